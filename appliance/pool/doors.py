@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from appliance.core.lenient_json import decoded
+from appliance.core.openai import error_text
 from appliance.core.pool.join_code import JoinCode
 from appliance.core.pool.keys import PoolKeys, is_signed_by, server_name
 from appliance.core.pool.roster import Box, Roster
@@ -57,14 +58,6 @@ class NewSecret(Struct, frozen=True, kw_only=True):
 
     secret: bytes
     roster: Roster
-
-
-class _Said(Struct, frozen=True):
-    message: str = ""
-
-
-class _Refusal(Struct, frozen=True):
-    error: _Said
 
 
 class Ways:
@@ -110,18 +103,9 @@ class Ways:
             raise
 
     def _address(self, box: Box, host: str) -> Address:
-        return Address(
-            host=host,
-            port=box.port,
-            key=None,
-            label=box.name,
-            tls=True,
-            tls_context=self._context,
-            tls_name=server_name(box.name),
-            host_header=server_name(box.name).encode(),
-            key_headers=((b"Authorization", self._key),),
-            connect_timeout=DIAL_TIME,
-            tls_timeout=DIAL_TIME,
+        door = _door(host, box.port, self._context, box.name)
+        return replace(
+            door, label=box.name, tls_name=server_name(box.name), key_headers=((b"Authorization", self._key),)
         )
 
 
@@ -140,8 +124,7 @@ async def ask_at(address: Address, method: str, path: str, answer: type[T], body
         if (found := decoded(answer, content)) is None:
             raise BoxFailed(address.label, f"its answer to {method} {path} cannot be read; are the versions the same?")
         return found
-    refusal = decoded(_Refusal, content)
-    said = refusal.error.message if refusal is not None else ""
+    said = error_text(content)
     if response.status in _REFUSALS and said:
         raise _REFUSALS[response.status](said)
     if response.status == 401:
@@ -159,7 +142,7 @@ async def join_with(code: JoinCode, asked: JoinRequest) -> NewSecret:
     """
 
     async def dial(host: str) -> tuple[str, bytes]:
-        wire = await connect(_bare(host, code.port, _unchecked()))
+        wire = await connect(_door(host, code.port, _unchecked()))
         try:
             assert isinstance(wire, SocketWire)
             shown = wire.certificate
@@ -174,7 +157,7 @@ async def join_with(code: JoinCode, asked: JoinRequest) -> NewSecret:
     context.load_verify_locations(cadata=certificate)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.verify_mode = ssl.CERT_REQUIRED
-    return await ask_at(_bare(host, code.port, context), "POST", JOIN, NewSecret, asked)
+    return await ask_at(_door(host, code.port, context), "POST", JOIN, NewSecret, asked)
 
 
 def _unchecked() -> ssl.SSLContext:
@@ -184,7 +167,7 @@ def _unchecked() -> ssl.SSLContext:
     return context
 
 
-def _bare(host: str, port: int, context: ssl.SSLContext) -> Address:
+def _door(host: str, port: int, context: ssl.SSLContext, box: str = "any") -> Address:
     return Address(
         host,
         port,
@@ -192,7 +175,7 @@ def _bare(host: str, port: int, context: ssl.SSLContext) -> Address:
         f"{host} port {port}",
         tls=True,
         tls_context=context,
-        host_header=server_name("any").encode(),
+        host_header=server_name(box).encode(),
         connect_timeout=DIAL_TIME,
         tls_timeout=DIAL_TIME,
     )

@@ -29,9 +29,9 @@ from appliance.core.pool.shapes import PoolBox, PoolBus, PoolModel, PoolProblem,
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
 from appliance.peers.owner import Member, PeerStatus, PoolSide
 from appliance.pool.doors import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret, OtherKeys, Ways
-from appliance.pool.hands import BoxParts
+from appliance.pool.hands import BoxParts, OwnHands
 from appliance.pool.on_bus import BUS, OnBus
-from appliance.pool.orders import BoxOrders, Hands
+from appliance.pool.orders import BoxOrders
 from appliance.store.pool_file import KeptPool, write_pool
 from appliance.trio_parts import AGAIN, Changed
 from appliance.upstream.dialled import Dialled
@@ -70,7 +70,7 @@ class ClaimedDoor(Protocol):
 class Membership:
     """Made, and run, by `owner.BoxPool`."""
 
-    def __init__(self, path: Path, kept: KeptPool, parts: BoxParts, hands: Hands) -> None:
+    def __init__(self, path: Path, kept: KeptPool, parts: BoxParts, hands: OwnHands) -> None:
         self.kept = kept
         self.me = kept.me
         self.codes = Codes()
@@ -314,12 +314,17 @@ class Membership:
     async def _agree(self, wanted: Roster) -> Roster:
         """Make one roster the next one for all boxes: return ``wanted``, or the one that came first. Raises BoxFailed.
 
-        Where one box serves the bus, and it is away, the first of the boxes that are left decides.
+        Without a bus, or where one box serves it and is away, the first box of the wanted roster decides, alone. So two
+        changes at the same time at two boxes are one after the other. While that box is away nothing can be changed,
+        but its own removal: then the next one decides.
         """
         bus = self.on_bus
         if bus.kind in ("voters", "external") or (bus.kind == "standalone" and bus.state == "connected"):
             return await bus.agree(wanted)
-        return await AtFirstBox(self).agree(wanted)
+        first = next((box for box in wanted.boxes if box.can_be_dialled), wanted.boxes[0])
+        if first.name == self.me:
+            return await self.propose(wanted)
+        return await self.ways.ask(first, "POST", ROSTER, Roster, wanted)
 
     async def leave(self) -> None:
         """Leave for good. Raises BoxFailed if no other box knows it yet; this box has left anyway."""
@@ -377,7 +382,6 @@ class Membership:
             text = f"the keys of this box are not those of {names}: the secret was changed while it was away"
             fix = "llama-appliance pool leave, then join again under a new name"
             problems.append(PoolProblem(id="left_out", text=text, fix=fix))
-        problems += [PoolProblem(id=each.id, text=each.text, fix=each.fix) for each in bus.problems()]
         return PoolState(
             pool=self.roster.pool,
             me=self.me,
@@ -385,7 +389,7 @@ class Membership:
             bus=PoolBus(kind=plan.kind, state=bus.state, server=bus.server),
             cut_off=bus.cut_off,
             boxes=[self._shown(box, peers.get(box.name), voter=box.name in plan.voters) for box in self.roster.boxes],
-            problems=problems,
+            problems=[*problems, *bus.problems()],
         )
 
     def _shown(self, box: Box, peer: PeerStatus | None, *, voter: bool) -> PoolBox:
@@ -459,27 +463,5 @@ class Membership:
     async def _keep(self) -> None:
         """Write what is in force by then. Raises StoreFailed."""
         async with self._writing:
-            if self.over.is_set():
-                return  # the file is about to go
-            try:
+            if not self.over.is_set():  # else the file is about to go
                 await trio.to_thread.run_sync(write_pool, self._path, self.kept)
-            except OSError as error:
-                raise StoreFailed(f"{self._path} cannot be written: {error.strerror or error}") from None
-
-
-class AtFirstBox:
-    """The agreement without a bus: the first box of the wanted roster decides, alone.
-
-    So two changes at the same time at two boxes are one after the other. While that box is away nothing can be changed,
-    but its own removal: then the next one decides.
-    """
-
-    def __init__(self, membership: Membership) -> None:
-        self._membership = membership
-
-    async def agree(self, wanted: Roster) -> Roster:
-        own = self._membership
-        first = next((box for box in wanted.boxes if box.can_be_dialled), wanted.boxes[0])
-        if first.name == own.me:
-            return await own.propose(wanted)
-        return await own.ways.ask(first, "POST", ROSTER, Roster, wanted)

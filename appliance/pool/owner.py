@@ -9,7 +9,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
@@ -24,10 +24,10 @@ from appliance.core.pool.bus_words import external_access
 from appliance.core.pool.join_code import LIFE, read_code
 from appliance.core.pool.keys import SECRET_SIZE
 from appliance.core.pool.roster import DEFAULT_PORT, Box, Roster, box_name
-from appliance.core.pool.shapes import CreatePool, JoinPool, PoolInvitation, PoolProblem, PoolRotation, PoolState
+from appliance.core.pool.shapes import CreatePool, JoinPool, PoolInvitation, PoolProblem, PoolState
 from appliance.core.settings import is_loopback
 from appliance.errors import ApplianceError, BadRequest, Conflict, Forbidden, StoreFailed, UsageError
-from appliance.pool.doors import JoinRequest, join_with
+from appliance.pool.doors import JoinRequest, NewSecret, join_with
 from appliance.pool.hands import BoxParts, OwnHands
 from appliance.pool.membership import ClaimedDoor, Membership
 from appliance.store.model_files import unlink
@@ -86,40 +86,20 @@ class BoxPool:
 
     async def create(self, asked: CreatePool) -> PoolInvitation:
         """Make a pool of this box, and a code that lets the next one in. Raises BadRequest, Conflict, UsageError."""
-        async with self._turn:
-            self._refuse_second()
+
+        async def found(box: Box) -> NewSecret:
             if asked.bus:
                 external_access(asked.bus, "")  # so that a mistake in it is found now
-            door = await self._claim(DEFAULT_PORT if asked.port is None else asked.port)
-            try:
-                box = self._box(asked.name, asked.addresses, door.port)
-                roster = Roster(pool=secrets.token_hex(8), boxes=(box,), bus=asked.bus)
-                kept = KeptPool(
-                    secret=secrets.token_bytes(SECRET_SIZE), me=box.name, roster=roster, chosen=bool(asked.addresses)
-                )
-                self._be_in(await self._written(kept), door)
-            except BaseException:
-                door.close()
-                raise
+            roster = Roster(pool=secrets.token_hex(8), boxes=(box,), bus=asked.bus)
+            return NewSecret(secret=secrets.token_bytes(SECRET_SIZE), roster=roster)
+
+        await self._enter(asked, found)
         return self.invite()
 
     async def join(self, asked: JoinPool) -> PoolState:
-        """Join the pool of a code. Raises BadRequest, Conflict, BoxFailed, UsageError.
-
-        The port is claimed first: a box that could not open its door would be in the pool and out of reach.
-        """
+        """Join the pool of a code. Raises BadRequest, Conflict, BoxFailed, UsageError."""
         code = read_code(asked.code)
-        async with self._turn:
-            self._refuse_second()
-            door = await self._claim(DEFAULT_PORT if asked.port is None else asked.port)
-            try:
-                box = self._box(asked.name, asked.addresses, door.port, dials_out=asked.dials_out)
-                found = await join_with(code, JoinRequest(token=code.token, box=box))
-                kept = KeptPool(secret=found.secret, me=box.name, roster=found.roster, chosen=bool(asked.addresses))
-                self._be_in(await self._written(kept), door)
-            except BaseException:
-                door.close()
-                raise
+        await self._enter(asked, lambda box: join_with(code, JoinRequest(token=code.token, box=box)))
         return self.state()
 
     def invite(self) -> PoolInvitation:
@@ -144,21 +124,48 @@ class BoxPool:
         await self.require().change(lambda roster: roster.drained(box, drained))
         return self.state()
 
-    async def rotate(self, without: Sequence[str]) -> PoolRotation:
-        """Change the secret of the pool; see `Membership.rotate`."""
-        return await self.require().rotate(without)
+    # ---- being in a pool ---------------------------------------------------------------------------------------------
 
-    def _box(self, name: str | None, addresses: Sequence[str], port: int, *, dials_out: bool = False) -> Box:
+    async def _enter(self, asked: CreatePool | JoinPool, agree: Callable[[Box], Awaitable[NewSecret]]) -> None:
+        """Be in the pool that ``agree`` has found for this box.
+
+        The port is claimed first: a box that could not open its door would be in the pool and out of reach.
+        """
+        async with self._turn:
+            self._refuse_second()
+            door = await self._claim(DEFAULT_PORT if asked.port is None else asked.port)
+            try:
+                box = self._box(asked, door.port)
+                found = await agree(box)
+                kept = KeptPool(secret=found.secret, me=box.name, roster=found.roster, chosen=bool(asked.addresses))
+                await trio.to_thread.run_sync(write_pool, self._path, kept)
+                self.membership = Membership(self._path, kept, self._parts, self._hands)
+            except BaseException:
+                door.close()
+                raise
+            self._nursery.start_soon(self._run, self.membership, door)
+
+    def _box(self, asked: CreatePool | JoinPool, port: int) -> Box:
         """Return this box as others will know it. Raises BadRequest, and Forbidden with --offline."""
-        box = _box(name, addresses, port, dials_out=dials_out)
-        if self._parts.offline and not dials_out and not all(map(is_loopback, box.addresses)):
+        box = Box(
+            name=box_name(socket.gethostname()) if asked.name is None else asked.name,
+            addresses=tuple(asked.addresses or own_addresses()),
+            port=port,
+            dials_out=isinstance(asked, JoinPool) and asked.dials_out,
+        )
+        try:
+            box = msgspec.convert(msgspec.to_builtins(box), Box)  # only a conversion checks the forms
+        except msgspec.ValidationError:
+            raise BadRequest(
+                f"'{box.name}' at {', '.join(box.addresses)} port {port} is not a box: a name has lower-case letters, "
+                "digits and hyphens, an address is an IP address or a host name"
+            ) from None
+        if self._parts.offline and not box.dials_out and not all(map(is_loopback, box.addresses)):
             raise Forbidden(
                 "this server was started with --offline, which keeps it from other machines: start it without that "
                 "to have it in a pool"
             )
         return box
-
-    # ---- being in a pool ---------------------------------------------------------------------------------------------
 
     def _refuse_second(self) -> None:
         if self.membership is not None:
@@ -169,17 +176,6 @@ class BoxPool:
             )
         if self._problem is not None:
             raise StoreFailed(self._problem.text)
-
-    async def _written(self, kept: KeptPool) -> Membership:
-        try:
-            await trio.to_thread.run_sync(write_pool, self._path, kept)
-        except OSError as error:
-            raise StoreFailed(f"{self._path} cannot be written: {error.strerror or error}") from None
-        return Membership(self._path, kept, self._parts, self._hands)
-
-    def _be_in(self, membership: Membership, door: ClaimedDoor) -> None:
-        self.membership = membership
-        self._nursery.start_soon(self._run, membership, door)
 
     async def _resume(self, membership: Membership) -> None:
         """Open the door as soon as its port is free."""
@@ -226,23 +222,6 @@ class BoxPool:
             await trio.to_thread.run_sync(unlink, self._path)
         self.membership = None
         membership.ended.set()
-
-
-def _box(name: str | None, addresses: Sequence[str], port: int, *, dials_out: bool = False) -> Box:
-    """Return this box as others will know it. Raises BadRequest."""
-    box = Box(
-        name=box_name(socket.gethostname()) if name is None else name,
-        addresses=tuple(addresses or own_addresses()),
-        port=port,
-        dials_out=dials_out,
-    )
-    try:
-        return msgspec.convert(msgspec.to_builtins(box), Box)  # only a conversion checks the forms
-    except msgspec.ValidationError:
-        raise BadRequest(
-            f"'{box.name}' at {', '.join(box.addresses)} port {port} is not a box: a name has lower-case letters, "
-            "digits and hyphens, an address is an IP address or a host name"
-        ) from None
 
 
 def own_addresses() -> list[str]:

@@ -58,8 +58,11 @@ def read_pool(path: Path) -> KeptPool | None:
 
 
 def write_pool(path: Path, kept: KeptPool) -> None:
-    """Replace the file, readable by this user alone. Raises OSError."""
-    write_whole(path, msgspec.json.encode(kept), private=True)
+    """Replace the file, readable by this user alone. Raises StoreFailed."""
+    try:
+        write_whole(path, msgspec.json.encode(kept), private=True)
+    except OSError as error:
+        raise StoreFailed(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class PoolRoutes:
         return json_answer(await owner.drain(asked.box, drained=asked.drained))
 
     async def rotate(self) -> Response:
-        return json_answer(await (await self._owner()).rotate((await read_as(RotatePool)).without))
+        return json_answer(await (await self._owner()).require().rotate((await read_as(RotatePool)).without))
 
     async def _owner(self) -> BoxPool:
         """Raises AdminOff and Forbidden."""
