@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import secrets
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
-from pool_certificates import BoxFiles, PoolKeys, box_files, new_pool
 from port_blocks import port_block
 from waiting import until
 
 from appliance.core.pool.buckets import BusError
 from appliance.core.pool.bus_config import BusServing
 from appliance.core.pool.bus_words import BusAccess, BusPlace
+from appliance.core.pool.keys import BoxCertificate, PoolKeys
 from appliance.platform.children import open_children
 from appliance.pool.bucket import Bucket
 from appliance.pool.bus import Bus, open_bus
 from appliance.pool.bus_server import BusProcess, open_bus_server
+from appliance.store.pool_file import certificate_files
+
+
+def new_pool() -> PoolKeys:
+    return PoolKeys(secrets.token_bytes(32))
+
+
+def box_files(pool: PoolKeys, box: str) -> BoxCertificate:
+    return pool.issue(box, ("127.0.0.1",), secrets.token_bytes(32))
+
+
+def tls_of(files: BoxCertificate, *, trusted: str = "", certified: bool = True) -> ssl.SSLContext:
+    """The context of a client with this certificate."""
+    context = ssl.create_default_context(cadata=trusted or files.ca)
+    if certified:
+        with certificate_files(files) as names:
+            context.load_cert_chain(*names)
+    return context
 
 
 class BusBox(Struct, frozen=True):
     """One box: its server's configuration, its files, and the server."""
 
     pool: PoolKeys
-    files: BoxFiles
+    files: BoxCertificate
     serving: BusServing
     server: BusProcess
 
@@ -38,8 +57,8 @@ class BusBox(Struct, frozen=True):
         access = BusAccess(
             places=(self.place, *(other.place for other in others)),
             client=self.serving.name,
-            nkey=self.pool.nkey,
-            seed=self.pool.user,
+            nkey=self.pool.bus_user,
+            seed=self.pool.bus_seed,
         )
         return replace(access, **changes)
 
@@ -50,11 +69,11 @@ class BusBox(Struct, frozen=True):
         return "\n".join(self.server.log)
 
 
-def serving(pool: PoolKeys, files: BoxFiles, name: str, port: int) -> BusServing:
+def serving(pool: PoolKeys, files: BoxCertificate, name: str, port: int) -> BusServing:
     return BusServing(
         group="all",
         name=name, host="127.0.0.1", port=port, ca=files.ca, certificate=files.certificate, key=files.key,
-        nkey=pool.nkey, route_password="r" * 20, system_password=secrets.token_hex(8),
+        nkey=pool.bus_user, route_password="r" * 20, system_password=secrets.token_hex(8),
     )  # fmt: skip
 
 
@@ -91,7 +110,7 @@ async def server_alone(folder: Path, wanted: BusServing, *, room: int = 0) -> As
 @asynccontextmanager
 async def client(box: BusBox, *others: BusBox) -> AsyncGenerator[Bus]:
     """A client that is connected."""
-    async with open_bus(box.access(*others), box.files.client()) as bus:
+    async with open_bus(box.access(*others), tls_of(box.files)) as bus:
         await until(lambda: bus.connected, changed=bus.news.wait, told=lambda: bus.state)
         yield bus
 

@@ -216,18 +216,6 @@ def test_every_mistake_of_joining_is_told_with_the_fix(make_box: MakeBox) -> Non
     assert "no server answers" in b3.bad("pool", "join", code, status=1)
 
 
-def test_ten_wrong_tokens_void_the_codes(make_box: MakeBox) -> None:
-    b1, b2 = make_box("b1"), make_box("b2")
-    code = b1.create()
-    body = {"token": "", "box": {"name": "evil", "addresses": ["127.0.0.1"], "port": 4280}}
-    for number in range(10):
-        token = base64.b64encode(b"%016d" % number).decode()
-        status, told = b1.knock("POST", "/pool/join", body=json.dumps({**body, "token": token}).encode())
-        assert (status, b"does not know the code" in told) == (400, True)
-    assert "does not know the code" in b2.bad("pool", "join", code, *b2.words())
-    b2.join(_code(b1.good("pool", "invite")))
-
-
 @pytest.mark.slow
 def test_new_keys_shut_out_the_old_ones(make_box: MakeBox) -> None:
     b1, b2, b3 = boxes = pool_of(make_box, "b1", "b2", "b3")

@@ -35,30 +35,6 @@ async def test_a_put_with_a_revision_replaces_that_one_alone(tmp_path: Path):
         await keys.create(1)  # it is there already
 
 
-async def test_of_many_puts_at_once_one_wins_each_round(tmp_path: Path):
-    async with boxes(tmp_path) as (box,), client(box) as one, client(box) as other:
-        buckets = [await bucket(one), await bucket(other)]
-        won: list[int] = []
-
-        async def add(number: int) -> None:
-            """Add one to the counter, as often as it takes."""
-            keys = buckets[number % 2]
-            while True:
-                entry = await keys.get("n")
-                value, revision = (int(entry.value), entry.revision) if entry else (0, 0)
-                try:
-                    await keys.put("n", b"%d" % (value + 1), revision)
-                except BusConflict:
-                    continue
-                won.append(value + 1)
-                return
-
-        async with trio.open_nursery() as nursery:
-            for number in range(20):
-                nursery.start_soon(add, number)
-        assert sorted(won) == list(range(1, 21))
-
-
 async def test_requests_are_answered_refused_or_heard_by_nobody(tmp_path: Path):
     async with boxes(tmp_path) as (box,), client(box) as bus, client(box) as other:
         with pytest.raises(NoResponders, match="nobody"):

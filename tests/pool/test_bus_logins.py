@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 import trio
-from bus_harness import BusBox, boxes, bucket, client
+from bus_harness import BusBox, box_files, boxes, bucket, client, new_pool, tls_of
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from pool_certificates import box_files, new_pool
 from port_blocks import port_block
 from waiting import until, wait
 
@@ -39,15 +38,15 @@ async def test_the_kinds_of_a_wrong_code_are_told_apart(tmp_path: Path):
         stranger = new_pool()
         theirs = box_files(stranger, "b1")
         cases = {
-            "bus-authority": (box.access(), theirs.client()),
-            "bus-key": (box.access(seed=stranger.user, nkey=stranger.nkey), box.files.client()),
-            "bus-certificate": (box.access(), box.files.client(certified=False)),
+            "bus-authority": (box.access(), tls_of(theirs)),
+            "bus-key": (box.access(seed=stranger.bus_seed, nkey=stranger.bus_user), tls_of(box.files)),
+            "bus-certificate": (box.access(), tls_of(box.files, certified=False)),
         }
         found = dict[str, str]()
         for wanted, (access, tls) in cases.items():
             async with open_bus(access, tls) as bus:
                 found[wanted] = await problem_of(bus)
-        async with open_bus(box.access(), theirs.client(trusted=box.files.ca)) as bus:
+        async with open_bus(box.access(), tls_of(theirs, trusted=box.files.ca)) as bus:
             assert await problem_of(bus) == "bus-certificate"
         assert found == {key: key for key in cases}
         async with client(box):
@@ -107,7 +106,7 @@ async def test_a_bus_that_is_there_already_is_used_by_its_url(tmp_path: Path, lo
     }[login]
     with foreign_server(tmp_path, configured) as port:
         access = external_access(f"{front}127.0.0.1:{port}", "b1")
-        async with open_bus(access, files.client()) as bus:
+        async with open_bus(access, tls_of(files)) as bus:
             keys = await bucket(bus)
             assert await keys.put("k", b"1", 0)
         if login != "late TLS":
@@ -131,40 +130,6 @@ def test_any_url_is_understood_or_refused(url: str):
     except UsageError:
         return
     assert all(place.host and 0 <= place.port < 65536 for place in access.places)
-
-
-GARBAGE = [
-    b"",
-    b"\x00" * 3000,
-    b"GET / HTTP/1.1\r\n\r\n",
-    b"CONNECT {}\r\nPUB a 99999999\r\n",
-    b"\x16\x03\x01\x02\x00\x01" * 50,
-]
-
-
-async def knock(port: int, garbage: bytes) -> None:
-    """Say this to a port, and listen for a moment to the answer."""
-    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        try:
-            await stream.send_all(garbage)
-            with trio.move_on_after(0.3):
-                while await stream.receive_some(4096):
-                    pass
-        except trio.BrokenResourceError:
-            pass
-
-
-async def test_garbage_into_the_ports_for_clients_and_for_routes_ends_nothing(tmp_path: Path):
-    async with boxes(tmp_path, 3) as made, client(made[0]) as bus:
-        keys = await bucket(bus, 3)
-        async with trio.open_nursery() as nursery:
-            for port in (made[0].serving.port, made[0].serving.routes_port):
-                for garbage in GARBAGE:
-                    nursery.start_soon(knock, port, garbage)
-            for number in range(50):
-                await keys.put(f"k{number}", b"1", 0)
-        assert bus.state.state == "connected"
-        assert all(box.server.state.problem is None for box in made)
 
 
 @pytest.mark.slow

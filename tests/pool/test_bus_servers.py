@@ -15,9 +15,8 @@ import msgspec
 import psutil
 import pytest
 import trio
-from bus_harness import BusBox, boxes, bucket, client, pid_of, server_alone, serving
+from bus_harness import BusBox, box_files, boxes, bucket, client, new_pool, pid_of, server_alone, serving
 from msgspec.structs import replace
-from pool_certificates import box_files, new_pool
 from port_blocks import port_block
 from waiting import until
 
