@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from appliance.cli.remote import RequestRefused, RunningServer, ask, server_options
 from appliance.core.pool.export import PORT, ExportBox, compose_files, kubernetes_files, smg_files
+from appliance.core.pool.shapes import PoolState
 from appliance.errors import UsageError
 from appliance.platform.console import say
 
@@ -30,21 +31,6 @@ class _Table(Struct, frozen=True):
     """``GET /api/ls``: the models on this machine, and names of the source ``server`` that stand for others."""
 
     models: tuple[_Model, ...]
-
-
-class _Box(Struct, frozen=True):
-    name: str
-    addresses: tuple[str, ...] = ()
-    me: bool = False
-    dials_out: bool = False
-    models: tuple[_Model, ...] = ()
-
-
-class _Pool(Struct, frozen=True):
-    """``GET /api/pool``, as far as it is exported."""
-
-    pool: str | None = None
-    boxes: tuple[_Box, ...] = ()
 
 
 def _out_option(command: Callable[..., T]) -> Callable[..., T]:
@@ -135,9 +121,9 @@ async def compose(server: RunningServer, image: str, out: Path | None) -> None:
 async def _boxes(server: RunningServer, port: int, address: str | None) -> list[ExportBox]:
     """Ask the server for its pool; without one it is the only box. A box that others cannot reach is left out."""
     try:
-        found = await ask(server, "GET", "/api/pool", _Pool)
+        found = await ask(server, "GET", "/api/pool", PoolState)
     except RequestRefused:
-        found = _Pool()  # it has no pools, or shows them to nobody
+        found = PoolState()  # it has no pools, or shows them to nobody
     listed = await ask(server, "GET", "/api/ls", _Table)
     own = [model.id for model in listed.models if model.source != "server" and model.error is None]
     if found.pool is None:

@@ -19,13 +19,14 @@ TABLE = {
         {"id": "b2/far", "source": "server"},
     ]
 }
+BOX = {"port": 4280, "me": False, "up": True, "models": [{"id": "far", "state": "loaded", "busy": 0}]}
 POOL = {
     "pool": "p1",
     "me": "b1",
     "boxes": [
-        {"name": "b1", "addresses": ["10.0.0.1"], "me": True, "models": []},
-        {"name": "b2", "addresses": ["fd00::2", "10.0.0.2"], "me": False, "models": [{"id": "far", "state": "loaded"}]},
-        {"name": "laptop", "addresses": ["10.0.0.3"], "me": False, "dials_out": True, "models": [{"id": "far"}]},
+        {**BOX, "name": "b1", "addresses": ["10.0.0.1"], "me": True, "models": []},
+        {**BOX, "name": "b2", "addresses": ["fd00::2", "10.0.0.2"]},
+        {**BOX, "name": "laptop", "addresses": ["10.0.0.3"], "dials_out": True},
     ],
 }
 

@@ -93,13 +93,13 @@ exec smg launch --host 127.0.0.1 --port 30000 --policy cache_aware \\
 
 def compose_files(boxes: Sequence[ExportBox], image: str) -> dict[str, str]:
     """Return a file for ``docker compose``: a service for each box. The first one is at port 8080 of the machine."""
-    services: Node = {box.name: _service(box.name, PORT + at, image) for at, box in enumerate(boxes)}
+    services: Node = {box.name: _composed(box.name, PORT + at, image) for at, box in enumerate(boxes)}
     tree: Node = {"name": NAME, "services": services, "volumes": {box.name: Node() for box in boxes}}
     said = f"Start it with `docker compose up`, after loading the image and setting {KEY} to a key of your own."
     return {"compose.yaml": _document(tree, said)}
 
 
-def _service(name: str, port: int, image: str) -> Node:
+def _composed(name: str, port: int, image: str) -> Node:
     return {
         "image": image,
         "hostname": name,
@@ -123,10 +123,16 @@ def _service(name: str, port: int, image: str) -> Node:
 def kubernetes_files(count: int, image: str, namespace: str, hosts: Sequence[str] = ()) -> dict[str, str]:
     """Return the objects of ``count`` boxes, and what ``kubectl apply -k`` needs. ``hosts`` are names of gateways."""
     objects: Mapping[str, tuple[Node, str]] = {
-        "services.yaml": (_client_service(), "For clients: any box that is ready."),
-        "boxes.yaml": (_headless_service(), "Gives each box a name of its own."),
+        "services.yaml": (_service(NAME), "For clients: any box that is ready."),
+        "boxes.yaml": (
+            _service(f"{NAME}-boxes", clusterIP="None", publishNotReadyAddresses=True),
+            "Gives each box a name of its own.",
+        ),
         "statefulset.yaml": (_stateful_set(count, image, namespace, hosts), SECRET),
-        "disruption.yaml": (_disruption_budget(), "Nodes are emptied one box after the other."),
+        "disruption.yaml": (
+            _object("policy/v1", "PodDisruptionBudget", NAME, {"maxUnavailable": 1, **_selector()}),
+            "Nodes are emptied one box after the other.",
+        ),
         "autoscaler.yaml": (_autoscaler(count), ADAPTER),
         "inference-pool.yaml": (_inference_pool(namespace), GATEWAY),
     }
@@ -167,15 +173,13 @@ def _object(api: str, kind: str, name: str, spec: Node) -> Node:
     return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": _labels()}, "spec": spec}
 
 
-def _client_service() -> Node:
-    ports = [{"name": "http", "port": PORT, "targetPort": "http"}]
-    return _object("v1", "Service", NAME, {"selector": _labels(), "ports": ports})
+def _selector() -> Node:
+    return {"selector": {"matchLabels": _labels()}}
 
 
-def _headless_service() -> Node:
+def _service(name: str, **more: object) -> Node:
     ports = [{"name": "http", "port": PORT, "targetPort": "http"}]
-    spec: Node = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels(), "ports": ports}
-    return _object("v1", "Service", f"{NAME}-boxes", spec)
+    return _object("v1", "Service", name, {**more, "selector": _labels(), "ports": ports})
 
 
 def _stateful_set(count: int, image: str, namespace: str, hosts: Sequence[str]) -> Node:
@@ -198,7 +202,7 @@ def _stateful_set(count: int, image: str, namespace: str, hosts: Sequence[str]) 
         "serviceName": f"{NAME}-boxes",
         "replicas": count,
         "podManagementPolicy": "Parallel",
-        "selector": {"matchLabels": _labels()},
+        **_selector(),
         "template": {"metadata": {"labels": _labels()}, "spec": pod},
         "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
     }
@@ -235,12 +239,6 @@ def _probe(path: str, *, every: int, failures: int) -> Node:
     return {"httpGet": asked, "periodSeconds": every, "timeoutSeconds": 5, "failureThreshold": failures}
 
 
-def _disruption_budget() -> Node:
-    return _object(
-        "policy/v1", "PodDisruptionBudget", NAME, {"maxUnavailable": 1, "selector": {"matchLabels": _labels()}}
-    )
-
-
 def _autoscaler(count: int) -> Node:
     metric: Node = {
         "type": "Pods",
@@ -261,7 +259,7 @@ def _autoscaler(count: int) -> Node:
 
 def _inference_pool(namespace: str) -> Node:
     spec: Node = {
-        "selector": {"matchLabels": _labels()},
+        **_selector(),
         "targetPorts": [{"number": PORT}],
         "endpointPickerRef": {"name": PICKER, "port": {"number": 9002}, "failureMode": "FailOpen"},
     }
