@@ -33,7 +33,6 @@ from appliance.upstream.client import HttpCall
 SPAN = 64 << 20
 """Bytes of one request: half a second on a line of 1 Gbit/s, after which a faster box can take over."""
 
-CONNECT_TIME = 5.0
 HEAD_TIME = 15.0
 """Seconds until the next box is asked instead; one whose disk sleeps takes several to answer."""
 
@@ -42,10 +41,10 @@ class Members:
     """The boxes that give the files of one model; a `download_file.FileServer`."""
 
     def __init__(self, members: Sequence[Address]) -> None:
-        """Raises BadRequest for no box."""
+        """``members``: their doors, dialled with limits of time. Raises BadRequest for no box."""
         if not members:
             raise BadRequest("no box of the pool has the model")
-        self._members = [_patient(member) for member in members]
+        self._members = [structs.replace(member, header_timeout=HEAD_TIME) for member in members]
         self._sources: defaultdict[str, FileSources] = defaultdict(partial(FileSources, len(members)))
         self.servers = len(members)
 
@@ -57,7 +56,8 @@ class Members:
         if box is None:
             raise MemberFailed(repo, "no box has the file any more", passing=False)
         member, stop = self._members[box], min(have + SPAN, size)
-        headers = [(b"User-Agent", f"llama-appliance/{__version__}".encode()), (b"Range", _range(have, stop))]
+        part = b"bytes=%d-%d" % (have, stop - 1)
+        headers = [(b"User-Agent", f"llama-appliance/{__version__}".encode()), (b"Range", part)]
         began, well, count = trio.current_time(), False, 0
 
         def add(received: int) -> None:
@@ -86,26 +86,12 @@ class Members:
         return self._sources[url].left
 
 
-def _patient(member: Address) -> Address:
-    """Return the address with limits of time, unless it has its own."""
-    return structs.replace(
-        member,
-        connect_timeout=member.connect_timeout or CONNECT_TIME,
-        tls_timeout=member.tls_timeout or CONNECT_TIME,
-        header_timeout=member.header_timeout or HEAD_TIME,
-    )
-
-
 def _wrong(status: int, headers: Mapping[bytes, bytes], have: int, size: int) -> str | None:
     """Return why an answer is not the wanted part of the file; None for one that is."""
     if status not in (200, 206):
         return f"it answered {status}; its log says more"
     verdict = judge(status, headers, have, size)
     return verdict.why if isinstance(verdict, StartOver) else None
-
-
-def _range(have: int, stop: int) -> bytes:
-    return b"bytes=%d-%d" % (have, stop - 1)
 
 
 def plan_from_members(model_id: str, files: Sequence[HashedFile], cache: Path, models_dir: Path | None) -> DownloadPlan:

@@ -51,7 +51,7 @@ class ModelFilesHere:
             raise ModelNotFound(name, self._catalog.snapshot.near(name))
 
         def look() -> list[tuple[str, Path, int, str | None]]:
-            found = [(name, path) for name, path in given(model, self._catalog.sources.cache)]
+            found = given(model, self._catalog.sources.cache)
             return [(name, path, path.stat().st_size, self._hashes.known(path)) for name, path in found]
 
         try:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
+from io import FileIO
 
 import msgspec
 import trio
 
 from appliance.catalog.model_blobs import ModelFilesHere
-from appliance.core.models.blobs import BLOBS, ByteRange, asks_for_blob, sha256_in, wanted_range
+from appliance.core.models.blobs import BLOBS, ByteRange, sha256_in, wanted_range
 from appliance.errors import BadRequest
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import RequestContext
-from appliance.traffic.request import Headers, Request, send_whole
+from appliance.traffic.request import Headers, send_whole
 
 PIECE = 1 << 18
 """Bytes that are read and written at once. Of what the system does not take, each try makes a copy."""
@@ -25,56 +26,50 @@ PIECE = 1 << 18
 log = logging.getLogger(__name__)
 
 
-class BlobRoutes:
-    """Answers GET and HEAD of ``/api/blobs``. The key and where the request comes from are checked already."""
+async def answer_blob(context: RequestContext, here: ModelFilesHere) -> None:
+    """Answer GET and HEAD of ``/api/blobs``. The key and where the request comes from are checked already.
 
-    def __init__(self, here: ModelFilesHere) -> None:
-        self._here = here
+    Raises ApplianceError and ClientLeft.
+    """
+    request = context.request
+    await context.read_body(0)
+    if request.path == BLOBS:
+        if not (model := request.query.get("model")):
+            raise BadRequest(f"name a model, as in {BLOBS}?model=ID", param="model")
+        await send_whole(context.sink, 200, (JSON_TYPE,), msgspec.json.encode(await here.files(model)))
+        return
+    sha256 = sha256_in(request.path)
+    with await here.open(sha256) as file:
+        await _send(context, sha256, file)
 
-    @staticmethod
-    def answers(request: Request) -> bool:
-        return asks_for_blob(request.method, request.path)
 
-    async def answer(self, context: RequestContext) -> None:
-        """Raises ApplianceError and ClientLeft."""
-        request = context.request
-        await context.read_body(0)
-        if request.path == BLOBS:
-            if not (model := request.query.get("model")):
-                raise BadRequest(f"name a model, as in {BLOBS}?model=ID", param="model")
-            content = msgspec.json.encode(await self._here.files(model))
-            await send_whole(context.sink, 200, (JSON_TYPE,), content)
+async def _send(context: RequestContext, sha256: str, file: FileIO) -> None:
+    """Answer 200, 206 or 416. The hash is the ETag: a file with it never changes."""
+    request, sink, tag = context.request, context.sink, f'"{sha256}"'
+    size = os.fstat(file.fileno()).st_size
+    about: Headers = ((b"ETag", tag.encode()), (b"Accept-Ranges", b"bytes"))
+    asks = request.method == "GET" and request.header(b"if-range") in (None, tag)
+    part = wanted_range(request.header(b"range") if asks else None, size)
+    if part is None:
+        await send_whole(sink, 416, (*about, (b"Content-Range", b"bytes */%d" % size)))
+        return
+    whole = part == ByteRange(0, size)
+    if not whole:
+        about = (*about, (b"Content-Range", b"bytes %d-%d/%d" % (part.start, part.stop - 1, size)))
+    length = part.stop - part.start
+    kind = (b"Content-Type", b"application/octet-stream")
+    sink.start(200 if whole else 206, (kind, (b"Content-Length", b"%d" % length), *about))
+    rest = length if request.method == "GET" else 0
+    file.seek(part.start)
+    while rest:
+        try:
+            data = await trio.to_thread.run_sync(file.read, min(PIECE, rest))
+        except OSError as error:
+            log.warning("a file of a model cannot be read to its end: %s (%s)", error.strerror, sha256)
+            data = b""
+        if not data:
+            sink.abort()  # the other box sees that the rest is missing
             return
-        await self._send(context, sha256_in(request.path))
-
-    async def _send(self, context: RequestContext, sha256: str) -> None:
-        """Answer 200, 206 or 416. The hash is the ETag: a file with it never changes."""
-        request, sink, tag = context.request, context.sink, f'"{sha256}"'
-        with await self._here.open(sha256) as file:
-            size = os.fstat(file.fileno()).st_size
-            about: Headers = ((b"ETag", tag.encode()), (b"Accept-Ranges", b"bytes"))
-            asks = request.method == "GET" and request.header(b"if-range") in (None, tag)
-            part = wanted_range(request.header(b"range") if asks else None, size)
-            if part is None:
-                await send_whole(sink, 416, (*about, (b"Content-Range", b"bytes */%d" % size)))
-                return
-            whole = part == ByteRange(0, size)
-            if not whole:
-                about = (*about, (b"Content-Range", b"bytes %d-%d/%d" % (part.start, part.stop - 1, size)))
-            length = part.stop - part.start
-            kind = (b"Content-Type", b"application/octet-stream")
-            sink.start(200 if whole else 206, (kind, (b"Content-Length", b"%d" % length), *about))
-            rest = length if request.method == "GET" else 0
-            file.seek(part.start)
-            while rest:
-                try:
-                    data = await trio.to_thread.run_sync(file.read, min(PIECE, rest))
-                except OSError as error:
-                    log.warning("a file of a model cannot be read to its end: %s (%s)", error.strerror, sha256)
-                    data = b""
-                if not data:
-                    sink.abort()  # the other box sees that the rest is missing
-                    return
-                await sink.write(data)
-                rest -= len(data)
-            await sink.end()
+        await sink.write(data)
+        rest -= len(data)
+    await sink.end()

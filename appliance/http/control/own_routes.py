@@ -174,9 +174,9 @@ class OwnRoutes:
             self._mcp = self._mcp or self._make_mcp()
             await self._mcp.answer(context)
         elif asks_for_blob(request.method, request.path) and (owner := self._owners.pool.owner) is not None:
-            from appliance.http.control.blob_routes import BlobRoutes  # with what only a box in a pool needs
+            from appliance.http.control.blob_routes import answer_blob  # with what only a box in a pool needs
 
-            await BlobRoutes(owner.files).answer(context)
+            await answer_blob(context, owner.files)
         elif self._settings.single is None and self._ollama.answers(request):
             await self._ollama.answer(context)
         elif self._files_of_page.answers(request):

@@ -15,13 +15,14 @@ from msgspec import structs
 from appliance.catalog.model_blobs import ModelFilesHere
 from appliance.core.bodies.head import check_json
 from appliance.core.bodies.http_request import HttpHead
+from appliance.core.models.blobs import asks_for_blob
 from appliance.core.pool.roster import Roster
 from appliance.errors import BadRequest, RouteNotFound, Unauthorized
 from appliance.http import errors
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body
 from appliance.http.bytes.connection import Connection
-from appliance.http.control.blob_routes import BlobRoutes
+from appliance.http.control.blob_routes import answer_blob
 from appliance.http.control.listing import View, list_models
 from appliance.http.door.reverse import wait_to_ask
 from appliance.http.errors import JSON_TYPE
@@ -89,14 +90,14 @@ class DoorRoutes:
     def __init__(self, view: View, membership: Membership, files: ModelFilesHere, shutdown: trio.Event) -> None:
         self._view = view
         self._membership = membership
-        self._blobs = BlobRoutes(files)
+        self._files = files
         self._shutdown = shutdown
 
     async def answer(self, context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead) -> None:
         """Raises ApplianceError and ClientLeft."""
         request = context.request
-        if self._blobs.answers(request):
-            await self._blobs.answer(context)
+        if asks_for_blob(request.method, request.path):
+            await answer_blob(context, self._files)
             return
         if (request.method, request.path) == ("GET", REVERSE):
             await wait_to_ask(self._membership, self._shutdown, context, own, (connection, head))
