@@ -19,7 +19,6 @@ from appliance import __version__
 from appliance.core.pool.bus_words import BusAccess, BusPlace, Fault
 from appliance.core.pool.nats import (
     PING,
-    Login,
     NatsEvent,
     NatsGarbage,
     NatsReader,
@@ -136,11 +135,11 @@ def refused(refusal: ServerRefusal) -> BusBroken:
     return BusBroken("key" if "authorization" in refusal.words.lower() else "ended", refusal.words)
 
 
-def _login(access: BusAccess, info: ServerInfo) -> Login:
+def _login(access: BusAccess, info: ServerInfo) -> dict[str, str]:
     if not access.seed:
-        return Login(user=access.user, password=access.password, auth_token=access.token)
+        return {"user": access.user, "pass": access.password, "auth_token": access.token}
     signature = SigningKey(access.seed).sign(info.nonce.encode()).signature
-    return Login(nkey=access.nkey, sig=base64.urlsafe_b64encode(signature).decode().rstrip("="))
+    return {"nkey": access.nkey, "sig": base64.urlsafe_b64encode(signature).decode().rstrip("=")}
 
 
 # ---- why it ended ----------------------------------------------------------------------------------------------------

@@ -61,8 +61,9 @@ class PoolKeys(Struct, frozen=True):
 
     @property
     def bus_user(self) -> str:
-        """Its public key in the text form of NATS, ``U...``."""
-        return nkey(public_of(self.bus_seed))
+        """Its public key in the text form of NATS, ``U...``: base32 with a check sum."""
+        head = bytes([_USER]) + public_of(self.bus_seed)
+        return base64.b32encode(head + binascii.crc_hqx(head, 0).to_bytes(2, "little")).decode()
 
     @property
     def route_password(self) -> str:
@@ -118,12 +119,6 @@ class BoxCertificate(Struct, frozen=True, kw_only=True):
 def server_name(box: str) -> str:
     """Return the name of a box in its certificate. TLS clients ask for it, whatever address they dial."""
     return f"{box}.{DOMAIN}"
-
-
-def nkey(public: bytes) -> str:
-    """Return a user's public key as NATS writes it: base32 with a check sum."""
-    head = bytes([_USER]) + public
-    return base64.b32encode(head + binascii.crc_hqx(head, 0).to_bytes(2, "little")).decode()
 
 
 def is_signed_by(ca_public: bytes, certificate: bytes) -> bool:

@@ -125,8 +125,7 @@ class Fences:
 
     def admits(self, model: str, epoch: int, holder: str) -> bool:
         """Say whether an order may be carried out, and take note of its epoch."""
-        if epoch > self.highest(model):
-            self._known[model] = (epoch, holder)
+        self.saw(model, epoch, holder)
         return self._known.get(model) == (epoch, holder)
 
     def stored(self) -> dict[str, int]:

@@ -184,21 +184,15 @@ def _text(data: bytes) -> str:
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
-class Login(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The proof that a client may use the bus: the signature of an NKey, a user with a password, or a token."""
+def connect_line(login: Mapping[str, str], name: str, version: str) -> bytes:
+    """Return CONNECT. ``name`` shows in the server's list of connections, ``version`` is the program's.
 
-    nkey: str = ""
-    sig: str = ""
-    user: str = ""
-    password: str = msgspec.field(name="pass", default="")
-    auth_token: str = ""
-
-
-def connect_line(login: Login, name: str, version: str) -> bytes:
-    """Return CONNECT. ``name`` shows in the server's list of connections, ``version`` is the program's."""
+    ``login``: ``nkey`` and ``sig``, ``user`` and ``pass``, or ``auth_token``; empty ones are left out.
+    """
     own = {"lang": "python-trio", "name": name, "version": version, "protocol": 1}
     wishes = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
-    return b"CONNECT " + msgspec.json.encode({**wishes, **own, **msgspec.to_builtins(login)}) + b"\r\n"
+    proof = {key: word for key, word in login.items() if word}
+    return b"CONNECT " + msgspec.json.encode({**wishes, **own, **proof}) + b"\r\n"
 
 
 def publish_lines(subject: str, data: bytes, headers: Mapping[str, str] | None = None, reply: str = "") -> bytes:

@@ -12,10 +12,8 @@ from appliance.core.pool.nats import (
     MOST_LINE,
     MOST_PAYLOAD,
     PING,
-    PONG,
     WORDS,
     BusMessage,
-    Login,
     NatsEvent,
     NatsGarbage,
     NatsReader,
@@ -150,6 +148,5 @@ def test_no_command_can_be_ended_early(subject: str, value: str):
 
 
 def test_a_login_says_only_what_it_has():
-    assert b"pass" not in connect_line(Login(nkey="U", sig="s"), "box", "1")
-    assert b'"user":"u","pass":"p"' in connect_line(Login(user="u", password="p"), "box", "1")
-    assert (PING, PONG) == (b"PING\r\n", b"PONG\r\n")
+    assert b"pass" not in connect_line({"nkey": "U", "pass": ""}, "box", "1")
+    assert b'"user":"u","pass":"p"' in connect_line({"user": "u", "pass": "p"}, "box", "1")
