@@ -11,6 +11,7 @@ import click
 from appliance.cli.pool_export import export
 from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import json_option, print_json, print_table
+from appliance.core.pool.roster import in_url
 from appliance.core.pool.shapes import (
     CreatePool,
     DrainBox,
@@ -206,12 +207,11 @@ def _print_state(state: PoolState, *, as_json: bool) -> int:
 def _cells(box: PoolBox) -> Sequence[str]:
     state = "this box" if box.me else {True: "up", False: "down", None: "unknown"}[box.up]
     loaded = ", ".join(model.id for model in box.models if model.state not in ("unloaded", "downloaded"))
-    address = box.addresses[0] if box.addresses else "-"
-    name = f"[{address}]" if ":" in address else address
+    address = in_url(box.addresses[0]) if box.addresses else "-"
     return (
         box.name,
         f"{state}, drained" if box.drained else state,
         loaded or "-",
         str(box.queue),
-        f"{name}:{box.port}",
+        f"{address}:{box.port}",
     )

@@ -13,6 +13,8 @@ import secrets
 import ssl
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from operator import eq
 from typing import Never
 
 import trio
@@ -157,25 +159,24 @@ class Bus:
         pause: float = FIRST_PAUSE
         left: BusPlace | None = None
         while True:
-            served: BusPlace | None = None
             # The server that was left as it stops comes last: it may still take connections.
-            places = self._access.places
-            for place in (*(each for each in places if each != left), *(each for each in places if each == left)):
+            for place in sorted(self._access.places, key=partial(eq, left)):
                 if await self._serve(place):
-                    served = place
+                    pause, left = FIRST_PAUSE, place if self._fault == "stopping" else None
                     break
-            if served is not None and self._fault == "stopping":
-                left, pause = served, FIRST_PAUSE
-                continue
-            left, pause = None, FIRST_PAUSE if served is not None else min(2 * pause, MOST_PAUSE)
-            await trio.sleep(pause * random.uniform(0.5, 1.0))
+            else:
+                pause, left = min(2 * pause, MOST_PAUSE), None
+            if left is None:
+                await trio.sleep(pause * random.uniform(0.5, 1.0))
 
     async def _serve(self, place: BusPlace) -> bool:
         """Use a server until the connection ends. False: it never came to one."""
         link: BusLink | None = None
         try:
-            link = await enter(place, self._access, self._tls)
-            self._begin(link)
+            self._link = link = await enter(place, self._access, self._tls)
+            for sid, (subject, _) in self._subscriptions.items():
+                link.send(subscribe_line(subject, sid))
+            self._become(BusState(state="connected", server=str(place)))
             async with beside(link.write, self._look_for_first):
                 await self._read(link)
         except* BusBroken as group:
@@ -185,23 +186,13 @@ class Bus:
                 BusState(state="lost", server=str(place), problem=lost_problem(str(place), broken.fault, str(broken)))
             )
         finally:
+            self._link = None
             if link is not None:
-                self._end(link)
+                for question in self._questions.values():
+                    if question.link is link:
+                        question.over.set()
                 await trio.aclose_forcefully(link.stream)
         return link is not None
-
-    def _begin(self, link: BusLink) -> None:
-        for sid, (subject, _) in self._subscriptions.items():
-            link.send(subscribe_line(subject, sid))
-        self._link = link
-        self._become(BusState(state="connected", server=str(link.place)))
-
-    def _end(self, link: BusLink) -> None:
-        if self._link is link:
-            self._link = None
-        for question in self._questions.values():
-            if question.link is link:
-                question.over.set()
 
     async def _read(self, link: BusLink) -> Never:
         while True:

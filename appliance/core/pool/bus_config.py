@@ -10,6 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from appliance.core.pool.roster import in_url
+
 MOST_STORE = 256 << 20
 """Bytes of disk that the server may use. A pool's facts take less than 1 MB, and models need the disk."""
 LOOPBACK = "127.0.0.1"
@@ -65,10 +67,10 @@ def config_text(serving: BusServing, folder: str) -> str:
     cluster = ""
     if serving.routes_port:
         login = f"pool:{serving.route_password}"
-        routes = ", ".join(f'"tls://{login}@{_host(host)}:{port}"' for host, port in serving.routes)
+        routes = ", ".join(f'"tls://{login}@{in_url(host)}:{port}"' for host, port in serving.routes)
         cluster = f"""
 cluster {{
-  name: {_quoted(store)}, listen: "{_host(serving.host)}:{serving.routes_port}"
+  name: {_quoted(store)}, listen: "{in_url(serving.host)}:{serving.routes_port}"
   connect_retries: 1000000, ping_interval: "5s", no_advertise: true
   authorization {{ user: pool, password: {_quoted(serving.route_password)}, timeout: 5 }}
   tls {{ {tls} }}
@@ -77,7 +79,7 @@ cluster {{
 """
     return f"""# Written by llama-appliance at each start of the server. Changes are lost.
 server_name: {_quoted(serving.name)}
-listen: "{_host(serving.host)}:{serving.port}"
+listen: "{in_url(serving.host)}:{serving.port}"
 http: "{LOOPBACK}:-1"
 ping_interval: "5s", ping_max: 2, write_deadline: "5s", max_payload: 1MB
 tls {{ {tls}, handshake_first: true }}
@@ -93,10 +95,6 @@ jetstream {{ store_dir: {_quoted(folder, store)}, max_memory_store: 16MB, max_fi
 def _quoted(*parts: str) -> str:
     """Return a text in quotes, or a path of these parts. NATS takes forward slashes on Windows too."""
     return json.dumps("/".join(parts).replace("\\", "/"), ensure_ascii=False)
-
-
-def _host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 # ---- what it prints --------------------------------------------------------------------------------------------------

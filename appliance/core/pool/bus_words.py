@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from appliance.core.pool.roster import in_url
 from appliance.core.pool.shapes import PoolProblem
 from appliance.errors import UsageError
 
@@ -30,8 +31,7 @@ class BusPlace(Struct, frozen=True, kw_only=True):
     name: str = ""
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return f"{in_url(self.host)}:{self.port}"
 
 
 class BusAccess(Struct, frozen=True, kw_only=True):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv6Address
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 
 from appliance.core.config.show import yaml_text
+from appliance.core.pool.roster import in_url
 
 NAME = "llama-appliance"
 KEY = "LLAMA_APPLIANCE_API_KEY"
@@ -51,11 +51,7 @@ class ExportBox(Struct, frozen=True, kw_only=True):
     @property
     def url(self) -> str:
         """The address for clients."""
-        try:
-            host = f"[{IPv6Address(self.address)}]"
-        except ValueError:
-            host = self.address
-        return f"http://{host}:{self.port}"
+        return f"http://{in_url(self.address)}:{self.port}"
 
 
 # ---- SMG -------------------------------------------------------------------------------------------------------------
