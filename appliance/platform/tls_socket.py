@@ -11,6 +11,7 @@ import select
 import socket
 import ssl
 import sys
+from contextlib import suppress
 from copy import copy
 
 SEND_SIZE = 1 << 16
@@ -104,14 +105,10 @@ class TlsSocket:
         if not self.secure or self._unwrapped:
             return
         self._unwrapped = True
-        try:
+        with suppress(OSError):  # it asks for the other side's close_notify, which nobody waits for
             self._tls.unwrap()
-        except OSError:
-            pass  # it asks for the other side's close_notify, which nobody waits for
-        try:
+        with suppress(OSError):
             self._flush()
-        except OSError:
-            pass
 
     def shutdown(self, how: int, /) -> None:
         self.unwrap()

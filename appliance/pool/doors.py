@@ -119,7 +119,7 @@ async def ask_at(address: Address, method: str, path: str, answer: type[T], body
     except trio.TooSlowError:
         raise BoxFailed(address.label, f"it did not answer {method} {path} within {ASK_TIME:g} s") from None
     except (UpstreamFailed, Busy) as error:
-        raise BoxFailed(address.label, error.why if isinstance(error, UpstreamFailed) else str(error)) from None
+        raise BoxFailed(address.label, _why(error)) from None
     if response.status == 200:
         if (found := decoded(answer, content)) is None:
             raise BoxFailed(address.label, f"its answer to {method} {path} cannot be read; are the versions the same?")
@@ -181,6 +181,10 @@ def _door(host: str, port: int, context: ssl.SSLContext, box: str = "any") -> Ad
     )
 
 
+def _why(error: UpstreamFailed | Busy) -> str:
+    return error.why if isinstance(error, UpstreamFailed) else str(error)
+
+
 async def _first(box: str, hosts: Sequence[str], port: int, dial: Callable[[str], Awaitable[T]]) -> T:
     """Dial all at once, and return the first success. Raises BoxFailed."""
     failures: list[str] = []
@@ -192,11 +196,9 @@ async def _first(box: str, hosts: Sequence[str], port: int, dial: Callable[[str]
         try:
             found.append(await dial(host))
             done.cancel()
-        except UpstreamFailed as error:
+        except (UpstreamFailed, Busy) as error:
             strangers += isinstance(error, NotTrusted)
-            failures.append(f"{host}: {error.why}")
-        except Busy as error:
-            failures.append(f"{host}: {error}")
+            failures.append(f"{host}: {_why(error)}")
 
     with trio.move_on_after(DIAL_TIME):
         async with trio.open_nursery() as nursery:

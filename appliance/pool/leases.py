@@ -103,20 +103,18 @@ class PlacementLeases:
         """Return a decision to follow, or None once the lease is held. Raises BusError."""
         while not lease.held(self._clock()):
             step = lease.attempt(self._clock())
-            while isinstance(step, ReadKey | PutKey):
-                if isinstance(step, PutKey):
-                    try:
+            with suppress(BusConflict):
+                while isinstance(step, ReadKey | PutKey):
+                    if isinstance(step, PutKey):
                         step = lease.on_stored(step.key, await keys.put(step.key, step.value, step.revision))
-                    except BusConflict:
-                        break
-                    continue
-                entry = await keys.get(step.key)
-                value, revision = (entry.value, entry.revision) if entry is not None else (None, 0)
-                if step.key == lease.key and value is not None:
-                    record = understood(value)
-                    if record.fresh(time.time()) and follows(record.box):
-                        return record
-                step = lease.on_entry(step.key, value, revision, self._clock())
+                        continue
+                    entry = await keys.get(step.key)
+                    value, revision = (entry.value, entry.revision) if entry is not None else (None, 0)
+                    if step.key == lease.key and value is not None:
+                        record = understood(value)
+                        if record.fresh(time.time()) and follows(record.box):
+                            return record
+                    step = lease.on_entry(step.key, value, revision, self._clock())
             if isinstance(step, HeldElsewhere):
                 await trio.sleep(LOOK_AGAIN)
         return None

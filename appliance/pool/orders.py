@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -76,17 +77,13 @@ class BoxOrders:
             with bus.subscription(f"{self._subject}.{as_word(self._me)}", on_order):
                 self._bus, self._bucket, self._is_up = bus, bucket, is_up
                 try:
-                    await self._meet(bucket)
-                    await trio.sleep_forever()
+                    while True:
+                        with suppress(BusError):
+                            await self._leases.meet(bucket)
+                            await trio.sleep_forever()
+                        await trio.sleep(1.0)
                 finally:
                     self._bus = self._bucket = None
-
-    async def _meet(self, bucket: Bucket) -> None:
-        while True:
-            try:
-                return await self._leases.meet(bucket)
-            except BusError:
-                await trio.sleep(1.0)
 
     async def place(self, model_id: str, decide: Callable[[], BoxChoice | None]) -> str | None:
         """See `appliance.peers.owner.Orders`."""

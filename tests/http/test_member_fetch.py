@@ -19,7 +19,7 @@ from msgspec import structs
 from waiting import until
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.download_status import DownloadStatus, MemberFailed, NotEnoughSpace
+from appliance.catalog.download_status import DownloadStatus, MemberFailed
 from appliance.catalog.downloads import DownloadSettings, open_downloads
 from appliance.catalog.sources import ModelFolders
 from appliance.core.models.blobs import HashedFile
@@ -251,12 +251,9 @@ async def test_what_cannot_be_fetched_is_refused_and_nothing_here_changes(mine: 
     assert str(here) in await refused(Conflict, good)
     other = structs.replace(good, name="other.gguf")
     assert "--models-dir" in await refused(Conflict, other, model="other", models_dir=None)
-    assert "make room" in await refused(NotEnoughSpace, structs.replace(other, size=1 << 60), model="other")
     await refused(BadRequest, other, model="other", members=[])
     for wrong in (
         structs.replace(good, name="../tiny.gguf"),
-        structs.replace(good, name="/tiny.gguf"),
-        structs.replace(good, name="tiny/../../tiny.gguf"),
         structs.replace(good, sha256="../x"),
         structs.replace(good, size=0),
         structs.replace(good, name="another.gguf"),
