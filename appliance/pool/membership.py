@@ -168,8 +168,10 @@ class Membership:
         """Find boxes that are out of reach, and ask one of the others after the other for the roster."""
         while True:
             self._adopt()
-            for box in self._out_of_reach():
-                await self._find(box)
+            down = {peer.id for peer in self._peers.snapshot() if not peer.up}
+            for box in self.others:
+                if box.name in down and box.can_be_dialled:
+                    await self._find(box)
             self._adopt()
             if not self.on_bus.follows:
                 await self._pull()
@@ -188,10 +190,6 @@ class Membership:
     def _in_reach(self, boxes: Iterable[Box]) -> list[Box]:
         """Return those that can be asked: they can be dialled, or have dialled this one."""
         return [box for box in boxes if box.can_be_dialled or (box.dials_out and box.name in self._dialled)]
-
-    def _out_of_reach(self) -> list[Box]:
-        down = {peer.id for peer in self._peers.snapshot() if not peer.up}
-        return [box for box in self.others if box.name in down and box.can_be_dialled]
 
     async def _find(self, box: Box) -> None:
         try:
