@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Never
 
@@ -135,9 +135,9 @@ def refused(refusal: ServerRefusal) -> BusBroken:
     return BusBroken("key" if "authorization" in refusal.words.lower() else "ended", refusal.words)
 
 
-def _login(access: BusAccess, info: ServerInfo) -> dict[str, str]:
+def _login(access: BusAccess, info: ServerInfo) -> Mapping[str, str]:
     if not access.seed:
-        return {"user": access.user, "pass": access.password, "auth_token": access.token}
+        return access.login
     signature = SigningKey(access.seed).sign(info.nonce.encode()).signature
     return {"nkey": access.nkey, "sig": base64.urlsafe_b64encode(signature).decode().rstrip("=")}
 

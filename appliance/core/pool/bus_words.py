@@ -44,9 +44,8 @@ class BusAccess(Struct, frozen=True, kw_only=True):
     tls: Tls = "first"
     nkey: str = ""
     seed: bytes = b""
-    user: str = ""
-    password: str = ""
-    token: str = ""
+    login: Mapping[str, str] = {}
+    """The proof without a seed, as CONNECT carries it: ``user`` and ``pass``, or ``auth_token``."""
 
 
 class BusState(Struct, frozen=True, kw_only=True):
@@ -71,13 +70,9 @@ def external_access(url: str, client: str) -> BusAccess:
     except ValueError as cause:
         raise UsageError(f"the URL of the bus cannot be used: {cause}; {shape}") from None  # without its password
     user, colon, password = login.partition(":")
+    proof = {"user": unquote(user), "pass": unquote(password)} if colon else {"auth_token": unquote(user)}
     return BusAccess(
-        places=places,
-        client=client,
-        tls="late" if scheme == "tls" else "off",
-        user=unquote(user) if colon else "",
-        password=unquote(password),
-        token="" if colon else unquote(user),
+        places=places, client=client, tls="late" if scheme == "tls" else "off", login=proof if login else {}
     )
 
 

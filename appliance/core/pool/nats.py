@@ -187,12 +187,11 @@ def _text(data: bytes) -> str:
 def connect_line(login: Mapping[str, str], name: str, version: str) -> bytes:
     """Return CONNECT. ``name`` shows in the server's list of connections, ``version`` is the program's.
 
-    ``login``: ``nkey`` and ``sig``, ``user`` and ``pass``, or ``auth_token``; empty ones are left out.
+    ``login``: ``nkey`` and ``sig``, ``user`` and ``pass``, or ``auth_token``.
     """
     own = {"lang": "python-trio", "name": name, "version": version, "protocol": 1}
     wishes = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
-    proof = {key: word for key, word in login.items() if word}
-    return b"CONNECT " + msgspec.json.encode({**wishes, **own, **proof}) + b"\r\n"
+    return b"CONNECT " + msgspec.json.encode({**wishes, **own, **login}) + b"\r\n"
 
 
 def publish_lines(subject: str, data: bytes, headers: Mapping[str, str] | None = None, reply: str = "") -> bytes:

@@ -19,7 +19,6 @@ from appliance.core.pool.nats import (
     NatsReader,
     ServerInfo,
     ServerRefusal,
-    connect_line,
     publish_lines,
     subscribe_line,
 )
@@ -145,8 +144,3 @@ def test_no_command_can_be_ended_early(subject: str, value: str):
     if "\r" in value or "\n" in value:
         with pytest.raises(ValueError, match="end of a line"):
             publish_lines("a", b"", {"x": value})
-
-
-def test_a_login_says_only_what_it_has():
-    assert b"pass" not in connect_line({"nkey": "U", "pass": ""}, "box", "1")
-    assert b'"user":"u","pass":"p"' in connect_line({"user": "u", "pass": "p"}, "box", "1")
