@@ -101,8 +101,8 @@ async def boxes(folder: Path, number: int = 1, *, pool: PoolKeys | None = None) 
 
 
 @asynccontextmanager
-async def server_alone(folder: Path, wanted: BusServing, *, room: int = 0) -> AsyncGenerator[BusProcess]:
-    async with open_children() as children, open_bus_server(children, folder, room=room) as server:
+async def server_alone(folder: Path, wanted: BusServing) -> AsyncGenerator[BusProcess]:
+    async with open_children() as children, open_bus_server(children, folder) as server:
         server.serve(wanted)
         yield server
 

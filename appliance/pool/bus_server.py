@@ -12,7 +12,6 @@ import sysconfig
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Never
 
@@ -91,13 +90,12 @@ def server_program() -> str:
 class BusProcess:
     """The owner of the process. `open_bus_server` runs it."""
 
-    def __init__(self, children: Children, folder: Path, *, room: int = ROOM) -> None:
-        """``folder`` belongs to the server alone; ``room``: bytes that it needs on its disk."""
+    def __init__(self, children: Children, folder: Path) -> None:
+        """``folder`` belongs to the server alone."""
         self.news = Changed()
         """Wakes when `state` changes."""
         self._children = children
         self._folder = folder
-        self._room = room
         self._serving: BusServing | None = None
         self._wanted = Changed()
         self._state = ServerState()
@@ -159,7 +157,7 @@ class BusProcess:
                 await self._wanted.wait()
 
         async with open_process(self._children, command, LineSink(run.take)) as child:
-            await wait_any(child.wait_exit, wait_change, partial(run.watch, self._room))
+            await wait_any(child.wait_exit, wait_change, run.watch)
             ended = child.status is not None
         return run.why(child.status) if ended or run.over.is_set() else None
 
@@ -216,13 +214,13 @@ class _BusRun:
             case "other":
                 pass
 
-    async def watch(self, room: int) -> None:
+    async def watch(self) -> None:
         """Return when it has to be ended: it is not ready in time, meets only strangers, or has its disk back."""
         with trio.move_on_after(START_TIME) as start:
             await wait_any(self._ready.wait, self.over.wait)
         if start.cancelled_caught:
             self._end(f"it was not ready within {START_TIME:g} s")
-        await wait_any(self.over.wait, self._look_at_health, partial(self._wait_room, room))
+        await wait_any(self.over.wait, self._look_at_health, self._wait_room)
 
     async def _look_at_health(self) -> Never:
         """Ask for its health from time to time. The log says it first, but its words may change."""
@@ -238,7 +236,7 @@ class _BusRun:
             except (UpstreamFailed, Busy, trio.TooSlowError):
                 continue  # it ends, or is stopped by somebody: its end or its clients tell
 
-    async def _wait_room(self, room: int) -> None:
+    async def _wait_room(self) -> None:
         """Wait for a full disk, and then for room on it.
 
         The server goes on meanwhile: messages without a store still pass, and the other voters have the store.
@@ -248,12 +246,12 @@ class _BusRun:
             problem=PoolProblem(
                 id="bus-server-disk",
                 text=f"the disk of {self._folder} is full, so this box's server of the bus stores nothing",
-                fix=f"free {room >> 20} MB there; the server is then started again by itself",
+                fix=f"free {ROOM >> 20} MB there; the server is then started again by itself",
             )
         )
         while True:
             await trio.sleep(ROOM_EVERY)  # first, as a disk that lacks something else has room
-            if shutil.disk_usage(self._folder).free >= room:
+            if shutil.disk_usage(self._folder).free >= ROOM:
                 return
 
     def _meet_stranger(self) -> None:
@@ -297,8 +295,8 @@ class _BusRun:
 
 
 @asynccontextmanager
-async def open_bus_server(children: Children, folder: Path, *, room: int = ROOM) -> AsyncGenerator[BusProcess]:
+async def open_bus_server(children: Children, folder: Path) -> AsyncGenerator[BusProcess]:
     """Own the server for the length of the block. It starts with the first `BusProcess.serve`."""
-    process = BusProcess(children, folder, room=room)
+    process = BusProcess(children, folder)
     async with beside(process.run):
         yield process

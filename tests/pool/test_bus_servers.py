@@ -264,10 +264,11 @@ async def test_a_full_disk_is_named_and_the_server_works_again_once_there_is_roo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(bus_server, "ROOM_EVERY", 0.1)
+    monkeypatch.setattr(bus_server, "ROOM", 1 << 20)
     pool, folder = new_pool(), tmp_path / "disk"
     with small_disk(folder):
         wanted = serving(pool, box_files(pool, "b1"), "b1", port_block(1))
-        async with server_alone(folder, wanted, room=1 << 20) as server:
+        async with server_alone(folder, wanted) as server:
             await until(lambda: server.state.ready, changed=server.news.wait)
             box = BusBox(pool, box_files(pool, "b1"), wanted, server)
             async with client(box) as bus:

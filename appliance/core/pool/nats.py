@@ -34,8 +34,6 @@ class NatsGarbage(Exception):
 class ServerInfo(Struct, frozen=True, kw_only=True):
     """The server's words about itself. They come first, and again when something changes."""
 
-    server_name: str = ""
-    version: str = ""
     nonce: str = ""
     """The text to sign with the NKey."""
     max_payload: int = 1 << 20
