@@ -96,8 +96,8 @@ MUTANTS = [
         ("min_loaded is ignored", "now < self.ready_at + self.terms.min_loaded", "False"),
         (
             "one lease too many",
-            "if limit and len(process.leases) + self.waiting(model) >= limit:",
-            "if limit and len(process.leases) + self.waiting(model) > limit:",
+            "return not limit or len(process.leases) + self.waiting(model) < limit",
+            "return not limit or len(process.leases) + self.waiting(model) <= limit",
         ),
         ("one too many in the queue", "self.queued() >= self.limits.queue", "self.queued() > self.limits.queue"),
         (

@@ -5,6 +5,7 @@ It is started again when it dies, when its disk was full, and when its configura
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 import sys
@@ -63,6 +64,8 @@ BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 LIVED = 60.0
 """Seconds after which a death is the first in a row again."""
 TAIL = 30
+
+log = logging.getLogger(__name__)
 
 
 class ServerState(Struct, frozen=True, kw_only=True):
@@ -132,6 +135,7 @@ class BusProcess:
                 failures = 0
                 continue
             self._become(ServerState(problem=problem))
+            log.warning("%s\n%s", problem.text, "\n".join(self._tail))
             failures = 1 if trio.current_time() - began > LIVED else failures + 1
             with trio.move_on_after(BACK_OFF[min(failures, len(BACK_OFF)) - 1]):
                 await self._wanted.wait()

@@ -146,13 +146,15 @@ class Membership:
             self._tell_drained(False)
 
     async def _show_certificate(self, door: ClaimedDoor) -> None:
-        """A full disk does not end the program: the door opens when there is room."""
-        while True:
+        """A full disk does not end the program: the door opens, or knows new keys, when there is room."""
+        while not self.over.is_set():
             try:
-                return door.renew(self.own_certificate(), self.keys.door_key)
+                door.renew(self.own_certificate(), self.keys.door_key)
+                return
             except StoreFailed as error:
-                log.warning("the door of this box stays closed: %s", error)
-                await trio.sleep(AGAIN)
+                log.warning("other boxes cannot use the door of this one: %s", error)
+                with trio.move_on_after(AGAIN):
+                    await self.over.wait()
 
     async def _say_stopping(self, shutdown: trio.Event) -> None:
         """The door sets ``shutdown`` when the program begins to end."""
@@ -169,9 +171,10 @@ class Membership:
         while True:
             self._adopt()
             down = {peer.id for peer in self._peers.snapshot() if not peer.up}
-            for box in self.others:
-                if box.name in down and box.can_be_dialled:
-                    await self._find(box)
+            async with trio.open_nursery() as nursery:
+                for box in self.others:
+                    if box.name in down and box.can_be_dialled:
+                        nursery.start_soon(self._find, box)
             self._adopt()
             if not self.on_bus.follows:
                 await self._pull()
@@ -448,9 +451,9 @@ class Membership:
             )
         finally:
             self.ways = Ways(self.keys, self._dialled)
-            if self._door is not None:
-                self._door.renew(self.own_certificate(), self.keys.door_key)
             self.changed.wake()
+            if self._door is not None:
+                await self._show_certificate(self._door)
 
     async def _keep_epochs(self) -> None:
         """Write the epochs of orders before one is carried out. Raises StoreFailed."""

@@ -22,11 +22,12 @@ from appliance import __version__
 from appliance.core.lenient_json import decoded
 from appliance.core.pool.buckets import BucketEntry, BusConflict, BusError
 from appliance.core.pool.bus_config import BusServing
-from appliance.core.pool.bus_words import BusAccess, BusPlace, BusProblem, external_access
+from appliance.core.pool.bus_words import BusAccess, BusPlace, external_access
 from appliance.core.pool.keys import BoxCertificate, PoolKeys, server_name
 from appliance.core.pool.members import BEAT, Beat, Presence
 from appliance.core.pool.nats import BusMessage
 from appliance.core.pool.roster import CLIENTS, ROUTES, BusPlan, Roster, bus_plan, newer
+from appliance.core.pool.shapes import PoolProblem
 from appliance.errors import BoxFailed, StoreFailed
 from appliance.platform.children import Children
 from appliance.platform.machine import here
@@ -145,7 +146,7 @@ class OnBus:
         alone = 2 * sum(is_up is True for is_up in self.up.values()) < len(self.up)
         return alone or self.state != "connected" or self._presence.cut_off(here.with_sleep())
 
-    def problems(self) -> list[BusProblem]:
+    def problems(self) -> list[PoolProblem]:
         """Return what a person has to know of the server and the client."""
         states = (self._server.state if self._server is not None else None, self.bus.state if self.bus else None)
         return [each.problem for each in states if each is not None and each.problem is not None]

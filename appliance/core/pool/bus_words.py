@@ -13,7 +13,6 @@ from appliance.core.pool.shapes import PoolProblem
 from appliance.errors import UsageError
 
 DEFAULT_PORT = 4222
-BusProblem = PoolProblem
 
 Tls = Literal["first", "late", "off"]
 """first: the handshake begins the connection, as the pool's own servers want it. late: it follows the server's INFO,

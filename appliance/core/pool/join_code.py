@@ -8,7 +8,6 @@ error of the network or of the other box is never the fault of a finger.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import re
 
@@ -55,19 +54,21 @@ def read_code(text: str) -> JoinCode:
             param="code",
         )
     encoded = plain[len(_HEAD) + 1 :]
+    mistake = BadRequest(
+        "the code has a typing mistake, or a part of it is missing: copy all of it again", param="code"
+    )
     try:
         data = base64.b32decode(encoded + "=" * (-len(encoded) % 8))
-    except binascii.Error:
-        data = b""
-    content, given = data[:-_SUM_SIZE], data[-_SUM_SIZE:]
-    if len(content) <= SEED_SIZE + TOKEN_SIZE or given != _sum(content):
-        raise BadRequest(
-            "the code has a typing mistake, or a part of it is missing: copy all of it again", param="code"
-        )
-    port, *addresses = content[SEED_SIZE + TOKEN_SIZE :].decode().split(",")
+        content, given = data[:-_SUM_SIZE], data[-_SUM_SIZE:]
+        port, first, *more = content[SEED_SIZE + TOKEN_SIZE :].decode().split(",")
+        number = int(port)
+    except ValueError:  # not base 32, not a text, not a number, or no address
+        raise mistake from None
+    if given != _sum(content):
+        raise mistake
     return JoinCode(
-        addresses=tuple(addresses),
-        port=int(port),
+        addresses=(first, *more),
+        port=number,
         ca_public=content[:SEED_SIZE],
         token=content[SEED_SIZE : SEED_SIZE + TOKEN_SIZE],
     )
