@@ -178,6 +178,11 @@ class PoolBox:
         """The boxes that this one believes to be there."""
         return {box["name"] for box in self.pool()["boxes"] if box["me"] or box["up"]}
 
+    def engines_are_known(self) -> bool:
+        """True once the program has tried every engine."""
+        seats = [seat for build in self.home.json("engines", "ls")["builds"] for seat in build["seats"]]
+        return all(seat["standing"] != "untried" for seat in seats)
+
     def chat(self, model: str, text: str, timeout: float = 60, **more: object) -> tuple[int, dict[str, str], Any]:
         """Status, headers and body of one whole answer."""
         body = {

@@ -111,6 +111,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Generator[list[PoolBox]]:
 @pytest.mark.parametrize("count", [3, 5])
 def test_from_create_to_the_first_pooled_answer(tmp_path: Path, count: int) -> None:
     with started(tmp_path, count) as found:
+        # Each program measures its engine when it starts, which takes a core: real boxes have one for each of them.
+        for box in found:
+            wait(lambda box=box: box.engines_are_known(), within=60)
         began = time.monotonic()
         make_pool(found)
         status, headers, _ = wait(lambda: answered(found[-1], "only1"))
