@@ -231,7 +231,7 @@ class OnBus:
             self._published = False
             try:
                 await bucket.create(replicas)
-                self._published = await self._publish(bucket)
+                self._published = await self._publish(bus, bucket)
             except BusError:
                 pass  # the state of the bus tells
             except StoreFailed as error:
@@ -239,11 +239,14 @@ class OnBus:
             with trio.move_on_after(SURE if self._published else AGAIN):
                 await wait_any(self._membership.changed.wait, self._news.wait, bus.news.wait)
 
-    async def _publish(self, bucket: Bucket) -> bool:
-        """Put the own roster there, or take the one that is. True: both are the same. Raises BusError."""
+    async def _publish(self, bus: Bus, bucket: Bucket) -> bool:
+        """Put the own roster there, or take the one that is. True: both are the same. Raises BusError.
+
+        Where a put has failed, the same roster is put again: only a put shows that the bus accepts changes again.
+        """
         entry, own = await bucket.get(ROSTER_KEY), self._membership.roster
         found = _roster_in(entry)
-        if found == own:
+        if found == own and bus.state.state != "no-quorum":
             return True
         if found is None or found.pool != own.pool or newer(found, own) == own:
             with suppress(BusConflict):

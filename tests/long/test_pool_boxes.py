@@ -108,9 +108,15 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Generator[list[PoolBox]]:
         yield found
 
 
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short name: a socket's path has 107 bytes at most."""
+    return tmp_path_factory.mktemp("boxes")
+
+
 @pytest.mark.parametrize("count", [3, 5])
-def test_from_create_to_the_first_pooled_answer(tmp_path: Path, count: int) -> None:
-    with started(tmp_path, count) as found:
+def test_from_create_to_the_first_pooled_answer(folder: Path, count: int) -> None:
+    with started(folder, count) as found:
         # Each program measures its engine when it starts, which takes a core: real boxes have one for each of them.
         for box in found:
             wait(lambda box=box: box.engines_are_known(), within=60)
@@ -208,9 +214,9 @@ def go_through(pool: list[PoolBox], fault: str) -> None:
     assert not asking.broken
 
 
-def test_slow_lines_that_lose_frames(tmp_path: Path) -> None:
+def test_slow_lines_that_lose_frames(folder: Path) -> None:
     """Each frame takes 10 to 50 ms, so that they overtake each other, and one in fifty is lost."""
-    with started(tmp_path, 3, Line(delay=0.03, jitter=0.02, loss=0.02)) as found:
+    with started(folder, 3, Line(delay=0.03, jitter=0.02, loss=0.02)) as found:
         make_pool(found)
         wait_together(found)
         for fault in (CALM, "a killed program", "all servers of the bus restarted"):
@@ -259,8 +265,8 @@ def older_nats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-def test_the_bus_is_upgraded_box_by_box(tmp_path: Path, older_nats: Path) -> None:
-    with boxes(3, tmp_path) as found:
+def test_the_bus_is_upgraded_box_by_box(folder: Path, older_nats: Path) -> None:
+    with boxes(3, folder) as found:
         three(found)
         for box in found:
             box.nats = older_nats
