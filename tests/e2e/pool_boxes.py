@@ -22,7 +22,9 @@ from waiting import wait
 
 NATS = COMMAND.with_name("nats-server")
 PORT = 8080
-ENGINE_WORDS = ("--", "--threads", "1", "--ctx-size", "2048", "--parallel", "2")
+EXACT = ("--cache-type-k", "f32", "--cache-type-v", "f32")
+"""With keys and values of 16 bits, the words of a random model depend on the pieces in which a prompt was read."""
+ENGINE_WORDS = ("--", "--threads", "1", "--ctx-size", "2048", "--parallel", "2", *EXACT)
 _numbers = itertools.count(os.getpid() % 97)
 
 
