@@ -11,7 +11,6 @@ import click
 from appliance.cli.pool_export import export
 from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import json_option, print_json, print_table
-from appliance.core.pool.roster import in_url
 from appliance.core.pool.shapes import (
     CreatePool,
     DrainBox,
@@ -23,6 +22,7 @@ from appliance.core.pool.shapes import (
     PoolState,
     RotatePool,
 )
+from appliance.core.settings import in_url
 from appliance.platform.console import say
 
 BOXES = ("BOX", "STATE", "MODELS", "QUEUE", "ADDRESS")

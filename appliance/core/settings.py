@@ -132,6 +132,11 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
         return (*self.listen, *(each.place for each in self.also))
 
 
+def in_url(host: str) -> str:
+    """Return a host as it stands before a port."""
+    return f"[{host}]" if ":" in host else host
+
+
 def is_loopback(host: str) -> bool:
     """True if only this machine can reach an address. A name other than ``localhost`` might be anything."""
     try:

@@ -31,8 +31,8 @@ from appliance.trio_parts import Changed
 
 WATCH_SILENCE = 4.0
 """Seconds without a message after which a watch begins anew: four heartbeats."""
-ELECTION_LOOK = 0.5
-"""Seconds until a question that changes nothing twice is asked again."""
+ASK_AGAIN = 0.5
+"""Seconds without an answer after which a question that may come twice is asked again."""
 AGAIN = 0.3
 """Seconds until a watch that could not begin is tried again."""
 
@@ -49,7 +49,7 @@ class Bucket:
         """Make the bucket on so many servers, if it is not there yet. Raises BusRefused, NoResponders."""
         try:
             body = bucket_request(self._name, replicas)
-            api_answer((await self._persist(f"$JS.API.STREAM.CREATE.KV_{self._name}", body, 2 * ANSWER_TIME)).data)
+            api_answer((await self._ask_again(f"$JS.API.STREAM.CREATE.KV_{self._name}", body, 2 * ANSWER_TIME)).data)
         except BusRefused as refused:
             if refused.code != EXISTS:
                 raise
@@ -60,7 +60,7 @@ class Bucket:
         It may be old: a replica that was cut off goes on answering. Only a put with its revision proves it.
         """
         subject = f"$JS.API.DIRECT.GET.KV_{self._name}.{self._prefix}{key}"
-        return direct_entry(key, await self._persist(subject, b"", timeout))
+        return direct_entry(key, await self._ask_again(subject, b"", timeout))
 
     async def put(self, key: str, value: bytes, revision: int | None, *, timeout: float = ANSWER_TIME) -> int:
         """Write a key, and return its new revision. ``revision`` 0: only if there is none; None: in any case.
@@ -122,10 +122,10 @@ class Bucket:
                 if silence.cancelled_caught:
                     return
 
-    async def _persist(self, subject: str, body: bytes, timeout: float) -> BusMessage:
-        """Ask what may be asked twice, again and again: servers that elect a leader answer nothing meanwhile."""
+    async def _ask_again(self, subject: str, body: bytes, timeout: float) -> BusMessage:
+        """Ask until there is an answer: servers that elect a leader give none. The question may come twice."""
         until = trio.current_time() + timeout
-        while (left := until - trio.current_time()) > ELECTION_LOOK:
+        while (left := until - trio.current_time()) > ASK_AGAIN:
             with suppress(BusTimeout):
-                return await self._bus.request(subject, body, timeout=ELECTION_LOOK)
+                return await self._bus.request(subject, body, timeout=ASK_AGAIN)
         return await self._bus.request(subject, body, timeout=left)

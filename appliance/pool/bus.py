@@ -132,7 +132,7 @@ class Bus:
     def subscription(self, subject: str, heard: Heard) -> Generator[None]:
         """Call ``heard`` with each message on this subject, as long as the block runs.
 
-        It must return at once, and must not raise. Messages that are sent while there is no connection are missed.
+        ``heard`` returns at once, and raises nothing. Without a connection the box misses messages.
         """
         sid = self._subscribe(subject, heard)
         try:

@@ -135,7 +135,6 @@ class BusProcess:
                 failures = 0
                 continue
             self._become(ServerState(problem=problem))
-            log.warning("%s\n%s", problem.text, "\n".join(self._tail))
             failures = 1 if trio.current_time() - began > LIVED else failures + 1
             with trio.move_on_after(BACK_OFF[min(failures, len(BACK_OFF)) - 1]):
                 await self._wanted.wait()
@@ -163,7 +162,11 @@ class BusProcess:
         async with open_process(self._children, command, LineSink(run.take)) as child:
             await wait_any(child.wait_exit, wait_change, run.watch)
             ended = child.status is not None
-        return run.why(child.status) if ended or run.over.is_set() else None
+        if not (ended or run.over.is_set()):
+            return None
+        problem = run.why(child.status)
+        log.warning("%s; its last lines:\n%s", problem.text, "\n".join(self._tail))
+        return problem
 
     def _write(self, serving: BusServing) -> None:
         """Write its files, which nobody else can read. Raises OSError."""

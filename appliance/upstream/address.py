@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from appliance.core.bodies.http_message import HOP_BY_HOP
 from appliance.core.config.types import Timeouts
+from appliance.core.settings import in_url
 from appliance.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Address(Struct, frozen=True):
     @property
     def authority(self) -> bytes:
         """The Host header, unless ``host_header`` says something else."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = in_url(self.host)
         return (host if self.tls and self.port == 443 else f"{host}:{self.port}").encode()
 
     def target(self, target: str) -> str:

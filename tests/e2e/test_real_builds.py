@@ -168,7 +168,7 @@ def test_the_best_variant_is_loaded_and_without_it_the_next(
 
 
 def answered(server: Server, request: dict[str, Any]) -> str:
-    """What the model writes where nothing is lost."""
+    """Return the whole answer of an engine that stays alive."""
     return http(server, "POST", "/completion", {**request, "model": "starter"}, timeout=PROOFS_TIME).json()["content"]
 
 

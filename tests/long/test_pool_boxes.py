@@ -31,7 +31,7 @@ if sys.platform == "win32":
 pytestmark = [pytest.mark.slow, pytest.mark.needs("namespaces", "ip")]
 
 OLDER = "2.14.6"
-GONE = 12.0
+GONE = 10.0
 """Seconds within which a dead box is seen by all others, and the way of every request avoids it."""
 
 

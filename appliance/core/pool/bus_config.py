@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.pool.roster import in_url
+from appliance.core.settings import in_url
 
 MOST_STORE = 256 << 20
 """Bytes of disk that the server may use. A pool's facts take less than 1 MB, and models need the disk."""

@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from appliance.core.pool.roster import in_url
 from appliance.core.pool.shapes import PoolProblem
+from appliance.core.settings import in_url
 from appliance.errors import UsageError
 
 DEFAULT_PORT = 4222

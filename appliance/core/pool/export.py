@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.config.show import yaml_text
-from appliance.core.pool.roster import in_url
+from appliance.core.settings import in_url
 
 NAME = "llama-appliance"
 KEY = "LLAMA_APPLIANCE_API_KEY"

@@ -118,11 +118,6 @@ class Roster(Struct, frozen=True, kw_only=True):
         return replace(self, boxes=boxes, gone=self.gone if gone is None else gone, generation=self.generation + 1)
 
 
-def in_url(host: str) -> str:
-    """Return a host as it stands before a port."""
-    return f"[{host}]" if ":" in host else host
-
-
 def box_name(host: str) -> str:
     """Return the name for a box on a machine with this host name."""
     return re.sub(r"[^a-z0-9]+", "-", host.partition(".")[0].lower())[:63].strip("-") or "box"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import trio
 
-from appliance.core.settings import Listen, UnixSocket
+from appliance.core.settings import Listen, UnixSocket, in_url
 from appliance.errors import UsageError
 from appliance.platform import unix_sockets
 
@@ -44,7 +44,7 @@ def shown(where: Listen) -> str:
     if isinstance(where, UnixSocket):
         return where.path
     host, port = where
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{in_url(host)}:{port}"
 
 
 def url_of(where: Listen, *, tls: bool) -> str:
