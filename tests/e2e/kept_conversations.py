@@ -17,7 +17,7 @@ import psutil
 from hollow_models import Hollow
 from homes import Home
 from program import Server, http
-from random_models import random_dense, random_hybrid, random_window, write_random
+from random_models import EXACT, random_dense, random_hybrid, random_window, write_random
 from waiting import wait
 
 CHAT = "/v1/chat/completions"
@@ -28,7 +28,7 @@ GROWTH = 300
 LONGEST_ANSWER = 16
 ADDED = 150
 """Tokens that an answer and a chat template add to a message, at most."""
-OPTIONS = ("--parallel", "2", "--ctx-size", "16384")
+OPTIONS = ("--parallel", "2", "--ctx-size", "16384", *EXACT)
 """Said, because a first start may be planned otherwise than later ones, and a context fits one plan."""
 
 

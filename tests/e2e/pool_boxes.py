@@ -17,13 +17,12 @@ import psutil
 import slow_lines
 from homes import Home
 from program import COMMAND, Server, http
+from random_models import EXACT
 from slow_lines import open_tap
 from waiting import wait
 
 NATS = COMMAND.with_name("nats-server")
 PORT = 8080
-EXACT = ("--cache-type-k", "f32", "--cache-type-v", "f32")
-"""With keys and values of 16 bits, the words of a random model depend on the pieces in which a prompt was read."""
 ENGINE_WORDS = ("--", "--threads", "1", "--ctx-size", "2048", "--parallel", "2", *EXACT)
 _numbers = itertools.count(os.getpid() % 97)
 

@@ -16,7 +16,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 import pytest
-from kept_conversations import CHAT, OPTIONS, Conversation, KeptHome, Turn, engines, kept, turn_of
+from kept_conversations import CHAT, Conversation, KeptHome, Turn, engines, kept, turn_of
 from needs import compiled
 from program import Server, http
 from waiting import wait
@@ -29,13 +29,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("cpu-build")]
 CLIENTS = ((1, 2, 3), (4, 5, 6))
 """The conversations of each client: more than there are slots, so that each change of the two moves contexts."""
 TURNS = 8
-EXACT = (*OPTIONS, "--cache-type-k", "f32", "--cache-type-v", "f32")
-"""With keys and values of 16 bits, the words of a random model depend on the pieces in which a prompt was read."""
 REPEATED = 60.0
 """Seconds within which a request that was refused is answered."""
 FEW_AT_LEAST = 10
-RightWords = tuple[str, ...]
-"""The words of an answer: an engine rounds otherwise when it reads a prompt in other pieces."""
 
 
 class Stage:
@@ -43,7 +39,7 @@ class Stage:
 
     def __init__(self, home: KeptHome) -> None:
         self.home = home
-        self.server = home.start(options=EXACT)
+        self.server = home.start()
         self.program_kills = 0
         self.over = threading.Event()
         self.refused: list[str] = []
@@ -57,7 +53,7 @@ class Stage:
         self.program_kills += 1
         self.server.process.kill()
         self.server.wait(10)
-        self.server = self.home.start(options=EXACT)
+        self.server = self.home.start()
 
     def wait_answer(self) -> None:
         """Until one more comes: kills that follow each other faster would show how a load ends, and nothing else."""
@@ -83,16 +79,16 @@ class Stage:
             assert time.monotonic() < until, (self.refused[-1:], server.told())
             time.sleep(0.1)
 
-    def talk(self, seeds: Sequence[int], expected: dict[int, list[RightWords]], chance: random.Random) -> None:
+    def talk(self, seeds: Sequence[int], expected: dict[int, list[str]], chance: random.Random) -> None:
         """Go on with one conversation or another until it is over; from its beginning after its last turn."""
         conversations = {seed: (Conversation(seed, growth=100), 0) for seed in seeds}
         while not self.over.is_set():
             seed = chance.choice(seeds)
             conversation, number = conversations[seed]
             found, right = self.ask(conversation, "a"), expected[seed][number]
-            assert found.text in right, (seed, number, found, right, self.server.told())
+            assert found.text == right, (seed, number, found, right, self.server.told())
             self.turns.append(found)
-            conversation.go_on(right[0])
+            conversation.go_on(right)
             is_last = number + 1 == TURNS
             conversations[seed] = (Conversation(seed, growth=100), 0) if is_last else (conversation, number + 1)
             if chance.random() < 0.1:
@@ -105,7 +101,7 @@ def test_kills_while_contexts_move(tmp_path: Path, kills: int, chance: random.Ra
     kills = max(kills, FEW_AT_LEAST)
     home = KeptHome(tmp_path, str(next(compiled("cpu"))))
     home.learn()
-    with home.start(keep="off", options=EXACT) as server:
+    with home.start(keep="off") as server:
         expected = {seed: uninterrupted(server, seed) for seeds in CLIENTS for seed in seeds}
     stage = Stage(home)
     try:
@@ -123,7 +119,7 @@ def test_kills_while_contexts_move(tmp_path: Path, kills: int, chance: random.Ra
     finally:
         with stage.server:
             pass
-    with home.start(options=EXACT) as server:
+    with home.start() as server:
         assert home.files(".part") == []
         assert [each.stem for each in home.files()] == [each.stem for each in home.files(".json")]
         came_back = sum(each["saved_tokens"] for each in kept(server))
@@ -135,14 +131,10 @@ def test_kills_while_contexts_move(tmp_path: Path, kills: int, chance: random.Ra
     assert came_back > 0
 
 
-def uninterrupted(server: Server, seed: int) -> list[RightWords]:
-    """Return the words of each turn: read behind the turn before, repeated, and cold."""
-    conversation, found = Conversation(seed, growth=100), list[RightWords]()
-    for _ in range(TURNS):
-        behind, again = (conversation.ask(server).text for _ in range(2))
-        found.append((behind, again, conversation.ask(server, cache_prompt=False).text))
-        conversation.go_on(behind)
-    return found
+def uninterrupted(server: Server, seed: int) -> list[str]:
+    """Return the words of each turn."""
+    conversation = Conversation(seed, growth=100)
+    return [conversation.turn(server).text for _ in range(TURNS)]
 
 
 def asked(conversation: Conversation, model: str) -> dict[str, object]:
