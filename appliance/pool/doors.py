@@ -32,6 +32,8 @@ ROSTER, SECRET, JOIN = "/pool/roster", "/pool/secret", "/pool/join"
 DIAL_TIME = 3.0
 """Seconds to be connected to a box of a local network, handshake included. A box that is off answers nothing."""
 ASK_TIME = 10.0
+JOIN_TIME = 25.0
+"""The other box writes the roster first, and the bus may be growing for another new box. A verb waits 30 s."""
 MAX_ANSWER = 4 << 20
 _JSON = ((b"Content-Type", b"application/json"),)
 _REFUSALS: Mapping[int, Callable[[str], Exception]] = {400: BadRequest, 409: Conflict}
@@ -109,15 +111,17 @@ class Ways:
         )
 
 
-async def ask_at(address: Address, method: str, path: str, answer: type[T], body: object = None) -> T:
+async def ask_at(
+    address: Address, method: str, path: str, answer: type[T], body: object = None, within: float = ASK_TIME
+) -> T:
     """Send one request to a door. Raises as `Ways.ask`."""
     sent = b"" if body is None else msgspec.json.encode(body)
     try:
-        with trio.fail_after(ASK_TIME):
+        with trio.fail_after(within):
             async with HttpCall(address, method, path, _JSON, sent) as response:
                 content = await response.read(MAX_ANSWER)
     except trio.TooSlowError:
-        raise BoxFailed(address.label, f"it did not answer {method} {path} within {ASK_TIME:g} s") from None
+        raise BoxFailed(address.label, f"it did not answer {method} {path} within {within:g} s") from None
     except (UpstreamFailed, Busy) as error:
         raise BoxFailed(address.label, _why(error)) from None
     if response.status == 200:
@@ -157,7 +161,7 @@ async def join_with(code: JoinCode, asked: JoinRequest) -> NewSecret:
     context.load_verify_locations(cadata=certificate)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.verify_mode = ssl.CERT_REQUIRED
-    return await ask_at(_door(host, code.port, context), "POST", JOIN, NewSecret, asked)
+    return await ask_at(_door(host, code.port, context), "POST", JOIN, NewSecret, asked, JOIN_TIME)
 
 
 def _unchecked() -> ssl.SSLContext:
