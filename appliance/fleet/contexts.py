@@ -23,9 +23,9 @@ from msgspec import Struct, structs
 
 from appliance.core.contexts.blocks import Prefix, prefix_of
 from appliance.core.contexts.kept import KeptContext, best, replaced, worth
-from appliance.core.contexts.options import context_flags
+from appliance.core.contexts.options import context_flags, may_name_slots
 from appliance.core.contexts.origin import Origin, outdated
-from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, SlotContent, SlotNews, SlotTable
+from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, ROUNDING, SlotContent, SlotNews, SlotTable
 from appliance.core.engines.listing import Manual
 from appliance.core.lenient_json import decoded
 from appliance.core.llama.flags import from_env, merge, split
@@ -58,9 +58,7 @@ PROVING_SHARE = 0.9
 """The share of the tokens given back that the next answer has to have found in its slot."""
 STRIKES = 2
 """Restores of no use, in a row, after which nothing is kept for this build and architecture."""
-ROUNDING = 2
-"""Tokens by which an engine may count a slot's context otherwise than its answers did."""
-MAX_ANSWER = 1 << 16
+MAX_ANSWER, MAX_SLOTS = 1 << 16, 1 << 22
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +70,13 @@ class _Saved(Struct):
 
 class _Restored(Struct):
     n_restored: int
+
+
+class _HeldSlot(Struct):
+    id: int
+    is_processing: bool = False
+    n_prompt_tokens: int = 0
+    """All tokens that the slot holds, in llama-server b11434."""
 
 
 class RestoreFailed(Exception):
@@ -103,17 +108,21 @@ class Contexts:
             await self.store.make_room(0)
 
     async def prepared(self, model: Model, launch: Launch) -> Launch:
-        """Add the flags of a process whose contexts can be kept, where they can."""
+        """Add the flags of a process whose contexts are kept, where they can be, and whether slots may be named."""
         engine, architecture = launch.engine, _architecture(model)
-        if self.store is None or engine is None or not architecture or model.config is not None or launch.crew.workers:
-            return launch
-        if self._chooser is not None and not self._chooser.context_helps(engine, architecture):
+        if engine is None or model.config is not None:
             return launch
         try:
             said = merge(split(launch.argv[len(engine.command) :]), from_env(launch.env))
         except UsageError:
             return launch  # an option of a newer engine: what it means for a context is not known
-        flags = context_flags(f"{self.store.folder}{os.sep}", launch.slots, await self._manual(engine), said)
+        manual = await self._manual(engine)
+        launch = structs.replace(launch, names_slots=may_name_slots(manual, said))
+        if self.store is None or not architecture or launch.crew.workers:
+            return launch
+        if self._chooser is not None and not self._chooser.context_helps(engine, architecture):
+            return launch
+        flags = context_flags(f"{self.store.folder}{os.sep}", launch.slots, manual, said)
         if not flags or not await self.store.open():
             return launch
         identify = partial(find_origin, said, engine.digest or engine.id, build=engine.id, seat=engine.seat)
@@ -232,9 +241,10 @@ class Placed:
         async with process.moving:
             if self.evicted is not None:
                 await process.save(store, slot, self.evicted)
+                slot = self.slot = process.table.used_by(self.ticket)
             # Now and not before: a file may have been replaced by a longer one of the same conversation.
             self.kept = process.find(self._prefix, self.held)
-            if self.kept is not None:
+            if self.kept is not None and slot is not None:
                 await self._restore(store, slot, self.kept)
         self.seconds = trio.current_time() - began
 
@@ -282,20 +292,35 @@ class Placed:
 class ShortPlaced:
     """The place of a short request, of which nothing is saved or given back."""
 
-    __slots__ = ("_slot", "_table")
+    __slots__ = ("_names_slot", "_slot", "_table")
     is_ready = True
 
-    def __init__(self, table: SlotTable, slot: int) -> None:
+    def __init__(self, table: SlotTable, slot: int, *, names_slot: bool) -> None:
         self._table = table
         self._slot = slot
+        self._names_slot = names_slot
 
     def named_in(self, body: bytes) -> bytes:
         """See `Placed.named_in`."""
-        return _naming(body, self._slot)
+        return _naming(body, self._slot) if self._names_slot else body
 
     def release(self, *, refused: bool) -> None:
         """See `Placed.release`."""
         self._table.release_short(self._slot, trio.current_time())
+
+
+class Unnamed:
+    """A request whose client names a slot, which must not reach the engine: see `may_name_slots`."""
+
+    __slots__ = ()
+    is_ready = True
+
+    def named_in(self, body: bytes) -> bytes:
+        """Return the JSON object, in which the last of several members with one name counts, without a slot."""
+        return b'%b,"id_slot":-1}' % body[: body.rindex(b"}")]
+
+    def release(self, *, refused: bool) -> None:
+        """See `Placed.release`."""
 
 
 class ProcessContexts:
@@ -326,7 +351,7 @@ class ProcessContexts:
         ``wanted`` is the slot that the request names, -1 for none. ``names_slot``: its engine lets requests of this
         kind name theirs.
         """
-        prefix = prefix_of(body)
+        prefix, names_slot = prefix_of(body), names_slot and self.launch.names_slots
         placed = Placed(self, ticket, session, prefix, names_slot=names_slot and wanted < 0)
         asked = wanted if wanted >= 0 else None if names_slot else self.table.foreseen(prefix)
         found = self.table.place(ticket, session, prefix, trio.current_time(), asked)
@@ -338,15 +363,16 @@ class ProcessContexts:
                 placed.evicted = found.evicted
         return placed
 
-    def place_short(self, body: bytes) -> ShortPlaced | Literal[False] | None:
-        """The same for a request of fewer than `SHORT` bytes that names no slot, and may. False: `place` it.
+    def place_short(self, body: bytes, *, names_slot: bool) -> ShortPlaced | Literal[False] | None:
+        """The same for a request of fewer than `SHORT` bytes that names no slot. False: `place` it.
 
         None: no slot is idle, so that the engine chooses.
         """
-        slot = self.table.place_short(body)
+        names_slot = names_slot and self.launch.names_slots
+        slot = self.table.place_short(body, names_slot=names_slot)
         if slot is None:
             return False
-        return ShortPlaced(self.table, slot) if slot != NO_SLOT else None
+        return ShortPlaced(self.table, slot, names_slot=names_slot) if slot != NO_SLOT else None
 
     def find(self, prefix: Prefix, held: int) -> KeptContext | None:
         """Return the file that has more of a prompt than the slot, which has ``held`` tokens of it."""
@@ -393,8 +419,22 @@ class ProcessContexts:
                 async with self.moving:
                     await self.save(store, slot, content)
 
+    async def _held(self) -> dict[int, int]:
+        """Return how many tokens the engine says that its idle slots hold; nothing where it does not say."""
+        try:
+            async with HttpCall(self.launch.address, "GET", "/slots", (), b"") as answer:
+                found = decoded(_SLOTS, await answer.read(MAX_SLOTS)) if answer.status == 200 else None
+        except (UpstreamFailed, Busy):
+            return {}
+        return {each.id: each.n_prompt_tokens for each in found or () if not each.is_processing}
+
     async def save(self, store: KeptContexts, slot: int, content: SlotContent) -> None:
         """Have the engine write what the slot holds. Even if this fails, it waits until the slot has grown."""
+        if not self.launch.names_slots:
+            self.table.correct(await self._held())
+            if (found := self.table.slot_of(content)) is None:
+                return  # the engine has given its slot to another request
+            slot = found
         self.table.kept(slot, content, content.tokens)
         if not self._token_seconds or not await store.make_room(content.tokens * self.launch.token_bytes):
             return
@@ -439,6 +479,7 @@ class ProcessContexts:
 
 
 _SAVED, _RESTORED = msgspec.json.Decoder(_Saved), msgspec.json.Decoder(_Restored)
+_SLOTS = msgspec.json.Decoder(list[_HeldSlot])
 
 
 def _architecture(model: Model) -> str:

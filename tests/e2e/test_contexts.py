@@ -12,7 +12,9 @@ import stat
 import subprocess
 import sys
 from collections.abc import Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -23,6 +25,7 @@ from kept_conversations import (
     CHAT,
     GROWTH,
     KINDS,
+    OPTIONS,
     WORDS,
     Conversation,
     KeptHome,
@@ -297,7 +300,7 @@ def test_a_context_fits_one_size_of_context(home: KeptHome) -> None:
     with home.start() as server:
         wait_kept(server, conversation.turn(server))
     (before,) = home.files()
-    with home.start(options=("--parallel", "2", "--ctx-size", "8192")) as server:
+    with home.start(options=(*OPTIONS, "--ctx-size", "8192")) as server:
         found = conversation.ask(server)
         assert found.cached == 0
         assert not before.exists()
@@ -358,6 +361,26 @@ def mounted(folder: Path, options: str) -> Generator[None]:
         yield
     finally:
         subprocess.run(["umount", folder], check=True)
+
+
+# ---- more clients than slots ----
+
+
+def test_an_answer_has_no_words_of_another_one(home: KeptHome) -> None:
+    """Requests name slots that others use: half of their clients do, and the program."""
+    conversations = [Conversation(seed, 20) for seed in range(6)]
+    with home.start() as server:
+        expected = [each.ask(server).text for each in conversations]
+        assert len(set(expected)) > 1
+
+        def client(number: int) -> list[tuple[str, str]]:
+            at = [(number + turn) % len(conversations) for turn in range(40)]
+            names = {"id_slot": number % 4} if number % 2 else {}
+            return [(conversations[each].ask(server, **names).text, expected[each]) for each in at]
+
+        with ThreadPoolExecutor(5) as clients:
+            for found, right in chain(*clients.map(client, range(5))):
+                assert found == right
 
 
 # ---- who may read them, and whether there are any ----

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from appliance.core.contexts.slots import LEAST_SIMILARITY
 from appliance.core.engines.listing import Manual
+from appliance.core.fit.plan import CACHE
 from appliance.core.llama.flags import Option, last
 
 SAVE_PATH, KEEP_SLOTS = "--slot-save-path", "--no-cache-idle-slots"
@@ -31,3 +32,16 @@ def context_flags(folder: str, slots: int, manual: Manual, said: Sequence[Option
         flags += [KEEP_SLOTS] if manual.names(KEEP_SLOTS) else []
         flags += [SIMILARITY, str(LEAST_SIMILARITY)] if manual.names(SIMILARITY) and not last(said, SIMILARITY) else []
     return tuple(flags)
+
+
+def may_name_slots(manual: Manual, said: Sequence[Option]) -> bool:
+    """True if requests may name slots that may be in use, in an engine that is started with these options.
+
+    A request that names a slot in use waits for it. But llama-server (b11434) first exchanges the slot's context for
+    one of its cache of prompts, while another answer is being written there: that answer goes on with words of a third
+    conversation. Requests may overtake each other on their way to the engine, and the table of slots may be wrong
+    about the slots in use. So only an engine without that cache is given names. The others choose, and find in their
+    cache what has lost its slot.
+    """
+    cache = last(said, CACHE)
+    return cache.values == ("0",) if cache is not None else not manual.names(CACHE)

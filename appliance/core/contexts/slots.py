@@ -4,7 +4,8 @@ Left alone, llama-server gives a request the idle slot with the longest common p
 the request. A coding agent's helper begins with the same system prompt as its main session. So it gets the main
 session's slot and cuts it down to that system prompt, and the main session is read again from there. This table names
 the slot instead: a conversation returns to its own slot, and a new one takes the slot that costs least to lose. The
-longest prefix that was used last is the last to go.
+longest prefix that was used last is the last to go. Where a slot must not be named (`options.may_name_slots`), it
+foresees the engine's choice.
 
 The table's word on a slot is a belief. The engine compares tokens, so a wrong belief costs time and nothing else, and
 the next answer from that slot corrects it. Every method may be called in any order: an event that does not fit
@@ -14,6 +15,7 @@ what went before changes nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from msgspec import Struct, structs
 
@@ -35,6 +37,8 @@ SHORT = 8192
 LEAST_GROWTH = 256
 LEAST_SHARE = 0.1
 """A context is saved again when it has grown by this share, and by `LEAST_GROWTH` tokens."""
+ROUNDING = 2
+"""Tokens by which an engine may count a slot's context otherwise than its answers did."""
 MAX_TAKEN = 1000
 """Conversations without a slot that are remembered; the one that lost its slot first goes first."""
 
@@ -105,7 +109,7 @@ class SlotTable:
         Without an idle slot the request waits in the engine. The table then does as llama-server does: the oldest
         waiting request takes the first slot that is released.
         """
-        if self._using(ticket) is not None or ticket in self._waiting:
+        if self.used_by(ticket) is not None or ticket in self._waiting:
             return Placement()
         self._hash_short()
         asked = _Asked(session, prefix, wanted)
@@ -147,20 +151,21 @@ class SlotTable:
     def foreseen(self, prefix: Prefix) -> int | None:
         """Return the slot that llama-server would choose by itself: one that has enough of the prompt, or the oldest.
 
-        None: every slot is in use.
+        Of slots that nothing has used it takes the last. None: every slot is in use.
         """
         held = {at: slot.content.held(prefix) for at, slot in self._slots.items() if not slot.in_use}
         most = max(held, key=held.__getitem__, default=None)
         if most is not None and held[most] > LEAST_SIMILARITY * self.tokens_of(prefix):
             return most
-        return min(held, key=lambda at: self._slots[at].used_at, default=None)
+        return min(held, key=lambda at: (self._slots[at].used_at, -at), default=None)
 
     # Most requests are short, and a hash of their blocks would cost more than all else that is done for them. So a
     # short request leaves its body in the slot. That is hashed when a longer one comes, which may be its next turn.
-    def place_short(self, body: bytes) -> int | None:
+    def place_short(self, body: bytes, *, names_slot: bool = True) -> int | None:
         """Give a short request an idle slot with little to lose, until `release_short`.
 
         `NO_SLOT`: none is idle, so the engine chooses. None: each idle one has something to lose, so `place` it.
+        Where the request does not name the slot, it is the one that llama-server takes: the oldest, whatever it has.
         """
         found, least, oldest, is_full = None, LEAST_TOKENS - 1, math.inf, True
         for at, slot in self._slots.items():
@@ -170,8 +175,8 @@ class SlotTable:
             if slot.short is not None and body.startswith(slot.beginning):
                 found = at
                 break
-            tokens = 0 if slot.short is not None else slot.content.tokens
-            if tokens < least or (tokens == least and slot.used_at < oldest):
+            tokens = 0 if slot.short is not None or not names_slot else slot.content.tokens
+            if tokens < least or (tokens == least and slot.used_at <= oldest):
                 found, least, oldest = at, tokens, slot.used_at
         if is_full:
             return NO_SLOT
@@ -209,7 +214,7 @@ class SlotTable:
         ``refused``: the engine never read it, so the slot holds what it held before.
         """
         self._waiting.pop(ticket, None)
-        at = self._using(ticket)
+        at = self.used_by(ticket)
         if at is None:
             return
         slot = self._slots[at]
@@ -255,6 +260,31 @@ class SlotTable:
         if slot is not None and (slot.content.session, slot.content.prefix) == (saved.session, saved.prefix):
             slot.content = structs.replace(slot.content, kept=min(tokens, slot.content.tokens))
 
+    def correct(self, held: Mapping[int, int]) -> None:
+        """Find the slots that the engine chose. ``held`` are the tokens in its idle slots, as it counts them.
+
+        A content is known by its number of tokens. It takes the request with it that is to replace it.
+        """
+        wrong = [at for at, slot in self._slots.items() if at in held and not slot.is_of(held[at])]
+        moving = [self._slots[at] for at in wrong]
+        for at in list(wrong):
+            alike = [slot for slot in moving if slot.short is None and _is_of(slot.content, held[at])]
+            if len(alike) == 1:
+                self._slots[at] = alike[0]
+                moving.remove(alike[0])
+                wrong.remove(at)
+        for at, slot in zip(wrong, moving, strict=True):
+            self._slots[at] = slot
+            slot.content = SlotContent() if slot.short is None else slot.content
+
+    def slot_of(self, content: SlotContent) -> int | None:
+        """Return the slot with this content, if any has it still."""
+        return next((at for at, slot in self._slots.items() if slot.content is content and slot.short is None), None)
+
+    def used_by(self, ticket: int) -> int | None:
+        """Return the slot of a request that has one and has not ended."""
+        return next((at for at, slot in self._slots.items() if slot.in_use and slot.ticket == ticket), None)
+
     def due(self, now: float, after: float) -> dict[int, SlotContent]:
         """Return the slots to be saved: idle for ``after`` seconds, and grown since they were saved last.
 
@@ -263,7 +293,11 @@ class SlotTable:
         return {
             at: slot.content
             for at, slot in self._slots.items()
-            if not slot.in_use and slot.asked is None and now - slot.used_at >= after and _has_grown(slot.content)
+            if not slot.in_use
+            and slot.asked is None
+            and slot.short is None
+            and now - slot.used_at >= after
+            and _has_grown(slot.content)
         }
 
     def listing(self, now: float) -> list[ListedSlot]:
@@ -276,9 +310,6 @@ class SlotTable:
             )
             for slot in self._slots.values()
         ]
-
-    def _using(self, ticket: int) -> int | None:
-        return next((at for at, slot in self._slots.items() if slot.in_use and slot.ticket == ticket), None)
 
     def _choose(self, asked: _Asked, now: float) -> int | None:
         """A conversation's own slot goes before the longest common prefix, and that before the least loss.
@@ -335,6 +366,10 @@ class _Slot(Struct, eq=False):
     in_use: bool = False
     used_at: float = -math.inf
 
+    def is_of(self, tokens: int) -> bool:
+        """True if it may hold so many tokens. Those of a short request are not known until its body is hashed."""
+        return self.in_use if self.short is not None else _is_of(self.content, tokens)
+
     def begin(self, ticket: int, asked: _Asked) -> None:
         """Until the request ends, the slot counts as holding what was there before."""
         self.ticket, self.asked, self.in_use = ticket, asked, True
@@ -354,6 +389,10 @@ def _cost(slot: _Slot, held: int, now: float) -> float:
     read_again = slot.content.tokens - held
     kept = max(0, slot.content.kept - held)
     return (read_again - kept + kept * KEPT_SHARE) * 2 ** -(max(0.0, now - slot.used_at) / HALF_LIFE)
+
+
+def _is_of(content: SlotContent, tokens: int) -> bool:
+    return abs(content.tokens - tokens) <= ROUNDING
 
 
 def _has_grown(content: SlotContent) -> bool:

@@ -30,7 +30,7 @@ from appliance.core.records.history import Happening, Tell, refusal
 from appliance.core.runs.slash import family_of
 from appliance.engines.found import EMBEDDED
 from appliance.errors import BadRequest, ModelLoading, ModelNotLoaded, SlotFilesClosed, UpstreamFailed
-from appliance.fleet.contexts import Placed, RestoreFailed, ShortPlaced
+from appliance.fleet.contexts import Placed, RestoreFailed, ShortPlaced, Unnamed
 from appliance.fleet.lease import Lease, QueuePlace
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import Broken
@@ -363,12 +363,15 @@ class Ask:
 
     def place(self, lease: Lease, route: Route, request: Request, head: RequestHead, body: bytes) -> None:
         """Give a request for a loaded model its slot, until its lease ends; or its process chooses by itself."""
+        if head.slot >= 0 and is_object(body) and not self.fleet.may_name_slot(lease.model.id):
+            lease.placed = Unnamed()
+            return
         contexts = self.fleet.contexts.of(lease.model.id) if route.slot else None
         if contexts is None or head.several or not is_object(body):
             return
         names_slot = route.slot == "named"
-        if len(body) < SHORT and names_slot and head.slot < 0:
-            placed = contexts.place_short(body)
+        if len(body) < SHORT and head.slot < 0:
+            placed = contexts.place_short(body, names_slot=names_slot)
             if placed is not False:
                 lease.placed = placed
                 return
@@ -420,7 +423,7 @@ class Ask:
         return LoadingStream(aside(job.sink), model.id, place, self._settings.ping_after, jokes=config.loading_jokes)
 
 
-def _told_of(place: QueuePlace, placed: Placed | ShortPlaced | None) -> Headers:
+def _told_of(place: QueuePlace, placed: Placed | ShortPlaced | Unnamed | None) -> Headers:
     """The headers about what came before the answer: the request's wait, and the context that its slot got back."""
     if not isinstance(placed, Placed) or not placed.restored:
         return queue_headers(place)

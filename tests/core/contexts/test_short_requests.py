@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from appliance.core.contexts.blocks import Prefix, prefix_of
 from appliance.core.contexts.kept import KeptContext, best, replaced
-from appliance.core.contexts.options import context_flags
+from appliance.core.contexts.options import context_flags, may_name_slots
 from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, SHORT, SlotTable
 from appliance.core.engines.listing import Manual
 from appliance.core.llama.flags import split
+from appliance.fleet.contexts import Unnamed
 
 
 def body(*texts: str, **more: object) -> bytes:
@@ -117,6 +118,37 @@ NEW = Manual(options="--slot-save-path --no-cache-idle-slots --slot-prompt-simil
 )
 def test_the_flags_of_a_process_give_way_to_what_is_said(slots: int, manual: Manual, said: str, flags: str):
     assert context_flags("D/", slots, manual, split(said.split())) == tuple(flags.split())
+
+
+@pytest.mark.parametrize(
+    ("manual", "said", "may"),
+    [
+        ("--cache-ram", "", False),
+        ("--cache-ram", "--cache-ram 512", False),
+        ("--cache-ram", "-cram -1", False),
+        ("--cache-ram", "--cache-ram 0", True),
+        ("", "", True),  # a build without a cache of prompts
+    ],
+)
+def test_only_an_engine_without_a_cache_of_prompts_is_told_of_slots(manual: str, said: str, *, may: bool):
+    assert may_name_slots(Manual(options=manual), split(said.split())) == may
+
+
+@pytest.mark.parametrize("names_slot", [False, True])
+def test_a_short_request_takes_the_oldest_slot_where_it_names_none(*, names_slot: bool):
+    table = SlotTable(2)
+    one, other = (prefix_of(body(name.ljust(8000))) for name in ("one", "other"))
+    assert (long(table, 1, one, 1, 2000), long(table, 2, other, 2, 2000)) == (0, 1)
+    assert table.place_short(body("new"), names_slot=names_slot) == (None if names_slot else 0)
+    if not names_slot:
+        table.release_short(0, 3)
+        assert 0 not in table.due(99, 0), "its slot has the short one's context"
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text()), st.text(" \n"))
+def test_a_name_that_is_not_told_is_the_engines_choice(members: dict[str, int | str], behind: str):
+    named = {"id_slot": 1} | members
+    assert json.loads(Unnamed().named_in((json.dumps(named) + behind).encode())) == named | {"id_slot": -1}
 
 
 def kept(name: str, texts: tuple[str, ...], tokens: int, size: int = 1000) -> KeptContext:

@@ -111,6 +111,20 @@ def test_a_file_of_what_the_slot_held_before_says_nothing_of_it_now() -> None:
     assert list(table.due(99, AFTER)) == [0]
 
 
+@given(st.permutations(range(4)), st.sets(st.integers(0, 3)))
+def test_contents_move_to_the_slots_that_the_engine_chose(order: list[int], strange: set[int]) -> None:
+    """The table believes the content of each slot in the one that ``order`` has; the strange ones hold others."""
+    table, tokens = SlotTable(4), [1000 * (at + 1) for at in range(4)]
+    for real in range(4):
+        table.place(real, f"{real}", prompt((text(f"{real}", 9),)), real, order[real])
+        table.learn(real, tokens[real], 0, 0)
+        table.release(real, real)
+    table.correct({at: 50 if at in strange else tokens[at] + 1 for at in range(4)})
+    expected = ["" if at in strange else f"{at}" for at in range(4)]
+    assert [slot.session for slot in table.listing(99)] == expected
+    assert [content.session for content in table.due(99, 0).values()] == [each for each in expected if each]
+
+
 def test_a_context_is_due_again_when_it_has_grown_by_a_tenth() -> None:
     table = SlotTable(1)
     ask(table, 1, "", MAIN, 0)
