@@ -16,7 +16,7 @@ from hollow_models import Hollow, Shape, dense, encode
 VOCABULARY = 2048
 WEIGHTS = "F32"
 EXACT = ("--flash-attn", "off")
-"""What an engine must be told where words are compared."""
+"""Options of an engine whose words are compared."""
 MASK, SIZE = 0x807FFFFF, 0x3D000000
 """Sign and fraction are random; the exponent makes values between 1/32 and 1/16."""
 

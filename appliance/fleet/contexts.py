@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from contextlib import suppress
 from functools import partial
 from typing import Literal
 
@@ -117,7 +118,7 @@ class Contexts:
         except UsageError:
             return launch  # an option of a newer engine: what it means for a context is not known
         manual = await self._manual(engine)
-        launch = structs.replace(launch, names_slots=may_name_slots(manual, said))
+        launch = structs.replace(launch, may_name_slots=may_name_slots(manual, said))
         if self.store is None or not architecture or launch.crew.workers:
             return launch
         if self._chooser is not None and not self._chooser.context_helps(engine, architecture):
@@ -351,7 +352,7 @@ class ProcessContexts:
         ``wanted`` is the slot that the request names, -1 for none. ``names_slot``: its engine lets requests of this
         kind name theirs.
         """
-        prefix, names_slot = prefix_of(body), names_slot and self.launch.names_slots
+        prefix, names_slot = prefix_of(body), names_slot and self.launch.may_name_slots
         placed = Placed(self, ticket, session, prefix, names_slot=names_slot and wanted < 0)
         asked = wanted if wanted >= 0 else None if names_slot else self.table.foreseen(prefix)
         found = self.table.place(ticket, session, prefix, trio.current_time(), asked)
@@ -368,7 +369,7 @@ class ProcessContexts:
 
         None: no slot is idle, so that the engine chooses.
         """
-        names_slot = names_slot and self.launch.names_slots
+        names_slot = names_slot and self.launch.may_name_slots
         slot = self.table.place_short(body, names_slot=names_slot)
         if slot is None:
             return False
@@ -419,19 +420,19 @@ class ProcessContexts:
                 async with self.moving:
                     await self.save(store, slot, content)
 
-    async def _held(self) -> dict[int, int]:
-        """Return how many tokens the engine says that its idle slots hold; nothing where it does not say."""
-        try:
+    async def _correct(self) -> None:
+        """Ask the engine which of its slots holds how much; one that does not say leaves the table as it is."""
+        found = None
+        with suppress(UpstreamFailed, Busy), trio.move_on_after(SAVE_TIME):
             async with HttpCall(self.launch.address, "GET", "/slots", (), b"") as answer:
                 found = decoded(_SLOTS, await answer.read(MAX_SLOTS)) if answer.status == 200 else None
-        except (UpstreamFailed, Busy):
-            return {}
-        return {each.id: each.n_prompt_tokens for each in found or () if not each.is_processing}
+        if found is not None:
+            self.table.correct({each.id: each.n_prompt_tokens for each in found if not each.is_processing})
 
     async def save(self, store: KeptContexts, slot: int, content: SlotContent) -> None:
         """Have the engine write what the slot holds. Even if this fails, it waits until the slot has grown."""
-        if not self.launch.names_slots:
-            self.table.correct(await self._held())
+        if not self.launch.may_name_slots:
+            await self._correct()
             if (found := self.table.slot_of(content)) is None:
                 return  # the engine has given its slot to another request
             slot = found

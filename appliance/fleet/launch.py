@@ -154,8 +154,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Bytes that a token of context takes; 0: unknown."""
     context_origin: Origin | None = None
     """Contexts with its key may be given back to it; None: none are kept."""
-    names_slots: bool = False
-    """Requests may name slots in use: see `may_name_slots`."""
+    may_name_slots: bool = False
+    """Requests may name slots that are in use: see `options.may_name_slots`."""
     memory: Mapping[str, DeviceUse] = NO_USE
     """The parts of what it takes, as they were planned; empty where nothing is known of them."""
 

@@ -435,10 +435,10 @@ class Fleet:
         return run is not None and run.process is not None and run.process.launch.context_origin is not None
 
     def may_name_slot(self, model_id: str) -> bool:
-        """True if a request with a lease may name its slot: its engine bears it, is not ours, or has no other."""
+        """True if a request with a lease may name its slot: its server is not ours, or bears it, or it is alone."""
         run = self._runs.get(model_id)
         launch = run.process.launch if run is not None and run.process is not None else None
-        return launch is None or launch.engine is None or launch.names_slots or self._schedule.leases(model_id) <= 1
+        return launch is None or launch.engine is None or launch.may_name_slots or self._schedule.leases(model_id) <= 1
 
     def has_fallback(self, model_id: str) -> bool:
         """True if there is another seat to go to, should the process of this model die."""

@@ -151,7 +151,7 @@ class SlotTable:
     def foreseen(self, prefix: Prefix) -> int | None:
         """Return the slot that llama-server would choose by itself: one that has enough of the prompt, or the oldest.
 
-        Of slots that nothing has used it takes the last. None: every slot is in use.
+        It takes the last of several unused slots. None: every slot is in use.
         """
         held = {at: slot.content.held(prefix) for at, slot in self._slots.items() if not slot.in_use}
         most = max(held, key=held.__getitem__, default=None)
@@ -161,7 +161,7 @@ class SlotTable:
 
     # Most requests are short, and a hash of their blocks would cost more than all else that is done for them. So a
     # short request leaves its body in the slot. That is hashed when a longer one comes, which may be its next turn.
-    def place_short(self, body: bytes, *, names_slot: bool = True) -> int | None:
+    def place_short(self, body: bytes, *, names_slot: bool) -> int | None:
         """Give a short request an idle slot with little to lose, until `release_short`.
 
         `NO_SLOT`: none is idle, so the engine chooses. None: each idle one has something to lose, so `place` it.
@@ -263,12 +263,13 @@ class SlotTable:
     def correct(self, held: Mapping[int, int]) -> None:
         """Find the slots that the engine chose. ``held`` are the tokens in its idle slots, as it counts them.
 
-        A content is known by its number of tokens. It takes the request with it that is to replace it.
+        A content is known by its number of tokens. It takes the request with it that is to replace it. A slot that the
+        engine uses, and the table does not, has a request that was foreseen in another one.
         """
-        wrong = [at for at, slot in self._slots.items() if at in held and not slot.is_of(held[at])]
+        wrong = [at for at, slot in self._slots.items() if not slot.is_of(held.get(at))]
         moving = [self._slots[at] for at in wrong]
         for at in list(wrong):
-            alike = [slot for slot in moving if slot.short is None and _is_of(slot.content, held[at])]
+            alike = [slot for slot in moving if slot.short is None and _is_of(slot.content, held.get(at))]
             if len(alike) == 1:
                 self._slots[at] = alike[0]
                 moving.remove(alike[0])
@@ -366,9 +367,9 @@ class _Slot(Struct, eq=False):
     in_use: bool = False
     used_at: float = -math.inf
 
-    def is_of(self, tokens: int) -> bool:
-        """True if it may hold so many tokens. Those of a short request are not known until its body is hashed."""
-        return self.in_use if self.short is not None else _is_of(self.content, tokens)
+    def is_of(self, tokens: int | None) -> bool:
+        """True if it may hold so many tokens; None: the engine uses it. A short request's are not known."""
+        return self.in_use if tokens is None or self.short is not None else _is_of(self.content, tokens)
 
     def begin(self, ticket: int, asked: _Asked) -> None:
         """Until the request ends, the slot counts as holding what was there before."""
@@ -391,8 +392,8 @@ def _cost(slot: _Slot, held: int, now: float) -> float:
     return (read_again - kept + kept * KEPT_SHARE) * 2 ** -(max(0.0, now - slot.used_at) / HALF_LIFE)
 
 
-def _is_of(content: SlotContent, tokens: int) -> bool:
-    return abs(content.tokens - tokens) <= ROUNDING
+def _is_of(content: SlotContent, tokens: int | None) -> bool:
+    return tokens is not None and abs(content.tokens - tokens) <= ROUNDING
 
 
 def _has_grown(content: SlotContent) -> bool:

@@ -31,7 +31,7 @@ def long(table: SlotTable, ticket: int, prefix: Prefix, now: float, tokens: int)
 
 def test_a_short_request_needs_context_until_its_end():
     table = SlotTable(2)
-    slot = table.place_short(body("question".ljust(400)))
+    slot = table.place_short(body("question".ljust(400)), names_slot=True)
     assert slot is not None
     assert 100 < table.needed() < 150
     table.release_short(slot, 0.0)
@@ -49,7 +49,7 @@ def test_a_short_request_gets_an_idle_slot_with_little_to_lose(slots: int, steps
     for now, (what, number) in enumerate(steps):
         match what:
             case "short":
-                slot = table.place_short(body(f"question {number}"))
+                slot = table.place_short(body(f"question {number}"), names_slot=True)
                 if len(busy) == slots:
                     assert slot == NO_SLOT
                 elif slot is None:
@@ -79,7 +79,7 @@ def test_a_conversation_of_short_turns_stays_in_its_slot_and_its_long_turn_finds
     found: set[int | None] = set()
     for now, text in enumerate(texts):
         turns += [f"the question {text}"]
-        slot = table.place_short(body(*turns, stream=True))
+        slot = table.place_short(body(*turns, stream=True), names_slot=True)
         assert slot is not None
         table.release_short(slot, now)
         found.add(slot)
@@ -130,7 +130,7 @@ def test_the_flags_of_a_process_give_way_to_what_is_said(slots: int, manual: Man
         ("", "", True),  # a build without a cache of prompts
     ],
 )
-def test_only_an_engine_without_a_cache_of_prompts_is_told_of_slots(manual: str, said: str, *, may: bool):
+def test_slots_are_named_only_to_an_engine_without_a_cache_of_prompts(manual: str, said: str, *, may: bool):
     assert may_name_slots(Manual(options=manual), split(said.split())) == may
 
 
@@ -146,7 +146,7 @@ def test_a_short_request_takes_the_oldest_slot_where_it_names_none(*, names_slot
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.text()), st.text(" \n"))
-def test_a_name_that_is_not_told_is_the_engines_choice(members: dict[str, int | str], behind: str):
+def test_without_its_name_a_slot_is_the_engines_choice(members: dict[str, int | str], behind: str):
     named = {"id_slot": 1} | members
     assert json.loads(Unnamed().named_in((json.dumps(named) + behind).encode())) == named | {"id_slot": -1}
 

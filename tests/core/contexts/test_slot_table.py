@@ -125,6 +125,20 @@ def test_contents_move_to_the_slots_that_the_engine_chose(order: list[int], stra
     assert [content.session for content in table.due(99, 0).values()] == [each for each in expected if each]
 
 
+def test_a_request_in_another_slot_than_foreseen_is_found() -> None:
+    table = SlotTable(2)
+    for ticket, session in enumerate("xy"):
+        table.place(ticket, session, prompt((text(session, 9),)), ticket, ticket)
+        table.learn(ticket, 1000 * (ticket + 1), 0, 0)
+        table.release(ticket, ticket)
+    table.place(3, "z", prompt((text("z", 9),)), 3, 1)
+    table.correct({1: 1000})  # the engine has it in slot 0
+    assert table.used_by(3) == 0
+    assert [slot.session for slot in table.listing(3)] == ["z", "x"]
+    table.release(3, 4)
+    assert not any(slot.in_use for slot in table.listing(4))
+
+
 def test_a_context_is_due_again_when_it_has_grown_by_a_tenth() -> None:
     table = SlotTable(1)
     ask(table, 1, "", MAIN, 0)

@@ -125,7 +125,7 @@ def test_sound_and_pictures_are_not_kept(path: str, request_kept: bool, response
     assert captured_parts(path) == (request_kept, response_kept)
 
 
-# Of the chunks, at most 15: sixteen blocks are more than the budget holds.
+# At most 15 chunks: the budget does not hold sixteen blocks.
 CHUNKS = st.lists(st.binary(max_size=300) | st.just(bytes(BLOCK)), max_size=BIG // BLOCK - 1)
 
 
