@@ -19,6 +19,7 @@ import pytest
 from gguf_files import WriteModel
 from gguf_files import write_model as write_model_file
 from hypothesis import HealthCheck, Phase, settings
+from landing import left_out
 from leftovers import MARK, Leftovers
 from needs import FIXTURES, advice, is_here
 from waiting import wait
@@ -62,6 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--deep", action="store_true", help="--all, and many more examples for every property (Hypothesis)"
     )
+    parser.addoption("--landing", default="", metavar="COMMIT", help="what a landing adds to the tests without --all")
     parser.addoption("--all-needs", action="store_true", help="a test fails when what it needs is not here")
     parser.addoption("--llama-page", default="", metavar="DIR", help="llama.cpp's own page, as it was built; driven")
     for name, (number, what, files) in LONG.items():
@@ -99,12 +101,18 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.needs(*FIXTURES[name]))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow tests to ``--all``, unless files are named."""
-    if not config.option.all and config.args_source is not pytest.Config.ArgsSource.ARGS:
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
+    """Leave slow tests to ``--all``, unless files are named; a landing has a choice of its own, after ``-m``."""
+    if config.option.landing:
+        out = left_out(items, config.option.landing)
+    elif not config.option.all and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        out = [item for item in items if item.get_closest_marker("slow")]
+    else:
+        return
+    config.hook.pytest_deselected(items=out)
+    gone = set(out)
+    items[:] = [item for item in items if item not in gone]
 
 
 @pytest.hookimpl(wrapper=True)

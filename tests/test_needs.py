@@ -1,4 +1,4 @@
-"""How much of the tests runs: those that need more than is here, slow ones, and those that fail beside others alone."""
+"""How much of the tests runs: those that need more than is here, slow ones, what a landing draws, and flaky ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from landing import draw
 
 TESTS = Path(__file__).parent
 MARKED = """
@@ -35,6 +36,21 @@ def test_quick(): assert settings().max_examples == 20
 
 @pytest.mark.slow
 def test_slow(): ...
+"""
+FAMILY = """
+import pytest
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", range(4))
+def test_family(case): ...
+
+@pytest.mark.slow(only_all=True)
+def test_all(): ...
+
+@pytest.mark.needs("sh")
+def test_more(): ...
+
+def test_quick(): ...
 """
 FAILING = """
 from pathlib import Path
@@ -103,6 +119,22 @@ def test_slow_tests_run_with_all_or_named_and_each_folder_tells_its_time(folder:
         _, told = run(folder, "-m", "pytest", *words)
         assert f"= {done}" in told, told
         assert re.search(r"\ntests/part \d+\n", told), told
+
+
+def test_a_landing_runs_what_needs_more_and_one_slow_test_of_each_file(folder: Path) -> None:
+    for file in ("test_one.py", "test_other.py"):
+        (folder / file).write_text(FAMILY)
+    _, told = run(folder, "-m", "pytest", "--collect-only", "-q", "--landing", "0123abc")
+    for file in ("test_one.py", "test_other.py"):
+        drawn = draw("0123abc", file, range(4))
+        found = [line for line in told.splitlines() if line.startswith(f"{file}::")]
+        assert found == [f"{file}::test_family[{drawn}]", f"{file}::test_more"], told
+
+
+def test_landings_draw_every_case_and_each_file_by_itself() -> None:
+    commits = [f"{number:040x}" for number in range(100)]
+    pairs = {(draw(commit, "one", range(4)), draw(commit, "other", range(4))) for commit in commits}
+    assert len(pairs) == 16
 
 
 @pytest.mark.parametrize("mended", [True, False])

@@ -66,7 +66,7 @@ def test_the_bill_of_materials_and_the_licences_are_whole(program: Path) -> None
     assert reached == {each["bom-ref"] for each in things if each["type"] != "file"}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(only_all=True)
 @pytest.mark.needs("git")
 @pytest.mark.skipif(sys.platform == "win32", reason="the other user is one of POSIX")
 def test_another_user_makes_an_equal_payload_in_another_folder(program: Path) -> None:
