@@ -19,7 +19,7 @@ import pytest
 from gguf_files import WriteModel
 from gguf_files import write_model as write_model_file
 from hypothesis import HealthCheck, Phase, settings
-from landing import left_out
+from landing import COLLECTED, left_out
 from leftovers import MARK, Leftovers
 from needs import FIXTURES, advice, is_here
 from waiting import wait
@@ -96,7 +96,8 @@ def hear_ignored_signals() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A test needs what its fixtures need."""
+    """A test needs what its fixtures need. Its name is kept, whether this run leaves it out or not."""
+    item.config.stash.setdefault(COLLECTED, set()).add(item.nodeid.partition("[")[0])
     for name in FIXTURES.keys() & set(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.needs(*FIXTURES[name]))
 

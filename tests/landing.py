@@ -15,6 +15,8 @@ from typing import TypeVar
 import pytest
 
 T = TypeVar("T")
+COLLECTED = pytest.StashKey[set[str]]()
+"""The names of all test functions, FILE::NAME, also of those that a run leaves out."""
 
 
 def draw(commit: str, family: str, cases: Sequence[T]) -> T:
