@@ -440,6 +440,7 @@ def run_lock(args: Sequence[str]) -> int:
         "cmake.txt": ["--group", "engine"],
         "cuda.txt": ["--group", "cuda"],
         "export.txt": ["--group", "export"],
+        "mutants.txt": ["--group", "mutants", "--no-deps"],
         "upstream.txt": ["--group", "upstream"],
     }
     for name, sources in locks.items():

@@ -35,7 +35,7 @@ BUSY = [HealthCheck.too_slow]  # it takes the clock's word, which says little be
 settings.register_profile("few", max_examples=20, deadline=None, stateful_step_count=30, suppress_health_check=BUSY)
 settings.register_profile("all", settings.get_profile("few"), max_examples=60)
 settings.register_profile("deep", settings.get_profile("few"), max_examples=3000, stateful_step_count=100)
-settings.register_profile("unshrunk", settings.get_profile("all"), phases=(Phase.explicit, Phase.generate))
+settings.register_profile("unshrunk", settings.get_profile("few"), phases=(Phase.explicit, Phase.generate))
 """For tools/mutants.py, which wants to know that a test fails, and not with how little."""
 
 
