@@ -47,6 +47,22 @@ def test_a_position_that_comes_back_is_told_again():
     assert [text.tick(1, n, None) for n in (1, None, 1)] == ["Queue position: #1\n", ".", "\nQueue position: #1\n"]
 
 
+def test_the_expected_wait_is_told_with_each_place_and_once_without_one():
+    text = LoadingText("llama")
+    said = [
+        text.tick(1, place, None, expected=wait) for place, wait in ((2, 20), (2, 12), (1, 9.6), (None, 5), (None, 4))
+    ]
+    assert said == [
+        "Queue position: #2, expected wait: 20 s\n",
+        ".",
+        "\nQueue position: #1, expected wait: 10 s\n",
+        ".",
+        ".",
+    ]
+    text = LoadingText("llama")
+    assert [text.tick(1, None, None, expected=wait) for wait in (20, 12)] == ["Expected wait: 20 s\n", "."]
+
+
 def test_jokes_come_at_the_first_tick_and_then_now_and_again_until_there_are_none():
     text = LoadingText("llama", ("one", "two"))
     assert text.tick(0.75, None, None) == "one\n"

@@ -26,7 +26,16 @@ from appliance.core.bundles.manifest import (
     read_manifest,
     without_known,
 )
-from appliance.core.bundles.plan import SPARE, BundleSigner, Standing, refuse_foreign, refuse_untrusted, to_bring
+from appliance.core.bundles.plan import (
+    SPARE,
+    UNSIGNED,
+    BundleSigner,
+    Standing,
+    refuse_foreign,
+    refuse_untrusted,
+    signer_in,
+    to_bring,
+)
 from appliance.core.payload import PayloadFile
 from appliance.errors import UsageError
 
@@ -156,6 +165,17 @@ def test_only_a_trusted_key_or_a_clear_word_lets_a_bundle_in(trust: str, named: 
             refuse_untrusted(signer, named=named, unsigned_is_fine=unsigned_is_fine)
 
 
+@pytest.mark.parametrize(
+    ("trusted", "stated", "trust"), [(1, 1, "signed"), (1, 0, "signed"), (0, 1, "unchecked"), (0, 0, "")]
+)
+def test_the_signer_is_named_if_its_key_is_trusted_or_stated(trusted: bool, stated: bool, trust: str) -> None:
+    seed = bytes(range(32))
+    key, text = keys.public_of(seed), b"manifest"
+    found = signer_in(text, keys.sign(seed, text), keys.name_of(key) * stated, [key] * trusted)
+    assert found == BundleSigner(trust=trust or "unchecked", key=keys.name_of(key) if trust else "")
+    assert signer_in(text, UNSIGNED, keys.name_of(key), [key]) == BundleSigner(trust="unsigned")
+
+
 # ---- the plan --------------------------------------------------------------------------------------------------------
 
 
@@ -237,7 +257,9 @@ def test_a_name_of_no_key_is_none(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"-----BEGIN PUBLIC KEY-----", b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"]
+    "text",
+    [b"", b"-----BEGIN PUBLIC KEY-----"]
+    + [b"-----BEGIN PUBLIC KEY-----\n%s\n-----END PUBLIC KEY-----\n" % inside for inside in (b"AAAA", b"A", b"?")],
 )
 def test_other_files_are_not_keys(text: bytes) -> None:
     for content in (text, keys.public_pem(bytes(32)) + (text or b"-----BEGIN PUBLIC KEY-----")):

@@ -27,6 +27,7 @@ def told(text: str) -> list[str]:
 
 def test_nothing_is_every_default() -> None:
     assert decode(None).config == Config()
+    assert not decode(None).config.performance.disabled
     assert read("models:\nmacros:\nhealthCheckTimeout:\n").config == Config()
 
 

@@ -25,6 +25,8 @@ peers:
 models:
   a:
     cmd: llama-server --api-key sk-command --port ${PORT}
+  b:
+    cmd: llama-server --api-key ${env.KEY}
     env: ["TOKEN=sk-env"]
 mcp_servers: {files: {command: run, args: [sk-arg], env: {TOKEN: sk-mcp}}}
 plugins: {p: {settings: {token: sk-plugin}}}
@@ -36,6 +38,7 @@ def test_no_secret_is_shown_and_all_of_them_come_back() -> None:
     found = masked(TEXT)
     assert "sk-" not in found.text
     assert '"${env.KEY}"' in found.text
+    assert "--api-key ${env.KEY}" in found.text
     assert "plain: text" in found.text
     assert len(found.hidden) == 12
     assert found.revealed(found.text) == TEXT

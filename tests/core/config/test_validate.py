@@ -61,7 +61,8 @@ def test_inherited_values() -> None:
 def test_defaults_of_globals() -> None:
     config = good("unloadTimeout: 0\nmetricsMaxInMemory: -5\nupstream: {ignorePaths: []}\nperformance: {every: '0'}\n")
     assert config.unload_timeout == 10
-    assert config.metrics_max_in_memory == 1000
+    assert config.metrics_max_in_memory == good("metricsMaxInMemory: 0").metrics_max_in_memory == 1000
+    assert good("metricsMaxInMemory: 1").metrics_max_in_memory == 1
     assert config.upstream.ignore_paths == [r".*\.(js|json|css|png|gif|jpg|jpeg|ico|txt)$"]
     assert config.performance.every == "5s"
     assert config.capture_buffer == 5

@@ -237,6 +237,7 @@ WRONG = [
     ("a: & x\n", "1:5 error a", "anchor"),
     ("a: 'x' y\n", "1:8 error", "inside of it"),
     ("a: \x01\n", "1:4 error", "U+0001"),
+    ("%YAML 3.0\n---\na: 1\n", "1:1 error", "this is not YAML: found incompatible YAML document"),
     ("a: 1\nb: 2\n---\nc: 3\n", "3:1 error", "second document"),
     ("a: 1\nb: {a: 1, a: 2}\n", "2:11 error b.a", "line 2, column 5"),
     ("a: 1\nb: 2\n'a': 3\n", "3:1 error a", "already on line 1"),

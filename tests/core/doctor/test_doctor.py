@@ -5,13 +5,30 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
 import pytest
-from doctor_cases import CASES, NOW, PCI, URL, VULKAN_BUILD, WELL, config, facts, probation, proof, running
+from doctor_cases import (
+    CASES,
+    LAVAPIPE,
+    NOW,
+    ON_CARD,
+    ON_CPU,
+    PCI,
+    URL,
+    VULKAN_BUILD,
+    WELL,
+    config,
+    facts,
+    probation,
+    proof,
+    ranked,
+    running,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
@@ -72,6 +89,20 @@ def test_what_is_over_is_not_told() -> None:
         "probations": (probation(until=NOW - 1),),
     }
     assert diagnose(facts(state=book)) == []
+
+
+def test_software_that_draws_is_told_only_where_nothing_better_is() -> None:
+    software = ranked(VULKAN_BUILD, LAVAPIPE)
+    for number in range(4):
+        for seats in permutations((software, ON_CARD, ON_CPU), number):
+            told = "software-renderer" in {finding.id for finding in diagnose(facts(ranked=seats))}
+            assert told == (software in seats and ON_CARD not in seats)
+
+
+def test_a_processor_that_has_no_name_is_the_processor() -> None:
+    for cpu in ("", "Old CPU"):
+        found = diagnose(facts(look={"cpu": cpu, "cpu_features": ("avx",), "cpu_level": "x86-64-v2"}))
+        assert f"{cpu or 'the processor'}: x86-64-v2" in "".join(map(said, found))
 
 
 def test_the_gravest_comes_first() -> None:

@@ -9,10 +9,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config, Json, ModelConfig, Peer
 from appliance.core.doctor.bundle import (
+    MODEL_LOGS,
     MOST,
     REMOVED,
     SET,
@@ -268,6 +270,16 @@ def test_no_key_is_in_any_file_of_a_bundle(keys: list[str], words: str) -> None:
         for key in keys:
             for form in (key, json.dumps(key)[1:-1], quote(key), quote(key, safe="")):
                 assert form not in text, file.name
+
+
+def test_models_that_failed_have_their_logs_first_and_then_those_that_run() -> None:
+    names = [f"m{number:02}" for number in range(MODEL_LOGS + 2)]
+    running = [ServedModel(id=name, state="loaded") for name in names[:-2]]
+    running += [ServedModel(id=names[-2], state="unloaded"), ServedModel(id=names[-1], state="unloaded", error="x")]
+    facts = structs.replace(facts_with("x"), server=ServerFact(url="u", answer="answers", running=tuple(running)))
+    told = [id for id, _ in log_names(facts)]
+    assert told == [names[-1], *names[: MODEL_LOGS - 1]]
+    assert len({file for _, file in log_names(facts)}) == MODEL_LOGS
 
 
 @pytest.mark.parametrize(

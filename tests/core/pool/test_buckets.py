@@ -50,8 +50,9 @@ def test_a_deleted_key_is_a_marker_with_a_revision():
     message = BusMessage(subject="i", sid=1, data=b"x", headers={"Nats-Sequence": "7", "KV-Operation": "DEL"})
     assert direct_entry("k", message) == BucketEntry(value=b"", revision=7)
     assert direct_entry("k", BusMessage(subject="i", sid=1, status="404")) is None
-    with pytest.raises(BusRefused, match="'k'"):
-        direct_entry("k", BusMessage(subject="i", sid=1, status="408"))
+    for status, number in (("408", ""), ("408", "7"), ("", ""), ("", "seven"), ("", "\u0667")):
+        with pytest.raises(BusRefused, match="'k'"):
+            direct_entry("k", BusMessage(subject="i", sid=1, status=status, headers={"Nats-Sequence": number}))
 
 
 CHANGES = st.lists(st.tuples(st.sampled_from("abc"), st.binary(max_size=3), st.booleans()), min_size=1, max_size=12)

@@ -285,6 +285,10 @@ class BoxOfTest:
                 self.later(0.05, self.attempt)
             return
         held, epoch, known = self.lease.held(self.now), self.lease.epoch, self.fences.highest(MODEL)
+        left = self.lease.left(self.now)
+        assert left <= TERM
+        assert (left > 0) == held == self.lease.held(self.now + left / 2)
+        assert not self.lease.held(self.now + left)
         step = self.lease.on_entry(key, outcome.value, outcome.revision, self.now)
         if step is None:
             self.world.granted(self, outcome.generation, known=known, held_in=epoch if held else 0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.pool.roster import Box, Roster, box_name, bus_plan, newer
+from appliance.core.pool.roster import CLIENTS, ROUTES, Box, Roster, box_name, bus_plan, newer
 from appliance.errors import BadRequest
 
 NAMES = st.sampled_from([f"b{n}" for n in range(8)])
@@ -74,6 +74,8 @@ def test_all_boxes_agree_on_the_servers_and_each_can_reach_them(history: list[Ro
         assert {server.box for server in plan.servers} == set(plan.voters)
         assert not plan.serves or (plan.servers[0].box, plan.servers[0].address) == (name, "127.0.0.1")
         assert {route.box for route in plan.routes} == (set(plan.voters) - {name} if plan.serves else set[str]())
+        for offset, places in ((CLIENTS, plan.servers), (ROUTES, plan.routes)):
+            assert all(place.port == known.port + offset for place in places if (known := roster.box(place.box)))
 
 
 @given(histories())
