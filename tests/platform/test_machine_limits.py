@@ -99,7 +99,12 @@ def test_levels_from_files(tmp_path: Path) -> None:
     arm = write(tmp_path / "b", {"proc/cpuinfo": "Features\t: fp asimd asimddp asimdhp i8mm bf16 sve"})
     assert machine_linux.cpu_level(arm) == ("armv8.6-a", ("neon", "dotprod", "fp16", "i8mm", "bf16", "sve"))
     assert machine_linux.cpu_level(write(tmp_path / "c", {"proc/cpuinfo": "isa: rv64gc"})) == ("", ())
-    assert [arm_level([word]) for word in ("neon", "dotprod", "sve2")] == ["armv8-a", "armv8.2-a", "armv9-a"]
+    levels = {
+        "neon": "armv8-a", "dotprod": "armv8.2-a", "i8mm": "armv8.6-a", "bf16": "armv8.6-a", "sve2": "armv9-a",
+        "sme": "armv9-a",
+    }  # fmt: skip
+    assert {word: arm_level([word]) for word in levels} == levels
+    assert arm_level(levels) == "armv9-a"
 
 
 @linux

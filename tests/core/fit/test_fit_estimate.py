@@ -107,6 +107,8 @@ def test_the_first_layers_stay_in_main_memory():
     found = estimate(shape_of(LLAMA), Options(context=4096, gpus=("gpu0",), gpu_layers=3))
     layer = sum(part.weights for part in shape_of(LLAMA).layers) // 8
     assert (found.gpu_layers, found.layers) == (3, 9)
+    for asked, there in ((-1, 0), (0, 0), (8, 8), (9, 9), (10, 9), (None, 9)):
+        assert estimate(shape_of(LLAMA), Options(gpus=("gpu0",), gpu_layers=asked)).gpu_layers == there
     assert found.devices["gpu0"].model == 2 * layer + shape_of(LLAMA).output + shape_of(LLAMA).other
     assert found.devices["gpu0"].cache == found.devices[RAM].cache // 3 == 2 * 4096 * 2 * 256 * 2
 

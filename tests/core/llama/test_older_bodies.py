@@ -41,6 +41,11 @@ def test_images_go_where_the_text_says_in_its_order() -> None:
     assert placed("/embeddings", input="[img-12]", content="x", image_data=[CAT]) == {"input": pictured, "content": "x"}
 
 
+def test_a_request_without_images_is_left_as_it_is() -> None:
+    pictured, plain = {"prompt": "[img-12]", "image_data": [CAT]}, {"prompt": "[img-12]", "image_data": []}
+    assert [has_images("/completion", json.dumps(body).encode()) for body in (pictured, plain)] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("members", "said"),
     [

@@ -140,6 +140,12 @@ def answered(**result_: object) -> RpcAnswer:
             answered(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
             {"plain_text_response": "a\nb"},
         ),
+        (answered(content=[{"type": "image"}, {"type": "text", "text": "a"}]), {"plain_text_response": "a"}),
+        (
+            answered(content=[{"type": "image"}, {"type": "audio"}, {"type": "image"}]),
+            {"plain_text_response": "[the tool returned no text but: image, audio]"},
+        ),
+        (answered(content=[{"type": "text"}], structuredContent={"a": 1}), {"plain_text_response": ""}),
         (answered(content=[]), {"plain_text_response": ""}),
         (answered(), {"plain_text_response": ""}),
         (answered(content=[{"type": "text", "text": "no"}], isError=True), {"error": "no"}),

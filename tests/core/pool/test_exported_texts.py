@@ -126,6 +126,19 @@ def test_a_pod_ends_in_time_and_listens_to_the_names_of_its_service(objects: Obj
     assert {"llama-appliance", "llama-appliance.models.svc", "ai.example"} <= set(hosts)
     assert container["livenessProbe"]["httpGet"]["path"] == "/health"
     assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
+    assert container["readinessProbe"]["failureThreshold"] == 1 < container["livenessProbe"]["failureThreshold"]
+
+
+def test_a_pod_may_do_no_more_than_it_has_to(objects: Objects):
+    pod = objects["statefulset.yaml"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
 
 
 def test_the_image_and_the_objects_agree_on_user_and_state(objects: Objects):
