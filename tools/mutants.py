@@ -41,6 +41,7 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence, Set
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate, count, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,9 +56,7 @@ except ImportError:
     sys.exit("first: .venv/bin/pip install --no-deps --require-hashes -r requirements/mutants.txt")
 
 ROOT = Path(__file__).resolve().parents[1]
-EQUIVALENT = ROOT / "tools" / "mutants_equivalent.toml"
-TESTS = ROOT / "tests"
-RECORDED = ROOT / "docs" / "reliability.md"
+EQUIVALENT, RECORDED = ROOT / "tools" / "mutants_equivalent.toml", ROOT / "docs" / "reliability.md"
 WORKERS = min(2, len(os.sched_getaffinity(0)))
 OF_ROOM = 24
 """Mutants for ``--room``: three minutes are enough for them."""
@@ -75,6 +74,7 @@ ROOMS = {
     "core/ollama": "store/test_derived_models.py http/test_ollama.py",
     "core/pool": "pool/test_bus_logins.py http/test_door.py",
     "core/runs": "agents/test_chain.py",
+    "core/tools": "tools/test_tool_root.py",
     "desktop": "e2e/test_desktop.py",
     "engines": "engines",
     "fleet": "owners children/test_fleet*.py children/test_budgets.py children/test_child_buffers.py "
@@ -120,6 +120,7 @@ SWAPS = (
 SENSIBLE = re.compile(rf".*Operator_({SWAPS})|AddNot|Replace\w+With\w+|ExceptionReplacer|NumberReplacer|Zero\w+")
 PROVIDER = OperatorProvider()
 OPERATORS = {name: PROVIDER[name]() for name in PROVIDER if SENSIBLE.fullmatch(name)}
+ROOM = re.compile(r"appliance/((?:(?:core|http)/)?[^/.]+(?=/)|(?:core|http)(?=/)|)")
 NOT_HERE = re.compile(r"/(windows|machine_windows|machine_macos)\w*\.py|/__main__\.py|/node_modules/")
 """Files of other systems, which no test runs here."""
 UNSEEN = re.compile(r"^(from|import|assert)\b|\blog\.\w+\(|TYPE_CHECKING|sys\.platform|strict=|__name__")
@@ -130,10 +131,13 @@ LIMIT = re.compile(r"0x|\d{2}")
 """A number that is one: no test has to know it to the last digit, where nothing is compared with it."""
 PYTEST = ("-x", "-q", "-n", "0", "-m", "not frozen and not slow", "-p", "no:cacheprovider", "--hypothesis-seed", "0")
 PYTEST += ("--hypothesis-profile", "unshrunk", "-W", "ignore::pytest.PytestAssertRewriteWarning")
-ADOPT, DIE_WITH_PARENT = 36, 1
+PRCTL, ADOPT, DIE_WITH_PARENT = ctypes.CDLL(None).prctl, 36, 1
 """Of Linux: to be the parent of orphans below; and a signal when the parent ends."""
 TIMES = count(int(time.time()) + 86400)
 """Times of change for mutants, each one's own."""
+
+
+say = partial(print, flush=True)
 
 
 class Mutant(NamedTuple):
@@ -145,6 +149,9 @@ class Mutant(NamedTuple):
     after: str
     source: str
     """The whole file, changed."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.operator}\n    {self.before}\n    {self.after}"
 
 
 class Fate(NamedTuple):
@@ -159,16 +166,7 @@ class Fate(NamedTuple):
 def all_files() -> list[tuple[str, str]]:
     """Each file that can be mutated, behind its room."""
     names = (path.relative_to(ROOT).as_posix() for path in (ROOT / "appliance").rglob("*.py"))
-    return sorted(((room_of(name), name) for name in names if not NOT_HERE.search(name)), key=pure_first)
-
-
-def pure_first(place: tuple[str, str]) -> tuple[bool, str, str]:
-    return not place[0].startswith("core/"), *place
-
-
-def room_of(file: str) -> str:
-    folders = file.split("/")[1:-1]
-    return "/".join(folders[: 2 if folders[:1] in (["core"], ["http"]) else 1]) or "top"
+    return sorted((ROOM.match(name)[1] or "top", name) for name in names if not NOT_HERE.search(name))
 
 
 def drawn(number: int, seed: int, files: Sequence[tuple[str, str]]) -> list[Mutant]:
@@ -275,12 +273,8 @@ def begin(folder: str) -> None:
     sys.path[0] = os.environ["PYTHONPATH"] = str(copy)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each run would compile everything
     warnings.simplefilter("ignore")
-    prctl(ADOPT)
-    prctl(DIE_WITH_PARENT, signal.SIGKILL)
-
-
-def prctl(option: int, value: int = 1) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    PRCTL(ADOPT, 1)
+    PRCTL(DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def try_all(mutants: Sequence[Mutant]) -> list[tuple[Mutant, Fate]]:
@@ -305,17 +299,18 @@ def tell(mutant: Mutant, limit: float, processor_limit: int) -> Fate:
     finally:
         path.write_text(original, "utf-8")
         os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
-    say(
-        f"{'killed' if fate.killed else 'SURVIVED'} in {fate.seconds:.1f} s {fate.by}\n"
-        f"  {mutant.file}:{mutant.line} {mutant.operator}\n    {mutant.before}\n    {mutant.after}"
-    )
+    say(f"{'killed' if fate.killed else 'SURVIVED'} in {fate.seconds:.1f} s {fate.by}\n  {mutant}")
     return fate
 
 
 def tests_of(room: str, file: str) -> list[str]:
     """The files of a room's tests: what has the module's name comes first, then what imports it, then the shortest."""
     named = [room] * room.startswith("core/") + ROOMS.get(room, "").split()
-    found = {path for name in named for path in TESTS.glob(name if name.endswith(".py") else f"{name}/**/test_*.py")}
+    found = {
+        path
+        for name in named
+        for path in (ROOT / "tests").glob(name if name.endswith(".py") else f"{name}/**/test_*.py")
+    }
     package, _, stem = file.removesuffix(".py").replace("/", ".").rpartition(".")
     imported = re.compile(rf"from {re.escape(package)}(\.{stem}\b| import .*\b{stem}\b)")
 
@@ -354,7 +349,7 @@ def tried(tests: Sequence[str], limit: float, processor_limit: int) -> Fate:
 
 def run_pytest(tests: Sequence[str], processor_limit: int) -> None:
     os.setsid()
-    prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    PRCTL(DIE_WITH_PARENT, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CPU, (processor_limit, processor_limit))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     log = os.open("../log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -402,27 +397,19 @@ def main() -> int:
 
 def report(told: Sequence[tuple[Mutant, Fate]], rooms: Set[str]) -> int:
     recorded = dict(re.findall(r"^\| `([\w/]+)` \| \d+ \| (\d+) % \|$", RECORDED.read_text("utf-8"), re.M))
-    tried, killed = (
-        Counter(mutant.room for mutant, _ in told),
-        Counter(mutant.room for mutant, fate in told if fate.killed),
-    )
-    bad = rooms - tried.keys()
-    for room in sorted(tried):
-        share = 100 * killed[room] / tried[room]
-        say(f"{room}: {killed[room]} of {tried[room]} killed, {share:.0f} %; recorded: {recorded.get(room, 'none')}")
-        if 100 * (killed[room] + 1) < int(recorded.get(room, 0)) * tried[room]:
-            bad.add(room)
+    tried = Counter(mutant.room for mutant, _ in told)
+    killed = Counter(mutant.room for mutant, fate in told if fate.killed)
     for mutant, fate in told:
         if not fate.killed:
-            say(f"survived: {mutant.file}:{mutant.line} {mutant.operator}\n    {mutant.before}\n    {mutant.after}")
+            say(f"survived: {mutant}")
+    for room, number in sorted(tried.items()):
+        share = 100 * killed[room] / number
+        say(f"{room}: {killed[room]} of {number} killed, {share:.0f} %; recorded: {recorded.get(room, 'none')}")
     say(f"{killed.total()} of {tried.total()} killed, {100 * killed.total() / max(1, tried.total()):.1f} %")
-    if bad:
-        say(f"not tried, or below what is recorded: {', '.join(sorted(bad))}")
-    return 1 if bad else 0
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
+    below = {room for room in tried if 100 * (killed[room] + 1) < int(recorded.get(room, 0)) * tried[room]}
+    if bad := sorted(below | (rooms - tried.keys())):
+        say(f"below what is recorded, or failing without any change: {', '.join(bad)}")
+    return bool(bad)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,14 @@ def test_every_request_counts_once_and_for_its_model(done: list[MeasuredRequest]
         assert model.waited is None or all(each.waited is None or each.waited <= model.waited for each in mine)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_percentiles_lie_between_ranks(fails: bool) -> None:
+    done = [MeasuredRequest(model="a", began=0, first=rank, ended=30, waited=0, tokens=1) for rank in range(21)]
+    done += [MeasuredRequest(model="a", began=0, first=25, ended=30, waited=0, tokens=1, error="it is away")] * fails
+    (found,) = summed_up(done)
+    assert (found.first_p50, found.first_p95) == (10, 19)
+
+
 @given(st.lists(requests(), min_size=1, max_size=30))
 def test_half_of_the_first_pieces_came_no_later_than_the_median(done: list[MeasuredRequest]) -> None:
     for model in summed_up(done):

@@ -34,6 +34,8 @@ CASES = [
     (r"{", "{", True),
     (r"\x41\u0042", "AB", True),
     (r"[&&]", "&", True),
+    (r"[a-\x63]", "b", True),
+    (r"[\^a]", "^", True),
     (r"a|b", "b", True),
     (r"[a^-]", "^", True),
     (r"\.", "x", False),
@@ -67,7 +69,7 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
         python_pattern(pattern, literal=False, ignore_case=False)
 
 
-@pytest.mark.parametrize("pattern", ["a(?=b)", "(?<!a)b", r"[\W]", "[^]"])
+@pytest.mark.parametrize("pattern", ["a(?=b)", "(?<!a)b", r"[\W]", "[^]", r"[!-\]]", r"[\--a]"])
 def test_what_grep_cannot_do_is_named(pattern: str) -> None:
     with pytest.raises(BadToolPattern, match="runtime"):
         posix_pattern(pattern)

@@ -14,6 +14,7 @@ from appliance.core.tools.places import (
     ContainerImage,
     RunningContainer,
     Ssh,
+    expanded,
     parse_target,
     quoted,
     running_target,
@@ -74,3 +75,11 @@ def test_what_passes_is_no_option_and_nothing_for_a_shell(scheme: str, rest: str
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8), max_size=5))
 def test_quoted_words_are_read_as_they_were(words: list[str]) -> None:
     assert shlex.split(quoted(words)) == words
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [("~", "/home/a"), ("~/x/~", "/home/a/x/~"), ("~b/x", "~b/x"), ("x/~", "x/~"), ("/x", "/x"), ("", "")],
+)
+def test_a_tilde_at_the_start_is_the_home_folder_where_there_is_one(path: str, found: str) -> None:
+    assert (expanded(path, "/home/a"), expanded(path, "")) == (found, path)
