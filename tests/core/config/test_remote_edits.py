@@ -151,6 +151,20 @@ def test_an_edit_of_how_models_are_used_is_not(path: str, value: object) -> None
         assert told(DOCUMENT, new) == [path]
 
 
+@pytest.mark.parametrize(
+    "path", ["models.a.cmdStop", "models.a.macros.more", "models.b.rpc", "ollamaPort", "plugins_dir"]
+)
+def test_a_key_that_may_not_change_does_not_come_or_go(path: str) -> None:
+    new = place = copy.deepcopy(DOCUMENT)
+    *outer, last = path.split(".")
+    for name in outer:
+        place = place[name]
+    place[last] = "x"
+    for old, edited in ((DOCUMENT, new), (new, DOCUMENT)):
+        (named,) = told(old, edited)
+        assert path.startswith(named)
+
+
 def test_an_alias_is_what_it_stands_for() -> None:
     text = "models:\n  a: {cmd: &c run, name: x}\n  b: {cmd: *c}\n"
     found = [one.path for one in refusals(text, text.replace("&c run", "&c walk"), "c.yaml")]

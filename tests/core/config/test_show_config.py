@@ -60,9 +60,18 @@ def test_key_names_are_the_files_and_everything_is_filled_in() -> None:
 
 def test_yaml_keeps_commands_readable_and_quotes_what_looks_like_something_else() -> None:
     text = yaml_text(
-        {"cmd": "a\nb --c\n", "num": "0777", "w": "on", "t": "12:30:45", "e": "1e3", "p": "plain text", "l": []}
+        {
+            "cmd": "a\nb --c\n",
+            "num": "0777",
+            "w": "on",
+            "t": "12:30:45",
+            "e": "1e3",
+            "p": "plain text",
+            "l": [],
+            "u": "é",
+        }
     )
-    assert text == 'cmd: |\n  a\n  b --c\nnum: "0777"\nw: "on"\nt: "12:30:45"\ne: "1e3"\np: plain text\nl: []\n'
+    assert text == 'cmd: |\n  a\n  b --c\nnum: "0777"\nw: "on"\nt: "12:30:45"\ne: "1e3"\np: plain text\nl: []\nu: "é"\n'
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="$"), max_size=12).filter(

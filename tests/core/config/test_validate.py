@@ -7,7 +7,7 @@ import pytest
 from appliance.core.config.decode import decode
 from appliance.core.config.nodes import MappingNode
 from appliance.core.config.scalars import parse_duration, parse_size, why_no_base_url
-from appliance.core.config.types import Config, ModelConfig
+from appliance.core.config.types import DEFAULT_LIMIT, Config, ModelConfig
 from appliance.core.config.validate import normalise
 from appliance.core.config.yaml import parse
 from appliance.core.near_names import near
@@ -163,6 +163,11 @@ def test_comfyui_gets_what_its_page_needs() -> None:
 
     assert [comfy(limit).concurrency_limit for limit in (0, 20, 80)] == [50, 50, 80]
     assert comfy(0).compat.ignore_websockets is True
+
+
+@pytest.mark.parametrize(("said", "limit"), [(0, DEFAULT_LIMIT), (1, 1), (2, 2)])
+def test_a_limit_of_nothing_is_the_usual_one(said: int, limit: int) -> None:
+    assert good(f"models: {{m: {{cmd: run, proxy: 'http://h', concurrencyLimit: {said}}}}}").models["m"].limit == limit
 
 
 def test_variants_become_aliases() -> None:
