@@ -1,14 +1,14 @@
-"""Which requests are taken for the reason why processes died."""
+"""Which requests are taken for the reason why processes died, and how long a process that has work may be silent."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.config.additions import HangsConfig
 from appliance.core.scheduling.judging import MOST, REMEMBERED, Silence, Suspects, patience
 
+FLOOR = 64
 SEATS = st.sampled_from(["gpu0", "gpu1"])
 DEATHS = st.tuples(st.sets(st.integers(0, 3), min_size=1), SEATS, st.floats(0, REMEMBERED / 2))
 
@@ -51,20 +51,27 @@ def test_what_is_remembered_has_an_end_in_time_and_number() -> None:
     assert suspects.convicted(1)
 
 
-def test_silence_ends_with_a_whole_floor_and_not_with_a_drip() -> None:
-    silence = Silence(100, 10.0)
-    assert [silence.look(passed, now, 10) for passed, now in ((100, 11), (109, 12), (110, 13), (119, 15))] == [
-        1,
-        2,
-        0,
-        2,
-    ]
-    silence.on_progress(119, 15.5)
-    assert [silence.look(passed, now, 10) for passed, now in ((128, 16), (129, 17), (129, 18))] == [0.5, 0, 1]
-    assert silence.began == 10.0
+@given(st.lists(st.tuples(st.integers(1, 100), st.integers(0, 2 * FLOOR)), max_size=30))
+def test_drops_are_silence(came: list[tuple[int, int]]) -> None:
+    """It lasts since the last moment at which a whole floor had come; fewer bytes are added up and never forgotten."""
+    silence = Silence(0, 0)
+    now = passed = alive_at = counted = 0
+    for seconds, more in came:
+        now, passed = now + seconds, passed + more
+        if passed - counted >= FLOOR:
+            alive_at, counted = now, passed
+        assert silence.look(passed, now, FLOOR) == now - alive_at
 
 
-@pytest.mark.parametrize(("after", "awaited"), [(60, 20), (20, 60)])
-def test_patience_is_shorter_where_another_model_waits(after: int, awaited: int) -> None:
-    hangs = HangsConfig(after=after, awaited=awaited)
-    assert [patience(hangs, awaited=waits) for waits in (False, True)] == [after, 20]
+def test_an_answered_question_ends_a_silence() -> None:
+    silence = Silence(0, 0)
+    assert silence.look(FLOOR - 1, 5, FLOOR) == 5
+    silence.on_progress(FLOOR - 1, 6)
+    assert silence.look(2 * FLOOR - 2, 8, FLOOR) == 2
+    assert silence.look(2 * FLOOR - 1, 9, FLOOR) == 0
+
+
+def test_it_may_last_less_while_another_model_waits() -> None:
+    hangs = HangsConfig(after=60, awaited=20)
+    assert [patience(hangs, awaited=awaited) for awaited in (False, True)] == [60, 20]
+    assert patience(HangsConfig(after=5, awaited=20), awaited=True) == 5
