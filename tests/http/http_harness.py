@@ -238,6 +238,18 @@ class Appliance:
         async with HttpCall(address, "GET", "/slots") as response:
             return sum(slot["is_processing"] for slot in json.loads(await response.read(1 << 20)))
 
+    def passed(self) -> list[int]:
+        """How many bytes of its answer each request under way has got."""
+        return [request.resp_bytes for request in self.traffic.inflight.snapshot()]
+
+    async def wait_full(self) -> None:
+        """Wait until a client that does not read has got all that there is room for."""
+        before: list[int] = []
+        with trio.fail_after(PATIENCE):
+            while (now := self.passed()) != before or not any(now):
+                before = now
+                await trio.sleep(0.1)
+
     async def wait_idle(self, model_id: str) -> None:
         """Wait until the engine works on nothing and nobody leases it."""
         with trio.fail_after(PATIENCE):

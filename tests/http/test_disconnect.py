@@ -36,15 +36,14 @@ async def test_while_the_prompt_is_worked_on(open_server: OpenServer, stream: bo
     async with open_server(ping_after=ping_after) as server:
         async with server.connect() as client:
             await send(client, chat(stream=stream, slow_prompt=90))
-            await until(lambda: used(server, "alpha"))
-            await trio.sleep(0.2)
+            await until(lambda: used(server, "alpha") and server.slots_busy("alpha"))
         await server.wait_idle("alpha")
         assert (await server.ask("POST", CHAT, chat())).status == 200
 
 
 async def test_in_the_middle_of_a_flood_that_is_not_read(server: Appliance):
     async with server.begun(chat(stream=True, tokens=10_000, token_size=100_000)):
-        await trio.sleep(0.3)
+        await server.wait_full()
     await server.wait_idle("alpha")
 
 

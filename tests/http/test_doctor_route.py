@@ -9,11 +9,19 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import pytest
+import trio
 from http_harness import Appliance, OpenServer, chat
 from swap_harness import Configure
 from waiting import until
 
 from appliance.core.doctor.facts import Finding
+from appliance.http.control import doctor_routes
+
+
+@pytest.fixture(autouse=True)
+def examines_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_routes, "EVERY", 0.2)
 
 
 async def findings(server: Appliance) -> dict[str, dict[str, Any]]:
@@ -64,9 +72,16 @@ async def test_those_who_ask_at_once_share_an_examination(server: Appliance) -> 
     async def facts() -> dict[str, Any]:
         return (await server.ask("GET", "/api/doctor")).json["facts"]
 
-    first, again = await facts(), await facts()
-    assert first["now"] == again["now"]
-    later = await until(facts, lambda found: found["now"] > first["now"])
+    at_once: list[float] = []
+
+    async def note() -> None:
+        at_once.append((await facts())["now"])
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(note)
+    assert len(set(at_once)) == 1
+    later = await until(facts, lambda found: found["now"] > at_once[0])
     assert later["server"]["answer"] == "answers"
 
 

@@ -20,7 +20,9 @@ from appliance.core.pool.keys import PoolKeys
 from appliance.core.pool.roster import Box, Roster
 from appliance.core.pool.shapes import CreatePool, PoolState
 from appliance.errors import BadRequest, BoxFailed, Conflict, StoreFailed, UpstreamFailed
+from appliance.http.bytes import listening
 from appliance.http.door.reverse import dial
+from appliance.pool import owner as owner_module
 from appliance.pool.doors import PROTOCOL, ROSTER, JoinRequest, OtherKeys, Ways, ask_at, join_with
 from appliance.pool.membership import Membership
 from appliance.store.pool_file import KeptPool, write_pool
@@ -149,8 +151,10 @@ async def test_a_damaged_file_is_a_problem_and_no_silent_end_of_the_pool(
 
 
 async def test_a_box_whose_port_is_taken_says_so_and_opens_its_door_later(
-    open_server: OpenServer, tmp_path: Path
+    open_server: OpenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(listening, "PROBE_TIME", 0.3)  # nothing answers there
+    monkeypatch.setattr(owner_module, "AGAIN", 0.1)
     file = tmp_path / "pool.json"
     async with first_box(open_server, file) as (_, membership, _):
         port, roster = membership.roster.boxes[0].port, membership.roster

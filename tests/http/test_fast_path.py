@@ -165,7 +165,7 @@ async def test_a_reader_who_is_slow_gets_all_of_it(server: Appliance, client: Cl
     """The engine waits while the client's socket is full, and the next request needs no task again."""
     await make_ready(server)
     await send(client, chat(stream=True, tokens=500, token_size=24000))
-    await trio.sleep(0.5)
+    await server.wait_full()
     assert len(await client.rest()) > 500 * 24000
     assert (await again(client, chat())).status == 200
     with counted() as steps:

@@ -73,7 +73,7 @@ async def test_the_load_is_told_and_the_answer_follows(open_server: OpenServer, 
 
 async def test_the_place_in_the_queue_and_jokes(open_server: OpenServer, loading: Configure):
     models = {"alpha": {"args": ("--load-delay", "0.5")}, "beta": {}}
-    busy = chat("beta", stream=True, tokens=40, token_delay=0.05)
+    busy = chat("beta", stream=True, tokens=20, token_delay=0.05)
     async with open_server(config=loading(models, loadingJokes=True)) as server, server.begun(busy):
         told = reasoning(await ask(server))  # alpha has to wait for beta's end
         assert told[0] == HEADER
@@ -178,10 +178,10 @@ async def test_what_is_refused_at_once_keeps_its_status(open_server: OpenServer,
 
 async def test_a_long_prompt_after_the_load_gets_pings(open_server: OpenServer, loading: Configure):
     async with open_server(config=loading(slow("--load-delay", "0.2")), ping_after=0.2) as server:
-        loading = await ask(server, slow_prompt=0.7)
+        loading = await ask(server, slow_prompt=0.5)
         at = [event == ": ping" for event in loading.events].index(True)
         assert "Done!" in loading.events[at - 1]
-        ready = await ask(server, slow_prompt=0.7)
+        ready = await ask(server, slow_prompt=0.5)
         assert ready.events[0] == ": ping"
         assert reasoning(ready) == []
 

@@ -234,8 +234,8 @@ async def test_progress_is_told_as_it_comes(open_server: OpenServer) -> None:
 
 
 async def test_silence_becomes_a_stream_that_is_kept_open(open_server: OpenServer) -> None:
-    slow = {"model": "alpha", "prompt": "hi", "params": {"fake": {"tokens": 3, "token_delay": 0.5}}}
-    async with open_server(**ON, ping_after=0.2) as server:
+    slow = {"model": "alpha", "prompt": "hi", "params": {"fake": {"tokens": 3, "token_delay": 0.15}}}
+    async with open_server(**ON, ping_after=0.05) as server:
         answer = await rpc(server, "tools/call", name="chat", arguments=slow)
         assert answer.header("content-type") == "text/event-stream"
         assert any(record.startswith(":") for record in answer.events)

@@ -145,7 +145,7 @@ async def test_a_process_is_told_from_its_start_to_its_end(open_server: OpenServ
 
 async def test_loaded_is_told_once_and_with_what_has_been_loaded(open_server: OpenServer, fake_model: Path):
     """Also where the process answers long before it says so; requests do not wait for its words."""
-    late = [model(fake_model, "alpha", args=("--load-delay", "0.1", "--late-words", "3"))]
+    late = [model(fake_model, "alpha", args=("--load-delay", "0.1", "--late-words", "2"))]
     async with open_server(models=late) as server, feed(server) as reader:
         assert (await server.ask("POST", CHAT, chat())).status == 200
         assert server.state("alpha") == "loaded"

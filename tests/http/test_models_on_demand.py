@@ -130,9 +130,9 @@ async def test_all_wait_for_one_download_and_it_outlives_the_first(
 async def test_a_waiting_stream_hears_pings_and_how_far_it_is(
     open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
 ):
-    hub.behave(rate=SIZE // 2)
+    hub.behave(rate=SIZE)
     told = config(tmp_path, sendLoadingState=True)
-    async with open_server(config=told, downloads=downloads, ping_after=0.3) as server:
+    async with open_server(config=told, downloads=downloads, ping_after=0.1) as server:
         answer = await server.ask("POST", CHAT, chat(REPO, stream=True))
         assert "Downloading: " in answer.body.decode()
         assert answer.events[-1] == "data: [DONE]"
@@ -140,8 +140,8 @@ async def test_a_waiting_stream_hears_pings_and_how_far_it_is(
         path.unlink()
     for path in (tmp_path / "cache").rglob("blobs/*"):
         path.unlink()
-    hub.behave(rate=SIZE // 2)
-    async with open_server(config=config(tmp_path), downloads=downloads, ping_after=0.3) as server:
+    hub.behave(rate=SIZE)
+    async with open_server(config=config(tmp_path), downloads=downloads, ping_after=0.1) as server:
         answer = await server.ask("POST", CHAT, chat(REPO, stream=True))
         assert answer.events[0] == ": ping"
         assert answer.events[-1] == "data: [DONE]"

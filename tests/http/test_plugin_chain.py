@@ -395,13 +395,13 @@ async def test_a_client_of_a_stream_is_told_while_hooks_are_silent(open_server: 
     import trio
 
     async def on_request(request, context):
-        await trio.sleep(0.5)
+        await trio.sleep(0.2)
 
     async def on_response(response, context):
-        await trio.sleep(0.5)
+        await trio.sleep(0.2)
     """
     write_plugin(tmp_path / "plugins", "slow", code)
-    async with open_server(plugins=[tmp_path / "plugins"], ping_after=0.1) as server:
+    async with open_server(plugins=[tmp_path / "plugins"], ping_after=0.05) as server:
         answer = await server.ask("POST", CHAT, asked(CHAT, "/slow hi", stream=True))
         refused = await server.ask("POST", CHAT, asked(CHAT, "/slow hi", stream=True, fake={"status": 400}))
     assert answer.body.startswith(b": ping\n\n")

@@ -259,7 +259,7 @@ async def test_comments_can_be_switched_off_and_are_for_streams_alone(
 
 async def test_a_slow_reader_slows_its_own_engine_only(server: Appliance):
     async with server.begun(chat(stream=True, tokens=20_000, token_size=2000)):
-        await trio.sleep(0.5)
+        await server.wait_full()
         before = server.fleet.known("alpha")
         quick = await server.ask("POST", CHAT, chat(stream=True))
         assert quick.events[-1] == "data: [DONE]"
@@ -282,8 +282,9 @@ async def test_an_unload_under_an_answer_is_told_as_that(open_server: OpenServer
         async with trio.open_nursery() as nursery:
             for _ in range(4):
                 nursery.start_soon(ask, server)
-            await until(lambda: server.fleet.known("alpha"), lambda status: status is not None and status.leases == 4)
-            await trio.sleep(0.3)
+            await until(
+                lambda: server.state("alpha") == "loaded" and server.slots_busy("alpha"), lambda busy: busy == 4
+            )
             await server.fleet.unload("alpha")
         rows = await server.rows()
     for answer in answers:

@@ -15,6 +15,7 @@ from reload_harness import RELOAD, File, load, pid, program_log, reload, wait_st
 from waiting import PATIENCE, until
 
 from appliance.core.settings import HttpSettings
+from appliance.upstream import websocket
 
 
 @pytest.fixture
@@ -61,8 +62,11 @@ async def test_keys_change_at_once(open_server: OpenServer, file: File) -> None:
         assert (await server.ask("GET", "/running")).status == 200
 
 
-async def test_what_a_key_has_begun_ends_when_it_is_revoked(open_server: OpenServer, file: File) -> None:
+async def test_what_a_key_has_begun_ends_when_it_is_revoked(
+    open_server: OpenServer, file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Streams, carried or not, kept ones, feeds and websockets; those of other keys go on."""
+    monkeypatch.setattr(websocket, "CLOSE_TIME", 0.5)
     old, kept = ("Authorization", "Bearer old"), ("Authorization", "Bearer kept")
     endless = json.dumps(chat("m", stream=True, tokens=3, stall_after_tokens=2)).encode()
     asks = [("POST", CHAT, endless, ()), ("POST", CHAT, endless, (("X-Conversation-Id", "a"),))]

@@ -206,8 +206,10 @@ async def test_lookup_tells_what_it_is_asked_for(server: Appliance):
 async def test_a_stop_ends_all_readers_without_a_word(server: Appliance):
     bodies: list[bytes] = []
 
-    async def follow(client: Client) -> None:
-        bodies.append(await client.rest())
+    async def follow(client: Client, *, task_status: trio.TaskStatus[None]) -> None:
+        begun = await client.until(b"\n\n", 3)
+        task_status.started()
+        bodies.append(begun + await client.rest())
 
     path = f"/v1/stream/{quote(ID, safe='')}"
     async with (
@@ -216,9 +218,8 @@ async def test_a_stop_ends_all_readers_without_a_word(server: Appliance):
     ):
         await second.send("GET", path)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow, first)
-            nursery.start_soon(follow, second)
-            await trio.sleep(0.3)
+            await nursery.start(follow, first)
+            await nursery.start(follow, second)
             stopped = await server.ask("DELETE", path)
             assert (stopped.status, stopped.body) == (204, b"")
             assert (await read(server)).status == 404
@@ -265,7 +266,7 @@ async def test_a_client_that_leaves_while_the_model_loads(open_server: OpenServe
     async with open_server(models=[slow]) as server:
         async with server.connect() as client:
             await post(client, model="slow")
-            await trio.sleep(0.2)
+            await until(lambda: server.state("slow") == "loading")
         early = await read(server)
         assert (early.status, early.error["message"]) == (503, "Stream owner model is loading, retry later")
         assert early.header("retry-after") == "1"
@@ -277,7 +278,7 @@ async def test_a_stop_while_the_model_loads(open_server: OpenServer, fake_model:
     slow = model(fake_model, "slow", args=("--load-delay", "1"))
     async with open_server(models=[slow]) as server, server.connect() as client:
         await post(client, model="slow")
-        await trio.sleep(0.3)
+        await until(lambda: server.state("slow") == "loading")
         assert (await server.ask("DELETE", f"/v1/stream/{ID}")).status == 204
         answer = await client.answer()
         assert answer.status == 400
@@ -294,25 +295,26 @@ async def test_a_stream_outlives_its_model(open_server: OpenServer):
         assert server.state("alpha") == "unloaded"
 
 
-async def test_a_model_that_is_unloaded_or_dies_leaves_an_error_at_the_end(server: Appliance):
-    await begin(server, "killed", die_after_tokens=5, token_delay=0.05)
-    done = await until_done(server, "killed")
-    body = (await read(server, "killed")).body
-    assert done["total_bytes"] == len(body)
-    assert b'"error"' in body.split(b"\n\n")[-2]
-    await begin(server, "unloaded", stall_after_tokens=3)
-    await server.ask("POST", "/models/unload", {"model": "alpha"})
-    assert b'"error"' in (await read(server, "unloaded")).body
+async def test_a_model_that_is_unloaded_or_dies_leaves_an_error_at_the_end(open_server: OpenServer):
+    async with open_server(fleet=FleetSettings(stop_timeout=0.3)) as server:
+        await begin(server, "killed", die_after_tokens=5, token_delay=0.05)
+        done = await until_done(server, "killed")
+        body = (await read(server, "killed")).body
+        assert done["total_bytes"] == len(body)
+        assert b'"error"' in body.split(b"\n\n")[-2]
+        await begin(server, "unloaded", stall_after_tokens=3)
+        await server.ask("POST", "/models/unload", {"model": "alpha"})
+        assert b'"error"' in (await read(server, "unloaded")).body
 
 
 async def test_the_log_tells_the_whole_of_it(server: Appliance):
     """Tokens are counted to the end although nobody was there."""
-    await begin(server, tokens=40, token_delay=0.03)
+    await begin(server, tokens=20, token_delay=0.03)
     assert inflight(server) == ["alpha"]
     await until_done(server)
     page = (await server.ask("GET", "/api/metrics/activity")).json
     rows = page["data"]
-    assert [(row["resp_status_code"], row["tokens"]["output_tokens"]) for row in rows] == [(200, 40)]
+    assert [(row["resp_status_code"], row["tokens"]["output_tokens"]) for row in rows] == [(200, 20)]
     text = (await server.ask("GET", "/metrics")).body.decode()
     assert "llama_appliance_request_bodies_bytes 0" in text
     assert inflight(server) == []

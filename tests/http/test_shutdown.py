@@ -9,10 +9,11 @@ from collections.abc import Callable
 import pytest
 import trio
 from http_harness import CHAT, LOCAL, Appliance, OpenServer, chat, raw_post
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 from appliance.core.settings import HttpSettings
 from appliance.errors import UsageError
+from appliance.http.bytes import listening
 from appliance.http.bytes.listening import open_listeners
 from appliance.http.server import open_listening
 
@@ -57,7 +58,7 @@ async def test_a_stream_cut_off_at_the_end_of_the_grace_says_so(open_server: Ope
 async def test_a_plain_request_at_the_end_of_the_grace_is_a_503(open_server: OpenServer):
     async with open_server(grace=0.3) as server, server.connect() as client:
         await client.send("POST", CHAT, json.dumps(chat(slow_prompt=90)).encode())
-        await trio.sleep(0.2)
+        await until(lambda: server.state("alpha") == "loaded" and server.slots_busy("alpha"))
         await server.end()
         answer = await client.answer()
         assert (answer.status, answer.error["reason"]) == (503, "shutting_down")
@@ -65,7 +66,7 @@ async def test_a_plain_request_at_the_end_of_the_grace_is_a_503(open_server: Ope
 
 async def test_a_client_that_stopped_reading_cannot_hold_it(open_server: OpenServer):
     async with open_server(grace=0.5) as server, server.begun(FLOOD):
-        await trio.sleep(0.3)
+        await server.wait_full()
         await server.end()
 
 
@@ -105,7 +106,9 @@ async def refuse(settings: HttpSettings) -> str:
     return str(caught.value)
 
 
-async def test_a_port_in_use_is_told_with_who_has_it(server: Appliance, free_port: Callable[[], int]):
+async def test_a_port_in_use_is_told_with_who_has_it(
+    server: Appliance, free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+):
     words = await refuse(HttpSettings(listen=(("127.0.0.1", server.port),)))
     assert f"127.0.0.1:{server.port}" in words
     assert "another llama-appliance" in words
@@ -113,6 +116,7 @@ async def test_a_port_in_use_is_told_with_who_has_it(server: Appliance, free_por
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
+        monkeypatch.setattr(listening, "PROBE_TIME", 0.2)  # nothing answers there
         words = await refuse(HttpSettings(listen=(*LOCAL, ("127.0.0.1", taken.getsockname()[1]))))
         assert "another program" in words
     assert "no such address" in await refuse(HttpSettings(listen=(("192.0.2.1", free_port()),)))
@@ -121,7 +125,8 @@ async def test_a_port_in_use_is_told_with_who_has_it(server: Appliance, free_por
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="this system does not let processes share a port")
-async def test_a_port_is_shared_by_those_who_all_ask_for_it() -> None:
+async def test_a_port_is_shared_by_those_who_all_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "PROBE_TIME", 0.2)  # nothing answers there
     (first,) = await open_listeners([("127.0.0.1", 0)], reuse_port=True)
     place = first.bound
     try:

@@ -16,6 +16,8 @@ from swap_harness import Configure
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 from waiting import PATIENCE, until
 
+from appliance.upstream import websocket
+
 SERVER = Path(__file__).parent / "socket_server.py"
 LARGE = 1 << 22
 
@@ -71,8 +73,11 @@ async def test_messages_pass_in_both_directions(open_server: OpenServer, configu
         await until(lambda: not (server.fleet.known("org/m").leases))
 
 
-async def test_much_of_a_message_without_its_end_is_not_held_for_ever(open_server: OpenServer, configured: Configure):
+async def test_much_of_a_message_without_its_end_is_not_held_for_ever(
+    open_server: OpenServer, configured: Configure, monkeypatch: pytest.MonkeyPatch
+):
     """One that ended may be followed by as long a silence as the client likes."""
+    monkeypatch.setattr(websocket, "CLOSE_TIME", 0.5)
     part = b"\x01\xfe" + (60_000).to_bytes(2, "big") + bytes(4) + b"x" * 60_000  # of a text that goes on
     head = "".join(f"{name}: {value}\r\n" for name, value in HANDSHAKE)
     async with (
@@ -202,7 +207,7 @@ async def test_ignored_ones_neither_start_nor_keep_their_model(open_server: Open
 async def test_one_keeps_its_model_otherwise(open_server: OpenServer, configured: Configure):
     async with open_server(config=configured({"m": sockets(ttl=1)})) as server:
         async with joined(server, "/upstream/m/ws") as socket:
-            await trio.sleep(1.6)
+            await trio.sleep(1.6)  # longer than its ttl, which is in whole seconds
             await socket.send_message("still")
             assert await socket.get_message() == "still"
         await until(lambda: server.state("m") == "unloaded")
@@ -213,7 +218,7 @@ async def test_one_keeps_its_model_otherwise(open_server: OpenServer, configured
 
 async def test_the_end_of_the_server_is_a_goodbye(open_server: OpenServer, configured: Configure, tmp_path: Path):
     note = tmp_path / "note"
-    async with open_server(config=configured({"m": sockets(note)}), grace=3.0) as server:
+    async with open_server(config=configured({"m": sockets(note)}), grace=1.5) as server:
         async with joined(server, "/upstream/m/note") as socket, joined(server, "/api/link") as link:
             await socket.send_message("x")
             assert await socket.get_message() == "x"

@@ -15,7 +15,7 @@ from appliance.core.settings import FleetSettings
 from appliance.http.control.slots import KEPT
 
 NOW = "/api/inflight"
-ONE_BY_ONE = FleetSettings(models_max=1, stop_timeout=2.0, engine_args=("--load-delay", "1", "--parallel", "2"))
+ONE_BY_ONE = FleetSettings(models_max=1, stop_timeout=2.0, engine_args=("--load-delay", "0.5", "--parallel", "2"))
 AGENT = [("User-Agent", "scripted/2.0 (a test)")]
 
 
@@ -27,7 +27,7 @@ async def test_a_request_is_seen_waiting_loading_reading_answering_and_gone(open
     async with open_server(fleet=ONE_BY_ONE) as server, server.connect() as alpha:
         assert await told(server) == []
         await server.ask("POST", CHAT, chat("alpha"))  # the time of its load is known then
-        body = chat("alpha", stream=True, slow_prompt=2, tokens=5000, token_delay=0.02)
+        body = chat("alpha", stream=True, slow_prompt=1, tokens=5000, token_delay=0.02)
         async with server.begun(chat("beta", stream=True, tokens=5000, token_delay=0.05)) as beta:
             await alpha.send("POST", CHAT, json.dumps(body | {"return_progress": True}).encode(), AGENT)
             waiting = (await until_phase(server, "waiting"))[1]

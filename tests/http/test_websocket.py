@@ -19,6 +19,7 @@ from appliance.http.sockets import handshake as handshake_module
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.sockets.sockets import relay_websocket
 from appliance.traffic.request import Request
+from appliance.upstream import websocket
 from appliance.upstream.client import Address, forwardable_to_peer
 
 LARGE = 1 << 27
@@ -220,7 +221,7 @@ async def test_who_reads_slowly_slows_the_writer_down(reader: str):
         before = -1
         while gone != before:
             before = gone
-            await trio.sleep(0.5)
+            await trio.sleep(0.2)
         assert 0 < gone < 360
         enough.set()
         if reader == "client":
@@ -243,8 +244,9 @@ async def test_a_message_beyond_all_measure_ends_the_websocket():
         assert closed.value.reason.code == 1009
 
 
-async def test_unfinished_messages_count_against_the_budget_of_bodies():
+async def test_unfinished_messages_count_against_the_budget_of_bodies(monkeypatch: pytest.MonkeyPatch):
     """One may not hold what the bodies of all requests together may not hold."""
+    monkeypatch.setattr(websocket, "CLOSE_TIME", 0.5)
     settings = HttpSettings(max_bodies=3 << 20)
     part = b"\x01\xfe" + (60_000).to_bytes(2, "big") + bytes(4) + b"x" * 60_000  # of a text that goes on
     rest = b"\x00" + part[1:]

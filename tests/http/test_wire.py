@@ -207,13 +207,13 @@ async def test_clients_that_have_just_come_make_way_for_nobody(open_server: Open
 async def test_an_address_with_its_share_takes_no_place_of_another(
     open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
 ):
-    keeps = 0.2
+    keeps = 0.05
     monkeypatch.setattr(server_module, "KEEPS", keeps)
     async with open_server(clients=2) as server, server.connect() as good, AsyncExitStack() as stack:
         await good.send("GET", "/health")
         assert (await good.answer()).status == 200
         good.next_request()
-        await trio.sleep(2 * keeps)
+        await trio.sleep(2 * keeps)  # a client that is idle for so long makes way
         for _ in range(10):
             stranger = stack.enter_context(trio.socket.socket())
             await stranger.bind(("127.0.0.2", 0))
@@ -226,7 +226,7 @@ async def test_a_request_that_was_not_looked_at_makes_way_for_nobody(
     open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
 ):
     """A request and another connection at the same moment: which of the two is seen first is chance."""
-    keeps = 0.2
+    keeps = 0.05
     monkeypatch.setattr(server_module, "KEEPS", keeps)
     ask = b"GET /running HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with open_server(clients=1) as server:
@@ -234,14 +234,14 @@ async def test_a_request_that_was_not_looked_at_makes_way_for_nobody(
             async with server.connect() as first:
                 await first.stream.send_all(ask)
                 assert (await first.answer()).status == 200
-                await trio.sleep(1.5 * keeps)
+                await trio.sleep(1.5 * keeps)  # as above
                 with socket.socket() as second, socket.socket(fileno=os.dup(first.stream.socket.fileno())) as same:
                     second.setblocking(False)
                     assert same.send(ask) == len(ask)  # without a checkpoint between the two
                     with suppress(BlockingIOError):
                         second.connect(("127.0.0.1", server.port))
                     assert status(await first.stream.receive_some(1000)) == 200
-            await trio.sleep(keeps)
+            await trio.sleep(keeps)  # the one that has just come may make way now
 
 
 async def test_answers_that_nobody_reads_make_way(
