@@ -15,6 +15,7 @@ from configured_harness import KILLED, PLAIN, SLEEP, WINDOWS, Fleets, Settings, 
 from waiting import PATIENCE, SOON
 
 from appliance.errors import ModelFailedToStart, ModelUnloaded, UpstreamFailed
+from appliance.fleet import run
 
 
 async def test_any_server_serves_and_later_requests_find_it(fleets: Fleets) -> None:
@@ -150,10 +151,10 @@ async def test_a_check_that_takes_its_time_is_waited_for(fleets: Fleets) -> None
 
 async def test_what_is_never_ready_is_given_up_and_the_reason_told(fleets: Fleets) -> None:
     async with fleets.open(
-        {"m": fleets.server("m", {"checkEndpoint": "/other"})}, {"m": {"health_check_timeout": 2.0}}
+        {"m": fleets.server("m", {"checkEndpoint": "/other"})}, {"m": {"health_check_timeout": 1.0}}
     ) as world:
         began = time.monotonic()
-        with pytest.raises(ModelFailedToStart, match=r"not ready within 2 s \(GET /other .* status 404\)"):
+        with pytest.raises(ModelFailedToStart, match=r"not ready within 1 s \(GET /other .* status 404\)"):
             await world.load("m")
         assert time.monotonic() - began < SOON
         assert not psutil.pid_exists(world.event("m", "begun").pid)
@@ -179,6 +180,7 @@ async def test_a_wrapper_that_leaves_its_server_behind_is_told_why_that_cannot_b
     """As ``docker run -d``: nothing would be left to be stopped. What it forked is ended, so that the port is free."""
     port = free_port()
     command = fleets.command("m", port)
+    # long enough for the server to listen
     leaves = script("import subprocess, sys, time; subprocess.Popen(sys.argv[1:]); time.sleep(0.3)")
     waits = script("import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()")
     models: dict[str, Settings] = {
@@ -215,7 +217,10 @@ async def test_a_command_that_cannot_run_says_so(fleets: Fleets, settings: Setti
         assert why.split(":")[0] in str(world.status("m").error)
 
 
-async def test_a_port_of_another_program_is_an_error_before_anything_starts(fleets: Fleets) -> None:
+async def test_a_port_of_another_program_is_an_error_before_anything_starts(
+    fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "PORT_RELEASE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as squatter:
         port = squatter.getsockname()[1]
         async with fleets.open({"m": fleets.server("m", port=port)}) as world:

@@ -13,7 +13,7 @@ import pytest
 import trio
 from fleet_harness import fake_engine, fake_model, pid_of
 from trio.testing import assert_no_checkpoints, wait_all_tasks_blocked
-from waiting import SOON
+from waiting import SOON, until
 
 from appliance.core.models.model import Model
 from appliance.core.records.flood import LINES, WINDOW
@@ -163,9 +163,8 @@ async def test_a_busy_model_is_waited_for(world: World) -> None:
 
         async with trio.open_nursery() as nursery, fleet.lease(world.model("a")):
             nursery.start_soon(use, "b")
-            await trio.sleep(0.2)
+            await until(lambda: state_of(fleet, "b") == "queued")
             assert order == []
-            assert state_of(fleet, "b") == "queued"
         assert order == ["b"]
 
 
@@ -262,9 +261,7 @@ async def test_the_end_of_the_fleet_refuses_and_stops_everything(world: World) -
     async with trio.open_nursery() as nursery, world.fleet(stop_timeout=0.5) as fleet:
         await fleet.load(world.model("a", "--ignore-exit-line", "--ignore-sigterm"))
         nursery.start_soon(use, fleet)
-        await trio.sleep(0.2)
-        pids += [s.pid for s in fleet.status() if s.pid]
-    assert len(pids) == 2
+        pids += await until(lambda: [s.pid for s in fleet.status() if s.pid], lambda pids: len(pids) == 2)
     assert refused
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
@@ -298,6 +295,7 @@ async def test_users_of_a_process_that_hangs_are_cut_off_and_who_comes_next_is_s
         assert status is not None
         assert (status.state, status.leases, status.waiting) == ("loaded", 0, 0)
         assert sys.platform == "win32" or not psutil.pid_exists(first)
+        psutil.Process(pid_of(fleet, "a")).kill()  # the end of the fleet would give it its time
 
 
 async def test_who_waits_while_it_dies_gets_the_next_one_and_the_reason_is_kept(world: World) -> None:

@@ -11,6 +11,7 @@ import psutil
 import pytest
 import trio
 from fake_nvml_library import build
+from trio.testing import wait_all_tasks_blocked
 from waiting import until
 
 from appliance.core.machine import AcceleratorMemory, Driver
@@ -121,7 +122,7 @@ async def test_a_library_that_does_not_work_costs_its_process_alone(
 async def test_it_is_started_again_after_a_while_each_time_a_longer_one(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "AGAIN", (1.0, 3.0))
+    monkeypatch.setattr(module, "AGAIN", (0.5, 3.0))
     library(at_work="if (asked == 2) abort()")
     with trio.fail_after(30):
         async with open_gpus() as gpus:
@@ -130,14 +131,13 @@ async def test_it_is_started_again_after_a_while_each_time_a_longer_one(
             assert await gpus.samples() == []
             assert started() == []
             assert await gpus.samples() == []
-            await trio.sleep(1.1)
-            assert len(await gpus.samples()) == 2
+            await until(gpus.samples, lambda found: len(found) == 2)
             (second,) = started()
             assert second.pid != first.pid
 
 
 async def test_leaving_while_an_answer_is_awaited(library: Library):
-    library(at_work="for (;;) pause()")
+    library(at_work="if (asked == 2) for (;;) pause()")
     with trio.fail_after(10):
         async with trio.open_nursery() as outside, open_gpus() as gpus:
             answers: list[object] = []
@@ -145,8 +145,9 @@ async def test_leaving_while_an_answer_is_awaited(library: Library):
             async def ask(gpus: Gpus) -> None:
                 answers.append(await gpus.samples())
 
+            assert len(await gpus.samples()) == 2
             outside.start_soon(ask, gpus)
-            await trio.sleep(0.3)
+            await wait_all_tasks_blocked()
     assert answers == [[]]
     assert started() == []
 

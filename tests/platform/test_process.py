@@ -162,7 +162,7 @@ async def test_a_program_is_run_to_its_end_within_a_time_and_with_so_much_output
 
         found = await ran("read line; echo out $line; echo err >&2; exit 3", stdin=b"in\n")
         assert (found.status, found.output, found.errors, found.flooded) == (3, b"out in\n", b"err\n", False)
-        found = await ran("echo begun; sleep 300", seconds=2.0)
+        found = await ran("echo begun; sleep 300", seconds=1.0)
         assert (found.status, found.output, found.flooded) == (None, b"begun\n", False)
         found = await ran("yes")
         assert (found.status, len(found.output), found.flooded) == (None, 5000, True)
