@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,15 @@ METHODS = {
     "start_thread_soon": "threads hide lifetimes: use trio.to_thread.run_sync in store/ or service/",
 }
 CATCH_ALL = {"BaseException", "Cancelled"}
+SLEEP = re.compile(r"(?:time|trio)\.sleep\((.*?)\)|\bsleep (\d[\d.]*)")
+SECONDS = re.compile(r"[A-Z][A-Z_]+|\d[\d.]*")
+SHORT, ENDLESS = 0.2, 60.0
+"""Seconds: a test may sleep so briefly, and what sleeps so long is never waited for."""
 
 
-def findings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def findings(text: str) -> Iterator[tuple[int, str]]:
     """Line and reason of everything banned in one file."""
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Attribute) and node.attr in METHODS:
             yield node.lineno, f"{node.attr}: {METHODS[node.attr]}"
         elif isinstance(node, ast.ExceptHandler) and _swallows_cancellation(node):
@@ -37,6 +42,30 @@ def _opens_unbounded_channel(call: ast.Call) -> bool:
     return "open_memory_channel" in _names(call.func) and any("inf" in _names(argument) for argument in call.args)
 
 
+def unexplained_sleeps(text: str) -> Iterator[tuple[int, str]]:
+    """Lines of a test that wait for a fixed time, without a word in a comment on that line or above.
+
+    Also in the code of a child and in the words of a shell. A test whose clock is virtual waits for nothing.
+    """
+    virtual = {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.AsyncFunctionDef) and any(one.arg == "autojump_clock" for one in node.args.args)
+        for line in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    before = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        told = "#" in line or before.lstrip().startswith("#")
+        if not told and number not in virtual and any(map(_is_long, SLEEP.findall(line))):
+            yield number, "a test waits for a fact (tests/waiting.py), or a comment says why it sleeps so long"
+        before = line
+
+
+def _is_long(sleep: tuple[str, str]) -> bool:
+    """A constant counts as long."""
+    return any(each[0].isalpha() or SHORT < float(each) < ENDLESS for each in SECONDS.findall("".join(sleep)))
+
+
 def _names(node: ast.AST) -> set[str]:
     """Every name in an expression, and the last part of every dotted one."""
     plain = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
@@ -45,9 +74,9 @@ def _names(node: ast.AST) -> set[str]:
 
 def main() -> int:
     found = 0
-    for folder in FOLDERS:
+    for folder, look in (*((folder, findings) for folder in FOLDERS), ("tests", unexplained_sleeps)):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for line, reason in findings(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+            for line, reason in look(path.read_text(encoding="utf-8")):
                 print(f"{path.relative_to(ROOT)}:{line}: {reason}")
                 found += 1
     return 1 if found else 0

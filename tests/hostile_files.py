@@ -25,12 +25,12 @@ def packed(size: int, method: int = DEFLATED, fill: bytes = b"\0") -> bytes:
     block = fill * (1 << 20)
     match method:
         case 8:
-            packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+            packer = zlib.compressobj(1, zlib.DEFLATED, -15)
         case 12:
             packer = bz2.BZ2Compressor()
         case 14:
             packer = lzma.LZMACompressor(
-                lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA1, "lc": 3, "lp": 0, "pb": 2}]
+                lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA1, "preset": 0, "lc": 3, "lp": 0, "pb": 2}]
             )
         case _:
             return fill * size

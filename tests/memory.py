@@ -73,7 +73,7 @@ async def watched_loop() -> AsyncGenerator[Holds]:
     async def watch() -> None:
         before = look()
         while True:
-            await trio.sleep(EVERY)
+            await trio.sleep(EVERY)  # two milliseconds
             now = look()
             elapsed, delayed, computed = (new - old for new, old in zip(now, before, strict=True))
             holds.longest = max(holds.longest, min(elapsed - EVERY - delayed, computed))

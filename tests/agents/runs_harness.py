@@ -108,7 +108,7 @@ class Tools:
             case "missing":
                 return ToolOutcome(body=b"{}", text="nothing found", error="nothing found")
             case "slow":
-                await trio.sleep(0.3)
+                await trio.sleep(0.3)  # so that all of a turn begin before one ends
         return ToolOutcome(body=b"{}", text=f"{name} got {arguments.decode()}")
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from waiting import PATIENCE
 
+from appliance import trio_parts
 from appliance.catalog.configuration import ConfigInForce, Files
 from appliance.core.config.types import Config
 from appliance.errors import Conflict, InvalidConfig, UsageError
-from appliance.trio_parts import SETTLED, WATCH_EVERY
+from appliance.trio_parts import SETTLED
 
-NOTICED = WATCH_EVERY + 2 * SETTLED + 2
+WATCH_EVERY = 0.1
 
 
 class Followed:
@@ -39,7 +41,7 @@ class Followed:
         return ()
 
     async def wait_for(self, *models: str) -> None:
-        with trio.fail_after(NOTICED):
+        with trio.fail_after(PATIENCE):
             while not self.seen or self.seen[-1] != list(models):
                 await self._news.wait()
 
@@ -171,12 +173,18 @@ async def test_a_reload_that_comes_during_another_is_refused_or_waits(tmp_path: 
 # ---- watching --------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trio_parts, "WATCH_EVERY", WATCH_EVERY)
+
+
+@pytest.mark.usefixtures("looks_often")
 async def test_files_that_vanish_come_back_or_are_replaced(tmp_path: Path) -> None:
     path = write(tmp_path / "c.yaml", "m")
     async with watched(path, before=lambda: write(path, "early")) as followed:
         await followed.wait_for("early")
         path.unlink()
-        await trio.sleep(WATCH_EVERY + SETTLED)
+        await trio.sleep(WATCH_EVERY + SETTLED)  # it is looked at, and nothing follows
         assert list(followed.configuration.current.models) == ["early"]
         write(path, "n")
         await followed.wait_for("n")
@@ -187,12 +195,13 @@ async def test_files_that_vanish_come_back_or_are_replaced(tmp_path: Path) -> No
         other.replace(path)
         await followed.wait_for("o")
         path.write_text("models: [")
-        await trio.sleep(WATCH_EVERY + 2 * SETTLED)
+        await trio.sleep(WATCH_EVERY + 2 * SETTLED)  # as above
         write(path, "p")
         await followed.wait_for("p")
         assert followed.seen == [["early"], ["n"], ["o"], ["p"]]
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     path = write(tmp_path / "c.yaml", "m", "n")
     async with watched(path) as followed:
@@ -202,12 +211,13 @@ async def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> Non
             while trio.current_time() < until:
                 file.write("#" * 10 + "\n")
                 file.flush()
-                await trio.sleep(SETTLED / 5)
+                await trio.sleep(SETTLED / 5)  # before it counts as written
             file.write(text.replace("n:", "o:"))
         await followed.wait_for("m", "o")
         assert followed.seen == [["m", "o"]]
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_a_folder_whose_files_come_and_go(tmp_path: Path) -> None:
     folder = tmp_path / "conf.d"
     folder.mkdir()
@@ -219,7 +229,7 @@ async def test_a_folder_whose_files_come_and_go(tmp_path: Path) -> None:
         (folder / "a.yaml").unlink()
         await followed.wait_for("n")
         (folder / "b.yml").unlink()
-        await trio.sleep(WATCH_EVERY + 2 * SETTLED)
+        await trio.sleep(WATCH_EVERY + 2 * SETTLED)  # as above
         assert list(followed.configuration.current.models) == ["n"]
         write(folder / "c.yaml", "o")
         await followed.wait_for("o")

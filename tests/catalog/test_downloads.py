@@ -376,7 +376,7 @@ async def test_a_pause_closes_the_connection_and_costs_nothing(hub: FakeHub, set
         assert download.status.state == "paused"
         await trio.sleep(0.2)
         at = download.status.done
-        await trio.sleep(0.3)
+        await trio.sleep(0.2)
         assert download.status.done == at < download.status.total
         hub.behave()
         download.resume()

@@ -24,6 +24,7 @@ SOON = {"m": {"health_check_timeout": 1.5}}
 def late(port: int, compat: Settings | None = None) -> Settings:
     """A model whose command does not listen, as one that still reads its file."""
     said: Settings = {"compat": compat} if compat else {}
+    # it is given up long before
     return {"cmd": f"sh -c 'echo up on {port}; exec sleep 30'", "proxy": f"http://127.0.0.1:{port}", **said}
 
 
@@ -69,6 +70,7 @@ async def test_a_container_or_a_service_says_that_it_holds_the_port(fleets: Flee
 @pytest.mark.skipif(sys.platform == "win32", reason="the model is a shell's")
 async def test_what_the_command_has_started_may_hold_it(fleets: Fleets):
     """A wrapper that waits for its server, and one whose server has left it."""
+    # it is stopped long before
     for shell in ("{}; true", "({} &) ; sleep 30"):
         port = free_port()
         cmd = f'sh -c "{shell.format(fleets.command("m", port))}"'

@@ -104,6 +104,7 @@ def test_a_drop_in_file_is_read_and_read_again_and_none_is_needed(
 
 def test_a_longer_time_to_stop_counts_for_the_end_of_the_program(serve: StartServer, file: ConfigFile) -> None:
     """Also for the watchdog, which was not told of it at the start."""
+    # longer than a watchdog that knew of the old time would wait
     slow = "sh -c 'sleep 7; kill -9 $0' ${PID}"
     model = {"cmd": file.cmd("--ignore-sigterm"), "unloadTimeout": 1}
     server = serve("--grace", "0", "--config", file.write({"m": model}))

@@ -57,7 +57,7 @@ def test_no_call_leaves_the_machine(engine: str, tmp_path: Path) -> None:
     ("config", "words", "said"),
     [
         ("peers: {far: {proxy: 'http://192.0.2.1:8080', models: [x]}}", (), "peer 'far' is on 192.0.2.1"),
-        ("models: {x: {cmd: sleep 9, proxy: 'http://far.example:1'}}", (), "model 'x' (proxy) is on far.example"),
+        ("models: {x: {cmd: sleep 99, proxy: 'http://far.example:1'}}", (), "model 'x' (proxy) is on far.example"),
         (
             "models: {x: {cmd: 'llama-server -m x.gguf --port ${PORT}', rpc: ['192.0.2.1:50052']}}",
             (),

@@ -60,7 +60,7 @@ async def test_a_worker_that_dies_takes_nobody_along(model: str, engine: Engine,
 
             asking = threading.Thread(target=ask_for_long)
             asking.start()
-            await trio.sleep(0.7)
+            await trio.sleep(0.7)  # it computes, and tells nothing before its end
             assert asking.is_alive()
             second.kill()
             await second.wait()

@@ -117,7 +117,7 @@ def wait_told(server: Server, text: str) -> None:
 def test_an_engine_that_dies_is_started_again_and_one_that_keeps_dying_ends_it(single: StartServer) -> None:
     server = single()
     wait_told(server, "main: model loaded")
-    time.sleep(LIVED)
+    time.sleep(LIVED)  # only then is a death no reason to give up
 
     def kill_engine() -> None:
         for engine in server.children() if server.process.poll() is None else ():

@@ -34,7 +34,7 @@ def die(status: int) -> None:
         os._exit(NTSTATUS[status] - (1 << 32))
     if status < 0:
         os.kill(os.getpid(), -status)
-        time.sleep(5)
+        time.sleep(5)  # the signal ends it
     os._exit(status)
 
 

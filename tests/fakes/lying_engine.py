@@ -82,7 +82,7 @@ def list_devices(lies: Json) -> None:
     time.sleep(float(str(lies.get("list_delay", 0))))
     match lies.get("list", "well"):
         case "hang":
-            time.sleep(FOREVER)
+            time.sleep(FOREVER)  # it hangs
         case "crash":
             die(-signal.SIGSEGV)
         case "flood":

@@ -216,8 +216,10 @@ tell anna 'llama-appliance bundle verify /b'; tell anna 'llama-appliance bundle 
 section engine; @INSTALL@ >/dev/null 2>&1; echo "status $?"; user anna '@LIST@'
 apt remove llama-appliance-engine-vulkan >/dev/null 2>&1; user anna 'llama-appliance engines ls' | grep -c vulkan
 section pool; code=$(llama-appliance pool create --name one --address 127.0.0.1 | grep -o 'LAP1-[^ ]*')
+# until it listens
 user bert 'llama-appliance serve --port 8081 >/dev/null 2>&1 & sleep 5; echo $! >serves'
 tell bert "llama-appliance pool join $code --own --name two --address 127.0.0.1 --port 4290"
+# it is looked at for half a minute
 together() { for _ in $(seq 60); do [ "$(user bert "$1" | grep -c ' up ')" = 1 ] && return; sleep 0.5; done; }
 together 'llama-appliance pool ls --own'; llama-appliance pool ls; user bert 'llama-appliance run mine hi --own'
 ps -o user:20=,args= -C nats-server; systemctl restart llama-appliance; together 'llama-appliance pool ls --own'
@@ -225,7 +227,9 @@ tell bert 'llama-appliance run mine hi --own'; llama-appliance doctor --line; ll
 echo "status $?"; llama-appliance pool leave; echo "status $?"; kill "$(cat /home/bert/serves)"
 section stopped; systemctl stop llama-appliance; llama-appliance ls --system; llama-appliance engines use auto --system
 echo "status $?"; find /var/lib/llama-appliance /var/cache/llama-appliance -user root ! -path '*/models/*'
+# each has its time to begin
 section taken; python3 -m http.server 8080 --bind 127.0.0.1 >/dev/null 2>&1 & sleep 1
+# as above
 systemctl start llama-appliance; sleep 3; property NRestarts; llama-appliance service status
 section end; kill %1 %2
 """

@@ -61,7 +61,7 @@ async def test_a_plain_answer_says_at_the_end_how_long_it_waited_and_where(open_
                 await client.send("POST", CHAT, json.dumps(chat("alpha")).encode())
                 await until(lambda: server.fleet.queued, lambda queued, number=number: queued == number)
             began = trio.current_time()
-            await trio.sleep(0.3)
+            await trio.sleep(0.3)  # they wait for so long, and then for the load
             await beta.stream.aclose()
             with trio.fail_after(20):
                 for client, place in ((first, "1"), (second, "2")):

@@ -110,7 +110,7 @@ def test_kills_while_contexts_move(tmp_path: Path, kills: int, chance: random.Ra
             try:
                 for _ in range(kills):
                     stage.wait_answer()
-                    time.sleep(3 * chance.random())
+                    time.sleep(3 * chance.random())  # a kill comes at any moment
                     stage.kill(program=chance.random() < 0.3)
             finally:
                 stage.over.set()

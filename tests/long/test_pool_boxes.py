@@ -204,7 +204,7 @@ def go_through(pool: list[PoolBox], fault: str) -> None:
                 for box in healthy:
                     missing = {each.name for each in healthy} - box.up()
                     assert not missing, f"{box.name} believes that {missing} died"
-                time.sleep(0.5)
+                time.sleep(0.5)  # between two looks
         began = time.monotonic()
         wait_together(pool)
         print(f"{fault}: together again after {time.monotonic() - began:.1f} s")

@@ -130,7 +130,7 @@ async def test_all_owners_at_once(
             await clients.one(kind)
         await quiet(server)
         watched = [Watched(server, tasks), Watched(other, Path(f"{tasks}-other"))]
-        await trio.sleep(2)
+        await trio.sleep(2)  # what the clients have begun is over
         starts = [each.look() for each in watched]
         end = trio.current_time() + seconds
         async with trio.open_nursery() as nursery:

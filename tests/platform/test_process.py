@@ -112,6 +112,7 @@ async def test_each_step_of_an_ending_has_its_time() -> None:
 async def test_not_even_cancelling_leaves_a_step_out() -> None:
     output = CappedOutput()
     ended: Child | None = None
+    # it is cancelled meanwhile
     obeys = "trap 'sleep 0.3; exit 7' TERM; echo there; while :; do sleep 0.02; done"
     async with open_children() as children:
         with trio.CancelScope() as scope:

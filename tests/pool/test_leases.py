@@ -24,7 +24,7 @@ class Register:
     async def way(self) -> None:
         await trio.sleep(self.chance.uniform(0, 0.01))
         if self.hangs or self.chance.random() < self.bad:
-            await trio.sleep(2)
+            await trio.sleep(2)  # the clock of these tests is virtual
             raise BusTimeout("no answer came")
 
     async def get(self, key: str) -> BucketEntry | None:
@@ -60,7 +60,7 @@ class Deciding:
         """Let a term pass since the store was founded."""
         for leases in self.leases.values():
             await leases.meet(self.keys)
-        await trio.sleep(TERM + 1)
+        await trio.sleep(TERM + 1)  # as above
 
     async def decide(self, epoch: int, holder: str) -> str:
         assert not self.under_way, "two boxes decide at once"

@@ -138,8 +138,7 @@ async def test_a_long_stream_keeps_its_end(tmp_path: Path):
                 break
         end = at + 280
         files.finish(key, time.time())
-        await trio.sleep(0.3)
-        (file,) = files_in(tmp_path)
+        (file,) = await until(lambda: files_in(tmp_path), lambda files: files[0].suffix != ".part")
         assert file.stat().st_size < 2500
     async with opened(tmp_path) as (_, stored):
         (found,) = stored
@@ -244,7 +243,7 @@ async def test_a_second_program_takes_nothing_and_goes_on_when_the_first_ends(
             assert "another llama-appliance keeps its streams there" in caplog.text
             mine = files.begin(about("mine"))
             files.append(mine, b"data: in memory alone\n\n")
-            await trio.sleep(0.3)
+            await trio.sleep(0.2)  # it tries again four times
             assert [path.suffix for path in files_in(tmp_path)] == [".part"]
             first.kill()
             (found,) = await until(lambda: stored)

@@ -11,6 +11,7 @@ from mcp_harness import http_fake, opened, use
 from waiting import until
 
 from appliance.errors import UsageError
+from appliance.tools import mcp_client
 
 
 async def test_json_answers(tmp_path: Path) -> None:
@@ -30,7 +31,7 @@ async def test_json_answers(tmp_path: Path) -> None:
     assert [e["headers"].get("mcp-protocol-version") for e in others[:2]] == ["2025-06-18"] * 2  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("flags", [("--sse",), ("--sse", "--ask"), ("--sse", "--session", "--flood", "40")])
+@pytest.mark.parametrize("flags", [("--sse",), ("--sse", "--ask"), ("--sse", "--session", "--flood", "20")])
 async def test_streams_of_events(tmp_path: Path, flags: tuple[str, ...]) -> None:
     process = psutil.Process()
     async with http_fake(tmp_path / "log", *flags) as fake, opened(web={"url": fake.url}) as tools:
@@ -97,7 +98,8 @@ async def test_time_is_up_and_the_server_is_told(tmp_path: Path) -> None:
         assert fake.methods[-1] == "notifications/cancelled"
 
 
-async def test_a_server_that_goes_away_and_comes_back(tmp_path: Path) -> None:
+async def test_a_server_that_goes_away_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_client, "COOLDOWN", 1.0)
     async with http_fake(tmp_path / "log") as fake:
         port = fake.port
         found = opened(web={"url": fake.url})

@@ -14,7 +14,8 @@ from waiting import until
 
 from appliance.core.tools.specs import ToolContext, ToolProblem
 from appliance.platform.children import open_children
-from appliance.tools.mcp_client import COOLDOWN, open_mcp
+from appliance.tools import mcp_client, mcp_session
+from appliance.tools.mcp_client import open_mcp
 
 
 async def test_tools_are_listed_and_used_by_server_and_name() -> None:
@@ -169,15 +170,16 @@ async def test_noise_of_all_kinds_is_skipped() -> None:
         assert process.memory_info().rss - before < 48 << 20
 
 
-async def test_a_flood_without_an_end_is_cut_off(tmp_path: Path) -> None:
+async def test_a_flood_without_an_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its time limit, and where that is long by its size; the server is ended, and started again when needed."""
+    monkeypatch.setattr(mcp_session, "MAX_NOISE", 128 << 20)
     process, file = psutil.Process(), tmp_path / "pids"
     flags = ("--flood-for-ever", "--pid-file", str(file))
     async with opened(short=entry(*flags, timeout_ms=500), long=entry("--flood-for-ever", timeout_ms=50_000)) as tools:
         before = process.memory_info().rss
         assert (await use(tools, "short_echo")).error == "request timed out"
         assert (await use(tools, "long_echo")).error == (
-            "MCP server 'long' failed during the call: it wrote 512 MiB in a row without an answer"
+            "MCP server 'long' failed during the call: it wrote 128 MiB in a row without an answer"
         )
         assert process.memory_info().rss - before < 48 << 20
         await until_gone(file)
@@ -185,7 +187,7 @@ async def test_a_flood_without_an_end_is_cut_off(tmp_path: Path) -> None:
 
 async def test_an_answer_may_be_large_but_not_too_large() -> None:
     """What was dropped is told, since the answer may have been in it."""
-    async with opened(s=entry("--long-answer", "7"), big=entry("--long-answer", "9", timeout_ms=4000)) as tools:
+    async with opened(s=entry("--long-answer", "7"), big=entry("--long-answer", "9", timeout_ms=2000)) as tools:
         assert len((await use(tools, "s_echo")).text) > 7 << 20
         found = await use(tools, "big_echo")
         assert found.error is not None
@@ -196,9 +198,9 @@ async def test_an_answer_may_be_large_but_not_too_large() -> None:
 async def test_time_is_up(tmp_path: Path) -> None:
     """The server is told, lives on, and its late answer is not taken for the next one."""
     log = tmp_path / "log"
-    async with opened(s=entry("--log", str(log), timeout_ms=3000)) as tools:
+    async with opened(s=entry("--log", str(log), timeout_ms=2000)) as tools:
         pid = json.loads((await use(tools, "s_about")).text)["pid"]
-        found = await use(tools, "s_sleep", seconds=4)
+        found = await use(tools, "s_sleep", seconds=3)
         assert json.loads(found.body) == {"error": "request timed out"}
         about = await use(tools, "s_about")
         assert json.loads(about.text)["pid"] == pid
@@ -247,8 +249,9 @@ async def test_a_server_that_stops_reading_does_not_hold_a_large_request(tmp_pat
         assert len(set(pids(file))) == 3
 
 
-async def test_a_start_that_failed_is_not_tried_again_at_once(tmp_path: Path) -> None:
+async def test_a_start_that_failed_is_not_tried_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It works at the warm-up, then its folder is away, then it is back."""
+    monkeypatch.setattr(mcp_client, "COOLDOWN", 1.0)
     folder = tmp_path / "work"
     folder.mkdir()
     async with opened(s=entry(cwd=str(folder))) as tools:
@@ -259,7 +262,7 @@ async def test_a_start_that_failed_is_not_tried_again_at_once(tmp_path: Path) ->
         folder.mkdir()
         assert (await use(tools, "s_echo")).error == "MCP server unavailable: s"
         await until(lambda: use(tools, "s_echo"), lambda used: used.error is None)
-        assert trio.current_time() - began >= COOLDOWN
+        assert trio.current_time() - began >= 1.0
 
 
 async def test_calls_to_one_server_follow_one_another_and_servers_do_not_wait_for_each_other() -> None:
@@ -275,9 +278,9 @@ async def test_calls_to_one_server_follow_one_another_and_servers_do_not_wait_fo
 
         async with trio.open_nursery() as nursery:
             for at in range(3):
-                nursery.start_soon(lambda at=at: call(f"slow{at}", "slow_sleep", seconds=0.7))
+                nursery.start_soon(lambda at=at: call(f"slow{at}", "slow_sleep", seconds=0.4))
             nursery.start_soon(lambda: call("fast", "fast_echo", message="x"))
-        assert max(done.values()) >= 2.1
+        assert max(done.values()) >= 1.2
         assert done["fast"] < max(done.values())
 
 

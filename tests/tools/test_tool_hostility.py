@@ -160,7 +160,7 @@ async def test_a_search_runs_nothing_that_a_repository_names(trap: Path, there: 
 
 async def test_edits_that_take_long_hold_up_nobody(tmp_path: Path) -> None:
     file = trio.Path(tmp_path / "large.txt")
-    await file.write_text("-" * 32_000_000 + "".join(f"<{n}>" for n in range(300)))
+    await file.write_text("-" * 8_000_000 + "".join(f"<{n}>" for n in range(300)))
     edits = [{"old_text": f"<{n}>", "new_text": f"({n})"} for n in range(300)]
     longest = 0.0
 

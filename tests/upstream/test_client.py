@@ -99,7 +99,7 @@ async def test_the_header_timeout_does_not_cut_a_slow_body():
     async def slow(stream: trio.abc.Stream) -> None:
         await read_request(stream)
         await stream.send_all(OK[:-1])
-        await trio.sleep(0.5)
+        await trio.sleep(0.5)  # longer than its head may take
         await stream.send_all(OK[-1:])
 
     async with listening(slow) as port:

@@ -247,7 +247,7 @@ async def test_the_header_timeout_of_a_relayed_answer_ends_with_its_head(begins:
         await read_request(stream)
         if begins:
             await stream.send_all(OK[:-1])
-            await trio.sleep(0.5)
+            await trio.sleep(0.5)  # longer than its head may take
             await stream.send_all(OK[-1:])
         await trio.sleep_forever()
 

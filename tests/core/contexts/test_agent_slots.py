@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 from agent_pattern import AgentMessage, AgentRequest, Began, agent_pattern
+from slow import one_of
 
 from appliance.core.contexts.blocks import Prefix, prefix_of
 from appliance.core.contexts.slots import SlotContent, SlotTable
@@ -170,7 +171,7 @@ def read(seed: int, server: Slotted | Unaided) -> int:
     return total
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", one_of(range(3)))
 def test_a_coding_agent_reads_a_third_or_less(seed: int) -> None:
     """The table of all cases is for readers: run with -s."""
     asked = sum(event.request.words for event in agent_pattern(seed) if isinstance(event, Began))
