@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
-import anthropic
-import openai
 import pytest
 from program import STARTER_QUESTION, Server, http
+
+if TYPE_CHECKING:  # and in the fixtures: they take two seconds of each process that collects the tests
+    import anthropic
+    import openai
 
 QUESTION = [{"role": "user", "content": STARTER_QUESTION}]
 
 
 @pytest.fixture
 def openai_client(server: Server) -> Generator[openai.OpenAI]:
+    import openai
+
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=60) as client:
         yield client
 
 
 @pytest.fixture
 def anthropic_client(server: Server) -> Generator[anthropic.Anthropic]:
+    import anthropic
+
     with anthropic.Anthropic(base_url=server.url, api_key="unused", max_retries=0, timeout=60) as client:
         yield client
 

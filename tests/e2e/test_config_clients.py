@@ -9,16 +9,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import openai
 import pytest
 from config_files import ConfigFile, ask, running
-from openai.types.chat import ChatCompletionUserMessageParam
 from program import ANY_PORT, STARTER_QUESTION, Server, StartServer, http
 from waiting import wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")
 
-QUESTION = [ChatCompletionUserMessageParam(role="user", content=STARTER_QUESTION)]
+QUESTION = [{"role": "user", "content": STARTER_QUESTION}]
 Verb = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -44,6 +42,8 @@ def server(file: ConfigFile, start_server: StartServer) -> Server:
 
 
 def test_openai_whole_and_streamed_and_swapped(server: Server) -> None:
+    import openai  # not at the top: it takes a second of each process that collects the tests
+
     texts: set[str] = set()
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=60) as client:
         for model, there in (("two", "two"), ("gpt-4o-mini", "one"), ("two", "two")):

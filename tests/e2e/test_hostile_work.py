@@ -7,11 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-import openai
 import psutil
 import pytest
 from gguf_files import write_model
-from openai.types.chat import ChatCompletionUserMessageParam
 from program import Server, StartServer, http
 from test_agent_runs import result
 
@@ -21,7 +19,7 @@ CHAT = "/v1/chat/completions"
 MB = 1_000_000
 NESTED = '{"path": ' + "[" * 250_000 + "1, " * 160_000 + "1" + "]" * 250_000 + "}"
 """About a megabyte."""
-GO = [ChatCompletionUserMessageParam(role="user", content="Go.")]
+GO = [{"role": "user", "content": "Go."}]
 
 
 @pytest.fixture
@@ -115,6 +113,8 @@ def test_only_the_model_calls_tools(tooled: StartServer, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_megabyte_of_nested_arguments(tooled: StartServer) -> None:
+    import openai  # not at the top: it takes a second of each process that collects the tests
+
     server = tooled("all")
     began = peak(server)
     model = calls("read_file", NESTED)

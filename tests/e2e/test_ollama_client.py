@@ -8,20 +8,25 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import ollama
 import pytest
 from program import STARTER_QUESTION, Server, StartServer, http
+
+if TYPE_CHECKING:  # and where it is used: it takes a second of each process that collects the tests
+    import ollama
 
 QUESTION = [{"role": "user", "content": STARTER_QUESTION}]
 STEADY = {"temperature": 0, "seed": 1}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-OpenClient = Callable[[str], ollama.Client]
+OpenClient = Callable[[str], Any]
 
 
 @pytest.fixture
 def open_client() -> Generator[OpenClient]:
     """Clients by address, which are closed afterwards."""
+    import ollama
+
     with ExitStack() as stack:
         yield lambda url: stack.enter_context(ollama.Client(host=url, timeout=60))
 
@@ -91,6 +96,8 @@ def test_log_probabilities(client: ollama.Client) -> None:
 
 
 def test_errors_are_the_ones_that_clients_look_for(client: ollama.Client) -> None:
+    import ollama
+
     for ask, status, text in (
         (lambda: client.chat("nope", messages=QUESTION), 404, "model 'nope' not found"),
         (lambda: client.chat("starter", messages=QUESTION, think=True), 400, "does not support thinking"),
@@ -105,6 +112,8 @@ def test_errors_are_the_ones_that_clients_look_for(client: ollama.Client) -> Non
 
 
 async def _async(url: str) -> str:
+    import ollama
+
     text = ""
     async with ollama.AsyncClient(host=url, timeout=60) as client:
         async for part in await client.chat("starter", messages=QUESTION, options=STEADY, stream=True):
@@ -135,6 +144,8 @@ def test_a_model_stays_as_long_as_the_client_wishes(serve: StartServer, engine: 
 
 
 def test_derived_models_outlive_the_program(serve: StartServer, open_client: OpenClient) -> None:
+    import ollama
+
     server = serve("--no-stores")
     client = open_client(server.url)
     client.copy("starter", "mine")

@@ -6,8 +6,6 @@ import signal
 import sys
 from pathlib import Path
 
-import anthropic
-import openai
 import pytest
 from config_files import ConfigFile
 from plugin_folders import write_plugin
@@ -41,6 +39,8 @@ def hooked(serve: StartServer, file: ConfigFile, plugins: Path) -> Server:
 
 
 def test_openais_client(hooked: Server) -> None:
+    import openai  # not at the top: it takes a second of each process that collects the tests
+
     asked = f"{COMMANDS} hi"
     messages = [{"role": "user", "content": asked}]
     with openai.OpenAI(base_url=f"{hooked.url}/v1", api_key="unused", max_retries=0, timeout=60) as openai_client:
@@ -57,6 +57,8 @@ def test_openais_client(hooked: Server) -> None:
 
 
 def test_anthropics_client(hooked: Server) -> None:
+    import anthropic  # as above
+
     messages = [{"role": "user", "content": f"{COMMANDS} hi"}]
     with anthropic.Anthropic(base_url=hooked.url, api_key="unused", max_retries=0, timeout=60) as client:
         whole = client.messages.create(model="m", max_tokens=8, messages=messages)  # type: ignore[arg-type]

@@ -6,13 +6,12 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import openai
 import pytest
 import trio
 from http_harness import CHAT, Appliance, OpenServer
 from msgspec import Raw
-from openai.types.chat import ChatCompletionChunk as Chunk
 from plugin_folders import write_plugin
 
 from appliance.core.bodies.sse import Decoder
@@ -122,10 +121,12 @@ async def test_the_engine_is_given_the_tools_and_the_results_and_never_the_membe
 
 
 async def test_the_official_client_takes_it(open_server: OpenServer, files: Files):
+    import openai  # not at the top: it takes a second of each process that collects the tests
+
     body = asked(LOOKS, SAYS)
     extra = {name: body[name] for name in ("appliance", "fake")}
 
-    def ask(port: int) -> tuple[list[Chunk], str | None]:
+    def ask(port: int) -> tuple[list[Any], str | None]:
         with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0, timeout=30) as client:
             create = partial(client.chat.completions.create, model="alpha", messages=QUESTION, extra_body=extra)
             return list(create(stream=True)), create().choices[0].message.content

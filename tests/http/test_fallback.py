@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import anthropic
-import openai
 import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
@@ -368,6 +366,9 @@ async def test_all_streams_of_an_engine_are_continued_when_it_dies(open_server: 
 
 async def test_the_official_clients_see_one_answer(open_server: OpenServer, fake_model: Path):
     """Each in a thread, as they do not know Trio."""
+    import anthropic  # not at the top: these take two seconds of each process that collects the tests
+    import openai
+
     alone = [model(fake_model, "alpha")]
     ask = [{"role": "user", "content": "hi"}]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 from msgspec import Raw
-from openai.types.chat import ChatCompletionChunk
 from swap_harness import Configure
 from waiting import PATIENCE
 
@@ -34,8 +34,12 @@ async def ask(server: Appliance, **fake: object) -> Answer:
     return await server.ask("POST", CHAT, chat("alpha", stream=True, **fake))
 
 
-def chunks(answer: Answer) -> list[ChatCompletionChunk]:
+def chunks(answer: Answer) -> list[Any]:
     """Every record but the last, as the official client reads them."""
+    from openai.types.chat import (
+        ChatCompletionChunk,
+    )  # not at the top: it takes a second of each process that collects the tests
+
     *records, done = answer.events
     assert done == "data: [DONE]"
     return [ChatCompletionChunk.model_validate_json(r.removeprefix("data: ")) for r in records if r != ": ping"]

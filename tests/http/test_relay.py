@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
@@ -165,6 +164,7 @@ async def test_an_engine_that_dies_in_a_stream_leaves_a_whole_error_record(
 @pytest.mark.parametrize("kept", [False, True])
 async def test_the_official_client_hears_why_a_response_failed(open_server: OpenServer, kept: bool):
     """Its events carry on the numbers of the engine's; codex takes any other end for a lost connection."""
+    import openai  # not at the top: it takes a second of each process that collects the tests
 
     def ask(url: str) -> list[Any]:
         headers = {"X-Conversation-Id": "c"} if kept else {}
