@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -12,7 +14,8 @@ from pathlib import Path
 import pytest
 from config_files import ConfigFile
 from needs import RENDERERS, compiled
-from page_fixtures import LOOKS, ONE_LOOK, browser, hub, play, serve_fake  # noqa: F401  fixtures of the tests of the page
+from page_fixtures import browser, hub, play, serve_fake  # noqa: F401  fixtures of the tests of the page
+from page_views import drawn, possible, touched
 from program import ANY_PORT, COMMAND, Server, StartServer, fresh_environment
 
 from appliance.__main__ import start
@@ -22,17 +25,50 @@ from appliance.engines.found import EMBEDDED, ENGINE_VARIABLE
 
 EXAMPLE = "test_the_first_model_and_the_first_question"
 """The one test of the page that is not slow: a browser takes long to start."""
+SCENARIOS = Path(__file__).resolve().parents[1] / "web" / "scenarios"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if "play" in getattr(item, "fixturenames", ()) and not (item.name.startswith(EXAMPLE) and "chromium" in item.name):
+    example = item.name.startswith(EXAMPLE) and "chromium" in item.name
+    if "play" in getattr(item, "fixturenames", ()) and not (example or item.config.getoption("--landing")):
         item.add_marker(pytest.mark.slow)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "look" in metafunc.fixturenames:
-        chosen = os.environ.get("LOOK", ONE_LOOK)
-        metafunc.parametrize("look", LOOKS if metafunc.config.getoption("--all") and chosen == ONE_LOOK else [chosen])
+    if "view" in metafunc.fixturenames:
+        firefox = pytest.mark.needs("firefox")
+        views = [pytest.param(view, marks=firefox if "firefox" in view else ()) for view in possible(main_flow=True)]
+        metafunc.parametrize("view", views, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave each test of the page the views that this run has for it."""
+    everything = config.getoption("--all") or bool({"LOOK", "PAGE_BROWSER"} & os.environ.keys())
+    changed = changed_scenarios(os.environ.get("PAGE_SINCE", ""))
+    seed = config.getoption("--landing")
+
+    def not_played(item: pytest.Item) -> bool:
+        if not isinstance(item, pytest.Function) or "view" not in item.fixturenames:
+            return False
+        view, main_flow = item.callspec.params["view"], item.get_closest_marker("main_flow") is not None
+        text = inspect.getsource(item.function) + item.name
+        if everything or any(re.search(rf'["-]{name}\.', text) for name in changed):
+            return view not in possible(main_flow=main_flow)
+        return view not in drawn(item.nodeid.replace(view, ""), seed, main_flow=main_flow)
+
+    out = [item for item in items if not_played(item)]
+    config.hook.pytest_deselected(items=out)
+    gone = set(out)
+    items[:] = [item for item in items if item not in gone]
+
+
+def changed_scenarios(commit: str) -> set[str]:
+    """Return the files of scenarios that a change since that commit touches."""
+    if not commit:
+        return set()
+    command = ["git", "diff", "--name-only", commit]
+    changed = subprocess.run(command, cwd=SCENARIOS, capture_output=True, check=True, text=True).stdout.splitlines()
+    return touched(changed, {file.stem: file.read_text("utf-8") for file in SCENARIOS.glob("*.mjs")})
 
 
 @pytest.fixture(scope="session", autouse=True)

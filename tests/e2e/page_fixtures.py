@@ -1,11 +1,17 @@
-"""Fixtures of the page's tests: the browser's scenarios, a server with a scripted engine, and a hub."""
+"""Fixtures of the page's tests: the browsers that play its scenarios, a server with a scripted engine, and a hub.
+
+To start a browser takes as long as many a scenario. So each worker has one that plays them one after the other, each in
+a context of its own. Pytest sorts the tests by the view that they share, and a worker starts another browser where the
+view changes, where a scenario has failed, or where one needs a browser with other arguments.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
-import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,58 +23,83 @@ from appliance.core.fit.recommended import RECOMMENDED
 from appliance.engines.found import ENGINE_VARIABLE
 
 PLAY = Path(__file__).resolve().parents[1] / "web" / "play.mjs"
-TIME = 120
 SIZE = 24 << 20
 """Bytes of the hub's model, about."""
+PASSED = ">> passed\n"
 
 Play = Callable[..., None]
-LOOKS = ("en-light-1280", "de-dark-320")
-"""Language, theme and width in which the page is tested; `tests/web/words.mjs` reads them from LOOK."""
-ONE_LOOK = "one"
-"""One of them, always the same for a scenario, so that each run of all tests has both."""
 
-in_both = pytest.mark.parametrize("browser", ["chromium", pytest.param("firefox", marks=pytest.mark.needs("firefox"))])
-"""For a test of one of the main flows: it runs in both browsers."""
+
+class Browser:
+    """A browser that plays scenarios. One that fails ends it, and the next has a new one."""
+
+    def __init__(self, view: str, home: Path, within: Sequence[str] = ()) -> None:
+        """``view`` is a browser and a look, as in `page_views`; ``within`` is what runs it somewhere else."""
+        name, _, look = view.partition("-")
+        self._command = [*within, "node", str(PLAY)]
+        self._env = {**os.environ, "BROWSER": name, "LOOK": look, "HOME": str(home)}
+        self._process: subprocess.Popen[str] | None = None
+
+    def play(self, job: Mapping[str, object], steps: Mapping[str, Callable[[], object]]) -> str:
+        """Play one scenario and return what it said, of which the last line is PASSED."""
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._process = subprocess.Popen(
+                self._command, env=self._env,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )  # fmt: skip
+        said, output = "", self._process.stdout
+        assert output is not None
+        try:
+            self._send(json.dumps(job))
+            for line in output:
+                said += line
+                if line == PASSED:
+                    break
+                print(line, end="")
+                if step := steps.get(line.removeprefix(">> ").strip()):
+                    step()
+                    self._send("done")
+        finally:
+            if not said.endswith(PASSED):
+                self.close()
+        return said
+
+    def _send(self, line: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        """End it; a scenario that is not over fails."""
+        if self._process is not None:
+            with self._process:
+                pass
+            self._process = None
+
+
+@pytest.fixture(scope="session")
+def browser(view: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[Browser]:
+    with closing(Browser(view, tmp_path_factory.mktemp("browser"))) as running:
+        yield running
 
 
 @pytest.fixture
-def browser() -> str:
-    """What `play` drives, where the test does not say it; PAGE_BROWSER=firefox is for looking."""
-    return os.environ.get("PAGE_BROWSER", "chromium")
-
-
-@pytest.fixture
-def play(tmp_path: Path, browser: str, look: str) -> Play:
+def play(tmp_path: Path, view: str, browser: Browser) -> Play:
     """Run a scenario of `tests/web/scenarios`, named as FILE.FUNCTION.
 
-    ``steps`` are done when it asks for them by name, ``within`` runs the browser somewhere else.
+    It is given ``more``. ``steps`` are done when it asks for them by name. ``within`` runs a browser of its own.
     """
 
     def run(
-        scenario: str, server: Server, *more: str, within: Sequence[str] = (), **steps: Callable[[], object]
+        scenario: str, server: Server, *more: object, within: Sequence[str] = (), **steps: Callable[[], object]
     ) -> None:
-        command = [*within, "node", str(PLAY), *scenario.split("."), server.url, *more]
-        seen = LOOKS[zlib.crc32(scenario.encode()) % len(LOOKS)] if look == ONE_LOOK else look
-        picture = f"/tmp/page-{scenario}-{seen}-{browser}.png"
-        told_so = {"BROWSER": browser, "LOOK": seen, "HOME": str(tmp_path), "PICTURE": picture}
-        environment = {"SEED": "7", **os.environ, **told_so}
-        told: list[str] = []
-        with subprocess.Popen(
-            ["timeout", str(TIME), *command],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-        ) as process:  # fmt: skip
-            assert process.stdout is not None
-            assert process.stdin is not None
-            for line in process.stdout:
-                told.append(line)
-                print(line, end="")
-                step = steps.get(line.removeprefix(">> ").strip())
-                if step is not None:
-                    step()
-                    process.stdin.write("done\n")
-                    process.stdin.flush()
-        assert process.returncode == 0, "".join(told) + server.told()
-        assert told[-1] == ">> passed\n"
+        picture = f"/tmp/page-{scenario}-{view}.png"
+        job = {"scenario": scenario, "url": server.url, "more": more, "picture": picture}
+        with closing(Browser(view, tmp_path, within)) as own:
+            said = (own if within else browser).play(job, steps)
+        assert said.endswith(PASSED), said + server.told()
 
     return run
 

@@ -26,7 +26,7 @@ from fake_nvml_library import build as build_nvml
 from gguf_files import write_model
 from hub_process import FakeHub
 from kept_files import kept_one, opened
-from page_fixtures import SIZE, Play, in_both
+from page_fixtures import SIZE, Play
 from page_texts import ENDS, FOLDED, GROWING, HOSTILE, PREVIEWED, RIGHT_TO_LEFT, SPOKEN, TABLE
 from plugin_folders import write_plugin
 from program import ANY_PORT, Server, StartServer, answer, http
@@ -78,15 +78,14 @@ class Scenario(NamedTuple):
     name: str
     words: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
-    both: bool = False
-    """It is one of the main flows, and runs in both browsers."""
+    main_flow: bool = False
 
 
 SCENARIOS = [
     # An answer goes on through a reload, and is stopped from another device.
     Scenario("talking.resume", env=COUNTING),
     # An answer is complete although the page was closed.
-    Scenario("talking.closed", env=BRIEF, both=True),
+    Scenario("talking.closed", env=BRIEF, main_flow=True),
     # A line of a megabyte stops nothing.
     Scenario("talking.long", env={"FAKE_TOKENS": "64", "FAKE_TOKEN_SIZE": str(1 << 14)}),
     # Two models answer side by side.
@@ -94,11 +93,11 @@ SCENARIOS = [
     # A browser keeps what the server does not.
     Scenario("talking.here", ("--no-conversations",), BRIEF),
     # A random walk through the tree; SEED chooses another one.
-    Scenario("talking.walk", env={"FAKE_TOKENS": "12", "FAKE_TOKEN_DELAY": "0.03"}, both=True),
+    Scenario("talking.walk", env={"FAKE_TOKENS": "12", "FAKE_TOKEN_DELAY": "0.03"}, main_flow=True),
     # A context is not full after a summary.
     Scenario("talking.summed"),
     # German and dark are chosen under settings.
-    Scenario("screens.german", both=True),
+    Scenario("screens.german", main_flow=True),
     # From right to left, and at double size.
     Scenario("screens.layouts", env=says({"text": RIGHT_TO_LEFT})),
     # Below a path of a proxy.
@@ -117,19 +116,19 @@ SCENARIOS = [
         says(call(1, "s_echo", message="hello"), {"text": "All is said."}),
     ),
     # Models are loaded and unloaded.
-    Scenario("models.models", both=True),
+    Scenario("models.models", main_flow=True),
     # What a load would stop is said before it.
-    Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), both=True),
+    Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), main_flow=True),
     # What is under way is seen, and ended.
-    Scenario("machine.now", ("--models-max", "1", *OTHERS[:2]), ENDLESS, both=True),
+    Scenario("machine.now", ("--models-max", "1", *OTHERS[:2]), ENDLESS, main_flow=True),
     # Every decision is shown with its reason, as it is made.
-    Scenario("machine.why", ("--models-max", "1", *OTHERS[:4]), both=True),
+    Scenario("machine.why", ("--models-max", "1", *OTHERS[:4]), main_flow=True),
     # Speed over time has a curve for each model, client or build.
-    Scenario("speed.curves", ("--models-max", "1", *OTHERS[:2]), both=True),
+    Scenario("speed.curves", ("--models-max", "1", *OTHERS[:2]), main_flow=True),
     # Logs come as they are written, and the server searches them.
-    Scenario("machine.logs", OTHERS[:2], both=True),
+    Scenario("machine.logs", OTHERS[:2], main_flow=True),
     # A box makes a pool of itself, is drained, and takes requests again.
-    Scenario("boxes.boxes", ("--admin",), both=True),
+    Scenario("boxes.boxes", ("--admin",), main_flow=True),
     # The configuration is not shown unless that is switched on.
     Scenario("machine.closed"),
     # A run is cancelled after a question.
@@ -139,19 +138,19 @@ SCENARIOS = [
         "playground.load",
         ("--models-max", "1", *OTHERS[:2]),
         {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.03", "FAKE_LOAD_DELAY": "1", "FAKE_SLOW_PROMPT": "0.5"},
-        both=True,
+        main_flow=True,
     ),
     # A hit opens its conversation at its message.
-    Scenario("finding.hits", both=True),
+    Scenario("finding.hits", main_flow=True),
     # Parts of words are found where the browser keeps them.
     Scenario("finding.here", ("--no-conversations",)),
     # A thousand conversations need no mouse. The figures are in docs/page.md; ``-s`` shows them.
-    Scenario("finding.keys", both=True),
+    Scenario("finding.keys", main_flow=True),
     # Nothing lies on the composer.
     Scenario("finding.looks"),
     # The console stays empty.
-    Scenario("finding.quiet", env=COUNTING, both=True),
-    Scenario("finding.quiet", ("--no-conversations",), COUNTING, both=True),
+    Scenario("finding.quiet", env=COUNTING, main_flow=True),
+    Scenario("finding.quiet", ("--no-conversations",), COUNTING, main_flow=True),
     # An answer is asked for although news of it come first.
     Scenario("keeping.overtaken"),
     # Nothing is stored of a question that cannot be asked.
@@ -159,9 +158,9 @@ SCENARIOS = [
     # Every stored conversation opens.
     Scenario("keeping.odd"),
     # Stop ends everything that was asked.
-    Scenario("keeping.stops", OTHERS, ENDLESS, both=True),
+    Scenario("keeping.stops", OTHERS, ENDLESS, main_flow=True),
     # A fast answer is followed to its end.
-    Scenario("keeping.scrolling", env={"FAKE_TOKENS": "1500", "FAKE_TOKEN_DELAY": "0.0005"}, both=True),
+    Scenario("keeping.scrolling", env={"FAKE_TOKENS": "1500", "FAKE_TOKEN_DELAY": "0.0005"}, main_flow=True),
     # The view stays where somebody reads.
     Scenario("keeping.reading", env={"FAKE_TOKENS": "9000", "FAKE_TOKEN_DELAY": "0.005"}),
     # A full context can be summed up.
@@ -175,7 +174,7 @@ SCENARIOS = [
     # Nothing that a model writes is more than text.
     Scenario("output.hostile", env=says({"text": HOSTILE})),
     # No word of a table is broken.
-    Scenario("output.tables", env=says({"text": TABLE}), both=True),
+    Scenario("output.tables", env=says({"text": TABLE}), main_flow=True),
     # Details fold while they come, and afterwards.
     Scenario("output.folds", env=says({"text": FOLDED, "pace": 0.05})),
     # An answer says what it is at.
@@ -184,11 +183,6 @@ SCENARIOS = [
     Scenario("starting.carets", env=says(*({"text": text, "stall": True} for text in ENDS))),
     # Several conversations are saved and deleted.
     Scenario("others.several"),
-]
-RUNS = [
-    pytest.param(scenario, browser, marks=pytest.mark.needs("firefox") if browser == "firefox" else ())
-    for scenario in SCENARIOS
-    for browser in (("chromium", "firefox") if scenario.both else (os.environ.get("PAGE_BROWSER", "chromium"),))
 ]
 
 
@@ -199,7 +193,10 @@ def notes(tmp_path: Path) -> Path:
     return tmp_path / "files" / "note.txt"
 
 
-@pytest.mark.parametrize(("scenario", "browser"), RUNS, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(each, id=each.name, marks=pytest.mark.main_flow if each.main_flow else ()) for each in SCENARIOS],
+)
 def test_a_scenario(play: Play, serve_fake: StartServer, scenario: Scenario) -> None:
     play(scenario.name, serve_fake(*scenario.words, **scenario.env))
 
@@ -234,17 +231,17 @@ def killable(serve_fake: StartServer) -> Callable[..., tuple[Server, dict[str, C
     return start
 
 
-@pytest.mark.parametrize("existing", ["0", "1"])
-@pytest.mark.parametrize("after", ["0", "1"])
+@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize("after", [False, True])
 def test_a_kill_at_any_request_loses_no_question(
-    play: Play, killable: Callable[..., tuple[Server, dict[str, Callable[[], object]]]], after: str, existing: str
+    play: Play, killable: Callable[..., tuple[Server, dict[str, Callable[[], object]]]], after: bool, existing: bool
 ) -> None:
     """``after``: the server has the request, and the page does not hear of it."""
     server, steps = killable()
-    play("keeping.between", server, within=("env", f"AFTER={after}", f"EXISTING={existing}"), **steps)
+    play("keeping.between", server, after, existing, **steps)
 
 
-@in_both
+@pytest.mark.main_flow
 @pytest.mark.parametrize(
     ("scenario", "env"),
     [
@@ -275,7 +272,7 @@ def test_the_page_outlives_a_killed_engine(play: Play, serve_fake: StartServer) 
     play("talking.engine", server, kill=kill)
 
 
-@in_both
+@pytest.mark.main_flow
 def test_the_cache_its_misses_and_the_contexts_in_files(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
     async def keep() -> None:
         async with opened(tmp_path / "xdg_data_home" / "llama-appliance" / "contexts") as kept:
@@ -289,12 +286,10 @@ def test_the_cache_its_misses_and_the_contexts_in_files(play: Play, serve_fake: 
 # ---- what reaches beyond the page ------------------------------------------------------------------------------------
 
 
-def test_a_preview_of_html_reaches_nothing(
-    play: Play, serve_fake: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preview_of_html_reaches_nothing(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
     """Not even a connection, or the look for a name; the same HTML outside of the preview does all that."""
     log = tmp_path / "net.json"
-    monkeypatch.setenv("BROWSER_ARGS", f"--log-net-log={log}")
+    logged = ("env", f"BROWSER_ARGS=--log-net-log={log}")
     with (
         socket.create_server(("127.0.0.1", 0)) as elsewhere,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
@@ -311,7 +306,7 @@ def test_a_preview_of_html_reaches_nothing(
 
         text = PREVIEWED.replace("ELSEWHERE", f"http://{place}").replace("PLACE", place)
         server = serve_fake(**says({"text": text.replace("NAME", "preview.example")}))
-        play("output.preview", server, nothing=nothing, everything=everything)
+        play("output.preview", server, within=logged, nothing=nothing, everything=everything)
     found = log.read_text("utf-8", "replace")
     assert "control.example" in found
     assert "preview.example" not in found
@@ -324,7 +319,7 @@ def test_on_plain_http_without_a_network(play: Play, serve_fake: StartServer) ->
         **says({"text": "```python\ndef f(): return 1\n```"}),
     )  # fmt: skip
     inside = ("nsenter", f"--net=/proc/{server.process.pid}/ns/net")
-    play("screens.lan", server, "--insecure", within=inside)
+    play("screens.lan", server, within=inside)
 
 
 # ---- the hub, and the first minutes ----------------------------------------------------------------------------------
@@ -356,7 +351,7 @@ def test_a_profile_is_chosen(play: Play, serve: StartServer, fake_engine: Path, 
     play("models.profiles", serve("--config", config, "--no-stores", "--no-starter"))
 
 
-@in_both
+@pytest.mark.main_flow
 def test_what_a_removal_frees_is_said_before_it(
     play: Play, serve_fake: StartServer, hub: FakeHub, from_hub: dict[str, str]
 ) -> None:
@@ -389,7 +384,7 @@ def stored(server: Server) -> dict[str, int]:
     return {one["model"].removeprefix("acme/"): one["frees"] for one in models if one["source"] == "cache"}
 
 
-@in_both
+@pytest.mark.main_flow
 def test_the_first_model_and_the_first_question(
     play: Play, serve: StartServer, hub: FakeHub, from_hub: dict[str, str]
 ) -> None:
@@ -415,7 +410,7 @@ def test_a_card_that_no_engine_uses_is_offered_one(play: Play, serve: StartServe
     play("models.engines", server)
 
 
-@in_both
+@pytest.mark.main_flow
 @pytest.mark.parametrize("scenario", ["starting.dismissed", "starting.tried", "starting.real", "starting.carried"])
 def test_the_demo_is_not_taken_for_a_model(
     play: Play, serve: StartServer, hub: FakeHub, from_hub: dict[str, str], scenario: str
@@ -499,7 +494,7 @@ def test_an_answer_in_the_queue_says_its_place(play: Play, serve_fake: StartServ
     play("starting.queued", serve_fake("--models-dir", "models", "--models-max", "1", **slow))
 
 
-@in_both
+@pytest.mark.main_flow
 def test_a_word_document_is_read(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
     body = (
         '<w:p><w:pPr><w:outlineLvl w:val="0"/></w:pPr><w:r><w:t>Zebra</w:t></w:r></w:p>'
@@ -539,7 +534,7 @@ def test_a_tools_question_is_noticed_and_not_answered_by_chance(
     play(scenario, serve_fake(*tools, **says(first, {"text": "Fine."}, second)), asked=asked)
 
 
-@in_both
+@pytest.mark.main_flow
 def test_a_run_is_begun_answered_and_followed(play: Play, serve_fake: StartServer, notes: Path) -> None:
     notes.write_text("from the note", "utf-8")
     asks, reads = call(1, "ask_user", question="Which note?"), call(2, "read_file", path="note.txt")
@@ -573,7 +568,7 @@ def test_plugins_are_shown_with_their_faults_and_settings(play: Play, serve_fake
 def test_a_frame_costs_little_more_late_in_an_answer(play: Play, serve_fake: StartServer, name: str) -> None:
     """``-s`` shows the figures. On a quiet machine ``PACE=0.005 PARTS=310`` streams 200 pieces a second for 60 s."""
     turn = {"text": GROWING[name], "pace": float(os.environ.get("PACE", "0.001"))}
-    play("output.growing", serve_fake(**says(turn)), str(STEEPEST[name]))
+    play("output.growing", serve_fake(**says(turn)), STEEPEST[name])
 
 
 def test_requests_are_found_again_opened_and_repeated(
@@ -629,7 +624,7 @@ def test_a_flood_of_log_lines_does_not_hold_the_page_up(
     play("machine.flood", server)
 
 
-@in_both
+@pytest.mark.main_flow
 def test_every_kind_of_request_is_tried(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
     file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
     models: dict[str, dict[str, object]] = {

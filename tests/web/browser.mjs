@@ -9,28 +9,27 @@ const { chromium, firefox } = require("playwright-core");
 
 export const axe = require("axe-core").source;
 
-/** A browser and a page of it at `url`. `wrong` gathers errors, violations of the policy and foreign requests. */
-export async function open(url, context = {}) {
-  const browser =
-    process.env.BROWSER === "firefox"
-      ? await firefox.launch({
-          channel: "moz-firefox",
-          executablePath: process.env.FIREFOX ?? "/usr/bin/firefox-esr",
-          firefoxUserPrefs: { "layout.css.prefers-color-scheme.content-override": look.colorScheme === "dark" ? 0 : 1 }, // its driver sets none
-        })
-      : await chromium.launch({
-          executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-          args: [
-            "--no-sandbox",
-            "--disable-dev-shm-usage",
-            "--disable-gpu",
-            ...(process.env.BROWSER_ARGS?.split(" ") ?? []),
-          ],
-        });
-  return { browser, ...(await another(browser, url, context)) };
-}
+export const launch = () =>
+  process.env.BROWSER === "firefox"
+    ? firefox.launch({
+        channel: "moz-firefox",
+        executablePath: process.env.FIREFOX ?? "/usr/bin/firefox-esr",
+        firefoxUserPrefs: { "layout.css.prefers-color-scheme.content-override": look.colorScheme === "dark" ? 0 : 1 }, // its driver sets none
+      })
+    : chromium.launch({
+        executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+        args: [
+          "--no-sandbox",
+          "--disable-dev-shm-usage",
+          "--disable-gpu",
+          ...(process.env.BROWSER_ARGS?.split(" ") ?? []),
+        ],
+      });
 
-/** Another device: a context of its own. `wrong` also has what the console says, but for what a scenario allows by name. */
+/**
+ * Another device: a context of its own. `wrong` gathers errors, violations of the policy, foreign requests, and what the
+ * console says, but for what a scenario allows by name.
+ */
 export async function another(browser, url, options = {}) {
   const context = await browser.newContext({ ...look, ...options });
   const page = await context.newPage();

@@ -1,7 +1,7 @@
 // What the test of llama.cpp's own page does with it in the browser (tests/e2e/test_llama_page.py). The page is as its
 // source package builds it: nothing here may depend on how it looks, only on its words and roles.
 import assert from "node:assert/strict";
-import { open } from "./browser.mjs";
+import { another, launch } from "./browser.mjs";
 
 const answers = (page) => page.getByRole("group", { name: "Assistant message with actions" });
 const busy = (page) => page.getByRole("button", { name: "Stop", exact: true });
@@ -126,7 +126,8 @@ export const scenarios = {
 };
 
 const [name, url] = process.argv.slice(2);
-const { browser, page, wrong } = await open(url);
+const browser = await launch();
+const { page, wrong } = await another(browser, url);
 const asked = [];
 page.on("request", (request) => {
   const path = new URL(request.url()).pathname;

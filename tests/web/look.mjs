@@ -2,7 +2,7 @@
 // page-dark.webp: node tests/web/look.mjs URL FOLDER. The server needs no model; its conversations get an example.
 import { mkdirSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { open } from "./browser.mjs";
+import { launch } from "./browser.mjs";
 
 const [url, folder] = process.argv.slice(2);
 mkdirSync(folder, { recursive: true });
@@ -75,7 +75,7 @@ const EXAMPLES = [
   ]),
 ].join("\n");
 
-const { browser } = await open(url);
+const browser = await launch();
 try {
   const { imported, skipped } = await (
     await fetch(`${url}/api/conversations/import`, { method: "POST", body: EXAMPLES })

@@ -1,29 +1,42 @@
-// Plays one scenario in the browser: `node play.mjs MODULE NAME URL`, where MODULE is a file of scenarios/ and NAME one of
-// its functions. Each is given the page and ways to talk to the test that started it: `told(word)` says how far it is and
-// waits until the test has done its part.
+// Plays scenarios in one browser: each line of its input is one, `{"scenario": "FILE.FUNCTION", "url", "more", "picture"}`,
+// a function of a file in scenarios/. Each has a context of its own, so storage, cache, console and downloads are apart.
+// It is given the page, the words of `more`, and ways to talk to the test that asked for it: `told(word)` says how far it
+// is and waits for a line, when the test has done its part. A scenario that fails ends this process, and the browser.
 import assert from "node:assert/strict";
-import { open } from "./browser.mjs";
+import { createInterface } from "node:readline";
+import { another, launch } from "./browser.mjs";
 
-const [module, name, url] = process.argv.slice(2);
-const { [name]: scenario } = await import(`./scenarios/${module}.mjs`);
-const insecure = process.argv.includes("--insecure");
-const { browser, page, wrong, allow } = await open(url);
+const TIME = 120_000; // of one scenario; it only bounds a failure
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const told = async (word) => {
   console.log(`>> ${word}`);
-  await new Promise((resolve) => process.stdin.once("data", resolve));
+  const { done } = await lines.next();
+  assert.ok(!done, "the test has ended");
 };
-try {
+
+async function play(browser, { scenario, url, more, picture }) {
+  const [file, name] = scenario.split(".");
+  const { [name]: run } = await import(`./scenarios/${file}.mjs`);
+  const { page, wrong, allow } = await another(browser, url);
   page.setDefaultTimeout(20_000);
-  await page.goto(url);
-  if (insecure) assert.equal(await page.evaluate(() => isSecureContext), false);
-  await scenario({ page, browser, url, told, wrong, allow, seed: Number(process.env.SEED ?? 1) });
-  assert.deepEqual(wrong, []);
-  console.log(">> passed");
-} catch (error) {
-  console.log(error);
-  await page.screenshot({ path: process.env.PICTURE ?? "failed.png" }).catch(() => undefined);
-  process.exitCode = 1;
-} finally {
-  await browser.close();
-  process.stdin.destroy();
+  try {
+    await page.goto(url);
+    await run({ page, browser, url, told, wrong, allow, more, seed: Number(process.env.SEED ?? 7) });
+    assert.deepEqual(wrong, []);
+  } catch (error) {
+    await page.screenshot({ path: picture }).catch(() => undefined);
+    throw error;
+  }
+  for (const context of browser.contexts()) await context.close();
 }
+
+const late = () => process.exit(console.log(`not over after ${TIME / 1000} s`) ?? 1);
+const browser = await launch();
+browser.on("disconnected", () => process.exit());
+for await (const line of lines) {
+  const timer = setTimeout(late, TIME);
+  await play(browser, JSON.parse(line));
+  clearTimeout(timer);
+  console.log(">> passed");
+}
+await browser.close();

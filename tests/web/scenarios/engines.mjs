@@ -6,8 +6,7 @@ import { like, t } from "../words.mjs";
 const seat = (page, id) => page.getByRole("article", { name: id, exact: true });
 
 /** Each engine says how it fared and why; without --admin a choice is a command to copy. The bundle is read, then saved. */
-export async function engines({ page, url }) {
-  const [good, bad] = process.argv.slice(5);
+export async function engines({ page, url, more: [good, bad] }) {
   await page.goto(`${url}/#/machine/engines`);
   await page.getByRole("button", { name: t("Look again") }).click();
   await seat(page, bad).waitFor();
@@ -39,8 +38,7 @@ export async function engines({ page, url }) {
 }
 
 /** With --admin: back from an update, then the newer one again by name, then as the program likes. */
-export async function chosen({ page, url }) {
-  const [before, after] = process.argv.slice(5);
+export async function chosen({ page, url, more: [before, after] }) {
   await page.goto(`${url}/#/machine/engines`);
   const used = page.getByRole("region", { name: t("In use"), exact: true });
   await used.getByText(after).waitFor();

@@ -43,9 +43,8 @@ const places = (page, words) =>
 const total = (found) => found.field + found.queued + found.asked;
 
 /** The server is killed before or after each request of a question: the words are in one place, and then answered once. */
-export async function between({ page, url, told, allow }) {
+export async function between({ page, url, told, allow, more: [after, existing] }) {
   allow(/net::ERR_/, / 404 .*\?since=0$/); // the server is killed, and may know nothing of the conversation yet
-  const after = process.env.AFTER === "1";
   let left = -1;
   let killed;
   await page.route(/\/(api\/conversations\/|v1\/chat)/, async (route) => {
@@ -56,49 +55,45 @@ export async function between({ page, url, told, allow }) {
     await killed;
     return after ? route.abort("connectionreset") : route.continue();
   });
-  for (const existing of [process.env.EXISTING === "1"]) {
-    for (let number = 0; number < (existing ? 4 : 5); number++) {
-      if (!existing || !number) {
-        await page
-          .goto(`${url}/#/chat`)
-          .then(() => page.getByRole("heading", { name: t("What can I do for you?") }).waitFor());
-      }
-      if (existing && !number) await say(page, "Before").then(() => answered(page));
-      const words = `Question ${existing} ${number}`;
-      killed = undefined;
-      await field(page).fill(words);
-      left = number;
-      await page.keyboard.press("Enter");
-      await page.waitForFunction(
-        () => document.querySelector("form textarea").value === "" || document.querySelector("p[role=alert]"),
-      );
-      for (let tries = 0; !killed && tries < 20; tries++) await page.waitForTimeout(100);
-      left = -1;
-      if (!killed) continue; // it has fewer requests
-      await killed;
-      assert.equal(
-        total(await places(page, words)),
-        1,
-        `killed at ${number}: ${JSON.stringify(await places(page, words))}`,
-      );
-      await told("start");
-      await connected(page);
-      await page.getByText(words).first().waitFor();
-      await page.waitForFunction(
-        (stop) => !document.querySelector("p[role=alert]") && !document.querySelector(`[aria-label="${stop}"]`),
-        t("Stop"),
-      );
-      const found = await places(page, words);
-      assert.deepEqual(found, { field: 0, queued: 0, asked: 1 }, `after ${number}`);
-      const again = page.getByRole("button", { name: new RegExp(`^(${t("Again")}|${t("Ask now")})$`) });
-      await again.click({ timeout: 500 }).catch(() => undefined); // where nobody waited any more
-      await page.waitForFunction(
-        () => document.querySelector("article:last-of-type .prose-chat")?.innerText.length > 20,
-      );
-      await stop(page).waitFor({ state: "detached" });
-      const all = await stored(page);
-      assert.equal(all.filter((each) => each.content === words).length, 1, `stored after ${number}`);
+  for (let number = 0; number < (existing ? 4 : 5); number++) {
+    if (!existing || !number) {
+      await page
+        .goto(`${url}/#/chat`)
+        .then(() => page.getByRole("heading", { name: t("What can I do for you?") }).waitFor());
     }
+    if (existing && !number) await say(page, "Before").then(() => answered(page));
+    const words = `Question ${existing} ${number}`;
+    killed = undefined;
+    await field(page).fill(words);
+    left = number;
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(
+      () => document.querySelector("form textarea").value === "" || document.querySelector("p[role=alert]"),
+    );
+    for (let tries = 0; !killed && tries < 20; tries++) await page.waitForTimeout(100);
+    left = -1;
+    if (!killed) continue; // it has fewer requests
+    await killed;
+    assert.equal(
+      total(await places(page, words)),
+      1,
+      `killed at ${number}: ${JSON.stringify(await places(page, words))}`,
+    );
+    await told("start");
+    await connected(page);
+    await page.getByText(words).first().waitFor();
+    await page.waitForFunction(
+      (stop) => !document.querySelector("p[role=alert]") && !document.querySelector(`[aria-label="${stop}"]`),
+      t("Stop"),
+    );
+    const found = await places(page, words);
+    assert.deepEqual(found, { field: 0, queued: 0, asked: 1 }, `after ${number}`);
+    const again = page.getByRole("button", { name: new RegExp(`^(${t("Again")}|${t("Ask now")})$`) });
+    await again.click({ timeout: 500 }).catch(() => undefined); // where nobody waited any more
+    await page.waitForFunction(() => document.querySelector("article:last-of-type .prose-chat")?.innerText.length > 20);
+    await stop(page).waitFor({ state: "detached" });
+    const all = await stored(page);
+    assert.equal(all.filter((each) => each.content === words).length, 1, `stored after ${number}`);
   }
 }
 

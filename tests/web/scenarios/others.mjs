@@ -3,10 +3,8 @@ import assert from "node:assert/strict";
 import { accessible, another, answered, api, conversations, lastText, say, stored } from "../browser.mjs";
 import { t } from "../words.mjs";
 
-const [file] = process.argv.slice(5);
-
 /** A Word document goes into the question as its text; another ZIP under its name is refused in words. */
-export async function documents({ page, allow }) {
+export async function documents({ page, allow, more: [file] }) {
   allow(/ 400 .*\/text$/);
   const chooser = page.getByLabel(t("Attach files")).first();
   await chooser.setInputFiles({

@@ -138,7 +138,7 @@ export async function folds({ page }) {
 }
 
 /** The processor's time for each frame, in the first third of an answer and in the last; the parts of a list look like one. */
-export async function growing({ page }) {
+export async function growing({ page, more: [steepest] }) {
   const devtools = await page.context().newCDPSession(page);
   await devtools.send("Performance.enable", { timeDomain: "threadTicks" });
   await page.evaluate(() => {
@@ -181,7 +181,7 @@ export async function growing({ page }) {
   console.log(
     `${size} characters: ${begin.toFixed(1)} ms a frame at first, ${end.toFixed(1)} at last; tasks over 50 ms: ${tasks.join(", ") || "none"}`,
   );
-  assert.ok(end < Number(process.argv[5]) * begin, `${begin} and ${end} ms`);
+  assert.ok(end < steepest * begin, `${begin} and ${end} ms`);
   const distances = await page.evaluate(() => {
     const sheet = new CSSStyleSheet();
     sheet.replaceSync(".prose-chat > * { content-visibility: visible !important }");

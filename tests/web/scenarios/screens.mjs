@@ -141,6 +141,7 @@ export async function prefix({ browser, url }) {
 
 /** Plain http on an address that is not this machine's own, in a network with nothing else in it. */
 export async function lan({ page, allow }) {
+  assert.equal(await page.evaluate(() => isSecureContext), false);
   allow(/ 401 /, /Cross-Origin-Opener-Policy/);
   await page.getByLabel(t("API key")).fill("secret");
   await page.getByRole("button", { name: t("Continue") }).click();
