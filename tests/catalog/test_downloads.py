@@ -37,11 +37,13 @@ from appliance.catalog.download_status import (
     UnderWay,
     disk_failed,
     events_between,
+    is_for,
 )
 from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
 from appliance.catalog.hub import HubAccess, hub_access
 from appliance.catalog.removal import plan_removal
 from appliance.catalog.sources import ModelFolders
+from appliance.core.models.download import Location, RegistryImage, Remote, WantedModel, parse_reference
 from appliance.errors import ApplianceError, BadRequest, Forbidden, NotFound, UsageError
 from appliance.store import partial_file
 from appliance.store.partial_file import claim, journaled
@@ -773,3 +775,22 @@ async def test_the_models_folder_loses_the_model_and_other_programs_nothing(
         with pytest.raises(Forbidden, match="cannot be removed"):
             await downloads.delete(elsewhere.require("theirs"))
     assert store.exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "repo", "wanted", "same"),
+    [
+        ("o/r:Q4_K_M", "o/r", WantedModel(reference=parse_reference("o/r")), True),
+        ("o/r:Q4_K_M", "o/r", WantedModel(reference=parse_reference("o/r:Q4_K_M")), True),
+        ("o/r:Q4_K_M", "o/r", WantedModel(reference=parse_reference("o/r:Q8_0")), False),
+        ("o/r:Q4_K_M", "o/r", WantedModel(reference=parse_reference("o/other")), False),
+        ("o/r/a.gguf", "o/r", WantedModel(reference=parse_reference("o/r"), file="a.gguf"), True),
+        ("o/r/a.gguf", "o/r", WantedModel(reference=parse_reference("o/r"), file="b.gguf"), False),
+        ("ai/smol:1", "ai/smol", RegistryImage(repo="ai/smol", tag="1"), True),
+        ("ai/smol:1", "ai/smol", RegistryImage(repo="ai/smol", tag="2"), False),
+        ("m.gguf", "https://h/m.gguf", Location(url="https://h/m.gguf"), True),
+        ("m.gguf", "https://h/m.gguf", Location(url="https://other/m.gguf"), False),
+    ],
+)
+def test_a_download_is_for_what_it_brings(model: str, repo: str, wanted: Remote, same: bool) -> None:
+    assert is_for(DownloadStatus(model=model, repo=repo, state="downloading", files={}), wanted) is same

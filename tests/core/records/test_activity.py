@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.core.records.activity import (
@@ -182,6 +182,7 @@ def direct(values: list[float]) -> dict[str, object] | None:
     return told
 
 
+@example([number * 1.1 for number in range(100)])
 @given(st.lists(st.floats(0.001, 1e5), max_size=200) | st.lists(st.sampled_from([1.0, 2.0, 50.0]), max_size=40))
 def test_a_histogram_is_what_its_definition_says(values: list[float]):
     found = histogram(InMemory(values))
