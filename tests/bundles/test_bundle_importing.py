@@ -17,6 +17,7 @@ from appliance.catalog.sources import ModelFolders
 from appliance.core.bundles.manifest import FORMAT, BundleItem, BundleManifest
 from appliance.core.bundles.plan import UNSIGNED
 from appliance.engines.shelf import Shelf
+from appliance.errors import UsageError
 from appliance.programs.start import linked
 
 EMPTY = ModelFolders(models_dir=None, cache=None, starter=None)
@@ -60,6 +61,22 @@ def homes_in(folder: Path, packaged: Path | None = None) -> Homes:
         programs=folder / "programs",
         packaged=packaged,
     )
+
+
+def test_the_newest_build_that_is_meant_goes_into_a_bundle_and_the_others_are_named(tmp_path: Path) -> None:
+    make_build(tmp_path, build="b99")
+    make_build(tmp_path, build="b100")
+    builds, reader = contents.builds_in([tmp_path], HERE), contents.SumReader()
+    for word, build in (("cpu", "b100"), ("cpu/b99", "b99")):
+        assert contents.engine(builds, word, HERE, reader).name == f"{HERE}-cpu/{build}"
+    for word, there, told in (
+        ("vulkan", builds, rf"here, but {HERE}-cpu/b99, {HERE}-cpu/b100;|here, but {HERE}-cpu/b100, {HERE}-cpu/b99;"),
+        ("cpu/b98", builds, "here, but "),
+        ("cpu", [], "here, but none;"),
+        ("windows-x64-cpu", builds, f"the bundle is for {HERE}"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            contents.engine(there, word, HERE, reader)
 
 
 def test_what_a_package_manager_keeps_is_here_as_long_as_it_is_whole(tmp_path: Path) -> None:
