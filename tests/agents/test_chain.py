@@ -130,7 +130,7 @@ async def test_each_use_of_a_plugin_has_a_state_of_its_own_for_all_its_hooks(tmp
 async def test_the_time_of_a_stream_hook_is_its_own_and_not_the_models(tmp_path: Path):
     write_plugin(tmp_path, "quick", TRACE, {"timeout": 0.3})
     async with chain_of(tmp_path, "quick", "quick") as chain:
-        events = await collected(await chain.respond(Slowly(streamed("h", "i"), 0.5), stream=True))
+        events = await collected(await chain.respond(Slowly(streamed("h", "i"), 0.35), stream=True))
         assert text_of(events) == "hi"
 
 

@@ -98,10 +98,10 @@ async def test_silence_in_the_middle_restarts_the_engine_and_keeps_what_was_said
 async def test_a_record_that_comes_byte_by_byte_is_no_silence(open_server: OpenServer):
     async with open_server() as server:
         raw = 'data: {"choices":[{"delta":{"content":"slowly"}}]}\n\n'
-        script = [{"raw": raw, "dribble": 0.06}]
-        found = await run(server, asked(script=script, timeouts={"stall": 2}))
+        script = [{"raw": raw, "dribble": 0.03}]
+        found = await run(server, asked(script=script, timeouts={"stall": 1}))
         assert (found["state"], found["output"]) == ("completed", "slowly")
-        assert found["timings"]["seconds"] > 2
+        assert found["timings"]["seconds"] > 1
 
 
 async def test_loading_and_queueing_count_on_no_clock(open_server: OpenServer):

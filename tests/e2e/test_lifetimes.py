@@ -72,11 +72,22 @@ def test_a_killed_program_leaves_no_process(loaded: StartServer, engine: str) ->
         wait_gone(children)
 
 
-def test_an_idle_model_process_lives_on(loaded: StartServer, every_engine: list[str]) -> None:
+IDLE = """
+from trio._core import _thread_cache
+
+assert _thread_cache.IDLE_TIMEOUT > 1
+_thread_cache.IDLE_TIMEOUT = 0.3
+"""
+"""Runs in the program before its own code: an idle worker thread ends soon, and not after Trio's ten seconds."""
+
+
+def test_an_idle_model_process_lives_on(loaded: StartServer, tmp_path: Path, every_engine: list[str]) -> None:
     """Longer than idle worker threads live, whose end must not be taken for the program's."""
-    servers = [loaded(engine) for engine in every_engine]
+    (tmp_path / "sitecustomize.py").write_text(IDLE)
+    servers = [loaded(engine, PYTHONPATH=str(tmp_path)) for engine in every_engine]
     before = [{child.pid for child in server.children()} for server in servers]
-    time.sleep(16)
+    for server in servers:
+        wait(lambda server=server: psutil.Process(server.process.pid).num_threads() == 1)
     for server, pids in zip(servers, before, strict=True):
         assert {child.pid for child in server.children()} == pids
         assert http(server, "POST", "/v1/chat/completions", CHAT).status == 200
