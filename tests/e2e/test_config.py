@@ -8,7 +8,9 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from config_files import ConfigFile, ask, running
@@ -75,7 +77,9 @@ def test_a_second_copy_says_what_is_taken(serve: StartServer, file: ConfigFile, 
     assert list(running(first)) == ["m"]
 
 
-def test_a_configuration_that_cannot_be_used_is_told_whole(tmp_path: Path) -> None:
+def test_a_configuration_that_cannot_be_used_is_told_whole(
+    verb: Callable[..., CompletedProcess[str]], tmp_path: Path
+) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("startPort: x\nmodels:\n  m:\n    ttl: -5\n    cmd: serve ${PORT} ${nothing}\nlogToStdout: loud\n")
     for argv, *told in (
@@ -86,7 +90,7 @@ def test_a_configuration_that_cannot_be_used_is_told_whole(tmp_path: Path) -> No
         (("--config-dir", bad), "is not a folder"),
         (("--watch-config",), "--watch-config needs something to watch"),
     ):
-        done = run_command("serve", *ANY_PORT, *map(str, argv), cwd=tmp_path)
+        done = verb("serve", *ANY_PORT, *map(str, argv))
         assert (done.returncode, done.stdout) == (2, "")
         assert all(each in done.stderr for each in told), done.stderr
 

@@ -6,14 +6,16 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from gguf_files import write_model
-from program import Server, StartServer, answer, engine_argv, http, run_command
+from program import Server, StartServer, answer, engine_argv, http
 
+from appliance.catalog import downloads
 from appliance.engines.found import ENGINE_VARIABLE
 
 TOKEN = "for-anybody"
@@ -187,9 +189,10 @@ REFUSALS: Sequence[tuple[tuple[str, ...], dict[str, object], str]] = [
 
 @pytest.mark.parametrize(("words", "shelf_has", "message"), REFUSALS)
 def test_what_cannot_be_fetched_is_told(
+    verb: Callable[..., CompletedProcess[str]],
     environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
     shelf: Shelf,
-    tmp_path: Path,
     words: tuple[str, ...],
     shelf_has: dict[str, object],
     message: str,
@@ -197,7 +200,10 @@ def test_what_cannot_be_fetched_is_told(
     """And secrets of an address are not, nor does a registry that gives out nonsense get any."""
     vars(shelf).update(shelf_has)
     given = [word.replace("PLACE", shelf.place) for word in words]
-    done = run_command("llama-server", *given, cwd=tmp_path, env=environment, timeout=150)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(downloads, "LISTING_ATTEMPTS", 2)
+    done = verb("llama-server", *given)
     assert done.returncode == 1
     assert message.replace("PLACE", shelf.place) in done.stderr
     assert "Traceback" not in done.stderr

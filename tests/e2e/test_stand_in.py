@@ -265,9 +265,11 @@ def test_without_a_log_nothing_is_printed(
     assert server.told() == ""
 
 
-def test_unknown_flags_are_refused_as_the_real_program_refuses_them(built_engine: str, tmp_path: Path) -> None:
+def test_unknown_flags_are_refused_as_the_real_program_refuses_them(
+    verb: Callable[..., subprocess.CompletedProcess[str]], built_engine: str
+) -> None:
     for words in (["--foo"], ["-m", "x", "--bar", "1"], ["stray"]):
-        ours = run_command("llama-server", *words, cwd=tmp_path)
+        ours = verb("llama-server", *words)
         real = subprocess.run([built_engine, *words], capture_output=True, text=True, timeout=30)
         assert ours.returncode == real.returncode == 1
         assert ours.stderr.splitlines()[0] == real.stderr.splitlines()[0]
