@@ -31,17 +31,12 @@ class EnginePrompt(NamedTuple):
 
 
 class EngineModel:
-    """The choice of llama-server b11434: which slot a request gets, and what of its prompt is there.
+    """The choice of llama-server b11434 without a cache: which slot a request gets, and what of its prompt is there."""
 
-    ``cache`` is ``--cache-ram`` in tokens. ``clear`` is ``--cache-idle-slots``, which needs that cache.
-    """
-
-    def __init__(self, slots: int, cache: int, *, clear: bool) -> None:
+    def __init__(self, slots: int) -> None:
         self.slots = [EnginePrompt() for _ in range(slots)]
         self.used = [0] * slots
         self.busy = [False] * slots
-        self.limit, self.clear = cache, clear and cache > 0
-        self.saved: list[EnginePrompt] = []
         self.tasks = 0
 
     def begin(self, asked: EnginePrompt, id_slot: int | None) -> tuple[int, int]:
@@ -49,20 +44,8 @@ class EngineModel:
         self.tasks += 1
         idle = [at for at, busy in enumerate(self.busy) if not busy] if id_slot is None else [id_slot]
         best = max(idle, key=lambda at: self.slots[at].shared(asked))
-        shared = self.slots[best].shared(asked)
-        if shared > 0.1 * asked.tokens:
-            swaps = shared < 0.5 * self.slots[best].tokens
-        else:
+        if self.slots[best].shared(asked) <= 0.1 * asked.tokens:
             best = min(idle, key=lambda at: self.used[at])
-            swaps = id_slot is None
-        if swaps and self.limit:
-            self.save(best)
-            self.load(best, asked)
-        if self.clear:
-            for at, busy in enumerate(self.busy):
-                if not busy and at != best:
-                    self.save(at)
-                    self.slots[at] = EnginePrompt()
         self.busy[best] = True
         read = asked.tokens - min(self.slots[best].shared(asked), asked.tokens - 1)
         self.slots[best] = asked
@@ -72,27 +55,6 @@ class EngineModel:
         self.busy[at] = False
         self.used[at] = self.tasks
         self.slots[at] = EnginePrompt((*self.slots[at].messages, answer))
-
-    def save(self, at: int) -> None:
-        held = self.slots[at]
-        if not held.tokens or any(saved.shared(held) == held.tokens for saved in self.saved):
-            return
-        self.saved = [saved for saved in self.saved if saved.shared(held) < saved.tokens] + [held]
-        while len(self.saved) > 1 and sum(saved.tokens for saved in self.saved) > self.limit:
-            del self.saved[0]
-
-    def load(self, at: int, asked: EnginePrompt) -> None:
-        """Take the saved prompt that serves better than the slot's own, in both shares."""
-        own = self.slots[at]
-        keep, alike = own.shared(asked) / max(1, own.tokens), own.shared(asked) / asked.tokens
-        best = None
-        for saved in self.saved:
-            shared = saved.shared(asked)
-            if shared >= 0.25 * saved.tokens and shared / saved.tokens > keep and shared / asked.tokens > alike:
-                best, keep, alike = saved, shared / saved.tokens, shared / asked.tokens
-        if best is not None:
-            self.saved.remove(best)
-            self.slots[at] = best
 
 
 class KeptFiles:
@@ -116,7 +78,7 @@ class Slotted:
     """Engine, table and files together, in the order in which a server would ask them."""
 
     def __init__(self, kept: int) -> None:
-        self.engine, self.table, self.files = EngineModel(2, 0, clear=False), SlotTable(2), KeptFiles(kept)
+        self.engine, self.table, self.files = EngineModel(2), SlotTable(2), KeptFiles(kept)
         self.places = dict[int, tuple[int, AgentMessage]]()
 
     def begin(self, number: int, request: AgentRequest, now: float) -> int:
@@ -147,8 +109,8 @@ class Slotted:
 class Unaided:
     """The engine as it is."""
 
-    def __init__(self, cache: int, *, clear: bool = False) -> None:
-        self.engine = EngineModel(2, cache, clear=clear)
+    def __init__(self) -> None:
+        self.engine = EngineModel(2)
         self.places = dict[int, tuple[int, AgentMessage]]()
 
     def begin(self, number: int, request: AgentRequest, now: float) -> int:
@@ -173,15 +135,6 @@ def read(seed: int, server: Slotted | Unaided) -> int:
 
 @pytest.mark.parametrize("seed", one_of(range(3)))
 def test_a_coding_agent_reads_a_third_or_less(seed: int) -> None:
-    """The table of all cases is for readers: run with -s."""
-    asked = sum(event.request.words for event in agent_pattern(seed) if isinstance(event, Began))
-    print(f"\nseed {seed}: tokens read of {asked:,} in 200 prompts, by the tokens that fit in the cache or the files")
-    print(f"{'':>12}{'engine':>12}{'idle cleared':>14}{'table, files':>14}")
-    figures = dict[int, tuple[int, int, int]]()
-    for memory in (0, 32_000, 128_000):
-        alone = read(seed, Unaided(memory)), read(seed, Unaided(memory, clear=True))
-        figures[memory] = *alone, read(seed, Slotted(memory))
-        print(f"{memory:12,}{alone[0]:12,}{alone[1]:14,}{figures[memory][2]:14,}")
-    # without files, two helpers at once still take the main session's slot
-    assert figures[0][0] > 1.1 * figures[0][2]
-    assert figures[0][0] > 3 * figures[128_000][2]
+    alone = read(seed, Unaided())
+    assert alone > 1.1 * read(seed, Slotted(0)), "without files, two helpers at once still take the main session's slot"
+    assert alone > 3 * read(seed, Slotted(128_000))

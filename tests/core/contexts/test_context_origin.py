@@ -222,12 +222,6 @@ def test_a_newer_release_takes_the_place_of_an_older_one(old: str, new: str, sta
     assert (outdated(before, now) == "") == stays
 
 
-def test_a_context_of_the_same_seat_fits_one_plan() -> None:
-    before, now = (Facts(CUDA, 0, 0, "f16", size).origin for size in (4096, 8192))
-    assert outdated(before, now) != ""
-    assert outdated(before, before) == ""
-
-
 def test_a_context_of_an_earlier_program_is_of_use_to_a_process_with_its_key() -> None:
     """It does not name its seat."""
     assert outdated(Origin(key=key()), origin()) == ""

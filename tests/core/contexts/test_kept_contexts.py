@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from appliance.core.contexts.kept import (
     MAX_AGE,
     PIECE,
+    VERSION,
     KeptContext,
     Limits,
     Room,
@@ -54,6 +55,18 @@ def contexts(draw: st.DrawFn, size: st.SearchStrategy[int] = sizes) -> KeptConte
         used=draw(times),
         saved_tokens=draw(sizes),
     )
+
+
+GOOD = KeptContext(
+    name="a" * 32, key="", model="m", chain=(b"a",), ends=(1,), prompt=1, tokens=1, size=9, token_seconds=0, pieces=(7,)
+)
+
+
+def read_with(change: dict[str, object], **outside: object) -> KeptContext | None:
+    """The good manifest with a change; a field that becomes None is not there."""
+    plain = msgspec.json.decode(manifest_of(GOOD))
+    parts = {name: value for name, value in (plain["context"] | change).items() if value is not None}
+    return read_manifest(msgspec.json.encode({**plain, "context": parts, **outside}))
 
 
 some = st.lists(contexts(st.integers(0, 100)), max_size=8, unique_by=lambda each: each.name)
@@ -99,39 +112,14 @@ def test_anything_else_is_refused(data: bytes) -> None:
     ids=str,
 )
 def test_a_manifest_whose_parts_disagree_is_refused(change: dict[str, object]) -> None:
-    good = KeptContext(
-        name="a" * 32,
-        key="",
-        model="m",
-        chain=(b"a",),
-        ends=(1,),
-        prompt=1,
-        tokens=1,
-        size=9,
-        token_seconds=0,
-        pieces=(7,),
-    )
-    plain = msgspec.json.decode(manifest_of(good))
-    assert read_manifest(msgspec.json.encode(plain)) == good
-    plain["context"].update(change)
-    assert read_manifest(msgspec.json.encode(plain)) is None
+    assert read_with({}) == GOOD
+    assert read_with(change) is None
 
 
-def test_a_manifest_without_its_seat_is_read() -> None:
-    """Earlier programs have not written it."""
-    good = KeptContext(
-        name="a" * 32, key="k", model="m", chain=(), ends=(), prompt=1, tokens=1, size=0, token_seconds=0
-    )
-    plain = msgspec.json.decode(manifest_of(good))
-    for field in ("shape", "build", "engine", "seat"):
-        del plain["context"][field]
-    assert read_manifest(msgspec.json.encode(plain)) == good
-
-
-def test_a_manifest_of_another_version_is_refused() -> None:
-    good = KeptContext(name="a" * 32, key="", model="m", chain=(), ends=(), prompt=1, tokens=1, size=0, token_seconds=0)
-    plain = msgspec.json.decode(manifest_of(good))
-    assert read_manifest(msgspec.json.encode({**plain, "version": plain["version"] + 1})) is None
+def test_a_manifest_without_its_seat_is_read_and_one_of_another_version_is_not() -> None:
+    """Earlier programs have not written the seat."""
+    assert read_with(dict.fromkeys(("shape", "build", "engine", "seat"))) == GOOD
+    assert read_with({}, version=VERSION + 1) is None
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------

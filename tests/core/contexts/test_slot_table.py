@@ -55,23 +55,6 @@ def ask(
     return placement.slot, placement.held
 
 
-@pytest.mark.parametrize("session", ["main", ""])
-def test_helpers_leave_the_main_session_its_slot(session: str) -> None:
-    table = SlotTable(2)
-    assert ask(table, 1, session, MAIN, 0) == (0, 0)
-    for number in range(2, 20):
-        found = ask(table, number, f"{session}{number}" if session else "", helper(number), number)
-        assert found == (1, 0 if number == 2 else 800)
-    assert ask(table, 20, session, LONGER, 30) == (0, 12_100)
-
-
-def test_a_conversation_returns_to_its_own_slot_even_if_it_was_cut() -> None:
-    table = SlotTable(2)
-    ask(table, 1, "main", MAIN, 0)
-    ask(table, 2, "other", helper(2), 1)
-    assert ask(table, 3, "main", prompt(("a summary",)), 2) == (0, 0)
-
-
 def test_a_conversation_in_two_slots_returns_to_the_longer_one() -> None:
     table = SlotTable(2)
     table.place(1, "main", helper(1), 0)
@@ -80,12 +63,6 @@ def test_a_conversation_in_two_slots_returns_to_the_longer_one() -> None:
         table.learn(ticket, tokens, 0, 0)
         table.release(ticket, 2 - ticket)
     assert ask(table, 3, "main", LONGER, 2) == (1, 12_000)
-
-
-def test_a_prompt_sent_again_finds_its_tokens_but_not_the_answer() -> None:
-    table = SlotTable(1)
-    ask(table, 1, "", MAIN, 0)
-    assert ask(table, 2, "", MAIN, 1) == (0, 12_000)
 
 
 def test_a_kept_context_goes_before_a_shorter_one_that_is_not() -> None:
