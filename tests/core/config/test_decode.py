@@ -41,17 +41,10 @@ def test_any_single_value_is_text_where_text_is_expected() -> None:
     assert model.use_model_name == ""
 
 
-@pytest.mark.parametrize("word", ["yes", "on", "Y", "ON", "true", "'yes'"])
+@pytest.mark.parametrize("word", ["yes", "on", "Y", "ON", "true", "'yes'", "no", "off", "N", "OFF", "false"])
 def test_words_of_yaml_1_1_are_switches_where_a_switch_is_expected(word: str) -> None:
-    decoded = read(f"includeAliasesInList: {word}")
-    assert decoded.config.include_aliases_in_list is True
-    assert not decoded.problems
-
-
-@pytest.mark.parametrize("word", ["no", "off", "N", "OFF", "false"])
-def test_and_their_opposites(word: str) -> None:
     decoded = read(f"models: {{m: {{sendLoadingState: {word}}}}}")
-    assert decoded.config.models["m"].send_loading_state is False
+    assert decoded.config.models["m"].send_loading_state is (word.strip("'").lower() in ("yes", "on", "y", "true"))
     assert not decoded.problems
 
 

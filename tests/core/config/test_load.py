@@ -175,38 +175,6 @@ def test_the_example_of_llama_swap_loads_without_a_word() -> None:
     assert (plan.evict, plan.set, plan.cost) == (("llama-70B",), "standard", 30)
 
 
-@pytest.mark.parametrize("policy", ["matrix", "groups"])
-def test_sixty_models_load_and_plan(policy: str) -> None:
-    models = "".join(
-        f"  model-{n:02}:\n"
-        f"    cmd: |\n      # ${{unknown}} in a comment\n      ${{server}} -m {n}.gguf\n      --ctx-size ${{ctx}}\n"
-        f"    aliases: [alias-{n}]\n    ttl: {n * 10}\n    macros: {{ctx: {1024 * (n + 1)}}}\n"
-        f"    filters: {{stripParams: 'temperature', setParamsByID: {{'${{MODEL_ID}}:high': {{effort: high}}}}}}\n"
-        for n in range(60)
-    )
-    routing = {
-        "matrix": "matrix:\n  vars:\n"
-        + "".join(f"    v{n}: model-{n:02}\n" for n in range(60))
-        + "  sets:\n"
-        + "".join(f"    s{n}: (v{3 * n} | v{3 * n + 1}) & v{3 * n + 2}\n" for n in range(20)),
-        "groups": "groups:\n"
-        + "".join(
-            f"  g{n}: {{swap: false, members: [{', '.join(f'model-{m:02}' for m in range(3 * n, 3 * n + 3))}]}}\n"
-            for n in range(20)
-        ),
-    }[policy]
-    loaded = read(
-        f"startPort: 9000\nmacros: {{ctx: 512, server: 'llama-server --port ${{PORT}}'}}\nmodels:\n{models}{routing}"
-    )
-    assert loaded.problems == ()
-    config = loaded.require()
-    assert {model.proxy for model in config.models.values()} == {f"http://localhost:{9000 + n}" for n in range(60)}
-    assert config.models["model-07"].argv == ["llama-server", "--port", "9007", "-m", "7.gguf", "--ctx-size", "8192"]
-    assert config.models["model-07"].aliases == ["alias-7", "model-07:high"]
-    plan = policy_of(config).plan("model-00", ["model-02", "model-59"])
-    assert plan.evict == ("model-59",)
-
-
 SPLINTERS = st.sampled_from(
     [*"{}[]:,#'|-", "\n", "  ", "null", "5", "-1", "1.5", "'x'", "${x}", "${PORT}", "${env.NO}", "*a", "&a ", "<<: *a"]
 )

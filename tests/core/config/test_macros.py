@@ -14,82 +14,12 @@ from appliance.core.config.macros import expand
 from appliance.core.config.nodes import MappingNode, ScalarNode
 from appliance.core.config.scalars import text_of
 
-EXAMPLE = """\
-startPort: 10001
-macros:
-  "latest-llama": >
-    /opt/llama/llama-server
-    --port ${PORT}
-  "default_ctx": 4096
-  "default_args": "--ctx-size ${default_ctx}"
-apiKeys: ["sk-1"]
-models:
-  "gpt-oss-120b":
-    macros:
-      "default_ctx": 16384
-      "temp": 0.7
-    cmd: |
-      # ${latest-llama} stands for the command, ${nothing} for nothing
-      ${latest-llama}
-      --model gpt-oss-120B.gguf
-      ${default_args}
-      --temperature ${temp}
-    proxy: http://127.0.0.1:8999
-    filters:
-      setParamsByID:
-        "${MODEL_ID}": {effort: medium}
-        "${MODEL_ID}:high": {effort: high, port: "${PORT}"}
-    metadata:
-      port: ${PORT}
-      temperature: ${temp}
-      note: "The ${MODEL_ID} is on ${PORT} temp=${temp}, context=${default_ctx}"
-      a_list: [1, 1.23, "macros: ${MODEL_ID}"]
-      an_obj: {a: "1", b: 2, c: ["${temp}", false, "model: ${MODEL_ID}"]}
-  "docker-llama":
-    cmd: docker run --name ${MODEL_ID} -p ${PORT}:8080 ${default_args}
-    cmdStop: |
-      # ${PID} is not used
-      docker stop ${MODEL_ID} ${PID}
-"""
-
 
 def expanded(text: str) -> object:
     """What a text without mistakes becomes."""
     root, problems, _ = expand(mapping(text))
     assert problems == []
     return plain(root)
-
-
-def test_annotated_example() -> None:
-    assert expanded(EXAMPLE) == {
-        "startPort": 10001,
-        "apiKeys": ["sk-1"],
-        "models": {
-            "gpt-oss-120b": {
-                "cmd": "/opt/llama/llama-server --port 10002\n\n--model gpt-oss-120B.gguf\n--ctx-size 16384\n"
-                "--temperature 0.7\n",
-                "proxy": "http://127.0.0.1:8999",
-                "filters": {
-                    "setParamsByID": {
-                        "gpt-oss-120b": {"effort": "medium"},
-                        "gpt-oss-120b:high": {"effort": "high", "port": 10002},
-                    }
-                },
-                "metadata": {
-                    "port": 10002,
-                    "temperature": 0.7,
-                    "note": "The gpt-oss-120b is on 10002 temp=0.7, context=16384",
-                    "a_list": [1, 1.23, "macros: gpt-oss-120b"],
-                    "an_obj": {"a": "1", "b": 2, "c": [0.7, False, "model: gpt-oss-120b"]},
-                },
-            },
-            "docker-llama": {
-                "cmd": "docker run --name docker-llama -p 10001:8080 --ctx-size 4096",
-                "cmdStop": "docker stop docker-llama ${PID}\n",
-                "proxy": "http://localhost:10001",
-            },
-        },
-    }
 
 
 def of_model(macros: str, own: str, fields: str) -> dict[str, object]:
@@ -139,6 +69,12 @@ def test_text_from_a_macro_is_never_taken_for_a_number() -> None:
     root, _, _ = expand(mapping("macros: {a: 1, s: '5'}\nx: ['${a}${a}', '${s}', '${a}']"))
     values = [node for node in walk(root) if isinstance(node, ScalarNode) and node.at.column > 4]
     assert [(v.value, v.text, v.quoted) for v in values] == [("11", "11", True), ("5", "5", True), (1, "1", False)]
+
+
+def test_the_process_to_stop_is_left_to_the_stop() -> None:
+    text = "models: {m: {cmd: 'docker run --name ${MODEL_ID}', proxy: p, cmdStop: 'docker stop ${MODEL_ID} ${PID}'}}"
+    model = {"cmd": "docker run --name m", "proxy": "p", "cmdStop": "docker stop m ${PID}"}
+    assert expanded(text) == {"models": {"m": model}}
 
 
 def test_outside_of_models_global_macros_hold() -> None:
@@ -363,21 +299,3 @@ def test_float_text_reads_back_as_the_same_float(value: float) -> None:
 )
 def test_text_of(value: float, text: str) -> None:
     assert text_of(value) == text
-
-
-def test_three_hundred_models_with_thirty_macros_take_below_a_second() -> None:
-    macros = "".join(f"  m{n}: '${{m{n - 1}}} --flag-{n}'\n" for n in range(1, 30))
-    models = "".join(
-        f"  model-{n}:\n    macros: {{ctx: {n}}}\n    cmd: |\n      # comment\n      ${{m29}}\n"
-        f"      --ctx ${{ctx}} --port ${{PORT}}\n"
-        f"    aliases: ['${{MODEL_ID}}:x']\n    name: '${{MODEL_ID}} ${{ctx}}'\n"
-        for n in range(300)
-    )
-    root = mapping(f"macros:\n  m0: server\n{macros}models:\n{models}")
-    begin = thread_time()
-    after, problems, _ = expand(root)
-    assert thread_time() - begin < 1
-    assert problems == []
-    models_after = after.get("models")
-    assert isinstance(models_after, MappingNode)
-    assert len(models_after.entries) == 300

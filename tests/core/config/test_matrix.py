@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
-from statistics import median
-from time import thread_time
 
 import pytest
 from hypothesis import given
@@ -153,31 +150,6 @@ RUNNING = st.sets(st.sampled_from([*LETTERS, "stranger"]), min_size=1, max_size=
 @given(programs(), st.sampled_from([*LETTERS, "other"]), RUNNING)
 def test_a_decision_is_the_meaning_written_out(config: MatrixConfig, target: str, running: list[str]) -> None:
     assert Matrix(config, LETTERS).solve(target, running) == oracle(config, target, running)
-
-
-@given(programs(), st.sampled_from(LETTERS), RUNNING)
-def test_no_alternative_is_cheaper(config: MatrixConfig, target: str, running: list[str]) -> None:
-    """Without any rule about order: the whole families, nothing dropped."""
-    trees = {name: parse_expression(text) for name, text in config.sets.items()}
-    matrix = Matrix(config, LETTERS)
-    decision = matrix.solve(target, running)
-    assert decision.cost == sum(map(matrix.cost_of, decision.evict))
-    assert decision.evict == tuple(model for model in running if model in decision.evict)
-    if target in running:
-        assert not decision.evict
-        return
-    cheapest: dict[str, int] = {}
-    for name in in_order(trees):
-        costs = [
-            sum(matrix.cost_of(m) for m in running if m not in s) for s in everything(trees[name], trees) if target in s
-        ]
-        cheapest |= {name: min(costs)} if costs else {}
-    if cheapest:
-        assert decision.cost == min(cheapest.values())
-        assert decision.set == next(name for name, cost in cheapest.items() if cost == decision.cost)
-        assert frozenset(decision.target_set) in everything(trees[decision.set], trees)
-    else:
-        assert decision == Eviction(tuple(running), None, (target,), sum(map(matrix.cost_of, running)))
 
 
 @given(programs(), st.sets(st.sampled_from(LETTERS), max_size=4))
@@ -331,31 +303,6 @@ def test_depth_has_limits() -> None:
 
 
 # ---- how long it takes -----------------------------------------------------------------------------------------------
-
-
-def crowd() -> tuple[Matrix, list[str]]:
-    """200 models; 24 sets of 8000 alternatives and more, as products over shared groups; costs; references."""
-    models = [f"m{number:03}" for number in range(200)]
-    rows = [models[start : start + 20] for start in range(0, 200, 20)]
-    groups = [f"({' | '.join(row)})" for row in rows]
-    sets = {f"p{a}{b}": f"{groups[a]} & {groups[b]} & {groups[(a + b) % 10]}" for a, b in combinations(range(7), 2)}
-    sets |= {"wide": " & ".join(groups), "twice": "+wide & +p01", "any": " | ".join(f"+{name}" for name in sets)}
-    costs = {model: 1 + number % 7 for number, model in enumerate(models)}
-    return Matrix(MatrixConfig(sets=sets, evict_costs=costs), models), models
-
-
-def test_a_decision_takes_less_than_three_milliseconds() -> None:
-    matrix, models = crowd()
-    times: list[float] = []
-    for number in range(200):
-        running = sorted(models[(number + 1 + step * 13) % 200] for step in range(15))
-        begin = thread_time()
-        decision = matrix.solve(models[number], running)
-        times.append(thread_time() - begin)
-        assert decision.set
-        assert decision.evict
-    print(f"\nmatrix decision: median {median(times) * 1e3:.3f} ms, worst {max(times) * 1e3:.3f} ms")
-    assert median(times) < 0.003
 
 
 def test_independent_choices_are_not_multiplied() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from test_load import SEED, SEED_ENV
 
 from appliance.core.config.load import SourceFile, load
 from appliance.core.config.show import schema, shown, yaml_text
 from appliance.core.config.types import Config
-
-SEED = Path(__file__).parents[2] / "examples" / "llama-swap-seed.yaml"
-SEED_ENV = {"HOME": "/home/u", "API_KEY_1": "one", "API_KEY_2": "two", "OPENROUTER_API_KEY": "sk-or"}
 
 
 def read(text: str, **env: str) -> Config:
@@ -34,11 +31,8 @@ def both_ways(config: Config) -> None:
         assert loaded.config == config
 
 
-def test_the_example_reads_back() -> None:
+def test_the_example_and_nothing_read_back() -> None:
     both_ways(read(SEED.read_text("utf-8"), **SEED_ENV))
-
-
-def test_nothing_reads_back() -> None:
     both_ways(read(""))
 
 

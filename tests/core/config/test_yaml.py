@@ -313,13 +313,3 @@ def test_deep_nesting_is_refused(opening: str) -> None:
     assert thread_time() - began < 0.2, "the time must not grow with the square of the depth"
     assert root is None
     assert "deep" in problems[-1].message
-
-
-def test_a_thousand_lines_take_well_below_a_second() -> None:
-    model = "  m{}:\n    cmd: |\n      run ${{PORT}}\n      --c 4096\n    aliases: [a{}]\n    ttl: 60\n    name: x\n"
-    text = "models:\n" + "".join(model.format(n, n) for n in range(150))
-    assert text.count("\n") > 1000
-    begin = thread_time()
-    root = mapping(text)
-    assert thread_time() - begin < 1
-    assert len(list(walk(root))) == 3 + 150 * 11
