@@ -199,8 +199,8 @@ def test_any_text_is_a_list_or_a_fault(output: str, log: str, headed: bool) -> N
 @pytest.mark.parametrize(
     "piece", ["(", "  CUDA0: ", "1 MiB, ", "Device 1: , ", "ggml_vulkan: 1 = ( (", "\n", ") | uma: 1 "]
 )
-def test_megabytes_take_neither_time_nor_memory(piece: str) -> None:
-    text = "Available devices:\n" + piece * (2_000_000 // len(piece))
+def test_long_texts_take_neither_time_nor_memory(piece: str) -> None:
+    text = "Available devices:\n" + piece * (250_000 // len(piece))
     tracemalloc.start()
     try:
         listing = parse_listing(text, text)
@@ -208,7 +208,7 @@ def test_megabytes_take_neither_time_nor_memory(piece: str) -> None:
     finally:
         tracemalloc.stop()
     assert listing.devices == ()
-    assert peak < 60 << 20
+    assert peak < 6 << 20
 
 
 # ---- what a build says of its options --------------------------------------------------------------------------------

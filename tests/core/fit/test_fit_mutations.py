@@ -70,13 +70,13 @@ def examine(header: bytes, size: int) -> None:
 
 
 @given(headers())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_damaged_headers_are_refused_or_estimated(damaged: tuple[bytes, int]):
     examine(*damaged)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.architecture)
-@pytest.mark.parametrize("layers", [512, 513, 2**31, 2**64 - 1])
+@pytest.mark.parametrize("layers", [512, 513, 2**64 - 1])
 def test_a_header_may_count_more_layers_than_it_has(layers: int, model: Hollow):
     header, data = encode(model)
     name = f"{model.architecture}.block_count".encode()

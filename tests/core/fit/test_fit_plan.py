@@ -35,9 +35,8 @@ SHAPES = [LLAMA, *map(shape_of, (gemma("gemma3"), experts(), latent(), mamba(), 
 
 
 def planned(room: Mapping[str, int], *flags: str, shape: Shape = LLAMA, reserve: int = 0) -> FitPlan:
-    """Without a cache of prompts; `cached` has one."""
-    gpus = [device for device in room if device != RAM]
-    return plan(shape, room, asked_of([*flags, "--cache-ram", "0"], gpus=gpus), reserve=reserve)
+    """Without a cache of prompts."""
+    return cached(room, *flags, CACHE, "0", shape=shape, reserve=reserve)
 
 
 def cached(
@@ -316,11 +315,14 @@ def test_models_and_their_caches_never_take_more_than_there_is(
         assert reserve + (0 if grown else promised if found.prompt_cache else 0) <= max(free, reserve)
 
 
+WINDOWED = [shape_of(gemma("gemma3")), shape_of(mamba()), LLAMA]
+
+
 @given(room=st.integers(1 << 28, 1 << 36), slots=st.integers(1, 8), said=st.booleans())
 def test_checkpoints_of_windows_and_states_take_no_more_than_the_cache_of_prompts(room: int, slots: int, said: bool):
     manual = Manual(options=f"{CACHE} {CHECKPOINTS}")
     flags = ["--parallel", str(slots), *((CHECKPOINTS, "7") if said else ())]
-    for model in (shape_of(gemma("gemma3")), shape_of(mamba()), shape_of(dense())):
+    for model in WINDOWED:
         found = plan(model, {RAM: room}, asked_of(flags, manual=manual))
         number = int(found.flags[found.flags.index(CHECKPOINTS) + 1]) if CHECKPOINTS in found.flags else 32
         each = sum(

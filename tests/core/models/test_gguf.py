@@ -345,15 +345,14 @@ def cost(data: bytes, size: int | None = None) -> tuple[float, int]:
 
 
 def test_a_large_vocabulary_costs_little():
-    strings = b"".join(text(b"x" * (n % 13)) for n in range(260_000))
-    key = text("tokenizer.ggml.tokens") + struct.pack("<IIQ", ARR, STR, 260_000) + strings
-    merges = text("tokenizer.ggml.merges") + struct.pack("<IIQ", ARR, STR, 260_000) + strings
-    scores = text("tokenizer.ggml.scores") + struct.pack("<IIQ", ARR, F32, 260_000) + bytes(4 * 260_000)
-    data = struct.pack("<4sIQQ", b"GGUF", 3, 0, 4) + key + merges + scores
-    data += text("general.architecture") + typed(STR, "llama")
-    assert read(data).vocabulary_size == 260_000
+    strings = b"".join(text(b"x" * (n % 13)) for n in range(150_000))
+    key = text("tokenizer.ggml.tokens") + struct.pack("<IIQ", ARR, STR, 150_000) + strings
+    scores = text("tokenizer.ggml.scores") + struct.pack("<IIQ", ARR, F32, 150_000) + bytes(4 * 150_000)
+    data = struct.pack("<4sIQQ", b"GGUF", 3, 0, 3) + key + scores + text("general.architecture") + typed(STR, "llama")
+    assert len(data) > 5 << 19
+    assert read(data).vocabulary_size == 150_000
     seconds, peak = cost(data)
-    assert peak < 2 << 20
+    assert peak < 1 << 20
     assert seconds < 5  # 0.1 s on an idle core; under tracemalloc and on a busy machine far from it
 
 
@@ -382,7 +381,7 @@ def test_hostile_counts_cost_little(data, claimed):
     assert seconds < 5
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     edits=st.lists(
         st.tuples(

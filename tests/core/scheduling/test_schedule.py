@@ -581,6 +581,16 @@ def test_an_idle_model_goes_after_its_ttl() -> None:
     assert schedule.tick(25) == [Stop("a", Cause(rule="idle", idle=5))]
 
 
+def test_a_model_takes_no_more_requests_than_its_limit() -> None:
+    schedule = schedule_of(0)
+    terms = Terms(limit=2)
+    assert [schedule.request(ticket, "a", terms) for ticket in (1, 2)] == [[Start("a")], []]
+    assert isinstance(refusal(schedule.request(3, "a", terms)), TooManyRequests)
+    schedule.ready("a")
+    schedule.release(1)
+    assert schedule.request(4, "a", terms) == [Grant(4, "a")]
+
+
 def test_only_a_ready_model_with_room_that_does_not_yield_is_taken() -> None:
     schedule = schedule_of(1)
     assert not schedule.take(1, "a"), "it is not there"

@@ -218,9 +218,8 @@ def test_a_schema_made_to_keep_the_check_busy_is_given_up_on(schema: str, told: 
     ("schema", "value"),
     [  # values are made when they are used: each process that runs tests would make them all
         ({"items": {"type": "integer"}}, lambda: [1] * 500_000),
-        ({"items": {"allOf": [{}] * 1_000}}, lambda: [1] * 10_000),
         ({"items": {"enum": [{"a": n} for n in range(10_000)]}}, lambda: [{"a": 9_999}] * 10_000),
-        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, lambda: {f"a{n}": {} for n in range(500_000)}),
+        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, lambda: {f"a{n}": {} for n in range(100_000)}),
     ],
 )
 def test_arguments_made_to_keep_the_check_busy_are_given_up_on(schema: object, value: Callable[[], object]):
