@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import pytest
+from cutting import cut
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -267,11 +267,6 @@ class Seen:
                 self.ends += 1
 
 
-def chunked(data: bytes, cuts: Sequence[int]) -> list[bytes]:
-    places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
-    return [data[a:b] for a, b in pairwise(places)]
-
-
 words = st.text(alphabet=st.characters(exclude_categories=("Cs",)), min_size=1, max_size=6)
 cutting = st.lists(st.integers(0, 1 << 16), max_size=12)
 
@@ -296,9 +291,8 @@ def test_wherever_it_breaks_the_client_sees_one_answer(
         thoughts = []
     whole = Engine(kind, "one").stream(thoughts, pieces)
     said = len(thoughts) + len(pieces)
-    cut = data.draw(st.integers(0, len(whole)))
-    head = b"".join(whole[:cut])
-    partial = text_so_far(chunked(head, first_cuts), FAMILIES[kind])
+    head = b"".join(whole[: data.draw(st.integers(0, len(whole)))])
+    partial = text_so_far(cut(head, first_cuts), FAMILIES[kind])
     if isinstance(partial, Refusal):
         assert kind == "responses"
         assert b"response.completed" not in head
@@ -322,7 +316,7 @@ def test_wherever_it_breaks_the_client_sees_one_answer(
     engine = Engine(kind, "two", (partial.reasoning, partial.text), echoes=echoes)
     splicer = Splicer(partial, SEAM)
     second = b"".join(engine.stream(*rest, prompt=PROMPT + partial.tokens))
-    spliced = splicer.begin() + b"".join(splicer.feed(piece) for piece in chunked(second, second_cuts))
+    spliced = splicer.begin() + b"".join(splicer.feed(piece) for piece in cut(second, second_cuts))
     assert not splicer.broken
     if not partial.begun:
         return  # asked again as it was: there is nothing to be spliced to
@@ -390,9 +384,9 @@ def test_only_a_stream_with_its_last_record_is_over(kind: str, pieces: Pieces, a
     assert is_over(stream[-tail:])
     assert is_over(stream[-tail:].replace(b"\n", b"\r\n"))
     assert not is_over(stream + record({"index": 1, "content": "another answer", "stop": False}))
-    cut = stream[: int(len(stream) * at)]
-    assert not is_over(cut)
-    assert not is_over(cut[-held:])
+    early = stream[: int(len(stream) * at)]
+    assert not is_over(early)
+    assert not is_over(early[-held:])
 
 
 def partial_of(kind: str, thoughts: Pieces = (), pieces: Pieces = ("Once", " upon")) -> Partial:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import h11
 import pytest
+from cutting import cut
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,11 +15,6 @@ HEADS = {
     "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
     "sized": b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n",
 }
-
-
-def cut(data: bytes, at: list[int]) -> list[bytes]:
-    edges = sorted({0, len(data), *(n % (len(data) + 1) for n in at)})
-    return [data[a:b] for a, b in pairwise(edges)]
 
 
 def decode(body: BodyReader, pieces: list[bytes]) -> bytes:

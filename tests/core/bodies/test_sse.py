@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import pytest
+from cutting import cut
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,11 +23,6 @@ from appliance.core.bodies.sse import (
 
 EVENTS = st.lists(st.builds(SseEvent, st.text(st.characters(codec="utf-8"))))
 CUTS = st.lists(st.integers(0, 400), max_size=20)
-
-
-def cut(whole: bytes, at: list[int]) -> list[bytes]:
-    places = sorted({0, len(whole), *(place for place in at if place < len(whole))})
-    return [whole[a:b] for a, b in pairwise(places)]
 
 
 def decode(chunks: list[bytes]) -> list[SseEvent]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import msgspec
 import pytest
+from cutting import cut
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -35,9 +35,8 @@ def test_however_a_stream_is_cut_its_lines_are_the_same(lines: list[bytes], cuts
     stream = b"".join(line + b"\n" for line in lines)
     parser = LineCutter(limit=30)
     found: list[bytes] = []
-    marks = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
-    for begin, end in itertools.pairwise(marks):
-        found += parser.feed(stream[begin:end])
+    for piece in cut(stream, cuts):
+        found += parser.feed(piece)
         assert parser.held <= 30
     assert found == [line.strip() for line in lines if len(line) <= 30 and line.strip()]
     assert parser.dropped == sum(len(line) > 30 for line in lines)

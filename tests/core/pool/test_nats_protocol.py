@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
+from cutting import cut
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,11 +79,6 @@ def heard(pieces: list[bytes]) -> tuple[list[NatsEvent], str]:
     except NatsGarbage as cause:
         return events, str(cause)
     return events, ""
-
-
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    at = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
-    return [data[one:other] for one, other in pairwise(at)]
 
 
 @given(st.lists(EVENTS, max_size=6), st.lists(st.integers(0, 2000), max_size=8))

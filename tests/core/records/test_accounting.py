@@ -7,9 +7,9 @@ import json
 import time
 import tracemalloc
 import zlib
-from itertools import pairwise
 
 import pytest
+from cutting import cut
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,11 +19,6 @@ from appliance.core.records.accounting import ErrorText, TokenCounter, Usage
 from appliance.wire import Tokens
 
 CUTS = st.lists(st.integers(0, 3000), max_size=12)
-
-
-def cut(whole: bytes, at: list[int]) -> list[bytes]:
-    places = sorted({0, len(whole), *(place for place in at if place < len(whole))})
-    return [whole[a:b] for a, b in pairwise(places)]
 
 
 def count(chunks: list[bytes], *, streaming: bool, path: str = "/v1/x", coding: str | None = None) -> Usage:

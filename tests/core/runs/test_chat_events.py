@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import pytest
+from cutting import cut
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,8 +70,7 @@ def on_event(*chunks: bytes, closed: bool = False) -> list[RunEvent]:
 
 @given(st.lists(st.integers(0, len(TYPICAL)), max_size=20))
 def test_a_stream_gives_the_same_events_however_it_is_cut(at: list[int]):
-    places = sorted({0, len(TYPICAL), *at})
-    assert on_event(*(TYPICAL[a:b] for a, b in pairwise(places)), closed=True) == TYPICAL_EVENTS
+    assert on_event(*cut(TYPICAL, at), closed=True) == TYPICAL_EVENTS
 
 
 @given(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from collections.abc import Sequence
 
 import pytest
+from cutting import cut
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,11 +37,10 @@ TEXTS = st.lists(WORDS, max_size=20).map("".join)
 CUTS = st.lists(st.integers(0, 120), max_size=12)
 
 
-def read(text: str, at: list[int] | None = None) -> tuple[str, DirectiveReading]:
+def read(text: str, at: Sequence[int] = ()) -> tuple[str, DirectiveReading]:
     """What is shown while the text comes, and what the end makes of the rest."""
-    places = sorted({0, len(text), *(place for place in at or () if place < len(text))})
     reader = DirectiveReader()
-    shown = "".join(reader.feed(text[a:b]) for a, b in pairwise(places))
+    shown = "".join(map(reader.feed, cut(text, at)))
     return shown, reader.end()
 
 
