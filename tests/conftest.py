@@ -21,7 +21,7 @@ from gguf_files import write_model as write_model_file
 from hypothesis import HealthCheck, Phase, settings
 from landing import COLLECTED, left_out
 from leftovers import MARK, Leftovers
-from needs import FIXTURES, advice, is_here
+from needs import FIXTURES, advice, compiled, is_here
 from waiting import wait
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -193,6 +193,21 @@ def starter_model() -> Path:
     return STARTER
 
 
+BUILT = pytest.param("built", marks=(pytest.mark.needs("llama-server"), pytest.mark.slow))
+
+
+@pytest.fixture(scope="session", params=["embedded", BUILT])
+def engine(request: pytest.FixtureRequest) -> str:
+    """A value for ``--engine``, each in turn; "any" for a test with `program.one_engine`."""
+    from appliance.engines import embedded  # not at the top: most tests do without
+
+    if request.param != "embedded" and (found := next(compiled(), None)):
+        return str(found)
+    if not embedded.available():
+        pytest.skip("the embedded engine is not on this machine")
+    return "embedded"
+
+
 @pytest.fixture(scope="session")
 def fake_llama_server() -> tuple[str, ...]:
     """The start of an argv that behaves as `llama-server` does; flags are appended. See tests/fakes/fake_options.py."""
@@ -226,6 +241,28 @@ def open_server(fake_llama_server: tuple[str, ...], fake_model: Path) -> Callabl
     from http_harness import open_appliance  # not at the top: it imports all of the program, and most tests do without
 
     return partial(open_appliance, fake_llama_server, fake_model)
+
+
+@pytest.fixture
+def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings of llama-server, no folders of the user's."""
+    from program import fresh_environment  # not at the top, as above
+
+    environment = fresh_environment(tmp_path) | {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    environment["LLAMA_CACHE"] = str(tmp_path / "cache")
+    for name in os.environ.keys() - environment.keys():
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def command(plain_environment: None, capfd: pytest.CaptureFixture[str]) -> object:
+    """Carry out command lines in this process, for a user who has just come."""
+    from command_line import Command  # as above
+
+    return Command(capfd)
 
 
 @pytest.fixture

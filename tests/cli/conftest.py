@@ -1,55 +1,23 @@
-"""The command line in this process, and as one of its own."""
+"""A hub for the command line, and servers in this process for it to ask."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from command_line import Command, Outcome
+import trio
+from command_line import Command
+from gguf_files import write_model
+from http_harness import Appliance, OpenServer
+from hub_process import FakeHub, fake_hub
+from waiting import PATIENCE, wait
 
-from appliance import __main__ as main
-from appliance.cli.app import run
-from appliance.core.settings import KEY_VARIABLE, URL_VARIABLE
-from appliance.engines.found import ENGINE_VARIABLE
-from appliance.settings import AppSettings, Later, Program
-
-
-@pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in (URL_VARIABLE, KEY_VARIABLE, ENGINE_VARIABLE):
-        monkeypatch.delenv(variable, raising=False)
-
-
-@pytest.fixture
-def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings of llama-server, no folders of the user's."""
-    for name in list(os.environ):
-        if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY", "AIP_", "HF_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def command(capfd: pytest.CaptureFixture[str]) -> Command:
-    """Carry out a command line; a server that it would start is recorded, not started."""
-
-    def parse(*argv: str) -> Outcome:
-        started: list[Program] = []
-
-        def start(program: Program) -> int:
-            if not isinstance(program, AppSettings | Later):
-                return main.start(program)
-            started.append(program)
-            return 0
-
-        status = run(argv, start)
-        captured = capfd.readouterr()
-        return Outcome(status=status, out=captured.out, err=captured.err, program=started[0] if started else None)
-
-    return parse
+HUB_SIZE = 24 << 20
+"""Bytes of the larger model's weights."""
 
 
 @pytest.fixture
@@ -58,3 +26,45 @@ def gguf(tmp_path: Path) -> Path:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF")
     return path
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_environment: None) -> Generator[FakeHub]:
+    """A hub with two sizes of a model; no two parts of the larger one are alike."""
+    folder = tmp_path / "hub" / "acme" / "tiny-GGUF"
+    path = write_model(folder / "tiny-Q8_0.gguf", weights=HUB_SIZE // 4)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    write_model(folder / "tiny-F16.gguf", weights=1000)
+    with fake_hub(tmp_path / "hub") as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        yield running
+
+
+@contextmanager
+def in_thread(opening: AbstractAsyncContextManager[Appliance]) -> Generator[Appliance]:
+    """Serve in a thread with a loop of its own, so that verbs can ask from this one."""
+    opened: list[tuple[Appliance, Callable[[], None]]] = []
+
+    async def serve() -> None:
+        async with opening as appliance:
+            end, token = trio.Event(), trio.lowlevel.current_trio_token()
+            opened.append((appliance, lambda: token.run_sync_soon(end.set)))
+            await end.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(trio.run, serve)
+        [(appliance, end)] = wait(lambda: opened or (serving.done() and serving.result()))
+        try:
+            yield appliance
+        finally:
+            end()
+            serving.result(PATIENCE)
+
+
+@pytest.fixture
+def serve(command: Command, open_server: OpenServer) -> Generator[Callable[..., Appliance]]:
+    """Start the whole program with keywords of `http_harness.open_appliance`; all are ended after the test."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(in_thread(open_server(**settings)))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import io
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -16,10 +14,8 @@ from config_files import ConfigFile
 from needs import RENDERERS, compiled
 from page_fixtures import browser, hub, play, serve_fake  # noqa: F401  fixtures of the tests of the page
 from page_views import drawn, possible, touched
-from program import ANY_PORT, COMMAND, Server, StartServer, fresh_environment
+from program import ANY_PORT, COMMAND, Server, StartServer
 
-from appliance.__main__ import start
-from appliance.cli.app import run
 from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED, ENGINE_VARIABLE
 
@@ -106,19 +102,6 @@ def lavapipe() -> dict[str, str]:
     return {"VK_DRIVER_FILES": str(driver), "GGML_VK_VISIBLE_DEVICES": "0", "MESA_SHADER_CACHE_DIR": kept}
 
 
-BUILT = pytest.param("built", marks=(pytest.mark.needs("llama-server"), pytest.mark.slow))
-
-
-@pytest.fixture(scope="session", params=[EMBEDDED, BUILT])
-def engine(request: pytest.FixtureRequest) -> str:
-    """A value for ``--engine``, each in turn; "any" for a test with `program.one_engine`."""
-    if request.param != EMBEDDED and (found := next(compiled(), None)):
-        return str(found)
-    if not embedded.available():
-        pytest.skip("the embedded engine is not on this machine")
-    return EMBEDDED
-
-
 @pytest.fixture(scope="session")
 def every_engine() -> list[str]:
     """Values for ``--engine``: all that are here."""
@@ -165,27 +148,3 @@ def single(start_server: StartServer, engine: str, starter_model: Path) -> Start
 def file(tmp_path: Path, fake_engine: Path, fake_model: Path) -> ConfigFile:
     """A configuration whose models are scripted engines."""
     return ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", fake_model)
-
-
-@pytest.fixture
-def verb(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a verb in this process, a tenth of the work of `program.run_command`; for tests that are not of the process.
-
-    The environment is that of a user who has just come.
-    """
-
-    def run_here(*argv: str) -> subprocess.CompletedProcess[str]:
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "stdin", io.StringIO())
-        status = run(argv, start)
-        return subprocess.CompletedProcess(argv, status, *capfd.readouterr())
-
-    environment = fresh_environment(tmp_path)
-    for name in os.environ.keys() - environment.keys():
-        monkeypatch.delenv(name)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    return run_here

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Command
 from config_files import ConfigFile, ask, running
 from program import ANY_PORT, STARTER_QUESTION, Server, StartServer, http
 from waiting import wait
@@ -17,7 +15,6 @@ from waiting import wait
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")
 
 QUESTION = [{"role": "user", "content": STARTER_QUESTION}]
-Verb = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -60,40 +57,33 @@ def test_openai_whole_and_streamed_and_swapped(server: Server) -> None:
     assert len(texts.pop().split()) >= 3
 
 
-def test_the_verbs(server: Server, verb: Verb) -> None:
-    def cli(*argv: str) -> subprocess.CompletedProcess[str]:
-        return verb(*argv, "--url", server.url)
-
-    loaded = cli("load", "gpt-4o-mini")
-    assert loaded.stdout.startswith("gpt-4o-mini: loaded"), loaded.stderr
-    assert json.loads(cli("load", "one", "--json").stdout)["state"] == "loaded"
-    assert [line.split() for line in cli("ps").stdout.splitlines()[1:]] == [["one", "loaded", "-"]]
-    assert len(cli("run", "gpt-4o-mini", STARTER_QUESTION, "--temp", "0").stdout.split()) >= 3
-    assert cli("load", "hidden").stdout.startswith("hidden: loaded")
-    assert [entry["id"] for entry in json.loads(cli("ps", "--json").stdout)["running"]] == ["hidden"]
-    assert cli("unload", "hidden:short").returncode == 0
-    assert cli("unload", "one").returncode == 2
+def test_the_verbs(server: Server, command: Command) -> None:
+    cli = command.at(server.url)
+    assert cli.good("load", "gpt-4o-mini").startswith("gpt-4o-mini: loaded")
+    assert cli.json("load", "one")["state"] == "loaded"
+    assert cli.rows("ps")[1:] == [["one", "loaded", "-"]]
+    assert len(cli.good("run", "gpt-4o-mini", STARTER_QUESTION, "--temp", "0").split()) >= 3
+    assert cli.good("load", "hidden").startswith("hidden: loaded")
+    assert [entry["id"] for entry in cli.json("ps")["running"]] == ["hidden"]
+    cli.good("unload", "hidden:short")
+    cli.bad("unload", "one")
     ask(server, "two")
     assert http(server, "GET", "/logs").body == b"", "the console shows nothing"
-    everything = cli("logs").stdout.splitlines()
+    everything = cli.good("logs").splitlines()
     assert {line.split(" ")[0] for line in everything} >= {"[one]", "[two]"}
-    own = cli("logs", "gpt-4o-mini").stdout.splitlines()
+    own = cli.good("logs", "gpt-4o-mini").splitlines()
     assert own == [line.removeprefix("[one] ") for line in everything if line.startswith("[one] ")]
     assert any("model loaded" in line for line in own)
 
 
-def test_the_file_explained(server: Server, file: ConfigFile, verb: Verb) -> None:
-    def config(name: str, *argv: str) -> str:
-        done = verb("config", name, "--config", str(file.path), *argv)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert config("check") == "OK: 3 models\n"
-    shown = json.loads(config("show", "--json"))["models"]
+def test_the_file_explained(server: Server, file: ConfigFile, command: Command) -> None:
+    explain = Command(command.capfd, ("config",), ("--config", str(file.path)))
+    assert explain.good("check") == "OK: 3 models\n"
+    shown = explain.json("show")["models"]
     ask(server, "two")
     wait(lambda: [child.cmdline() for child in server.children()].count(shown["two"]["argv"]) == 1)
     assert shlex.split(shown["one"]["cmd"]) == shown["one"]["argv"]
-    assert json.loads(config("resolve", "hidden:short", "--json"))["model"] == "hidden"
-    assert json.loads(config("plan", "--running", "two", "--want", "gpt-4o-mini", "--json"))["evict"] == ["two"]
+    assert explain.json("resolve", "hidden:short")["model"] == "hidden"
+    assert explain.json("plan", "--running", "two", "--want", "gpt-4o-mini")["evict"] == ["two"]
     ask(server, "gpt-4o-mini")
     assert list(running(server)) == ["one"], "as it was planned"

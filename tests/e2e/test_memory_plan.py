@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from command_line import Command
 from program import Answer, StartServer, http
 
 from appliance.catalog.sources import STARTER
@@ -50,44 +49,28 @@ def test_one_conversations_growth_ends_no_other(
 
 
 def test_what_a_load_would_stop_is_said_before_and_is_what_goes(
-    start_server: StartServer, engine: str, verb: Callable[..., subprocess.CompletedProcess[str]]
+    serve: StartServer, engine: str, command: Command
 ) -> None:
-    argv = (
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--engine",
-        engine,
-        "--threads",
-        "1",
-        "--no-stores",
-        "--models-max",
-        "1",
-    )
-    server = start_server(*argv, "--model", f"two={STARTER}")
-
-    def cli(*words: str) -> str:
-        done = verb(*words, "--url", server.url)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    server = serve("--no-stores", "--models-max", "1", "--model", f"two={STARTER}", engine=engine)
+    cli = command.at(server.url)
 
     def foreseen(model: str) -> dict[str, object]:
         return http(server, "GET", f"/api/memory?model={model}").json()["load"]
 
-    assert "No model has to go.\nIts time to load is not known yet." in cli("memory", "starter")
-    cli("load", "starter")
+    assert "No model has to go.\nIts time to load is not known yet." in cli.good("memory", "starter")
+    cli.good("load", "starter")
     assert foreseen("two") | {"takes": 0, "why": ""} == {
         "model": "two", "state": "unloaded", "takes": 0, "goes": ["starter"], "held": [], "before": [],
         "expected": None, "fits": "fits", "why": "", "refused": False,
     }  # fmt: skip
-    assert "It would stop starter." in cli("memory", "two")
+    assert "It would stop starter." in cli.good("memory", "two")
     [ram, *_] = http(server, "GET", "/api/memory").json()["devices"]
     [share] = ram["models"]
     assert share["model"] == "starter"
     assert share["total"] == share["weights"] + share["context"] + share["compute"] + share["rest"]
     assert 2e6 < share["weights"] < 4e6, "the starter model's file has 2.6 MB"
-    cli("load", "two")
+    cli.good("load", "two")
     assert [status["model"] for status in http(server, "GET", "/running").json()["running"]] == ["two"]
     assert foreseen("starter")["goes"] == ["two"]
-    assert "about 0." in cli("memory", "starter"), "its load was measured before"
+    assert "Loading would take about " in cli.good("memory", "starter"), "its load was measured before"
     assert http(server, "GET", "/api/memory?model=nobody").status == 404

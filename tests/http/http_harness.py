@@ -171,10 +171,12 @@ class Appliance:
         self.catalog = owners.catalog
         self.shutdown = shutdown
         self.ended = ended
+        self.host = "127.0.0.1"
+        self.url = f"http://{self.host}:{port}"
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[Client]:
-        async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
+        async with await trio.open_tcp_stream(self.host, self.port) as stream:
             yield Client(stream)
 
     @asynccontextmanager

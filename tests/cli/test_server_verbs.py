@@ -1,0 +1,273 @@
+"""Verbs that ask a running server: what they print for people and for programs, and what cannot be done."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from command_line import Command
+from gguf_files import write_model
+from http_harness import Appliance
+from hub_process import FakeHub
+from kept_files import DATA, kept_one, opened
+from links import needs_links
+from program import COMMAND, begun
+from waiting import PATIENCE, wait
+
+from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.hub import HubAccess
+from appliance.core.settings import FleetSettings
+from appliance.platform.home import users_data
+from appliance.store.kept_contexts import context_places
+
+Serve = Callable[..., Appliance]
+ONE = FleetSettings(models_max=1, stop_timeout=2.0)
+SAID = "Once upon a time a small llama carried"
+NOW = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+SESSION = [
+    ("ps", "", "no model is running; .*"),
+    ("events", "", "nothing has happened yet"),
+    ("speed --span 1h", "", "no request has ended in the last 1h"),
+    ("cache --span 1h", "", "no request whose tokens are known has ended in the last 1h"),
+    ("top --once", "", "nothing is under way"),
+    ("load alpha", r"alpha: loaded after [\d.]+ s", ""),
+    ("ps", "MODEL STATE ENGINE\nalpha loaded :CPU", ""),
+    ("run alpha hi --temp 0", SAID, ""),
+    ("run alpha hi --temp 0 --json", rf'\{{"choices":.*"content":"{SAID}".*\}}', ""),
+    ("load beta", "beta: loaded after .* s", ""),
+    ("run beta hi", SAID, ""),
+    ("ls", r"ID ARCHITECTURE .* LAST USED\nalpha - .* unloaded .*\nbeta - .* loaded .*", "Models folder: .*"),
+    (
+        "events",
+        rf"{NOW} loading alpha is loaded: .*\n{NOW} loaded alpha was ready after [\d.]+ s .*\n"
+        rf"{NOW} evicted alpha went for beta: 1 model may run at once, least recently used, idle \d s\n"
+        rf"{NOW} loading beta .*\n{NOW} loaded beta .*",
+        "",
+    ),
+    ("events --since 2100-01-01T00:00:00Z", "", "nothing of that kind has happened"),
+    (
+        "speed",
+        r"MODEL REQUESTS PROMPT/S TOKENS/S FIRST .*\n"
+        r"alpha 2 [\d.]+ [\d.]+ [\d.]+ s [\d.]+ s [\d.]+ s 0% -\nbeta 1 .*",
+        "",
+    ),
+    (
+        "cache --by model",
+        r"MODEL REQUESTS PROMPT CACHED SHARE AGAIN SAVED LOST\nalpha 2 6 0 0% 0 - -\nbeta 1 3 .*\nall 3 9 .*\n\n"
+        rf"MODEL SLOT CONVERSATION CLIENT TOKENS CACHED LAST USE\nbeta 0 - 127.0.0.1 11 0 of 3 {NOW}\nalpha .*\n\n"
+        rf"{NOW} 3 beta loaded 0 of 3 prompt tokens .*\n{NOW} 2 alpha unknown .*\n{NOW} 1 alpha loaded .*",
+        "",
+    ),
+    ("logs beta", r"(\S+ I srv .*\n)*\S+ I srv .*: listening on .*", ""),
+    ("logs", r"\[alpha\] (.*\n\[alpha\] )*.*(\n\[beta\] .*)+", ""),
+    ("logs --json", r'"\[alpha\] .*"(\n".*")*\n"\[beta\] .*"', ""),
+    ("unload beta", "beta: unloaded", ""),
+]
+
+
+@pytest.fixture
+def cli(command: Command, serve: Serve) -> Command:
+    """Verbs that ask a server on which one model may run."""
+    return command.at(serve(fleet=ONE).url)
+
+
+def test_what_each_verb_prints_in_one_session(cli: Command) -> None:
+    for line, out, err in SESSION:
+        found = cli(*line.split())
+        assert found.status == 0, found
+        for pattern, text in ((out, found.out), (err, found.err)):
+            told = re.sub(" +", " ", text).strip()
+            assert re.fullmatch(pattern, told, re.S if "\n" not in pattern else 0), (line, pattern, text)
+
+
+def test_programs_get_json(cli: Command) -> None:
+    assert cli.json("ps") == {"running": [], "failed": []}
+    assert cli.json("load", "al")["state"] == "loaded"
+    assert [each["id"] for each in cli.json("ps")["running"]] == ["alpha"]
+    listed = cli.json("ls")
+    assert [(each["id"], each["state"]) for each in listed["models"]] == [("alpha", "loaded"), ("beta", "unloaded")]
+    assert ("--url", listed["server"]) == cli.last
+    cli.good("run", "alpha", "hi")
+    cli.good("load", "beta")
+    [curve] = cli.json("speed", "--by", "client", "--model", "alpha")["curves"]
+    assert sum(curve["points"]["requests"]) == curve["total"]["requests"] == 1
+    shown = cli.good("events").splitlines()
+    told = events(cli, "--since", "1h")
+    assert [entry["why"] for entry in told] == [line[31:] for line in shown]
+    assert events(cli, "--model", "alpha", "--kind", "evicted", "--kind", "loaded") == told[1:3]
+    cache = cli.json("cache")
+    assert ([miss["miss"] for miss in cache["misses"]], cache["total"]["requests"]) == (["loaded"], 1)
+    assert cli.json("unload", "beta") == {"model": "beta", "state": "unloaded"}
+
+
+def events(cli: Command, *words: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in cli.good("events", "--json", *words).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("speed --span long", "span must be a time such as 30m"),
+        ("cache --span long", "span must be a time such as 30m"),
+        ("events --since yesterday", "--since yesterday: expected 30m"),
+        ("top --cancel 99", "no request '99' is under way"),
+        ("unload alpha", "not running"),
+        *(
+            (f"{verb} alfa{more}", "alfa")
+            for verb, more in (("run", " hi"), ("load", ""), ("logs", ""), ("logs -f", ""))
+        ),
+        ("unload alfa", "not found"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(cli: Command, command: Command, line: str, told: str) -> None:
+    """And where there is no server, how to start one."""
+    for status, where, words in ((2, cli, told), (1, command.at("http://127.0.0.1:9"), "llama-appliance serve")):
+        found = where(*line.split())
+        if status == 1 and "yesterday" in line:
+            continue
+        assert (found.status, found.out) == (status, ""), found
+        assert re.fullmatch("llama-appliance: error: .*\n", found.err)
+        assert words in found.err
+
+
+def test_a_key_lets_in_who_has_it(command: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli = command.at(serve(api_keys=("secret",)).url)
+    assert "--api-key" in cli.bad("ps")
+    cli.bad("ps", "--api-key", "wrong")
+    cli.good("ps", "--api-key", "secret")
+    monkeypatch.setenv("LLAMA_APPLIANCE_API_KEY", "secret")
+    cli.good("ps")
+
+
+def test_top_shows_a_request_and_cancels_it(command: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_TOKENS", "100000")
+    monkeypatch.setenv("FAKE_TOKEN_DELAY", "0.02")
+    server = serve()
+    top = command.at(server.url)
+    with begun(server, "alpha"):
+        header, request, _, models, alpha = top.rows("top", "--once")
+        assert header == ["ID", "CLIENT", "MODEL", "PHASE", "TOKENS", "TOKENS/S", "SLOT", "SECONDS"]
+        number, *words, _, _, _, _ = request
+        assert words == ["tester/1.0,", "127.0.0.1", "alpha", "answering"]
+        assert models == ["MODEL", "STATE", "MEMORY", "ON", "GPUS", "WAITING"]
+        assert alpha[:2] == ["alpha:latest", "loaded"]
+        [shown] = top.json("top")["requests"]
+        assert (shown["id"], shown["phase"]) == (number, "answering")
+        assert top.good("top", "--cancel", number) == f"request {number}: cancelled\n"
+        wait(lambda: not top.json("top")["requests"])
+
+
+def test_load_test(command: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, pace = 0.5, 0.05
+    monkeypatch.setenv("FAKE_LOAD_DELAY", str(load))
+    monkeypatch.setenv("FAKE_TOKEN_DELAY", str(pace))
+    cli = command.at(serve().url)
+    told = cli.json("load-test", "alpha", "beta", "--requests", "3", "--at-once", "2", "--max-tokens", "5")
+    assert [(each["model"], each["requests"], each["failed"]) for each in told["models"]] == [
+        *(("alpha", 3, 0), ("beta", 3, 0))
+    ]
+    requests = told["requests"]
+    assert sorted(each["model"] for each in requests) == ["alpha"] * 3 + ["beta"] * 3
+    for each in requests:
+        assert each["tokens"] == 5
+        assert each["began"] + each["waited"] + pace <= each["first"] + 0.001
+        assert max(each["first"], each["began"] + each["waited"] + 5 * pace) <= each["ended"] + 0.001
+    for each in told["models"]:
+        assert each["waited"] >= load, "the first request waited for the load"
+        assert each["first_p95"] >= each["first_p50"] >= pace
+        assert 0 < each["tokens_per_second"] <= 2 / pace
+    assert max(sum(one["began"] <= each["began"] < one["ended"] for one in requests) for each in requests) == 2
+    header, row = cli.rows("load-test", "alpha", "--requests", "2")
+    assert header[:3] == ["MODEL", "REQUESTS", "FAILED"]
+    assert row[:3] + row[6:7] == ["alpha", "2", "0", "0.00"], "a loaded model is not waited for"
+    failed = cli("load-test", "alpha", "nobody", "--requests", "2")
+    assert failed.status == 1
+    assert [line.split()[:3] for line in failed.out.splitlines()[1:]] == [["alpha", "2", "0"], ["nobody", "2", "2"]]
+    assert re.fullmatch(".*nobody.*\n", failed.err), "the same error is said once"
+
+
+@needs_links
+def test_what_a_removal_frees_is_said_before_and_after(
+    command: Command, serve: Serve, hub: FakeHub, tmp_path: Path
+) -> None:
+    """By a server and without one, of two models with the same contents."""
+    folder = hub.root / "acme" / "tiny-GGUF"
+    shutil.copyfile(folder / "tiny-Q8_0.gguf", folder / "tiny-Q4_0.gguf")
+    eight, four, size = "acme/tiny-GGUF:Q8_0", "acme/tiny-GGUF:Q4_0", 24 << 20
+    cli = command.at(serve(downloads=DownloadSettings(cache=tmp_path / "cache", hub=HubAccess(endpoint=hub.url))).url)
+    for model in (eight, four):
+        cli.good("pull", model)
+    lines = cli.rows("disk")
+    assert [line[0] for line in lines if line and line[0].isupper()] == ["DISK", "FOLDER", "MODEL"]
+    assert next(line for line in lines if line[:1] == ["cache"])[2] == "MB"
+    frees = {one["model"]: one["frees"] for one in cli.json("disk")["models"]}
+    assert max(frees.values()) < size, "the other one needs the contents"
+    assert f"removing {eight} would free" in cli.good("rm", eight, "--dry-run")
+    assert cli.json("rm", eight, "--dry-run") == {"model": eight, "frees": frees[eight]}
+    assert cli.json("rm", eight)["size"] == frees[eight]
+    foretold = cli.json("rm", four, "--dry-run")["frees"]
+    assert command.json("rm", four, "--own", "--dry-run") == {"model": four, "frees": foretold}
+    assert foretold >= size
+    assert list((tmp_path / "cache").rglob("tiny-Q4_0.gguf"))
+    assert command.json("rm", four, "--own")["size"] == foretold
+    assert not list((tmp_path / "cache").rglob("tiny-Q4_0.gguf"))
+    assert four in cli.bad("rm", four)
+
+
+@pytest.mark.parametrize("words", ["logs -f alpha", "events --follow --json --model alpha"])
+def test_what_is_followed_comes_at_once(
+    command: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """By a process of its own, until it is asked to end."""
+    monkeypatch.setenv("LLAMA_APPLIANCE_URL", serve().url)
+    command.good("load", "alpha")
+    before = command.good(*words.replace("-f ", "").replace("--follow ", "").split()).splitlines()
+    with subprocess.Popen([COMMAND, *words.split()], stdout=subprocess.PIPE, text=True, encoding="utf-8") as reader:
+        assert reader.stdout is not None
+        try:
+            assert [reader.stdout.readline().rstrip() for _ in before] == before
+            command.good("load", "beta")
+            command.good("unload", "alpha")
+            more = reader.stdout.readline()
+        finally:
+            reader.terminate()
+            reader.communicate(timeout=PATIENCE)
+    assert ("cleaning up" if words.startswith("logs") else '"kind":"unloaded"') in more
+
+
+def test_kept_contexts_are_shown_and_cleared_with_and_without_a_server(
+    command: Command, serve: Serve, tmp_path: Path
+) -> None:
+    """And removed with their model."""
+
+    def keep_two(folder: Path) -> None:
+        async def keep() -> None:
+            async with opened(folder) as kept:
+                for model in ("a", "b"):
+                    await kept_one(kept, model=model)
+
+        trio.run(keep)
+
+    places = context_places()
+    keep_two(places["disk"].folder)
+    assert sorted(row[:3] for row in command.rows("cache")[1:]) == [["a", "-", "5"], ["b", "-", "5"]]
+    assert sorted(each["model"] for each in command.json("cache")["kept"]) == ["a", "b"]
+    write_model(users_data() / "models" / "a.gguf")
+    command.good("rm", "a", "--yes")
+    assert command.json("cache", "clear", "a") == {"contexts": 0, "size": 0}
+    assert command.json("cache", "clear") == {"contexts": 1, "size": len(DATA)}
+    for words, where in ((("cache",), command), (("cache", "clear"), command.at("http://127.0.0.1:9"))):
+        assert "no server answers" in where.bad(*words, status=1)
+    keep_two(tmp_path / "contexts")
+    cli = command.at(serve().url)
+    assert sorted(row[:3] for row in cli.rows("cache")[-2:]) == [["a", "-", "5"], ["b", "-", "5"]]
+    assert "removed 1 kept contexts" in cli.good("cache", "clear", "a")
+    assert cli.json("cache", "clear") == {"contexts": 1, "size": len(DATA)}
+    assert cli.json("cache")["kept"] == []
