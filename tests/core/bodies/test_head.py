@@ -63,17 +63,13 @@ def test_garbage_is_read_or_refused(garbage: bytes):
         (b"", "empty", None),
         (b" \n", "empty", None),
         (b"[]", "must be a JSON object, not an array", None),
-        (b'"x"', "must be a JSON object, not a string", None),
-        (b"7", "must be a JSON object, not a number", None),
         (b"null", "must be a JSON object, not null", None),
         (b'{"model": true}', "'model' must be a string, not true or false", "model"),
-        (b'{"model": {}}', "'model' must be a string, not an object", "model"),
         (b'{"stream": "yes"}', "'stream' must be true or false, not a string", "stream"),
         (b'{"model": "a",\n "x": }', "at byte 21 (line 2, column 7)", None),
         (b'{"model": "a"', "truncated", None),
         (b'{"model": "\xff"}', "UTF-8", None),
         (b'{"a": ' + b"[" * 1_000_000, "nested too deeply", None),
-        (b"{'model': 'a'}", "not valid JSON", None),
     ],
 )
 def test_a_body_that_cannot_be_used_is_told_what_is_wrong_and_where(body: bytes, words: str, param: str | None):

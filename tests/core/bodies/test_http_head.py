@@ -68,7 +68,6 @@ def test_damaged_heads_are_never_read_other_than_h11_reads_them(
     "head",
     [
         b"",
-        b"\r\n",
         b"HTTP/2 200\r\n\r\n",
         b"HTTP/1.1 20 OK\r\n\r\n",
         b"HTTP/1.1 200 OK\n\n",

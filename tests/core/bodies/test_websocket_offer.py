@@ -45,7 +45,6 @@ def test_what_does_not_concern_the_handshake_does_not_get_into_it():
     [
         ("", "Version: 13"),
         (GOOD.replace("13", "8"), "Version: 13"),
-        (GOOD.replace("13", "13, 8"), "Version: 13"),
         (GOOD + "Sec-WebSocket-Version: 13\r\n", "Version: 13"),
         ("Sec-WebSocket-Version: 13\r\n", "Sec-WebSocket-Key"),
         (GOOD.replace("==", ""), "Sec-WebSocket-Key"),

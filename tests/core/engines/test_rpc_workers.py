@@ -63,13 +63,10 @@ def test_addresses(text: str, endpoint: str) -> None:
     ("text", "words"),
     [
         ("[::1]:50052", "only IPv4"),
-        ("[fe80::1]", "only IPv4"),
         ("::1", "only IPv4"),
         ("", "is not the address of a worker"),
         (":50052", "is not the address of a worker"),
-        ("a b:1", "is not the address of a worker"),
         ("http://a", "has no port from 1 to 65535"),
-        ("a,b", "is not the address of a worker"),
         ("-x:1", "is not the address of a worker"),
         ("a:", "has no port from 1 to 65535"),
         ("a:0", "has no port from 1 to 65535"),

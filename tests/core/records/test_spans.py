@@ -225,13 +225,11 @@ def headers(*values: bytes, state: bytes | None = None) -> list[tuple[bytes, byt
     "value",
     [
         b"",
-        b"00",
         b"00-%b-%b-1" % (TRACE, PARENT),
         b"00-%b-%b-01-" % (TRACE, PARENT),
         b"00-%b-%b-01-more" % (TRACE, PARENT),
         b"01-%b-%b-01more" % (TRACE, PARENT),
         b"ff-%b-%b-01" % (TRACE, PARENT),
-        b"0-%b-%b-01" % (TRACE, PARENT),
         b"00-%b-%b-01" % (TRACE.upper(), PARENT),
         b"00-%b-%b-01" % (b"0" * 32, PARENT),
         b"00-%b-%b-01" % (TRACE, b"0" * 16),

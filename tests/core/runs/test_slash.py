@@ -25,9 +25,6 @@ def chat(text: object) -> bytes:
     ("text", "commands", "rest"),
     [
         ("/rag hi", ("rag",), "hi"),
-        ("/rag /parallel Hello world", ("rag", "parallel"), "Hello world"),
-        ("/parallel /rag Hello world", ("parallel", "rag"), "Hello world"),
-        ("/rag /rag x", ("rag", "rag"), "x"),
         ("  /rag hi", ("rag",), "hi"),
         ("/rag", ("rag",), ""),
         ("/a-b.c_9 x", ("a-b.c_9",), "x"),

@@ -36,15 +36,12 @@ MODELS = ["a", "b", "embed", "p", "q", "rank", "stray", "voice", "x", "y"]
         ("rank", ["embed"], ()),  # unless it does not
         ("a", ["embed", "rank"], ("embed", "rank")),  # an exclusive group displaces the others
         ("embed", ["a"], ()),  # and is not displaced in turn
-        ("embed", ["a", "p", "x"], ()),
         ("a", ["voice"], ()),  # persistent groups stay
         ("q", ["p"], ("p",)),  # but swap within
         ("a", ["p", "voice", "x"], ("x",)),
         ("p", ["a", "embed", "voice"], ("a", "embed")),  # persistent and exclusive displaces, too
-        ("x", ["y"], ("y",)),
         ("x", ["stray"], ("stray",)),  # a model of no group is one of the rest
         ("stray", ["x"], ("x",)),
-        ("stray", ["a", "voice"], ("a",)),
         ("a", ["a", "embed"], ("embed",)),  # it runs already and displaces nevertheless
         ("embed", ["embed", "a"], ()),
     ],
