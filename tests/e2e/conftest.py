@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
