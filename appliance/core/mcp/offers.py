@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.core.lenient_json import decoded
 from appliance.core.mcp.messages import RpcAnswer
@@ -55,7 +55,7 @@ class Offers(Struct, frozen=True, kw_only=True):
 class _Content(Struct):
     type: str = ""
     text: str | None = None
-    resource: Raw | None = None
+    resource: Raw | UnsetType = UNSET
 
 
 class _PromptMessage(Struct):
@@ -97,7 +97,7 @@ def prompt_text(result: Raw) -> str:
 
 
 def _text_of(content: _Content) -> str:
-    if content.resource is not None:
+    if content.resource is not UNSET:
         held = decoded(_Held, content.resource)
         return held.text or "" if held is not None else ""
     return content.text or ""
