@@ -60,8 +60,8 @@ EQUIVALENT, RECORDED = ROOT / "tools" / "mutants_equivalent.toml", ROOT / "docs"
 WORKERS = min(2, len(os.sched_getaffinity(0)))
 OF_ROOM = 24
 """Mutants for ``--room``: three minutes are enough for them."""
-OF_EDGE = 8
-"""Files of tests for a mutant outside of core: those that fit it best. They take seconds each."""
+OF_EDGE = 10
+"""Files of tests for a mutant outside of core: those that fit it best, then the longest. Each takes seconds."""
 MEMORY = 4 << 30
 
 ROOMS = {
@@ -306,7 +306,7 @@ def tell(mutant: Mutant, limit: float, processor_limit: int) -> Fate:
 
 
 def tests_of(room: str, file: str) -> list[str]:
-    """The files of a room's tests: what has the module's name comes first, then what imports it, then the shortest."""
+    """The files of a room's tests: those first that have the module's name or its words, or import it."""
     named = [room] * room.startswith("core/") + ROOMS.get(room, "").split()
     found = {
         path
@@ -314,13 +314,15 @@ def tests_of(room: str, file: str) -> list[str]:
         for path in (ROOT / "tests").glob(name if name.endswith(".py") else f"{name}/**/test_*.py")
     }
     package, _, stem = file.removesuffix(".py").replace("/", ".").rpartition(".")
-    imported = re.compile(rf"from {re.escape(package)}(\.{stem}\b| import .*\b{stem}\b)")
+    most = None if room.startswith("core") else OF_EDGE
+    imports = re.compile(rf"from {re.escape(package)}(\.{stem}\b| import .*\b{stem}\b)")
 
-    def order(path: Path) -> tuple[bool, bool, bool, int]:
+    def order(path: Path) -> tuple[bool, int, int]:
         text = path.read_text("utf-8")
-        return not path.stem.startswith(f"test_{stem}"), stem not in path.stem, not imported.search(text), len(text)
+        words = {*stem.split("_")} & {*path.stem.split("_")}
+        fits = len(words) + 2 * bool(imports.search(text))
+        return not path.stem.startswith(f"test_{stem}"), -fits, -len(text) if most else len(text)
 
-    most = None if room.startswith("core/") else OF_EDGE
     return [path.relative_to(ROOT).as_posix() for path in sorted(found, key=order)[:most]]
 
 
@@ -380,6 +382,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing of it stays behind
     files = [(room, file) for room, file in all_files() if options.room in (None, room)]
     mutants = drawn(options.sample or options.n, options.seed, files)
     rooms = [[*each] for _, each in groupby(mutants, key=lambda mutant: mutant.room)]

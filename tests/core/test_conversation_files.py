@@ -305,6 +305,14 @@ def test_a_line_that_cannot_be_read_is_named_with_its_file() -> None:
         list(read_file(packed.getvalue()))
 
 
+def test_a_message_before_any_conversation_is_named() -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("a.jsonl", lines({"type": "other"}, {"type": "message", "message": ROWS[0]}, HEAD))
+    with pytest.raises(BadRequest, match=r"^'a.jsonl', line 2 is a message before any conversation"):
+        list(read_file(packed.getvalue()))
+
+
 def test_conversations_of_one_name_are_files_of_their_own() -> None:
     ids = ["0123456789abcdef" * 2, "0123456789abcdee" * 2]
     wholes = [Whole(conversation=Conversation(id=each, title="Same", created=1, updated=1)) for each in ids]

@@ -99,6 +99,7 @@ def test_a_conflicting_write_keeps_both_texts() -> None:
     late = write({"a": second}, structs.replace(first, content="three"), "n", 7)
     assert late.branched
     assert (late.message.id, late.message.content, late.message.parent) == ("n", "three", None)
+    assert [(each.revision, each.created) for each in (first, second, late.message)] == [(1, 5), (2, 5), (1, 7)]
     assert second.content == "two"
 
 

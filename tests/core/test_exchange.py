@@ -329,6 +329,26 @@ def test_a_usual_head_is_remembered_and_its_length_is_not(head: str) -> None:
     assert (found.misses, found.hits) == (1, 2)
 
 
+@pytest.mark.parametrize("more", [(), ((b"X-Placed", b"box"),)])
+def test_the_head_has_the_fields_that_the_way_adds(more: Headers) -> None:
+    client = Client()
+    Exchange(RelayOptions(label="e", headers=more), client, Engine(client)).on_engine_bytes(
+        head_of("sized", 2, streaming=False) + b"{}"
+    )
+    assert b"Content-Length" in dict(client.headers)
+    assert [field for field in client.headers if field[0] == b"X-Placed"] == list(more)
+
+
+def test_a_stream_goes_on_behind_what_a_client_has_already() -> None:
+    client = Client(status=200)
+    engine = Engine(client)
+    Exchange(RelayOptions(label="e"), client, engine).on_engine_bytes(
+        head_of("sized", len(RECORD), streaming=True) + RECORD
+    )
+    assert engine.ends == [None]
+    assert bytes(client.got) == RECORD
+
+
 def test_an_answer_that_is_not_a_stream_becomes_a_record_for_a_client_that_waits_for_one() -> None:
     client = Client(status=200)
     engine = Engine(client)

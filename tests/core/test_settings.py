@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.core.settings import AlsoListen, HttpSettings, UnixSocket, is_loopback, refuse_open_door
+from appliance.core.mcp.config import McpServers, StdioServer
+from appliance.core.settings import AlsoListen, HttpSettings, ToolSettings, UnixSocket, is_loopback, refuse_open_door
 from appliance.errors import UsageError
 
 
@@ -22,6 +23,13 @@ def test_listening_for_others_needs_a_key(host: str) -> None:
     with pytest.raises(UsageError, match="--api-key KEY"):
         refuse_open_door(HttpSettings(also=(AlsoListen((host, 1), "--also-listen"),)))
     refuse_open_door(HttpSettings(listen=((host, 1),), api_keys=("k",)))
+
+
+def test_tools_of_either_kind_are_tools() -> None:
+    servers = McpServers(servers=(StdioServer(name="s", command="run"),))
+    assert not ToolSettings().enabled
+    assert ToolSettings(builtin=("get_info",)).enabled
+    assert ToolSettings(mcp=servers).enabled
 
 
 def test_a_file_is_no_open_door() -> None:

@@ -60,6 +60,9 @@ def test_each_condition_has_its_lines_its_properties_and_its_picture(condition: 
     shown = TrayState(condition=condition, url="http://127.0.0.1:8080")
     for interface in (ITEM, MENU):
         encodes("a{sv}", (properties(interface, shown),))
+    assert properties(ITEM, shown)["ToolTip"][1][3] == shown.in_words  # type: ignore[index]
+    assert "Version" in properties(MENU, shown)
+    assert properties("org.freedesktop.DBus.Peer", shown) == {}
     encodes("u(ia{sv}av)", answer(MENU, "GetLayout", (0, -1, []), shown, 1).reply[1])  # type: ignore[index]
     enabled = {item.action for item in menu(shown) if item.enabled and item.label}
     assert ("start" in enabled) != ("stop" in enabled) or condition == "elsewhere"

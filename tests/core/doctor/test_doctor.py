@@ -37,7 +37,7 @@ from appliance.cli.app import cli
 from appliance.core import doctor
 from appliance.core.config.nodes import Position
 from appliance.core.doctor.diagnose import TOPICS, diagnose, headlines
-from appliance.core.doctor.facts import DoctorFacts, Examined, Finding, changes, dated, is_wrong
+from appliance.core.doctor.facts import SHOWN, DoctorFacts, Examined, Finding, changes, dated, is_wrong, some
 from appliance.core.engines.builds import numbers_of
 
 
@@ -81,6 +81,17 @@ def check_command(words: list[str]) -> None:
 def test_every_topic_is_covered() -> None:
     silent = [topic.__name__ for topic in TOPICS if not any(list(topic(case[2])) for case in CASES)]
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(0, 0), (1, 1), (SHOWN, SHOWN), (SHOWN + 1, SHOWN + 1), (SHOWN + 2, SHOWN + 1)]
+)
+def test_of_many_lines_the_first_are_told_and_the_number_of_the_others(number: int, told: int) -> None:
+    lines = [f"line {at}" for at in range(number)]
+    found = some(lines)
+    assert len(found) == told
+    assert list(found[:SHOWN]) == lines[:SHOWN]
+    assert found[SHOWN:] in ((), tuple(lines[SHOWN:]), (f"and {number - SHOWN} more",))
 
 
 def test_what_is_over_is_not_told() -> None:

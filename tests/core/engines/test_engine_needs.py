@@ -177,6 +177,22 @@ def test_a_build_for_amd_cards_of_another_kind() -> None:
     assert unmet(BuildNeeds(), "cpu", "windows-x64", look) == ["it is for windows-x64, and this machine is linux-x64"]
 
 
+@pytest.mark.parametrize(
+    ("version", "backends"),
+    [
+        ("", ("cuda13", "cuda12", "vulkan")),
+        ("580.0", ("cuda13", "cuda12", "vulkan")),
+        ("579.99", ("cuda12", "vulkan")),
+        ("525.60", ("cuda12", "vulkan")),
+        ("470.1", ("vulkan",)),
+    ],
+)
+def test_an_nvidia_card_has_the_generations_of_cuda_that_its_driver_knows(
+    version: str, backends: tuple[str, ...]
+) -> None:
+    assert suited(structs.replace(CARD, driver_version=version)) == backends
+
+
 NEEDS = st.builds(
     BuildNeeds,
     driver=st.sampled_from(["", "525.60", "580.0"]),
