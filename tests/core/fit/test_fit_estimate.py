@@ -35,6 +35,10 @@ def test_all_weights_are_somewhere(model: Hollow):
     assert shape_of(model).weights == info_of(model).tensor_bytes
 
 
+def test_the_vocabulary_is_that_of_the_embeddings_where_no_tokens_are_listed():
+    assert shape_of(LLAMA).vocabulary == shape_of(structs.replace(LLAMA, vocabulary=0)).vocabulary == 32000
+
+
 def test_windows_are_in_the_layers_that_have_them():
     assert [layer.windowed for layer in shape_of(gemma("gemma3")).layers] == ([True] * 5 + [False]) * 2
     assert [layer.windowed for layer in shape_of(gemma("gemma2", layers=4)).layers] == [True, False] * 2
