@@ -46,7 +46,12 @@ CASES: list[tuple[tuple[CacheUse, ...], str | None, int, str]] = [
         100,
         "conversation 'b' came in between: its place was taken, or",
     ),
-    ((FIRST, use("b", 1, 0, 0), use("a", 2)), "others", 100, "conversation 'b' came in between: its place was taken, or"),
+    (
+        (FIRST, use("b", 1, 0, 0), use("a", 2)),
+        "others",
+        100,
+        "conversation 'b' came in between: its place was taken, or",
+    ),
     ((FIRST, use("b", 1, 0, 1), use("a", 2)), "evicted", 100, "conversation 'b' took the model's only slot"),
     ((FIRST, use("b", 1), use("c", 2, -1, -1), use("a", 3)), "evicted", 100, "conversation 'b' took"),
     ((FIRST, use("a", 0.2)), "busy", 100, "an earlier request of its conversation was still at work"),
