@@ -67,7 +67,7 @@ MEMORY = 4 << 30
 ROOMS = {
     "agents": "agents",
     "bundles": "bundles",
-    "catalog": "catalog",
+    "catalog": "catalog http/test_config_routes.py http/test_model_routes.py",
     "cli": "cli",
     "core": "core/test_*.py engines/test_unpacking.py tools/test_docx.py platform/test_hardware.py traffic "
     "http/test_conversations.py http/test_relay.py http/test_fallback.py",
