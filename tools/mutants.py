@@ -69,11 +69,10 @@ ROOMS = {
     "bundles": "bundles",
     "catalog": "catalog http/test_config_routes.py http/test_model_routes.py",
     "cli": "cli",
-    "core": "core/test_*.py engines/test_unpacking.py tools/test_docx.py platform/test_hardware.py traffic "
-    "http/test_conversations.py http/test_relay.py http/test_fallback.py",
+    "core": "core/test_*.py engines/test_unpacking.py tools/test_docx.py platform/test_hardware.py http/test_relay.py",
     "core/bundles": "bundles",
     "core/engines": "core/test_engine_state.py platform/test_machine_limits.py engines/test_ballast_file.py "
-    "engines/test_known.py engines/test_engine_owner.py",
+    "engines/test_known.py",
     "core/llama": "catalog/test_preset_models.py http/test_ollama.py",
     "core/mcp": "tools/test_mcp_stdio.py http/test_mcp_server.py",
     "core/models": "core/fit/test_fit_estimate.py core/fit/test_fit_plan.py catalog/test_preset_models.py",
@@ -413,8 +412,7 @@ def report(told: Sequence[tuple[Mutant, Fate]], rooms: Set[str]) -> int:
         if not fate.killed:
             say(f"survived: {mutant}")
     for room, number in sorted(tried.items()):
-        share = 100 * killed[room] / number
-        say(f"{room}: {killed[room]} of {number} killed, {share:.0f} %; recorded: {recorded.get(room, 'none')}")
+        say(f"| `{room}` | {number} | {100 * killed[room] // number} % | recorded: {recorded.get(room, 'none')}")
     say(f"{killed.total()} of {tried.total()} killed, {100 * killed.total() / max(1, tried.total()):.1f} %")
     below = {room for room in tried if 100 * (killed[room] + 1) < int(recorded.get(room, 0)) * tried[room]}
     if bad := sorted(below | (rooms - tried.keys())):
