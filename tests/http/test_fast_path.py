@@ -84,6 +84,7 @@ async def row(server: Appliance) -> dict[str, str]:
     """The newest row of the activity log, without times and ids."""
     told = ("model", "req_path", "resp_content_type", "resp_status_code", "error_msg", "metadata", "client", "build")
     found = (await server.rows())[0]
+    found["metadata"] = {key: value for key, value in (found.get("metadata") or {}).items() if key != "parts"}  # times
     return {name: settled(str(found.get(name))) for name in told}
 
 
