@@ -31,6 +31,8 @@ WORDS = "Zebedee whistles at noon"
 class Machine(Home):
     """A home with a folder of engines."""
 
+    in_process = True
+
     def __init__(self, folder: Path) -> None:
         self.root = folder / "engines"
         super().__init__(folder, {"LLAMA_APPLIANCE_ENGINES_DIR": str(self.root)})
