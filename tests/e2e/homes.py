@@ -82,7 +82,7 @@ class Home:
         """Run a verb to its end. ``under`` is a command that becomes the program, or stands for it."""
         program = [self.program] if under is None else under
         argv = (*self.front, *map(str, words))
-        if self.in_process and under is None:
+        if self.in_process and program == [COMMAND]:
             return run_here(*argv, cwd=self.folder, env={**self.env, **(env or {})})
         return run_command(*argv, cwd=self.folder, env={**self.env, **(env or {})}, timeout=timeout, program=program)
 

@@ -33,7 +33,9 @@ def models(home: Home) -> dict[str, dict[str, object]]:
 @pytest.fixture
 def home() -> Iterator[Home]:
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="h") as folder:
-        yield Home(Path(folder))
+        found = Home(Path(folder))
+        found.in_process = True
+        yield found
 
 
 @pytest.fixture
