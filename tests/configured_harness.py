@@ -135,7 +135,6 @@ def _changed(config: Config, changes: Mapping[str, object]) -> Config:
     of_models = {name: value for name, value in changes.items() if name in config.models}
     models = dict(config.models)
     for name, settings in of_models.items():
-        assert isinstance(settings, dict)
         models[name] = structs.replace(models[name], **settings)
     others = {name: value for name, value in changes.items() if name not in of_models}
     return structs.replace(config, models=models, **others)

@@ -54,9 +54,7 @@ def models(tmp_path: Path) -> list[Model]:
 
 
 def argv_of(fleet: Fleet, model: str) -> tuple[str, ...]:
-    status = fleet.known(model)
-    assert status is not None
-    return status.argv
+    return fleet.known(model).argv
 
 
 async def test_a_gpu_holds_what_fits_and_the_longest_unused_makes_room(models: list[Model]) -> None:
@@ -130,6 +128,5 @@ async def test_the_caches_of_prompts_share_the_budget(models: list[Model]) -> No
         taken = sum(fleet.memory(model.id)["ram"] for model in models)
         assert sum(sizes) * MIB + taken <= 6 * GIB
         await fleet.unload("b")
-        plan = fleet.outlook.plan(models[1], fleet.launches.engine_for(models[1]))
-        assert plan is not None
-        assert plan.prompt_cache > sizes[1] * MIB - GIB
+        engine = fleet.launches.engine_for(models[1])
+        assert fleet.outlook.plan(models[1], engine).prompt_cache > sizes[1] * MIB - GIB

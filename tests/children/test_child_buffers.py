@@ -76,7 +76,6 @@ def test_companions_count(tmp_path: Path):
 
 def test_a_plan_leaves_a_reserve():
     tight = plan_of(starter(), FleetSettings(), {RAM: 1054 * MIB}, reserve=1024 * MIB)
-    assert tight is not None
     assert tight.flags == ("--ctx-size", "4096", "--cache-ram", "0")
     assert plan_of(Model(id="x", source="path"), FleetSettings(), {RAM: MIB}) is None
 

@@ -71,21 +71,6 @@ async def test_sigterm_is_enough_and_nobody_waits_longer_than_it_takes(fleets: F
         assert world.status("m").error is None
 
 
-@sigterm
-async def test_eviction_waits_for_the_end_and_no_longer(fleets: Fleets) -> None:
-    waited: list[float] = []
-    servers = {name: fleets.server(name, term=0.1) for name in ("a", "b")}
-    async with fleets.open(servers) as world:
-        await world.load("a")
-        for n in range(6):
-            old, new = ("a", "b") if n % 2 == 0 else ("b", "a")
-            await world.load(new)
-            waited.append(world.event(new, "begun").at - world.event(old, "end").at)
-    print(f"\nfrom the end of one to the beginning of the next: {', '.join(f'{w * 1000:.0f}' for w in waited)} ms")
-    assert min(waited) > 0
-    assert max(waited) < SOON
-
-
 async def test_what_ignores_sigterm_is_killed_with_all_it_has_started(fleets: Fleets) -> None:
     port = free_port()
     inner, outer = fleets.command("inner", free_port(), term="ignore"), fleets.command("m", port, term="ignore")

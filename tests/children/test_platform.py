@@ -62,7 +62,6 @@ def program() -> Generator[subprocess.Popen[str]]:
 
 
 def pids_below(program: subprocess.Popen[str]) -> list[int]:
-    assert program.stdout is not None
     pids = [int(pid) for _ in range(3) for pid in program.stdout.readline().split()]
     assert len(pids) == 6
     assert all(map(is_alive, pids))

@@ -91,8 +91,6 @@ class Options:
         """It answers no question while an answer is under way, as a server does that does one thing at a time."""
         self.ignore_sigterm = False
         self.ignore_exit_line = False
-        self.hold_pipe_in_grandchild = 0.0
-        """A grandchild in its own session keeps stdout and stderr open for so many seconds."""
         self.huge_log_lines = False
         """One 2 MiB line on stdout and on stderr at the start."""
         self.log_lines = 0

@@ -73,8 +73,6 @@ class Server:
             log("I", "y" * HUGE)
         if options.log_flood:
             start(self._flood)
-        if options.hold_pipe_in_grandchild:
-            hold_pipe(options.hold_pipe_in_grandchild)
         if not self._load():
             return options.misbehaviour.exit_code
         self._catch_signals()
@@ -225,14 +223,6 @@ def model_fault(path: str) -> str:
     except OSError as cause:
         return f"failed to open GGUF file ({cause.strerror})"
     return "" if magic == b"GGUF" else f"invalid magic characters: {magic!r}, expected 'GGUF'"
-
-
-def hold_pipe(seconds: float) -> None:
-    """A grandchild that outlives this process with its output pipes in hand."""
-    import subprocess
-
-    code = f"import time; time.sleep({seconds})"
-    subprocess.Popen([sys.executable, "-S", "-E", "-c", code], stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 def start(target: Callable[..., None], *args: object) -> None:

@@ -12,15 +12,14 @@ import psutil
 import pytest
 import trio
 from configured_harness import Fleets
+from fleet_harness import fake_engine, fake_model
 
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.upstream.client import HttpCall
 
-FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
 STREAM = b'{"prompt":"x","stream":true,"fake":{"tokens":12,"token_delay":0.003}}'
 STEPS, ENOUGH = 12, 3
 """Steps at which to cancel at least, and then requests in a row that end before theirs: on a busy machine some take few
@@ -55,15 +54,8 @@ async def use(fleet: Fleet, model: Model, path: str, scope: trio.CancelScope) ->
 
 @asynccontextmanager
 async def engines(folder: Path) -> AsyncGenerator[tuple[Fleet, list[Model], str]]:
-    engine = Engine(
-        name="fake", backend="cpu", version=None, source="test", command=(sys.executable, "-S", "-E", str(FAKE))
-    )
-    models: list[Model] = []
-    for name in ("a", "b"):
-        path = folder / f"{name}.gguf"
-        path.write_bytes(b"GGUF" + bytes(64))
-        models.append(Model(id=name, source="path", path=str(path)))
-    async with open_fleet(FleetSettings(models_max=1, threads=1), engine) as fleet:
+    models = [fake_model(folder, name) for name in ("a", "b")]
+    async with open_fleet(FleetSettings(models_max=1, threads=1), fake_engine()) as fleet:
         yield fleet, models, "/completion"
 
 

@@ -94,12 +94,10 @@ class Running:
 
     def say_exit(self) -> None:
         """As a router tells its child."""
-        assert self.process.stdin
         self.process.stdin.write(b"cmd_router_to_child:exit\n")
         self.process.stdin.flush()
 
     def close_stdin(self) -> None:
-        assert self.process.stdin
         self.process.stdin.close()
 
     def wait_state_ready(self) -> None:

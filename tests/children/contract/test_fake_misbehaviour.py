@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -60,17 +58,6 @@ def test_ignore_exit_line(start: Start) -> None:
     running.say_exit()
     running.close_stdin()
     assert running.process.wait(10) == 1, "it ended for the end of stdin, not for the line"
-
-
-def test_hold_pipe_in_grandchild(fake_llama_server: tuple[str, ...]) -> None:
-    """The pipe stays open behind a process that is gone."""
-    flags = ("--fail-to-load", "--hold-pipe-in-grandchild", "0.7")
-    with subprocess.Popen([*fake_llama_server, *flags, "--port", "0"], stderr=subprocess.PIPE) as process:
-        assert process.stderr
-        process.wait(10)
-        gone = time.monotonic()
-        process.stderr.read()
-        assert time.monotonic() - gone > 0.3
 
 
 def test_log_flood_and_huge_lines(start: Start) -> None:

@@ -13,7 +13,7 @@ from appliance.core.models.model import Model
 from appliance.engines.found import Engine
 from appliance.fleet.owner import Fleet
 
-FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
+FAKE = Path(__file__).parent / "fakes" / "llama_server.py"
 
 
 def fake_engine(seat: str = "", *flags: str, backend: str = "cpu", gpus: dict[str, str] | None = None) -> Engine:
@@ -30,10 +30,9 @@ def fake_model(folder: Path, name: str, *flags: str) -> Model:
 
 
 def pid_of(fleet: Fleet, model: str) -> int:
-    status = fleet.known(model)
-    assert status is not None
-    assert status.pid is not None
-    return status.pid
+    pid = fleet.known(model).pid
+    assert pid is not None
+    return pid
 
 
 class InOrder:
