@@ -14,14 +14,12 @@ class SmallServer:
     def __init__(self, *options: str) -> None:
         script = Path(__file__).parent / "small_server.py"
         self._process = subprocess.Popen([sys.executable, script, *options], stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
         self.url = f"http://127.0.0.1:{self.port}"
 
     def stop(self) -> None:
         self._process.kill()
         self._process.wait(10)
-        assert self._process.stdout is not None
         self._process.stdout.close()
 
 

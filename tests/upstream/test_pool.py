@@ -103,19 +103,6 @@ async def test_one_that_the_server_closes_is_forgotten():
         assert connections == [1, 1]
 
 
-async def test_a_new_one_that_closes_is_not_asked_again():
-    connections: list[int] = []
-
-    async def serve(stream: trio.SocketStream) -> None:
-        connections.append(0)
-        await read_request(stream)
-
-    async with open_pool() as pool, listening(serve) as port:
-        with pytest.raises(UpstreamFailed):
-            await ask(pool, Address("127.0.0.1", port, None, "m"))
-        assert len(connections) == 1
-
-
 async def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pool_module, "MAX_FREE", 2)
     async with server(*[OK] * 5) as (address, connections), open_pool() as pool:
@@ -179,8 +166,9 @@ class Taker:
         raise AssertionError
 
 
+@pytest.mark.parametrize("relays", [False, True])
 @pytest.mark.parametrize("reused", [False, True])
-async def test_what_is_relayed_is_asked_again_only_on_a_connection_that_was_used_before(reused: bool):
+async def test_a_server_that_gives_no_answer_is_asked_again_only_on_a_new_connection(reused: bool, relays: bool):
     asked: list[bytes] = []
 
     async def silent(stream: trio.SocketStream) -> None:
@@ -196,7 +184,7 @@ async def test_what_is_relayed_is_asked_again_only_on_a_connection_that_was_used
         if reused:
             assert await ask(pool, address) == b"ok"
         with pytest.raises(UpstreamFailed, match="closed the connection without an answer"):
-            await relay(Outgoing(address, "POST", "/", (), b"", pool), RelayOptions(label="m"), Taker())
+            await ask(pool, address, relays=relays)
         assert len(asked) == 1 + 2 * reused
 
 
