@@ -100,7 +100,6 @@ class HttpFake:
 async def http_fake(log: Path, *flags: str, path: str = "/mcp", port: int = 0) -> AsyncGenerator[HttpFake]:
     argv = [sys.executable, str(HTTP_FAKE), "--log", str(log), "--path", path, "--port", str(port), *flags]
     process = await trio.lowlevel.open_process(argv, stdout=-1)
-    assert process.stdout is not None
     try:
         with trio.fail_after(PATIENCE):
             said = b""

@@ -40,7 +40,6 @@ async def test_errors_are_told_as_llama_server_tells_them() -> None:
         assert json.loads((await use(tools, "s_structured")).body) == {"plain_text_response": '{"n": 1}'}
         assert "image" in (await use(tools, "s_picture")).text
         bad = await tools.call("s_echo", b"[1]", ToolContext())
-        assert bad.error is not None
         assert "JSON object" in bad.error
         pretty = await tools.call("s_echo", b'{\n  "message":\n "x"\n}\n', ToolContext())
         assert pretty.text == "echo: x\nsecond"
@@ -190,7 +189,6 @@ async def test_an_answer_may_be_large_but_not_too_large() -> None:
     async with opened(s=entry("--long-answer", "7"), big=entry("--long-answer", "9", timeout_ms=2000)) as tools:
         assert len((await use(tools, "s_echo")).text) > 7 << 20
         found = await use(tools, "big_echo")
-        assert found.error is not None
         assert "timed out" in found.error
         assert "8 MiB" in found.error
 
@@ -316,37 +314,6 @@ async def test_leaving_is_quick_and_leaves_nothing(tmp_path: Path) -> None:
             took = trio.current_time() - took
             assert took < 6, "a second and a bit, on a machine that has nothing else to do"
             assert not living(file)
-
-
-async def test_no_process_outlives_a_program_that_is_killed(tmp_path: Path) -> None:
-    file = tmp_path / "pids"
-    config = json.dumps({"mcpServers": {"s": entry("--pid-file", str(file), "--grandchild", "--ignore-term")}})
-    program = f"""
-import sys, trio
-from appliance.core.mcp.config import parse_mcp_servers
-from appliance.core.tools.specs import ToolContext
-from appliance.platform.children import open_children
-from appliance.tools.mcp_client import open_mcp
-async def main():
-    async with open_children() as children, open_mcp(parse_mcp_servers({config!r}, "x"), children) as tools:
-        await tools.call("s_echo", b"{{}}", ToolContext())
-        print("ready", flush=True)
-        await tools.call("s_sleep", b'{{"seconds": 60}}', ToolContext())
-trio.run(main)
-"""
-    process = await trio.lowlevel.open_process([sys.executable, "-c", program], stdout=-1)
-    assert process.stdout is not None
-    with trio.fail_after(60):
-        said = b""
-        while b"ready" not in said:
-            chunk = await process.stdout.receive_some()
-            assert chunk, "it ended before it was ready"
-            said += chunk
-        assert len(living(file)) == 2
-        process.kill()
-        await process.wait()
-        await until_gone(file)
-    await process.stdout.aclose()
 
 
 async def test_a_server_has_a_bounded_number_of_tools(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import trio
-from tool_harness import open_builtins
+from tool_harness import open_builtins, put_runtimes
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX shells")
 
-FAKE = Path(__file__).parents[1] / "fakes" / "tool_runtime.py"
 PATIENCE = 120.0
 NAMES = (
     "it's",
@@ -66,16 +65,9 @@ def all_names(folder: Path) -> set[str]:
 
 @pytest.fixture
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder where both runtimes are; docker and ssh are on PATH."""
-    programs, state = tmp_path / "bin", tmp_path / "state"
-    for folder in (programs, state / "ssh"):
-        folder.mkdir(parents=True)
+    """The folder where both runtimes are."""
+    state = put_runtimes(tmp_path, monkeypatch)
     (state / "box1").symlink_to("ssh")
-    for name in ("docker", "ssh"):
-        (programs / name).write_text(f"#!{sys.executable} -SE\n{FAKE.read_text()}")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin")
-    monkeypatch.setenv("TOOL_RUNTIME_STATE", str(state))
     return state / "ssh"
 
 

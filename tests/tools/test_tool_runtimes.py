@@ -11,14 +11,13 @@ import psutil
 import pytest
 import trio
 from leftovers import wait_no_process
-from tool_harness import Tools, open_builtins
+from tool_harness import Tools, open_builtins, put_runtimes
 from waiting import until
 
 from appliance.core.tools.specs import ToolContext, ToolProblem
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX shells")
 
-FAKE = Path(__file__).parents[1] / "fakes" / "tool_runtime.py"
 PATIENCE = 90.0
 SLEEPER = "1000.25"
 BOX = "docker-container:box1"
@@ -26,16 +25,8 @@ BOX = "docker-container:box1"
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where containers are; docker, podman and ssh are on PATH."""
-    programs, state = tmp_path / "bin", tmp_path / "state"
-    programs.mkdir()
-    for folder in (state, state / "box1", state / "ssh"):
-        folder.mkdir()
-    for name in ("docker", "podman", "ssh"):
-        (programs / name).write_text(f"#!{sys.executable} -SE\n{FAKE.read_text()}")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("TOOL_RUNTIME_STATE", str(state))
+    state = put_runtimes(tmp_path, monkeypatch)
+    (state / "box1").mkdir()
     return state
 
 

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
 
 from appliance.core.tools.specs import ToolContext, ToolOutcome, chosen_tools
 from appliance.tools.box import Toolbox, open_own_tools
+
+FAKE = Path(__file__).parents[1] / "fakes" / "tool_runtime.py"
+
+
+def put_runtimes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """docker, podman and ssh on PATH, and the folder where what they reach is."""
+    programs, state = folder / "bin", folder / "state"
+    (state / "ssh").mkdir(parents=True)
+    programs.mkdir()
+    for name in ("docker", "podman", "ssh"):
+        (programs / name).write_text(f"#!{sys.executable} -SE\n{FAKE.read_text()}")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("TOOL_RUNTIME_STATE", str(state))
+    return state
 
 
 class Tools:
