@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from file_trees import card
 
 from appliance.core.engines.machine import normal_pci
 from appliance.core.machine import GpuSample
@@ -35,20 +36,6 @@ RADEON = {
     "hwmon__hwmon3__pwm1": "102",
     "hwmon__hwmon3__pwm1_max": "255",
 }
-
-
-def card(
-    root: Path, pci: str, vendor: str, device: str, driver: str = "", *, kind: str = "0x030000", **files: str
-) -> Path:
-    folder = root / "sys/bus/pci/devices" / pci
-    folder.mkdir(parents=True)
-    for name, text in {"class": kind, "vendor": vendor, "device": device, **files}.items():
-        path = folder / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    if driver:
-        (folder / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
-    return folder
 
 
 def node(root: Path, number: int, **facts: int) -> None:

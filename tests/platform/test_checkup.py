@@ -8,26 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from file_trees import card
 
 from appliance.core.doctor.facts import BusCard
 from appliance.platform.hardware import checkup, port_owner
 
 
-def card(root: Path, pci: str, kind: str, vendor: str, driver: str = "") -> None:
-    folder = root / "sys/bus/pci/devices" / pci
-    folder.mkdir(parents=True)
-    (folder / "class").write_text(f"{kind}\n", encoding="ascii")
-    (folder / "vendor").write_text(f"{vendor}\n", encoding="ascii")
-    if driver:
-        (root / "sys/bus/pci/drivers" / driver).mkdir(parents=True, exist_ok=True)
-        (folder / "driver").symlink_to(root / "sys/bus/pci/drivers" / driver)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="symbolic links")
 def test_cards_with_and_without_a_driver(tmp_path: Path) -> None:
-    card(tmp_path, "0000:01:00.0", "0x030000", "0x10de", "nouveau")
-    card(tmp_path, "0000:02:00.0", "0x038000", "0x1002")
-    card(tmp_path, "0000:03:00.0", "0x020000", "0x8086", "e1000")
+    card(tmp_path, "0000:01:00.0", "0x10de", "0x2684", "nouveau")
+    card(tmp_path, "0000:02:00.0", "0x1002", "0x744c", kind="0x038000")
+    card(tmp_path, "0000:03:00.0", "0x8086", "0x100e", "e1000", kind="0x020000")
     assert checkup({}, tmp_path).cards == (
         BusCard(pci="0000:01:00.0", vendor="NVIDIA", driver="nouveau"),
         BusCard(pci="0000:02:00.0", vendor="AMD", driver=""),
@@ -66,7 +57,6 @@ def test_who_listens_on_a_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         owner = port_owner(port)
-        assert owner is not None
         assert owner.pid == os.getpid()
         assert owner.name
     assert port_owner(port) is None

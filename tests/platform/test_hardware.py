@@ -40,7 +40,6 @@ CPU architecture: 8
 
 async def test_this_machine():
     found = await detect()
-    assert found is not None
     told = msgspec.to_builtins(found)
     assert list(told) == [
         *("schema_version", "captured_at", "capture", "architecture", "operating_system", "environment", "cpu"),

@@ -187,7 +187,6 @@ def test_an_exception_is_reported_as_a_failed_service() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="it copies sleep(1), which Windows lacks")
 def test_programs_of_a_folder_are_ended_and_no_others(tmp_path: Path) -> None:
     sleep = shutil.which("sleep")
-    assert sleep is not None
     copy = shutil.copy(Path(sleep).resolve(), tmp_path / "napping")
     with (
         subprocess.Popen([copy, "600"]) as inside,
