@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from appliance.core.contexts.kept import KeptContext
@@ -20,11 +19,8 @@ def context(data: bytes = DATA, *, model: str = "m", key: str = "k") -> KeptCont
     )  # fmt: skip
 
 
-@asynccontextmanager
-async def opened(folder: Path) -> AsyncGenerator[KeptContexts]:
-    async with open_kept_contexts("disk", {"disk": ContextPlace(folder, in_memory=False)}) as kept:
-        assert kept is not None
-        yield kept
+def opened(folder: Path) -> AbstractAsyncContextManager[KeptContexts | None]:
+    return open_kept_contexts("disk", {"disk": ContextPlace(folder, in_memory=False)})
 
 
 async def kept_one(kept: KeptContexts, data: bytes = DATA, *, model: str = "m") -> KeptContext:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -155,8 +155,9 @@ async def test_memory_keeps_the_newest():
 
 
 @pytest.fixture
-def table() -> ActivityTable:
-    return ActivityTable(open_memory(), None)
+def table() -> Generator[ActivityTable]:
+    with closing(ActivityTable(open_memory(), None)) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("key", SORT_KEYS)
@@ -176,7 +177,6 @@ def test_every_sort_key_sorts_and_pages_do_not_overlap(table: ActivityTable, key
     value = fields.get(key, lambda r: 0)
     everything = table.page(ALL).data
     assert found == sorted(everything, key=lambda r: (value(r), r.id), reverse=order == "desc")
-    table.close()
 
 
 def test_filters(table: ActivityTable):
@@ -205,7 +205,6 @@ def test_filters(table: ActivityTable):
     assert [ids(search=text) for text in ("m%", "ENGINE _e", "box", "it's")] == [[10], [10], [11], [11]]
     assert ids(search="' OR 1=1 --") == []
     assert table.page(Query(page=10**17)).data == ()
-    table.close()
 
 
 def test_statistics_are_those_of_the_rows(table: ActivityTable):
@@ -225,7 +224,6 @@ def test_statistics_are_those_of_the_rows(table: ActivityTable):
         assert (stats.total_output_tokens, stats.total_cache_tokens) == (0, 0)
         assert stats.gen_histogram is None
         assert stats.prompt_histogram == histogram(Sorted([speeds[n] for n in kept if speeds[n] > 0]))
-    table.close()
 
 
 class Sorted:
@@ -329,16 +327,8 @@ def test_a_user_without_the_right_to_write_is_told() -> None:
 async def test_a_file_of_llama_swap_goes_on(tmp_path: Path):
     """The columns of its migration 1, and one that a later migration may add."""
     path = tmp_path / "swap.db"
-    numbers = "cache_tokens draft_tokens draft_acc_tokens input_tokens output_tokens duration_ms resp_status_code"
-    columns = [f"{name} INTEGER NOT NULL DEFAULT 0" for name in numbers.split()]
-    columns += [f"{name} REAL NOT NULL DEFAULT 0" for name in ("prompt_per_second", "tokens_per_second")]
-    texts = ("req_path", "resp_content_type", "error_msg", "metadata_json", "src")
-    columns += [f"{name} TEXT NOT NULL DEFAULT ''" for name in texts]
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(
-            "CREATE TABLE activity (id INTEGER PRIMARY KEY AUTOINCREMENT, ts_created INTEGER NOT NULL,"
-            f" model_id TEXT NOT NULL, {', '.join(columns)})"
-        )
+        connection.executescript(f"{_BEFORE}ALTER TABLE activity ADD COLUMN src TEXT NOT NULL DEFAULT '';")
         connection.execute("INSERT INTO activity (ts_created, model_id) VALUES (?, 'old')", (int(NOON.timestamp()),))
     async with open_activity(path, 10) as activity:
         assert activity.add(row()) == 2
@@ -453,7 +443,7 @@ async def test_leaving_does_not_wait_for_ever(tmp_path: Path, caplog: pytest.Log
 def test_statistics_of_many_rows_bring_few_of_them_here(table: ActivityTable):
     table._connection.executescript(
         "INSERT INTO activity (ts_created, model_id, input_tokens, prompt_per_second, tokens_per_second)"
-        " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 150000)"
+        " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)"
         " SELECT i, 'm' || (i % 3), i % 7, (i * 7919) % 10007 / 10.0, (i * 31) % 997 / 10.0 FROM n;"
     )
     for models in ((), ("m1",)):
@@ -463,11 +453,9 @@ def test_statistics_of_many_rows_bring_few_of_them_here(table: ActivityTable):
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         print(models, f"{time.perf_counter() - began:.2f} s", f"{peak} bytes")
-        assert stats.total_requests >= 50_000
-        assert stats.prompt_histogram is not None
-        assert len(stats.prompt_histogram.bins) > 15
-        assert peak < 200_000
-    table.close()
+        assert stats.total_requests >= 10_000
+        assert len(stats.prompt_histogram.bins) >= 15
+        assert peak < 100_000
 
 
 async def test_the_last_use_of_each_model_is_that_of_its_newest_row(tmp_path: Path):

@@ -18,7 +18,6 @@ from appliance.store.runs import open_run_store
 
 async def stored(path: Path) -> list[bytes]:
     async with open_run_store(path) as store:
-        assert store is not None
         return store.stored
 
 
@@ -27,7 +26,6 @@ async def test_the_newest_record_of_each_run_stays_and_forgotten_ones_go(tmp_pat
     with trio.CancelScope() as scope:  # what waits is written even then
         async with open_activity(path, 10), open_run_store(path) as store, open_run_store(None) as none:
             assert none is None
-            assert store is not None
             for n in range(50):
                 store.save("a", 1.0, b"a%d" % n)
             store.save("b", 0.5, b"b")
@@ -43,7 +41,6 @@ async def test_a_locked_file_is_waited_for_without_holding_anybody_up(
     path = tmp_path / "log.sqlite"
     with trio.fail_after(30):
         async with open_run_store(path) as store:
-            assert store is not None
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
                 other.execute("BEGIN EXCLUSIVE")
                 store.save("a", 1.0, b"first")

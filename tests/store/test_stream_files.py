@@ -108,7 +108,6 @@ trio.run(main)
 def started(folder: Path) -> Generator[subprocess.Popen[bytes]]:
     """A program that has begun to keep a stream; it is killed at the end of the block, if not before."""
     with subprocess.Popen([sys.executable, "-c", DIES, str(folder)], stdout=subprocess.PIPE) as program:
-        assert program.stdout is not None
         program.stdout.readline()
         try:
             yield program
@@ -121,7 +120,6 @@ async def test_who_had_seen_more_than_was_saved_hears_of_the_break(tmp_path: Pat
     (tmp_path / "stream-0000000007.part").write_bytes(line + b"data: 1\n\n")
     async with open_streams(StreamsConfig(path=str(tmp_path))) as streams:
         generation = streams.find("a")
-        assert generation is not None
         for offset, expected in ((0, b"data: 1\n\ndata: end\n\n"), (9, b"data: end\n\n"), (500, b"data: end\n\n")):
             assert await generation.reader(offset).receive() == expected
 
@@ -181,7 +179,6 @@ async def test_a_clock_that_was_wrong_loses_no_stream(tmp_path: Path, off: float
     async with open_streams(StreamsConfig(path=str(tmp_path), keep=60)) as streams:
         await trio.sleep(0.1)  # whatever is over is dropped at once
         found = streams.find("a")
-        assert found is not None
         assert found.end is not None
 
 
