@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,6 @@ async def test_broken_plugins_are_listed_with_what_is_wrong_and_hinder_nobody(tm
         "half": "config.json is missing",
     }.items():
         error = errors.pop(name)
-        assert error is not None
         assert says in error
         assert "\n" not in error
     assert errors == {}
@@ -169,36 +169,35 @@ async def test_modules_of_two_plugins_and_two_loads_do_not_mix(tmp_path: Path):
     assert not packages & sys.modules.keys()
 
 
-async def test_a_plugin_that_loads_slowly_holds_up_nobody_but_those_who_name_it(tmp_path: Path):
-    go = threading.Event()
-    threading.slow_plugin_may_go = go  # type: ignore[attr-defined]
-    write_plugin(tmp_path, "slow", "import threading\nthreading.slow_plugin_may_go.wait(60)\n" + NOTHING)
+@pytest.fixture
+def gate() -> Generator[threading.Event]:
+    """What a plugin waits for while it is loaded."""
+    threading.gate_of_plugins = opened = threading.Event()  # type: ignore[attr-defined]
+    yield opened
+    opened.set()
+    del threading.gate_of_plugins  # type: ignore[attr-defined]
+
+
+WAITS = f"import threading\nthreading.gate_of_plugins.wait(60)\n{NOTHING}"
+
+
+async def test_a_plugin_that_loads_slowly_holds_up_nobody_but_those_who_name_it(tmp_path: Path, gate: threading.Event):
+    write_plugin(tmp_path, "slow", WAITS)
     write_plugin(tmp_path, "quick", NOTHING)
-    try:
-        async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
-            with trio.fail_after(20):
-                await plugins.entry("quick").hooks()
+    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
+        with trio.fail_after(20):
+            await plugins.entry("quick").hooks()
             assert listed(plugins)["slow"].state == "loading"
-            go.set()
-            with trio.fail_after(20):
-                await plugins.entry("slow").hooks()
-            assert listed(plugins)["slow"].state == "ready"
-    finally:
-        go.set()
-        del threading.slow_plugin_may_go  # type: ignore[attr-defined]
+            gate.set()
+            await plugins.entry("slow").hooks()
+        assert listed(plugins)["slow"].state == "ready"
 
 
-async def test_a_plugin_that_never_finishes_loading_is_given_up_after_its_time(tmp_path: Path):
-    go = threading.Event()
-    threading.stuck_plugin_may_go = go  # type: ignore[attr-defined]
-    write_plugin(tmp_path, "stuck", "import threading\nthreading.stuck_plugin_may_go.wait(60)\n", {"timeout": 0.05})
-    try:
-        async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
-            with trio.fail_after(20), pytest.raises(PluginFailed, match="still being loaded"):
-                await plugins.entry("stuck").hooks()
-    finally:
-        go.set()
-        del threading.stuck_plugin_may_go  # type: ignore[attr-defined]
+async def test_a_plugin_that_never_finishes_loading_is_given_up_after_its_time(tmp_path: Path, gate: threading.Event):
+    write_plugin(tmp_path, "stuck", WAITS, {"timeout": 0.05})
+    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
+        with trio.fail_after(20), pytest.raises(PluginFailed, match="still being loaded"):
+            await plugins.entry("stuck").hooks()
 
 
 # ---- looking again ---------------------------------------------------------------------------------------------------
@@ -210,9 +209,11 @@ async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
     write_plugin(tmp_path, "broken", "import nothing_of_the_kind")
     async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         await plugins.wait_loaded()
-        commands = plugins.commands(Family.CHAT)
-        assert commands is not None
-        assert commands.names == {"stays", "goes", "broken"}  # a broken one is a command: who names it learns why
+        assert plugins.commands(Family.CHAT).names == {
+            "stays",
+            "goes",
+            "broken",
+        }  # a broken one is a command: who names it learns why
         with pytest.raises(PluginFailed, match="nothing_of_the_kind"):
             await plugins.entry("broken").hooks()
         (tmp_path / "goes" / "agent.py").unlink()
@@ -221,9 +222,7 @@ async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
         write_plugin(tmp_path, "broken", NOTHING)
         await plugins.look()
         await plugins.wait_loaded()
-        commands = plugins.commands(Family.CHAT)
-        assert commands is not None
-        assert commands.names == {"stays", "broken"}
+        assert plugins.commands(Family.CHAT).names == {"stays", "broken"}
         assert {each.name: each.state for each in plugins.listed()} == dict.fromkeys(
             ("broken", "comes", "stays"), "ready"
         )

@@ -122,8 +122,6 @@ async def test_a_call_of_tools_passes_as_it_is(plugged: OpenPlugged, stream: boo
 async def test_what_cannot_be_done_is_refused(plugged: OpenPlugged) -> None:
     async with plugged(TEXTS, settings=chosen()) as program:
         assert "'n' must be 1" in await program.refused("alpha", "/parallel go", n=2)
-    async with plugged(TEXTS, settings={"parallel": {"model": ["beta"]}}) as program:
-        assert "unknown setting 'model'; did you mean 'models'?" in await program.refused("alpha", "/parallel go")
 
 
 async def test_a_real_judge_is_held_to_the_numbers(plugged: OpenPlugged) -> None:

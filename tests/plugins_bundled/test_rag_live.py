@@ -80,18 +80,6 @@ async def test_the_model_is_shown_the_passages_as_data(plugged: OpenPlugged, doc
     assert content.count("</document>") == content.count("<document ") == 3
 
 
-async def test_the_index_follows_the_documents(plugged: OpenPlugged, documents: Path) -> None:
-    async with plugged({"alpha": script("x")}, real=EMBEDDER, settings=settings(documents, top_k=1)) as program:
-        assert HOURS in await shown(program, QUESTION)
-        before = passages(program)
-        assert before[0] == before[1] == 4
-        (documents / "museum.md").write_text(HOURS.replace("ten", "noon"))
-        assert "opens at noon in winter" in await shown(program, QUESTION)
-        (documents / "museum.md").unlink()
-        assert "museum" not in (await shown(program, QUESTION)).partition("The question:")[0]
-        assert passages(program) == (2, 2)
-
-
 async def test_indexing_goes_on_with_the_next_question(plugged: OpenPlugged, documents: Path) -> None:
     for number in range(10):
         (documents / f"extra{number}.txt").write_text(f"Extra number {number} is about rope.")
@@ -192,8 +180,6 @@ async def test_mistakes_are_told(plugged: OpenPlugged, documents: Path) -> None:
     async with plugged({"alpha": script("x")}, real=EMBEDDER, settings=settings(documents / "none")) as program:
         assert f"there is no {documents / 'none'}" in await program.refused("alpha", f"/rag {QUESTION}")
         assert "nothing is asked" in await program.refused("alpha", "/rag")
-    async with plugged({"alpha": script("x")}, settings=settings(documents, top_k=0)) as program:
-        assert "'top_k' must be 1 or more" in await program.refused("alpha", f"/rag {QUESTION}")
 
 
 @pytest.mark.parametrize("stream", [False, True])
