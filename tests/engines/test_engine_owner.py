@@ -120,9 +120,7 @@ async def test_only_the_card_that_fails_is_left_out(world: World) -> None:
     async with world.proven() as engines:
         assert standings(engines)[f"{HERE}-cuda12/b2:CUDA1"] == "failed"
         assert chosen(engines) == GPU
-        engine = engines.choose()
-        assert engine is not None
-        assert engine.args == ("--device", "CUDA0")
+        assert engines.choose().args == ("--device", "CUDA0")
 
 
 async def test_a_model_gets_the_card_that_it_names_and_no_other(world: World) -> None:
@@ -131,12 +129,9 @@ async def test_a_model_gets_the_card_that_it_names_and_no_other(world: World) ->
         assert engines.choose(cards=("Other Card",)) is None
         assert await engines.lacks(("Card 10",)) == ""
         engine = engines.choose(cards=("Card 10",))
-        assert engine is not None
         assert (engine.seat, engine.args) == (f"{HERE}-cuda12/b2:CUDA1", ("--device", "CUDA1"))
         assert engines.choose("m", (engine.seat,), cards=("Card 10",)) is None
-        both = engines.choose(cards=("Card 10", "test card 9000"))
-        assert both is not None
-        assert both.args == ("--device", "CUDA0,CUDA1")
+        assert engines.choose(cards=("Card 10", "test card 9000")).args == ("--device", "CUDA0,CUDA1")
         assert await engines.lacks(("Card 11",)) == (
             "there is no graphics card 'Card 11': the engines list Test Card 9000 (CUDA0), Other Card 10 (CUDA1)"
         )
@@ -150,7 +145,6 @@ async def test_a_model_gets_the_card_that_it_names_and_no_other(world: World) ->
 async def test_a_failure_at_work_is_on_probation_for_its_model_alone(world: World) -> None:
     async with world.proven() as engines:
         engine = engines.choose("a")
-        assert engine is not None
         engines.failed(engine, "a", "killed by SIGABRT")
         assert chosen(engines, "a") == CPU
         assert standings(engines, "a")[GPU] == "probation"
@@ -162,7 +156,6 @@ async def test_a_failure_at_work_is_on_probation_for_its_model_alone(world: Worl
 async def test_a_seat_that_works_is_not_kept_from_a_model_for_long_by_what_one_client_sends(world: World) -> None:
     async with world.proven() as engines:
         engine = engines.choose("a")
-        assert engine is not None
         for _ in range(6):
             engines.failed(engine, "a", "killed by SIGABRT")
         (waiting,) = engines.state.probations
@@ -177,7 +170,6 @@ async def test_what_fails_at_work_is_proven_again_and_out_when_that_fails(world:
         pass
     async with world.keeping_up() as engines:
         engine = engines.choose("a")
-        assert engine is not None
         tell(world.gpu, Lie(devices=(CARD,), work="crash", on=("CUDA0",)))
         engines.failed(engine, "a", "killed by SIGABRT")
         await until(lambda: standings(engines, "b").get(GPU) == "failed")
@@ -231,16 +223,12 @@ async def test_builds_are_asked_for_their_options_also_after_a_version_that_did_
     (world.root / FILE).write_bytes(msgspec.json.encode(content))
     async with world.open() as engines:
         engine = engines.choose()
-        assert engine is not None
         assert (engine.seat, engine.manual, engines.unlisted) == (GPU, None, True)
     finder = Finder(world.find)
     assert await usual_port(finder, StateFile(world.root), starter=world.starter) == 9931
     async with world.keeping_up() as engines:
         await until(lambda: not engines.unlisted)
-        engine = engines.choose()
-        assert engine is not None
-        assert engine.manual is not None
-        assert engine.manual.names("--kv-unified-per-slot")
+        assert engines.choose().manual.names("--kv-unified-per-slot")
     tell(world.gpu, structs.replace(FAST, help="nothing"))
     assert await usual_port(finder, StateFile(world.root), starter=world.starter) == 9931, "as it is remembered"
 
@@ -258,7 +246,6 @@ async def test_after_a_sleep_the_devices_are_asked_again(world: World) -> None:
 async def test_a_damaged_build_that_is_installed_again_is_used_again(world: World) -> None:
     async with world.proven() as engines:
         engine = engines.choose()
-        assert engine is not None
         program = world.gpu / EXECUTABLE
         whole = program.read_bytes()
         program.write_text("#!/bin/sh\nexit 0\n")
@@ -298,7 +285,6 @@ async def test_an_updated_build_that_fails_gives_way_also_when_the_disk_takes_no
     file.apply([UpdateBegun(build=new, old=old, at=time.time()), *[StepDone(time.time())] * 5])
     async with world.proven() as engines:
         engine = engines.choose(word="cpu")
-        assert engine is not None
         assert engines.state.role(new) == "current"
         await engines.sync()
         blocked = world.root / f".{FILE}.new"

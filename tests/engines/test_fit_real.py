@@ -101,7 +101,6 @@ def buffers_of(
         text=True,
         env={**os.environ, **(env or {})},
     ) as process:
-        assert process.stderr is not None
         try:
             for said in process.stderr:
                 buffers.read(said.rstrip("\n"))
@@ -131,7 +130,6 @@ def estimated(path: Path, words: list[str], gpus: tuple[str, ...] = ()) -> Estim
             return file.read(count)
 
         shape = read_gguf(read_at, size).shape
-    assert shape is not None
     return estimate(shape, structs.replace(asked_of(words, gpus=gpus).options))
 
 

@@ -81,8 +81,6 @@ def test_shipped_comes_before_installed_before_built_before_the_path(places: Eng
     assert find_engine(None, places).command == (str(on_path),)
     cached = build(places.cache, "b9")
     assert find_engine(None, places).command == (str(cached / EXECUTABLE),)
-    assert places.installed is not None
-    assert places.beside is not None
     installed = build(places.installed, "b8")
     assert find_engine(None, places).command == (str(installed / EXECUTABLE),)
     shipped = build(places.beside, "b1")
@@ -157,7 +155,6 @@ def test_a_build_that_lists_no_files_is_still_read(places: EngineFolders) -> Non
 
 
 def test_one_build_in_two_places_is_named_once_unless_the_first_is_damaged(places: EngineFolders) -> None:
-    assert places.installed is not None
     first = build(places.installed, "b1")
     second = places.cache / first.parent.name / "b1"
     shutil.copytree(first, second)
@@ -320,9 +317,7 @@ def test_a_file_that_is_not_executable_is_refused(places: EngineFolders, tmp_pat
 
 def test_the_folder_of_installed_builds_can_be_moved(tmp_path: Path) -> None:
     assert EngineFolders.of_this_machine({FOLDER_VARIABLE: str(tmp_path)}).installed == tmp_path
-    usual = EngineFolders.of_this_machine({}).installed
-    assert usual is not None
-    assert usual.name == "engines"
+    assert EngineFolders.of_this_machine({}).installed.name == "engines"
 
 
 def test_the_embedded_engine_is_last_and_can_be_named(places: EngineFolders) -> None:
@@ -374,7 +369,6 @@ def test_root_finds_no_engine_that_another_user_could_have_put_there(
     places: EngineFolders, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its HOME may be a user's, as with a `sudo` that keeps it. What root names itself is used."""
-    assert places.installed is not None
     theirs = (build(places.installed, "b1"), build(places.cache, "b1"), program(tmp_path / "bin" / EXECUTABLE).parent)
     for folder in (places.installed, places.cache, theirs[-1]):
         os.chown(folder, 65534, 65534)

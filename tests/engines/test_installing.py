@@ -184,9 +184,7 @@ def test_what_is_staged_is_found_by_nobody_until_a_start_completes_its_installat
 def test_archives_and_folders_say_what_they_are(tmp_path: Path) -> None:
     folder = make_build(tmp_path / "source", backend="vulkan", build="b200")
     for source in (folder, pack(folder, tmp_path / "a.tar.gz")):
-        found = described(source)
-        assert found is not None
-        assert found.id == f"{HERE}-vulkan/b200"
+        assert described(source).id == f"{HERE}-vulkan/b200"
     assert described(upstream_archive(tmp_path / "llama-b200.tar.gz")) is None
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from engine_folders import ABORTED, CRASHED, Lie, Listed, make_build, tell
+from engine_folders import ABORTED, CRASHED, Lie, Listed, make_build
 from engine_runs import CARD, KEY, PROCESSOR, engine_in, proof_of
 
 from appliance.core.engines.listing import Device
-from appliance.core.engines.proofs import Fault
+from appliance.core.engines.proofs import Fault, Proof
 from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED, Engine, find_engine, list_engines
 from appliance.engines.proving import alone_on_machine
@@ -20,12 +20,24 @@ from appliance.engines.proving import alone_on_machine
 HANG = 3.0
 """Seconds that a proof gets which is to end by the limit; an honest start of the lying engine takes 0.2."""
 GPU = (Listed(name="CUDA0", pci="0000:01:00.0"),)
+Prove = Callable[..., Awaitable[Proof]]
 
 
 @pytest.fixture(scope="session")
 def measuring(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The measuring model takes no room, and is the same for every test."""
     return tmp_path_factory.mktemp("measuring")
+
+
+@pytest.fixture
+def prove(tmp_path: Path, starter_model: Path, measuring: Path) -> Prove:
+    """Try out a build for CUDA that lies so, on its card."""
+
+    async def tried(lie: Lie, **more: float) -> Proof:
+        folder = make_build(tmp_path, "cuda12", devices=GPU, lie=lie)
+        return await proof_of(engine_in(folder), CARD, starter_model, measuring, **more)
+
+    return tried
 
 
 def built() -> list[Engine]:
@@ -63,18 +75,12 @@ async def test_a_real_engine_is_proven_on_the_processor(
     assert (proof.fault, proof.why) == (None, "")
     assert proof.key == KEY
     assert proof.at == 7.0
-    assert proof.prompt_speed is not None
-    assert proof.generation_speed is not None
     assert proof.prompt_speed > proof.generation_speed > 0.1
     assert 0 < proof.seconds < 60
 
 
-async def test_an_honest_one_is_proven_with_its_speed_and_its_cards_place(
-    tmp_path: Path, starter_model: Path, measuring: Path
-) -> None:
-    lie = Lie(prompt_speed=2000.0, generation_speed=80.0)
-    folder = make_build(tmp_path, "cuda12", devices=GPU, lie=lie)
-    proof = await proof_of(engine_in(folder), CARD, starter_model, measuring)
+async def test_an_honest_one_is_proven_with_its_speed_and_its_cards_place(prove: Prove) -> None:
+    proof = await prove(Lie(prompt_speed=2000.0, generation_speed=80.0))
     assert (proof.fault, proof.why) == (None, "")
     assert proof.pci == "0000:01:00.0"
     assert proof.device == "CUDA0: Test Card 9000 (0000:01:00.0)"
@@ -96,14 +102,14 @@ async def test_an_honest_one_is_proven_with_its_speed_and_its_cards_place(
         (Lie(work="garbage"), "garbage", "it said 'GGGGGGGG' instead of 'GGUF is a file format"),
         (Lie(work="garbage", after_requests=3), "garbage", "instead of 'Goodbye!"),
         (Lie(work="refuse"), "garbage", "it answered with status 500"),
+        (Lie(heavy="crash"), "crash", "at work"),
     ],
-    ids=lambda value: f"{value.load}-{value.work}-{value.after_requests}" if isinstance(value, Lie) else None,
+    ids=lambda value: (
+        f"{value.load}-{value.work}-{value.heavy}-{value.after_requests}" if isinstance(value, Lie) else None
+    ),
 )
-async def test_a_lie_is_called_by_its_name(
-    lie: Lie, fault: Fault, words: str, tmp_path: Path, starter_model: Path, measuring: Path
-) -> None:
-    folder = make_build(tmp_path, "cuda12", devices=GPU, lie=lie)
-    proof = await proof_of(engine_in(folder), CARD, starter_model, measuring)
+async def test_a_lie_is_called_by_its_name(lie: Lie, fault: Fault, words: str, prove: Prove) -> None:
+    proof = await prove(lie)
     assert proof.fault == fault
     assert words in proof.why
     assert "\n" not in proof.why
@@ -112,33 +118,17 @@ async def test_a_lie_is_called_by_its_name(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", [Lie(load="hang"), Lie(work="hang"), Lie(work="hang", after_requests=1)])
-async def test_what_does_not_answer_is_given_up_in_time(
-    lie: Lie, tmp_path: Path, starter_model: Path, measuring: Path
-) -> None:
-    folder = make_build(tmp_path, "cuda12", devices=GPU, lie=lie)
-    proof = await proof_of(engine_in(folder), CARD, starter_model, measuring, seconds=HANG)
+async def test_what_does_not_answer_is_given_up_in_time(lie: Lie, prove: Prove) -> None:
+    proof = await prove(lie, seconds=HANG)
     assert proof.fault == "hang"
     assert HANG - 0.5 < proof.seconds < HANG + 3
 
 
-async def test_a_card_that_dies_of_a_model_that_weighs_something_is_not_proven(
-    tmp_path: Path, starter_model: Path, measuring: Path
-) -> None:
-    folder = make_build(tmp_path, "cuda12", devices=GPU, lie=Lie(heavy="crash"))
-    proof = await proof_of(engine_in(folder), CARD, starter_model, measuring)
-    assert proof.fault == "crash"
-    tell(folder, Lie(devices=GPU))
-    assert (await proof_of(engine_in(folder), CARD, starter_model, measuring)).ok
-
-
 async def test_a_card_that_is_too_slow_for_the_measuring_model_is_proven_with_what_the_starter_showed(
-    tmp_path: Path, starter_model: Path, measuring: Path
+    prove: Prove,
 ) -> None:
-    lie = Lie(heavy="hang", prompt_speed=2000.0, generation_speed=80.0)
-    folder = make_build(tmp_path, "cuda12", devices=GPU, lie=lie)
-    proof = await proof_of(engine_in(folder), CARD, starter_model, measuring, seconds=HANG)
+    proof = await prove(Lie(heavy="hang", prompt_speed=2000.0, generation_speed=80.0), seconds=HANG)
     assert proof.ok
-    assert proof.generation_speed is not None
     assert 0 < proof.generation_speed < 80.0 / 20
 
 

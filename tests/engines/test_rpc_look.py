@@ -58,18 +58,6 @@ async def test_one_that_answers() -> None:
     assert [(device.free >> 30, device.total >> 30) for device in worker.devices] == [(5, 8)]
 
 
-async def test_one_that_sends_byte_by_byte() -> None:
-    async def drip(stream: trio.SocketStream) -> None:
-        for answer in (HELLO, COUNT, MEMORY):
-            await stream.receive_some(100)
-            for byte in answer:
-                await stream.send_all(bytes((byte,)))
-                await trio.sleep(0.001)
-
-    async with listening(drip) as endpoint:
-        assert (await look_at_worker(endpoint)).state == "ready"
-
-
 async def test_what_is_no_worker() -> None:
     async with listening(answering(HELLO, COUNT, struct.pack("<QQQ", 16, 0, 1 << 63))) as endpoint:
         worker = await look_at_worker(endpoint)
