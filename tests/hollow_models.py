@@ -52,9 +52,7 @@ def info_of(model: Hollow) -> GgufInfo:
 
 
 def shape_of(model: Hollow) -> ModelShape:
-    found = info_of(model).shape
-    assert found is not None
-    return found
+    return info_of(model).shape
 
 
 def write_hollow(path: Path, model: Hollow) -> Path:

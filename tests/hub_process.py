@@ -45,7 +45,6 @@ def fake_hub(root: Path, *arguments: str) -> Generator[FakeHub]:
     command = [sys.executable, "-S", "-E", str(FAKE_HUB), "--root", str(root), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
-            assert process.stdout is not None
             yield FakeHub(root, process.kill, **json.loads(process.stdout.readline()))
         finally:
             process.kill()

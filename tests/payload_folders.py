@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -74,3 +75,17 @@ def write_key(file: Path, seed: bytes = SEED) -> Path:
     """Write the publisher's public key."""
     file.write_bytes(public_pem(public_of(seed)))
     return file
+
+
+def openssl_key(folder: Path) -> tuple[Path, Path]:
+    """A key as publishers make it, and its public part."""
+    key, public = folder / "key.pem", folder / "key.pub"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
+    subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public], check=True)
+    return key, public
+
+
+def openssl_verifies(file: Path, public: Path) -> bool:
+    """Whether the signature beside a file is its own."""
+    command = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", public, "-rawin", "-in", file]
+    return subprocess.run([*command, "-sigfile", f"{file}.sig"], capture_output=True).returncode == 0

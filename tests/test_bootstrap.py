@@ -107,6 +107,12 @@ class Checkout:
             out, err = process.communicate(timeout=PATIENCE)
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
+    def works(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """A run that succeeds."""
+        done = self.run(*args, **env)
+        assert done.returncode == 0, done.stderr
+        return done
+
     def module(self, name: str) -> Path:
         """Where an installed module lies."""
         (found,) = self.venv.rglob(f"site-packages/{name}.py")
@@ -122,8 +128,7 @@ def checkout(tmp_path: Path) -> Checkout:
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """One that is set up, with a pip of its own. Its tests leave it that way."""
     made = Checkout(tmp_path_factory.mktemp("ready") / "checkout", own_pip=True)
-    done = made.run("setup")
-    assert done.returncode == 0, done.stderr
+    made.works("setup")
     return made
 
 
@@ -140,7 +145,6 @@ def test_later_starts_only_start(ready: Checkout) -> None:
 @pytest.mark.skipif(WINDOWS, reason="a Windows process cannot be replaced, nor asked to end")
 def test_the_server_takes_the_place_of_bootstrap(ready: Checkout) -> None:
     with ready.begin("serve", "--wait") as process:
-        assert process.stdout is not None
         assert json.loads(process.stdout.readline())["pid"] == process.pid
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 7
@@ -163,8 +167,7 @@ def test_what_an_interruption_left_is_not_trusted(checkout: Checkout) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.001)
         kill_group(process)
-    done = checkout.run("serve")
-    assert done.returncode == 0, done.stderr
+    done = checkout.works("serve")
     assert "did not finish" in done.stderr
 
 
@@ -174,30 +177,26 @@ def test_a_half_installed_package_is_replaced(ready: Checkout) -> None:
     (ready.venv / ".setup.json").unlink()
     (ready.venv / ".setup-begun").touch()
     ready.module("server").unlink()
-    done = ready.run("serve")
-    assert done.returncode == 0, done.stderr
+    ready.works("serve")
 
 
 @pytest.mark.slow
 def test_a_moved_checkout_is_set_up_again(ready: Checkout) -> None:
     ready.folder = ready.folder.rename(ready.folder.with_name("moved"))
-    done = ready.run("serve")
-    assert done.returncode == 0, done.stderr
+    ready.works("serve")
 
 
 @pytest.mark.slow
 def test_a_platform_without_the_embedded_engine_goes_on(checkout: Checkout) -> None:
     checkout.pin("embedded.txt", "engine", "2.0", tag="cp39-cp39-manylinux_2_17_s390x")
-    done = checkout.run("serve")
-    assert done.returncode == 0, done.stderr
+    done = checkout.works("serve")
     assert "without the embedded engine" in done.stderr
     assert checkout.run("serve").stderr == "", "said once, not at every start"
 
 
 @pytest.mark.slow
 def test_debian_without_its_venv_package_uses_the_pip_it_has(checkout: Checkout) -> None:
-    done = checkout.run("serve")
-    assert done.returncode == 0, done.stderr
+    checkout.works("serve")
     assert not list(checkout.venv.rglob("site-packages/pip"))
 
 

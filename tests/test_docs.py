@@ -172,7 +172,6 @@ def test_every_verb_is_documented_and_explains_itself() -> None:
     for verb in VERBS:
         assert f"`{verb}" in COMMANDS, verb
         command = cli.get_command(click.Context(cli), verb)
-        assert command is not None
         assert command.help or verb.startswith("llama")
 
 
@@ -201,7 +200,6 @@ def table_of(heading: str) -> list[tuple[str, str]]:
     """The two columns of the first table below a heading of the stand-in's page."""
     section = STAND_IN.split(f"\n## {heading}\n", 1)[1]
     rows = re.search(r"\|---\|---\|\n((?:\|.*\n)+)", section)
-    assert rows is not None
     found = (re.fullmatch(r"\| (.+?) \| (.+) \|", line) for line in rows[1].splitlines())
     return [(row[1], row[2]) for row in found if row is not None]
 

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 
-
-def loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("imports", Path(__file__).parents[1] / ".ci" / "imports.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-CHECK = loaded()
+CHECK = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / ".ci" / "imports.py")))
 BRINGS = {"yaml": ["PyYAML"], "quart_trio": ["quart-trio"], "trio": ["trio"]}
 
 

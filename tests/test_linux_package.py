@@ -29,7 +29,6 @@ def test_software_centres_are_told_of_this_version_and_of_an_address_that_is_kno
 ) -> None:
     told = Xml.fromstring(linux.metainfo(linux.Payload("1.2.3", "linux-x64", MADE, homepage)))
     release = told.find("releases/release")
-    assert release is not None
     assert release.attrib == {"version": "1.2.3", "date": "2023-11-14"}
     assert [each.text for each in told.findall("url")] == ([homepage] if homepage else [])
     assert (told.findtext("developer_name") or "-") in (ROOT / "LICENSE").read_text("utf-8")

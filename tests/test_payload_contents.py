@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from payload_folders import openssl_key, openssl_verifies
 
 from appliance import __version__
 from appliance.core.payload import digest_of, read_payload
@@ -169,27 +170,12 @@ def test_equal_files_give_equal_lists_whenever_they_were_written(contents: Modul
 @pytest.mark.needs("openssl")
 def test_the_signature_holds_for_these_bytes_alone(contents: ModuleType, payload: Path, tmp_path: Path) -> None:
     finish(contents, payload)
-    key, public = tmp_path / "key.pem", tmp_path / "key.pub"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
-    subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public], check=True)
+    key, public = openssl_key(tmp_path)
     contents.sign(payload, key)
-    listed, signature = payload / "payload.json", payload / "payload.json.sig"
-    check = [
-        "openssl",
-        "pkeyutl",
-        "-verify",
-        "-pubin",
-        "-inkey",
-        public,
-        "-rawin",
-        "-in",
-        listed,
-        "-sigfile",
-        signature,
-    ]
-    assert subprocess.run(check, capture_output=True).returncode == 0
+    listed = payload / "payload.json"
+    assert openssl_verifies(listed, public)
     listed.write_bytes(listed.read_bytes().replace(b"words", b"Words") + b" ")
-    assert subprocess.run(check, capture_output=True).returncode != 0
+    assert not openssl_verifies(listed, public)
 
 
 @pytest.mark.needs("openssl")

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 
-
-def loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("prose", Path(__file__).parents[1] / ".ci" / "prose.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PROSE = loaded()
+PROSE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / ".ci" / "prose.py")))
 
 
 @pytest.mark.parametrize(

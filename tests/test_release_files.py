@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from payload_folders import openssl_key, openssl_verifies
 
 from appliance import __version__
 
@@ -48,17 +49,14 @@ def sum_of(path: Path) -> str:
 
 @pytest.mark.needs("openssl")
 def test_every_file_is_in_the_sums_and_the_sums_are_signed(release: Path, tmp_path: Path) -> None:
-    key, public = tmp_path / "key.pem", tmp_path / "key.pub"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
-    subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public], check=True)
+    key, public = openssl_key(tmp_path)
     for _ in range(2):  # the second finds what the first wrote
         done = finish(release, "--sign", str(key))
         assert done.returncode == 0, done.stderr
     listed = {line.split()[1] for line in (release / "SHA256SUMS").read_text().splitlines()}
     assert listed == {path.name for path in release.iterdir()} - {"SHA256SUMS", "SHA256SUMS.sig"}
     assert subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=release).returncode == 0
-    check = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", public, "-rawin", "-in", release / "SHA256SUMS"]
-    assert subprocess.run([*check, "-sigfile", release / "SHA256SUMS.sig"], capture_output=True).returncode == 0
+    assert openssl_verifies(release / "SHA256SUMS", public)
 
 
 def test_winget_and_homebrew_get_addresses_and_sums_of_the_files(release: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 import shlex
 from pathlib import Path
 
@@ -17,17 +17,7 @@ from appliance.core.settings import DEFAULT_MODELS_MAX, HttpSettings
 FOLDER = Path(__file__).parents[1] / "starter-model"
 
 
-def facts() -> dict[str, str]:
-    spec = importlib.util.spec_from_file_location("product", FOLDER / "product.py")
-    assert spec is not None
-    assert spec.loader is not None
-    product = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(product)
-    found: dict[str, str] = product.facts()
-    return found
-
-
-FACTS = facts()
+FACTS: dict[str, str] = runpy.run_path(str(FOLDER / "product.py"))["facts"]()
 COMMANDS = sorted(value for value in FACTS.values() if value.startswith("llama-appliance "))
 
 
@@ -39,7 +29,6 @@ def test_every_command_is_one(line: str) -> None:
     verb, *rest = words
     assert verb in VERBS
     command = cli.get_command(click.Context(cli), verb)
-    assert command is not None
     flags = {flag for parameter in command.params for flag in parameter.opts} | {"--help"}
     arguments = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
     for word in rest:
@@ -50,7 +39,6 @@ def test_every_command_is_one(line: str) -> None:
 
 def test_flags_addresses_and_numbers() -> None:
     serve = cli.get_command(click.Context(cli), "serve")
-    assert serve is not None
     flags = {flag for parameter in serve.params for flag in parameter.opts}
     for name in ("LISTEN_FLAG", "API_KEY_FLAG", "MODELS_DIR_FLAG", "MODELS_MAX_FLAG"):
         assert FACTS[name].split()[0] in flags

@@ -74,7 +74,6 @@ def test_a_models_folder(tmp_path: Path, write_model):
     fast, plain, seeing, several = snapshot.models
     assert plain.path == str(tmp_path / "plain.gguf")
     assert (plain.source, plain.error, plain.mmproj, plain.draft) == ("models_dir", None, None, None)
-    assert plain.info
     assert (plain.info.name, plain.info.quantisation) == ("Plain", "Q8_0")
     assert plain.size == (tmp_path / "plain.gguf").stat().st_size
     assert plain.created == int((tmp_path / "plain.gguf").stat().st_mtime)
@@ -100,7 +99,6 @@ def test_shards_are_one_model(tmp_path: Path, write_model):
     assert big.aliases == ("big-Q8_0-00001-of-00003",)
     assert big.path == str(tmp_path / "big-Q8_0-00001-of-00003.gguf")
     assert (big.error, folder.error) == (None, None)
-    assert big.info
     assert (big.info.parameters, big.info.tensor_count) == (24, 2)
     assert big.size == sum(path.stat().st_size for path in tmp_path.glob("big*"))
     assert folder.path == str(tmp_path / "folder" / "big-Q8_0-00001-of-00003.gguf")

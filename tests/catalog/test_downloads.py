@@ -293,7 +293,6 @@ async def test_speed_time_left_and_places_in_the_queue_are_told(hub: FakeHub, se
         second, third = await downloads.start("acme/second-GGUF"), await downloads.start("acme/third-GGUF")
         assert [status.place for status in downloads.snapshot()] == [None, 1, 2]
         status = first.status
-        assert status.speed is not None
         assert BIG / 16 < status.speed < BIG
         assert status.left == pytest.approx((status.total - status.done) / status.speed, rel=0.2)
         second.pause()
@@ -314,7 +313,6 @@ async def test_cancelled_failed_and_begun_again_it_goes_on(hub: FakeHub, setting
         status = await download.wait()
         assert status.state == "cancelled"
         kept = journaled(download.plan.files[0].blob)
-        assert kept is not None
         assert kept[1] == status.done == BIG // 2
         hub.behave(drop_after=1, cdn_status=500, cdn_times=1000)
         away = await downloads.start(REPO)
@@ -690,9 +688,7 @@ async def test_contents_that_two_models_share_stay_with_the_other(hub: FakeHub, 
 
 async def test_a_download_under_way_can_be_discarded(hub: FakeHub, settings: DownloadSettings) -> None:
     async with stalled(hub, settings) as (downloads, download):
-        discarded = await downloads.discard(MODEL)
-        assert discarded is not None
-        assert discarded.size >= BIG // 3
+        assert (await downloads.discard(MODEL)).size >= BIG // 3
         assert download.status.state == "cancelled"
         assert downloads.snapshot() == []
         assert await downloads.discard(MODEL) is None
@@ -706,9 +702,7 @@ async def test_the_part_of_an_earlier_run_is_discarded_by_its_models_name(
         pass
     async with open_downloads(settings) as later:
         assert await later.discard(f"{REPO}:F16") is None
-        discarded = await later.discard(MODEL)
-        assert discarded is not None
-        assert discarded.size >= BIG // 3
+        assert (await later.discard(MODEL)).size >= BIG // 3
         assert await later.discard(MODEL) is None
     assert not folder(settings).exists()
 
@@ -726,9 +720,7 @@ async def test_a_whole_shard_goes_with_its_download_and_stays_for_another(
         await downloads.start(REPO, "Q4_0")
         await until(lambda: [blob for blob in blobs.glob("*") if blob.suffix == ""])
         hub.behave(stall_after=0)
-        discarded = await downloads.discard(f"{REPO}:Q4_0")
-        assert discarded is not None
-        assert discarded.size >= BIG
+        assert (await downloads.discard(f"{REPO}:Q4_0")).size >= BIG
     assert not folder(settings).exists()
 
 

@@ -28,7 +28,6 @@ async def problem_of(bus: Bus) -> str:
     """The id of the problem for which there is no connection."""
     await until(lambda: bus.state.problem, changed=bus.news.wait)
     assert bus.state.state == "lost"
-    assert bus.state.problem is not None
     assert bus.state.problem.fix
     return bus.state.problem.id
 
@@ -142,7 +141,6 @@ async def test_a_voter_with_the_secret_of_another_pool_is_ended_and_says_so(tmp_
         state = await until(
             lambda: made[2].server.state, lambda it: it.problem, changed=made[2].server.news.wait, within=40
         )
-        assert state.problem is not None
         assert state.problem.id == "bus-server-strangers", made[2].log()
         assert await keys.put("k", b"1", None)
         assert made[0].server.state.problem is None, "the others met a stranger too, and go on"

@@ -124,7 +124,6 @@ async def fresh(keys: Bucket) -> bytes:
     """The value that is proven to be the present one, by a put."""
     try:
         entry = await keys.get("log")
-        assert entry is not None
         await keys.put("log", entry.value, entry.revision)
     except BusError:
         return b""
@@ -219,7 +218,6 @@ async def test_a_port_that_is_taken_is_named_with_the_fix(tmp_path: Path):
         wanted = serving(pool, box_files(pool, "b1"), "b1", taken.getsockname()[1])
         async with server_alone(tmp_path / "b1", wanted) as server:
             state = await until(lambda: server.state, lambda it: it.problem, changed=server.news.wait)
-            assert state.problem is not None
             assert "address already in use" in state.problem.text
             assert str(wanted.port) in state.problem.fix
             taken.close()
