@@ -147,7 +147,6 @@ class Exchanges(RuleBasedStateMachine):
     def begin(self, answer: dict[str, object], ready: bool, reused: bool, interim: bool, disaster: str) -> None:
         self.disaster = disaster
         pieces = answer["pieces"]
-        assert isinstance(pieces, list)
         framing, self.streaming = str(answer["framing"]), bool(answer["streaming"])
         self.content = b"".join(pieces)
         self.until_close = framing == "close"
@@ -273,7 +272,6 @@ def test_a_client_that_leaves_at_the_last_bytes_is_given_no_end() -> None:
 def test_h11_reads_the_same(answer: dict[str, object], cuts: list[int], again: bool, full: bool) -> None:
     """However the bytes are cut, whether or not such a head has come before, and whether or not the client is slow."""
     pieces, framing = answer["pieces"], str(answer["framing"])
-    assert isinstance(pieces, list)
     raw = head_of(framing, len(b"".join(pieces)), streaming=bool(answer["streaming"]), close=bool(answer["close"]))
     raw += framed(pieces, framing)
     peer = h11.Connection(h11.CLIENT)

@@ -11,25 +11,23 @@ from hypothesis import strategies as st
 from node_values import mapping, plain, told, walk
 
 from appliance.core.config.macros import expand
-from appliance.core.config.nodes import MappingNode, ScalarNode
+from appliance.core.config.nodes import ScalarNode
 from appliance.core.config.scalars import text_of
 
 
-def expanded(text: str) -> object:
+def expanded(text: str):
     """What a text without mistakes becomes."""
     root, problems, _ = expand(mapping(text))
     assert problems == []
     return plain(root)
 
 
-def of_model(macros: str, own: str, fields: str) -> dict[str, object]:
+def of_model(macros: str, own: str, fields: str):
     """One model's fields, with a command that uses no macro."""
     text = (
         f"macros: {macros}\nmodels:\n  m:\n    macros: {own}\n    cmd: x\n    proxy: http://h\n    metadata: {fields}\n"
     )
-    root = expanded(text)
-    assert isinstance(root, dict)
-    return root["models"]["m"]["metadata"]
+    return expanded(text)["models"]["m"]["metadata"]
 
 
 IN_MODEL: list[tuple[str, str, str, object]] = [
@@ -116,7 +114,7 @@ def test_ports_go_by_the_bytes_of_ids_and_only_to_who_uses_them() -> None:
         "  Z: {cmd: 'x ${PORT} ${PORT}', proxy: 'http://h:${PORT}', aliases: ['a${PORT}', '${PORT}']}\n"
         "  empty: {cmd: '', name: n}\n"
     )
-    models = expanded(text)["models"]  # type: ignore[index]
+    models = expanded(text)["models"]
     assert list(models) == ["é", "b", "none", "comment", "Z", "empty"]
     assert models["Z"] == {"cmd": "x 9000 9000", "proxy": "http://h:9000", "aliases": ["a9000", 9000]}
     assert models["b"] == {"cmd": "run 9001", "proxy": "http://localhost:9001"}
@@ -264,10 +262,7 @@ def test_places_and_order_survive(config: dict[str, object]) -> None:
     places = {node.at for node in walk(before)}
     assert {node.at for node in walk(after)} <= places
     assert [e.key for e in after.entries] == [e.key for e in before.entries if e.key.text != "macros"]
-    models_before, models_after = before.get("models"), after.get("models")
-    assert isinstance(models_before, MappingNode)
-    assert isinstance(models_after, MappingNode)
-    assert [e.key for e in models_after.entries] == [e.key for e in models_before.entries]
+    assert [e.key for e in after.get("models").entries] == [e.key for e in before.get("models").entries]
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

@@ -483,11 +483,9 @@ def test_engines_and_workers_that_cannot_be(keys: str, cmd: str, words: str) -> 
 def test_traces_are_off_and_have_defaults() -> None:
     assert good(MODELS).tracing is None
     tracing = good(f"tracing: {{sample: ~, headers: {{authorization: 'Bearer k'}}}}{MODELS}").tracing
-    assert tracing is not None
     assert (tracing.endpoint, tracing.service, tracing.sample) == ("http://127.0.0.1:4318", "llama-appliance", 1.0)
     assert tracing.headers == {"authorization": "Bearer k"}
     found = good(f"tracing: {{sample: 0.25}}{MODELS}").tracing
-    assert found is not None
     assert found.sample == 0.25
 
 

@@ -136,7 +136,6 @@ class ChangesOfSeats(RuleBasedStateMachine):
 
     def offered(self) -> set[str]:
         """The contexts that the process may have back."""
-        assert self.now is not None
         return {name for name, (_, context) in self.kept.items() if context.key == self.now.origin.key}
 
     @rule(seat=st.sampled_from(SEATS))

@@ -92,7 +92,6 @@ class Engines(RuleBasedStateMachine):
         )
         if found.standing != "probation" and sum(each.usable for each in self.ranked(model)) > 1:
             nxt = best(self.ranked(model), (one.id,))
-            assert nxt is not None
             assert nxt.seat != one
             assert nxt.standing == "probation" or best(self.ranked(model)) == nxt
 

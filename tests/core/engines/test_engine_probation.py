@@ -45,7 +45,6 @@ def test_failures_in_a_row_wait_longer_each_time_up_to_a_day(start: float, times
         waits.append(round(one.until - now, 3))
         now = one.until + 1
     assert waits == sorted(waits)
-    assert one is not None
     assert one.failures == times_failed
     assert max(waits) <= max(BACK_OFF)
 

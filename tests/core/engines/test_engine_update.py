@@ -109,7 +109,6 @@ class Disk(Struct):
     def check(self) -> None:
         """The build in use is there, whole, and known to work; nothing that is kept is missing."""
         line = self.state.line(LINE)
-        assert line is not None
         assert line.current in self.placed
         assert set(line.previous) <= self.placed
 
@@ -117,7 +116,6 @@ class Disk(Struct):
 def update(disk: Disk, new: str, *, fails_at: Step | None, now: float) -> None:
     """As `engines.updating` does it, with nothing left out."""
     line = disk.state.line(LINE)
-    assert line is not None
     journal = disk.tell(UpdateBegun(build=new, old=line.current, at=now))
     while journal is not None:
         disk.work(journal)
@@ -223,7 +221,6 @@ def test_what_was_asked_for_by_name_outlives_updates() -> None:
     state = EngineState(lines=(BuildLine(name=LINE, current=build(3), previous=(build(2), build(1))),))
     for held, gone in (((), (build(1),)), ((build(1),), ())):
         journal = updated(state, build(4), build(3), 1.0, held).journal
-        assert journal is not None
         assert journal.surplus == gone
 
 

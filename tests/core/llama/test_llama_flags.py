@@ -103,7 +103,6 @@ def test_the_environment_sets_options_and_the_command_line_beats_it() -> None:
     assert llama_flags.split(llama_flags.render(found))[0].values == ("512",)
     merged = llama_flags.merge(llama_flags.split(["-c", "256"]), found)
     size = llama_flags.last(merged, "-c")
-    assert size is not None
     assert (size.flag, size.values) == ("-c", ("256",))
     assert [o for o in merged if o.canonical == "--ctx-size"] == [size]
 

@@ -79,7 +79,6 @@ def test_every_place_gets_its_image_and_the_text_around_it_stays(ids: list[int],
     prompt = texts[0] + "".join(f"[img-{number}]{text}" for number, text in zip(ids, texts[1:], strict=False))
     asked = placed(prompt=prompt, image_data=[{"data": str(number), "id": number} for number in ids])
     new = asked["prompt"]
-    assert isinstance(new, dict)
     assert new["multimodal_data"] == [str(number) for number in ids]
     assert new["prompt_string"] == re.sub(r"\[img-\d+\]", "<MARK>", prompt)
 

@@ -31,7 +31,6 @@ def test_the_lines_that_it_printed_once():
 def test_a_folder_of_any_name_stays_one_text(folder: str):
     """Its lines hold the path in quotes, which ends where JSON's text ends."""
     found = re.search(r"store_dir: (.*), max_memory_store", config_text(SERVING, folder))
-    assert found is not None
     assert json.loads(found[1]) == f"{folder}/{store_of(SERVING.group)}"
 
 

@@ -155,7 +155,6 @@ def test_a_reason_is_given_only_with_its_proof(uses: list[CacheUse]):
             assert own[-1].room == latest.room
         case "evicted":
             assert any(each.prompt > 0 for each in between)
-            assert latest.room is not None
             assert (latest.room.slots, latest.room.kept) == (1, 0)
             assert own[-1].room == latest.room
         case "changed":

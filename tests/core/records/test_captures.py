@@ -145,9 +145,7 @@ def test_a_body_survives_however_it_comes_and_is_compressed_and_is_shown_decoded
     buffer = CaptureBuffer(BIG)
     buffer.add(1, exchange(None, body, "gzip" if encoded else None))
     for _ in range(2):
-        found = read(buffer, 1)
-        assert found is not None
-        assert found.resp_body == whole
+        assert read(buffer, 1).resp_body == whole
         compress(buffer)
 
 
@@ -161,9 +159,7 @@ def test_what_is_compressed_meanwhile_takes_nothing_that_comes_meanwhile():
     buffer = CaptureBuffer(BIG)
     buffer.add(1, exchange(None, body))
     late.put(late.work())  # the capture is what it was when it was made
-    found = read(buffer, 1)
-    assert found is not None
-    assert found.resp_body == b"abc"
+    assert read(buffer, 1).resp_body == b"abc"
 
 
 def test_a_body_beyond_the_budget_is_given_up_early_and_never_held():
@@ -199,9 +195,7 @@ def test_what_a_few_bytes_decode_to_is_bounded_too():
     for size, whole in ((limit * MAX_RATIO, True), (limit * MAX_RATIO + 1, False)):
         buffer = CaptureBuffer(limit)
         assert buffer.add(1, exchange(None, gzip.compress(bytes(size)), "gzip"))
-        found = read(buffer, 1)
-        assert found is not None
-        assert found.resp_body == (bytes(size) if whole else None)
+        assert read(buffer, 1).resp_body == (bytes(size) if whole else None)
 
 
 def test_a_large_body_costs_nothing_before_it_is_compressed():
@@ -265,9 +259,7 @@ class Fifo(RuleBasedStateMachine):
         assert not taken or held
         assert self.buffer.used <= self.LIMIT
         for id in held:
-            found = read(self.buffer, id)
-            assert found is not None
-            assert found.req_body == self.added[id][0]
+            assert read(self.buffer, id).req_body == self.added[id][0]
 
 
 TestFifo = Fifo.TestCase
@@ -286,7 +278,5 @@ def test_an_id_is_kept_once():
     buffer = CaptureBuffer(BIG)
     buffer.add(1, exchange(b"old"))
     buffer.add(1, exchange(b"new"))
-    found = read(buffer, 1)
-    assert found is not None
-    assert found.req_body == b"new"
+    assert read(buffer, 1).req_body == b"new"
     assert compress(buffer) == 1

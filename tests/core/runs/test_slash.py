@@ -40,7 +40,6 @@ def chat(text: object) -> bytes:
 )
 def test_the_head_of_a_text(text: str, commands: tuple[str, ...], rest: str):
     found = split(text, KNOWN)
-    assert found is not None
     assert (found.commands, found.text) == (commands, rest)
 
 
@@ -57,7 +56,6 @@ def test_a_text_without_commands_stays_as_it_is(text: str):
 def test_what_was_written_in_front_is_found_in_its_order(commands: list[str], between: list[str], text: str):
     written = "".join(f"/{name}{blank}" for name, blank in zip(commands, between, strict=False))
     found = split(written + "." + text, KNOWN)
-    assert found is not None
     assert found.commands == tuple(commands)
     assert found.text.lstrip(" \t\n") == "." + text
 
@@ -68,7 +66,6 @@ def test_a_text_is_a_fixed_point_once_its_commands_are_gone_or_it_is_escaped(tex
     if found is None:
         assert split(f"/rag .{text}", KNOWN) is not None
     escaped = split(f"\\/rag {text}", KNOWN)
-    assert escaped is not None
     assert escaped.commands == ()
     assert escaped.text == f"/rag {text}"
 
@@ -103,7 +100,6 @@ TOOL_RESULT = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "
 def test_the_newest_text_of_the_user(family: Family, body: object, changed: object):
     sent = json.dumps(body)
     plan = Commands(family, KNOWN).plan(sent.encode())
-    assert plan is not None
     assert plan.commands == ("rag",)
     expected = json.dumps(changed) if changed is not None else sent[::-1].replace("ih gar/", "ih", 1)[::-1]
     assert plan.body.decode() == expected
@@ -133,7 +129,6 @@ def test_a_body_that_is_no_json_is_left_to_its_server():
 
 def test_a_slash_may_be_written_by_its_number():
     plan = CHAT.plan(chat("/rag hi").replace(b"/rag", b"\\u002Frag"))
-    assert plan is not None
     assert plan.body == chat("hi")
 
 
@@ -147,7 +142,6 @@ def test_only_the_text_changes_of_a_body(commands: list[str], text: str, turns: 
         return b' {"temperature": 1.0e-1,\n"messages":' + json.dumps(messages).encode() + b', "model" : "m"} '
 
     plan = CHAT.plan(body(f"{head}.{text}"))
-    assert plan is not None
     assert plan.commands == tuple(commands)
     assert json.loads(plan.body) == json.loads(body(f".{text}"))
     assert plan.body.startswith(b' {"temperature": 1.0e-1,\n"messages":')

@@ -60,9 +60,21 @@ CALL = CallDelta(index=0, id="c1", name="list_files", arguments="{}")
 CALLED = TurnEnded(finish_reason="tool_calls")
 
 
-def second_turn(loop: Loop) -> dict[str, object]:
+def begun(what: Task | None = None) -> Loop:
+    loop = Loop(what or task())
+    loop.begin(NOW)
+    return loop
+
+
+def calls(loop: Loop) -> Loop:
+    """The model has called a tool, which runs."""
     loop.on_event(CALL, NOW)
     loop.on_event(CALLED, NOW)
+    return loop
+
+
+def second_turn(loop: Loop) -> dict[str, object]:
+    calls(loop)
     return body_of(loop.on_event(ToolFinished(call_id="c1", content="a"), NOW))
 
 
@@ -76,7 +88,6 @@ def test_a_request_carries_the_parameters_of_the_caller_and_the_tools_of_every_k
         True,
     )
     tools = body["tools"]
-    assert isinstance(tools, list)
     assert [tool["function"]["name"] for tool in tools] == [tool.name for tool in TOOLS]
     assert tools[0] == {
         "type": "function",
@@ -105,7 +116,6 @@ def test_the_bios_is_made_anew_for_every_turn():
 
     def told(body: dict[str, object], now: float, left: int) -> None:
         messages = body["messages"]
-        assert isinstance(messages, list)
         context = BiosContext(
             now=datetime.fromtimestamp(now, zone),
             worker="w",
@@ -116,9 +126,7 @@ def test_the_bios_is_made_anew_for_every_turn():
         assert messages[0] == {"role": "system", "content": bios_text(context)}
 
     told(body_of(loop.begin(NOW)), NOW, 8)
-    loop.on_event(CALL, NOW)
-    loop.on_event(CALLED, NOW)
-    told(body_of(loop.on_event(ToolFinished(call_id="c1"), NOW + 60)), NOW + 60, 7)
+    told(body_of(calls(loop).on_event(ToolFinished(call_id="c1"), NOW + 60)), NOW + 60, 7)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +141,7 @@ def test_the_bios_is_made_anew_for_every_turn():
     ],
 )
 def test_what_cannot_happen_now_is_refused_and_changes_nothing(event: RunEvent):
-    loop = Loop(task())
-    loop.begin(NOW)
-    loop.on_event(CALL, NOW)
-    loop.on_event(CALLED, NOW)
+    loop = calls(begun())
     before = loop.outcome()
     with pytest.raises(OutOfTurn):
         loop.on_event(event, NOW)
@@ -145,8 +150,7 @@ def test_what_cannot_happen_now_is_refused_and_changes_nothing(event: RunEvent):
 
 
 def test_an_answer_counts_once():
-    loop = Loop(task(parallel_tool_calls=True))
-    loop.begin(NOW)
+    loop = begun(task(parallel_tool_calls=True))
     loop.on_event(CALL, NOW)
     loop.on_event(CallDelta(index=1, id="c2", name="list_files"), NOW)
     loop.on_event(CALLED, NOW)
@@ -156,8 +160,7 @@ def test_an_answer_counts_once():
 
 
 def test_a_run_begins_once():
-    loop = Loop(task())
-    loop.begin(NOW)
+    loop = begun()
     with pytest.raises(OutOfTurn):
         loop.begin(NOW)
 
@@ -173,8 +176,7 @@ def test_a_megabyte_of_arguments_in_small_pieces_is_linear_work():
     """About half a second in all; one that grew with the square of it would take minutes."""
     path = 'x"\n' * 250_000
     arguments = json.dumps({"path": path})
-    loop = Loop(task())
-    loop.begin(NOW)
+    loop = begun()
     began = time.thread_time()
     for at in range(0, len(arguments), 8):
         piece = CallDelta(index=0, id="c1", name="read_file", arguments=arguments[at : at + 8])
@@ -199,8 +201,7 @@ def test_a_megabyte_of_arguments_in_small_pieces_is_linear_work():
 )
 def test_what_arguments_are_held_to(arguments: str, held_to: Literal["schema", "object", "any"], passes: bool):
     tool = structs.replace(TOOLS[0], arguments=held_to)
-    loop = Loop(Task(model="m", messages=MESSAGES, tools=(tool,)))
-    loop.begin(NOW)
+    loop = begun(Task(model="m", messages=MESSAGES, tools=(tool,)))
     loop.on_event(CallDelta(index=0, id="c1", name="read_file", arguments=arguments), NOW)
     [command] = loop.on_event(CALLED, NOW)
     assert isinstance(command, RunTools) == passes
@@ -212,8 +213,7 @@ MIB = 1 << 20
 
 @pytest.mark.parametrize("piece", [TextDelta("x" * MIB), CallDelta(index=0, name="list_files", arguments=" " * MIB)])
 def test_a_run_does_not_grow_for_ever(piece: RunEvent):
-    loop = Loop(task())
-    loop.begin(NOW)
+    loop = begun()
     for _ in range(63):
         assert Finish() not in loop.on_event(piece, NOW)
     assert Finish() in loop.on_event(CallDelta(index=0, arguments="x" * 2 * MIB), NOW)
@@ -222,8 +222,7 @@ def test_a_run_does_not_grow_for_ever(piece: RunEvent):
 
 
 def test_results_count_too():
-    loop = Loop(task(max_tool_iterations=100))
-    loop.begin(NOW)
+    loop = begun(task(max_tool_iterations=100))
     for number in range(9):
         loop.on_event(structs.replace(CALL, id=f"c{number}"), NOW)
         loop.on_event(CALLED, NOW)

@@ -315,7 +315,6 @@ def told_of(timeline: list[Happening]) -> Iterator[tuple[str, str, str]]:
     for entry in timeline:
         assert entry.model in sentence(entry)
         if entry.kind == "evicted":
-            assert entry.cause is not None
             assert f"{entry.model} went for {entry.cause.by}: " in sentence(entry)
             yield "evicted", entry.model, repr(entry.cause)
         elif entry.kind == "refused":

@@ -154,7 +154,6 @@ def test_references_out_of_the_schema_are_not_followed():
 )
 def test_a_schema_that_refers_to_itself_without_end_is_given_up_on(definitions: dict[str, object]):
     told = problem({"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": definitions}, '{"x": 1}')
-    assert told is not None
     assert told.startswith("the tool's schema refers to itself ")
     assert problem({"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": definitions}, "{}") is None
 
@@ -230,7 +229,6 @@ def test_the_dialects_themselves_can_be_referred_to():
     schema = {"properties": {"x": {"$ref": "https://json-schema.org/draft/2020-12/schema"}}}
     assert problem(schema, '{"x": {"type": "object"}}') is None
     told = problem(schema, '{"x": {"properties": {"a": {"type": "objekt"}}}}')
-    assert told is not None
     assert told.endswith("is not valid under any of the given schemas")
 
 
@@ -248,5 +246,4 @@ def test_the_dialects_themselves_can_be_referred_to():
 )
 def test_what_is_no_schema_lets_no_arguments_pass(schema: bytes):
     told = ArgumentCheck(schema).problem('{"x": 1}')
-    assert told is not None
     assert told.startswith("the tool's own schema is invalid: ")
