@@ -22,7 +22,8 @@ def test_dots_while_there_is_no_news_and_lines_where_there_is():
         text.tick(3.75, None, 0.0),
         text.tick(4.5, None, 0.004),
         text.tick(5.25, None, 0.417),
-        text.end(5.3333),
+        text.tick(6.0, None, 0.419),
+        text.end(6.3333),
     ]
     assert said == [
         "Queue position: #2\n",
@@ -32,14 +33,9 @@ def test_dots_while_there_is_no_news_and_lines_where_there_is():
         "Loading: 0 %\n",
         ".",
         "\nLoading: 42 %\n",
-        "Done! (5.33s)\n━━━━━\n ",
+        ".",
+        "\nDone! (6.33s)\n━━━━━\n ",
     ]
-
-
-def test_the_end_begins_a_line_after_dots():
-    text = LoadingText("llama")
-    assert text.tick(0.75, None, None) == "."
-    assert text.end(1.234) == "\nDone! (1.23s)\n━━━━━\n "
 
 
 def test_a_position_that_comes_back_is_told_again():

@@ -228,7 +228,6 @@ def test_grammar(text: str, tree: Expression) -> None:
     ("text", "message"),
     [
         ("", "is empty; name at least one model"),
-        (" \n", "is empty; name at least one model"),
         ("ant bee", "'bee' at position 5 must be joined to what is before it with '&' or '|', in 'ant bee'"),
         ("ant & | bee", "a model, '+set' or '(' is missing before '|' at position 7, in 'ant & | bee'"),
         ("ant |", "a model, '+set' or '(' is missing before the end, in 'ant |'"),

@@ -71,7 +71,6 @@ JOINED: list[tuple[str, str, object]] = [
     ("a:", "a: {b: 1}", {"a": {"b": 1}}),
     ("a: [1]", "a: ~", {"a": [1]}),
     ("a:", "a:", {"a": None}),
-    ("models:", "models: {m: {}}", {"models": {"m": {}}}),
     ("models: {a: {}}", "models: {b: {}}", {"models": {"a": {}, "b": {}}}),
     ("macros: {x: 1}", "macros: {y: 2, x: 1}", {"macros": {"x": 1, "y": 2}}),
     ("apiKeys: [a]", "apiKeys: [a]", {"apiKeys": ["a", "a"]}),

@@ -47,7 +47,6 @@ def never(workers: Sequence[RpcWorker]) -> bool:
 @pytest.mark.parametrize(
     ("text", "endpoint"),
     [
-        ("192.168.1.5:50053", "192.168.1.5:50053"),
         ("192.168.1.5", "192.168.1.5:50052"),
         (" Big-Box.local:1 ", "big-box.local:1"),
         ("localhost:65535", "localhost:65535"),
@@ -148,19 +147,17 @@ def test_an_engine_that_lost_a_worker_says_so() -> None:
     assert not lost_worker(["srv: Failed to connect to the hub", "ggml-vulkan.cpp:1: device lost"])
 
 
-def test_the_room_of_workers_on_several_machines() -> None:
-    crew = [worker("a:1", (24, 20), (8, 7)), worker("b:1", (24, 22))]
-    assert room_of(crew) == {"rpc0": 20 * GIB, "rpc1": 7 * GIB, "rpc2": 22 * GIB}
-    assert list(room_of(crew)) == ["rpc0", "rpc1", "rpc2"]
-
-
-def test_workers_of_one_machine_have_its_memory_once() -> None:
-    crew = [worker("127.0.0.1:1", (24, 20)), worker("localhost:2", (24, 18)), worker("b:1", (24, 24))]
-    assert room_of(crew) == {"rpc0": 9 * GIB, "rpc1": 9 * GIB, "rpc2": 24 * GIB}
-
-
-def test_cards_alike_that_one_worker_has_are_two() -> None:
-    assert room_of([worker("a:1", (24, 20), (24, 20))]) == {"rpc0": 20 * GIB, "rpc1": 20 * GIB}
+@pytest.mark.parametrize(
+    ("crew", "gib"),
+    [
+        ([worker("a:1", (24, 20), (8, 7)), worker("b:1", (24, 22))], [20, 7, 22]),
+        # workers of one machine have its memory once
+        ([worker("127.0.0.1:1", (24, 20)), worker("localhost:2", (24, 18)), worker("b:1", (24, 24))], [9, 9, 24]),
+        ([worker("a:1", (24, 20), (24, 20))], [20, 20]),  # cards alike that one worker has are two
+    ],
+)
+def test_the_room_of_workers(crew: list[RpcWorker], gib: list[int]) -> None:
+    assert list(room_of(crew).items()) == [(f"rpc{n}", size * GIB) for n, size in enumerate(gib)]
 
 
 SIZES = st.tuples(st.sampled_from([8, 24]), st.integers(0, 8))

@@ -30,8 +30,6 @@ def words(args: str, options: str, *workers: RpcWorker, command: tuple[str, ...]
         (["llama-server", "-m", "x"], True),
         (["llama-server.exe"], True),
         (["/usr/bin/llama-server"], False),
-        (["./llama-server"], False),
-        (["vllm", "serve"], False),
         (["docker", "run", "llama-server"], False),
         ([], False),
     ],

@@ -109,7 +109,6 @@ def test_separate_slots_get_their_own_context():
     [
         ("-c 1000 -np 2 -ngl 7", (1000, 2, 7)),
         ("--ctx-size 5 --ctx-size 6 --n-gpu-layers all", (6, 0, None)),
-        ("-ngl auto", (0, 0, None)),
         ("-ngl nonsense --parallel -1", (0, 0, None)),
     ],
 )

@@ -94,9 +94,7 @@ def test_a_section_called_default_discards_what_stands_in_front() -> None:
     ("line", "value", "message"),
     [
         ('x = "a # b"', '"a', "the value ends before '#'"),
-        ("x = 5;y", "5", "the value ends before ';'"),
         ('x = "a b"', '"a b"', "the quotes are part of the value, as in llama-server; write a b without them"),
-        ("x = 'y'", "'y'", "write y without them"),
         ("--x = 4", "4", "refuses dashes in front of a key; write x"),
     ],
 )

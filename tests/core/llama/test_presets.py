@@ -73,12 +73,10 @@ def test_keys_become_flags(settings: str, args: str) -> None:
     ("text", "argv", "args"),
     [
         ("[*]\nc=1\nngl=2\nb=7\n[m]\nc=3\nngl=4\n", "-c 99", "--batch-size 7 --ctx-size 99 --n-gpu-layers 4"),
-        ("[*]\njinja=false\n[m]\njinja=true\n", "", "--jinja"),
         ("[*]\nno-jinja=true\n[m]\njinja=true\n", "", "--jinja"),
         ("[*]\nmetrics=true\nembedding = on\n[m]\nmetrics=false\nembedding=off\n", "", ""),
         ("[m]\nmetrics=false\nc=3\n", "--metrics -c 77 --no-jinja", "--no-jinja --metrics --ctx-size 77"),
         ("[*]\nc=1\n[m]\nngl=3\n[*]\nngl=2\n", "", "--n-gpu-layers 3"),
-        ("[m]\n", "-ngl 1 -ngl 2", "--n-gpu-layers 2"),
         ("[m]\n", "--lora /a --lora /b", "--lora /b"),
         ("[m]\n", "--temp 0.3 -v --verbosity 4", "--temperature 0.3 --log-verbosity 4 --log-verbose"),
     ],
@@ -113,7 +111,6 @@ def test_what_the_command_line_keeps_from_the_models() -> None:
     [
         ("alias = b, a,c\ntags = t1, t2", ("a", "b", "c"), ("t1", "t2")),
         ("alias = ,, a ,\ntags = ,x,,", ("a",), ("x",)),
-        ("alias = a,a", ("a",), ()),
         ("alias = m", (), ()),
     ],
 )
@@ -237,7 +234,6 @@ def test_an_alias_for_all_is_good_for_the_one_model_without_its_own() -> None:
         ("mlock = false", ""),
         ("no-mmap = on", "--load-mode none"),
         ("no-mmap = off", "--load-mode mmap"),
-        ("mmap = off", "--load-mode none"),
     ],
 )
 def test_keys_of_earlier_releases(setting: str, args: str) -> None:

@@ -99,18 +99,6 @@ def test_the_file_comes_right_while_one_honest_box_has_it(data: st.DataObject, b
         assert rounds <= 2 * boxes + 2
 
 
-def test_a_box_without_the_file_is_not_asked_again() -> None:
-    sources = FileSources(2)
-    first = sources.choose(0)
-    assert first is not None
-    sources.lacks(first)
-    for _ in range(3):
-        other = sources.choose(0)
-        assert other is not None
-        assert other != first
-        sources.ended(other, well=False)
-
-
 @given(st.integers(1, 5))
 def test_when_all_lie_it_ends(boxes: int) -> None:
     sources, rounds = FileSources(boxes), 0

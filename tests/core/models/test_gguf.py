@@ -130,11 +130,9 @@ def test_a_model_is_described():
     ("keys", "tensors", "kind"),
     [
         ([("general.architecture", STR, "bert")], [], "embedding"),
-        ([("general.architecture", STR, "bert"), ("bert.pooling_type", U32, 2)], [], "embedding"),
         ([("general.architecture", STR, "bert"), ("bert.pooling_type", U32, 4)], [], "rerank"),
         ([("general.architecture", STR, "bert")], [("cls.output.weight", [4], 0)], "rerank"),
         ([("general.architecture", STR, "qwen3"), ("qwen3.pooling_type", U32, 3)], [], "embedding"),
-        ([("general.architecture", STR, "qwen3"), ("qwen3.pooling_type", U32, 4)], [], "rerank"),
         ([("general.architecture", STR, "qwen3"), ("qwen3.pooling_type", U32, 0)], [], "generation"),
         ([("general.architecture", STR, "llama"), ("bert.pooling_type", U32, 4)], [], "generation"),
         ([("general.architecture", STR, "clip")], [], "projector"),

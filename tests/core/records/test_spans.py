@@ -144,7 +144,6 @@ def test_a_host_that_is_none_is_not_told(host: str):
         ("/v1/messages", "chat"),
         ("/completion", "text_completion"),
         ("/v1/embeddings", "embeddings"),
-        ("/v1/rerank", "rerank"),
         ("/v1/messages/count_tokens", "count_tokens"),
     ],
 )

@@ -106,9 +106,7 @@ def test_several_directives_are_several_calls():
     [
         '{"tool": "read_file", "arguments": {}}',
         '```json\n{"tool": "read_file", "arguments": {}}\n```',
-        '```\n{"tool": "read_file", "arguments": {}}\n```',
         'say ```tool_call\n{"tool": "read_file"}\n```',
-        '```tool_calls\n{"tool": "read_file"}\n```',
         '```tool_call-example\n{"tool": "read_file"}\n```',
         '    ```tool_call\n    {"tool": "read_file"}\n    ```',
         "````tool_call\n",
