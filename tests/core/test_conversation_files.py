@@ -270,15 +270,6 @@ def test_a_conversation_is_read_as_it_was_written(whole: Whole) -> None:
     assert list(read_file(pack(carton)[1])) == [found]
 
 
-@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    for given_bytes in (data, SESSION + b"\n" + data, b"PK" + data):
-        try:
-            list(read_file(given_bytes))
-        except BadRequest:
-            pass
-
-
 def test_many_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [f"{number:032x}" for number in range(9)]
     wholes = [Whole(conversation=Conversation(id=each, title=each, created=1, updated=1)) for each in ids]

@@ -101,16 +101,6 @@ def test_damaged_chunks_never_read_other_than_h11_reads_them(chunks: list[bytes]
     assert by_h11(bytes(whole)) in (content, None)  # h11 also objects to the spelling of trailers
 
 
-@given(st.binary(max_size=200))
-def test_garbage_raises_nothing_else(data: bytes) -> None:
-    body = Chunked()
-    try:
-        body.feed(data)
-        body.end()
-    except BodyError:
-        pass
-
-
 @pytest.mark.parametrize(
     ("data", "why"),
     [

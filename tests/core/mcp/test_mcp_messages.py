@@ -51,12 +51,6 @@ def test_a_line_of_any_length_is_not_kept() -> None:
     assert parser.dropped == 1
 
 
-@given(st.binary(max_size=200))
-def test_garbage_is_no_message_or_one(data: bytes) -> None:
-    found = read_message(data)
-    assert found is None or isinstance(found, RpcAnswer | RpcRequest)
-
-
 JSON = st.recursive(
     st.none()
     | st.booleans()

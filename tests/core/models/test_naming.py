@@ -1,4 +1,4 @@
-"""Names of files, shards, cache folders, and the model a client means."""
+"""Names of files, shards, cache folders, and the model a client means; and what its process is started with."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from appliance.core.models.gguf import GgufInfo
-from appliance.core.models.model import Model, engine_flags
+from appliance.core.models.model import Model, engine_flags, started_with
 from appliance.core.models.names import (
     ModelNames,
     Named,
@@ -215,3 +216,19 @@ def described(kind: str, **more: str) -> Model:
 )
 def test_engine_flags(model, flags):
     assert engine_flags(model) == flags
+
+
+# ---- what makes a process out of date --------------------------------------------------------------------------------
+
+MODEL = Model(id="m", source="preset", path="/m.gguf", size=5, created=6, args=("--ctx-size", "7"), mmproj="/p")
+
+
+def changed_by(change: dict[str, object]) -> bool:
+    return started_with(structs.replace(MODEL, **change)) != started_with(MODEL)
+
+
+def test_what_a_process_is_started_with_and_what_is_merely_told() -> None:
+    started = {"path": "/n.gguf", "size": 6, "created": 7, "args": ("--ctx-size", "8"), "mmproj": None, "draft": "/d"}
+    assert all(changed_by({name: value}) for name, value in started.items())
+    told = {"aliases": ("a",), "tags": ("t",), "hidden": True, "load_on_startup": True, "stop_timeout": 3.0}
+    assert not changed_by({**told, "preset": "[m]", "origins": (("--ctx-size", "p.ini:3"),), "source": "path"})

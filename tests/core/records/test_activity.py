@@ -44,11 +44,10 @@ def test_every_parameter():
         "sort": ["gen_speed"],
         "order": ["asc"],
     }
-    query = parse_query(parameters)
-    assert query.start == NOON
-    assert query.end == NOON.replace(microsecond=123456)
-    assert msgspec.structs.replace(query, start=None, end=None) == Query(
+    assert parse_query(parameters) == Query(
         models=("a", "b"),
+        start=NOON,
+        end=NOON.replace(microsecond=123456),
         min_id=3,
         max_id=9,
         failed=True,

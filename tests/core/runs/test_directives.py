@@ -1,9 +1,10 @@
-"""Calls written as text: never shown, never missed, and nothing else taken for one."""
+"""Calls written as text: never shown, never missed, and nothing else taken for one; and lines that come again."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
 
 import pytest
 from cutting import cut
@@ -11,28 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.runs.bios import FENCE, MARK
-from appliance.core.runs.turn import DirectiveReader, DirectiveReading
+from appliance.core.runs.turn import DirectiveReader, DirectiveReading, LineRepeats
 
-WORDS = st.sampled_from(
-    [
-        MARK,
-        FENCE,
-        "`",
-        "``",
-        "\n",
-        "\r\n",
-        " ",
-        "  ",
-        "    ",
-        "tool_call",
-        "```json",
-        "x",
-        "-",
-        "{}",
-        '{"tool": "a"}',
-        "a b",
-    ]
-)
+OTHERS = ["\n", "\r\n", " ", "  ", "    ", "a b", "x", "-"]
+WORDS = st.sampled_from([MARK, FENCE, "`", "``", "tool_call", "```json", "{}", '{"tool": "a"}', *OTHERS])
 TEXTS = st.lists(WORDS, max_size=20).map("".join)
 CUTS = st.lists(st.integers(0, 120), max_size=12)
 
@@ -157,3 +140,24 @@ def test_what_is_held_back_can_be_let_go():
     assert reader.feed(f"a\n{MARK}\n{{") == "a\n"
     assert reader.release() == f"{MARK}\n{{"
     assert reader.end().raw == ""
+
+
+# ---- the same line over and over -------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from(["a", "b", "", " a "])), st.integers(1, 4), st.integers(1, 5))
+def test_it_is_found_when_the_line_ends_for_the_last_time(lines: list[str], limit: int, size: int):
+    text = "".join(f"{line}\n" for line in lines)
+    repeats = LineRepeats(limit)
+    for at in range(0, len(text), size):
+        repeats.feed(text[at : at + size])
+    runs = [(line, len(list(run))) for line, run in groupby(line.strip() for line in lines if line.strip())]
+    wanted = [line for line, times in runs if times >= limit]
+    assert repeats.found == (wanted[0] if wanted else None)
+
+
+def test_a_line_that_is_not_over_may_still_be_another():
+    repeats = LineRepeats(2)
+    repeats.feed("again\nagain")
+    repeats.feed(" and more\n")
+    assert repeats.found is None
