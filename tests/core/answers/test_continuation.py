@@ -428,7 +428,6 @@ def test_the_request_for_the_rest():
 def test_what_it_does_not_change_keeps_its_bytes():
     body = b' {"messages" :[ {"role":"user","content":"\\u00e9"} ],"x": 1.50,\t"y":"\xc3\xa9"}\r\n'
     found = continued_body(body, partial_of("chat"))
-    assert isinstance(found, bytes)
     assert found.startswith(b' {"messages" :[ {"role":"user","content":"\\u00e9"},{"role":"assistant"')
     assert b'"x": 1.50,\t"y":"\xc3\xa9"' in found
 
@@ -454,7 +453,6 @@ def test_what_it_does_not_change_keeps_its_bytes():
 )
 def test_what_cannot_be_continued_says_why(kind: str, more: dict[str, object], word: str):
     found = continued(kind, REQUESTS[kind] | more)
-    assert isinstance(found, Refusal)
     assert word in found.why
 
 
@@ -470,7 +468,6 @@ def test_streams_that_cannot_be_continued():
     item = {"type": "response.output_item.added", "item": {"type": "function_call", "id": "t"}}
     for family, one in ((Family.CHAT, chunk), (Family.MESSAGES, block), (Family.RESPONSES, item)):
         found = text_so_far([record(one)], family)
-        assert isinstance(found, Refusal)
         assert "tool call" in found.why
     several = {"choices": [{"index": 1, "delta": {"content": "x"}, "finish_reason": None}]}
     failed = {"error": {"code": 500, "message": "no memory"}}
@@ -479,7 +476,6 @@ def test_streams_that_cannot_be_continued():
     assert isinstance(text_so_far([b'error: {"code":500}\n\n'], Family.CHAT), Refusal)
     long = [record({"choices": [{"index": 0, "delta": {"content": "x" * (1 << 16)}}]}) for _ in range(17)]
     found = text_so_far(long, Family.CHAT)
-    assert isinstance(found, Refusal)
     assert "1 MiB" in found.why
     assert isinstance(text_so_far(long[: MAX_TEXT >> 16], Family.CHAT), Partial)
     thoughts = partial_of("chat", pieces=["<think>", "Hm"])

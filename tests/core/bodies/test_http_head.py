@@ -19,7 +19,6 @@ def test_h11_reads_what_is_written(method: str, target: str, fields: list[tuple[
     server = h11.Connection(h11.SERVER)
     server.receive_data(write_request(method, target, [(b"Host", b"x"), *fields]))
     request = server.next_event()
-    assert isinstance(request, h11.Request)
     assert (request.method.decode(), request.target.decode()) == (method, target)
     assert request.headers.raw_items() == [(b"Host", b"x"), *fields]
 

@@ -156,13 +156,6 @@ def test_a_model_without_anything_has_every_default_and_a_warning() -> None:
     ]
 
 
-def test_all_problems_are_found_and_the_rest_is_kept() -> None:
-    decoded = read("startPort: x\nglobalTTL: y\nmodels:\n  a: {ttl: z, cmd: run}\n  b: 1\n")
-    assert len(decoded.problems) == 4
-    assert decoded.config.models["a"].cmd == "run"
-    assert decoded.config.start_port == 5800
-
-
 def test_argv_is_accepted() -> None:
     decoded = read("models: {m: {cmd: a b, argv: [a, b]}}")
     assert not decoded.problems

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -58,23 +58,6 @@ def greatest(family: Family, relevant: frozenset[str]) -> Family:
     ]
 
 
-def everything(tree: Expression, trees: dict[str, Expression]) -> Family:
-    """The whole family, without repetitions."""
-    match tree:
-        case Name(model):
-            return [frozenset([model])]
-        case SetReference(name):
-            return everything(trees[name], trees)
-        case AnyOf(parts):
-            return list(dict.fromkeys(one for part in parts for one in everything(part, trees)))
-        case AllOf(parts):
-            family: Family = [frozenset()]
-            for part in parts:
-                others = everything(part, trees)
-                family = list(dict.fromkeys(one | other for one in family for other in others))
-            return family
-
-
 def referred(tree: Expression) -> Iterator[str]:
     match tree:
         case Name():
@@ -100,19 +83,27 @@ def in_order(trees: dict[str, Expression]) -> list[str]:
     return order
 
 
-def oracle(config: MatrixConfig, target: str, running: Sequence[str]) -> Eviction:
-    costs = {model: config.evict_costs.get(model, 1) for model in running}
-    if target in running:
-        trees = {name: parse_expression(text) for name, text in config.sets.items()}
-        fitting = (name for name in in_order(trees) if any(set(running) <= s for s in everything(trees[name], trees)))
-        return Eviction((), next(fitting, None), tuple(sorted(running)))
+def families_of(config: MatrixConfig, relevant: frozenset[str] = frozenset("abcdef")) -> dict[str, Family]:
+    """The alternatives of each set, in the order in which sets are asked."""
     trees = {name: parse_expression(text) for name, text in config.sets.items()}
     families: dict[str, Family] = {}
-    relevant = frozenset([target, *running])
-    best: tuple[int, str, frozenset[str]] | None = None
     for name in in_order(trees):
         families[name] = alternatives(trees[name], families, relevant)
-        for one in families[name]:
+    return families
+
+
+def first_with(config: MatrixConfig, models: Iterable[str]) -> str | None:
+    wanted = frozenset(models)
+    return next((name for name, family in families_of(config).items() if any(wanted <= one for one in family)), None)
+
+
+def oracle(config: MatrixConfig, target: str, running: Sequence[str]) -> Eviction:
+    if target in running:
+        return Eviction((), first_with(config, running), tuple(sorted(running)))
+    costs = {model: config.evict_costs.get(model, 1) for model in running}
+    best: tuple[int, str, frozenset[str]] | None = None
+    for name, family in families_of(config, frozenset([target, *running])).items():
+        for one in family:
             cost = sum(costs[model] for model in running if model not in one)
             if target in one and (best is None or cost < best[0]):
                 best = cost, name, one
@@ -154,9 +145,7 @@ def test_a_decision_is_the_meaning_written_out(config: MatrixConfig, target: str
 
 @given(programs(), st.sets(st.sampled_from(LETTERS), max_size=4))
 def test_set_with_is_the_first_that_holds_all(config: MatrixConfig, models: set[str]) -> None:
-    trees = {name: parse_expression(text) for name, text in config.sets.items()}
-    fitting = [name for name in in_order(trees) if any(models <= one for one in everything(trees[name], trees))]
-    assert Matrix(config, LETTERS).set_with(models) == (fitting[0] if models and fitting else None)
+    assert Matrix(config, LETTERS).set_with(models) == (first_with(config, models) if models else None)
 
 
 # ---- by example ------------------------------------------------------------------------------------------------------

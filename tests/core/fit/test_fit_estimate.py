@@ -70,38 +70,32 @@ def test_shards_are_one_model(whole: Hollow):
 # ---- what is kept ----------------------------------------------------------------------------------------------------
 
 
-def test_a_context_is_kept_for_each_token_of_each_layer():
-    assert taken(LLAMA).cache == 8 * 4096 * 2 * 256 * 2
-    assert taken(LLAMA, context=1000).cache == 8 * 1024 * 2 * 256 * 2, "cells are rounded up to 256"
+WINDOWED = gemma("gemma3", window=512)
+Q8_AND_Q4 = {"keys_type": "q8_0", "values_type": "q4_0"}
 
 
-def test_slots_share_a_context_unless_somebody_says_their_number():
-    assert taken(LLAMA, context=4000, parallel=3).cache == 3 * 1536 * 8 * 2 * 256 * 2
-    assert taken(LLAMA, context=4000, parallel=3, unified=True).cache == taken(LLAMA, context=4000).cache
-
-
-def test_the_types_of_the_cache_count():
-    assert taken(LLAMA, keys_type="q8_0", values_type="q4_0").cache == 8 * 4096 * 256 * (34 + 18) // 32
-
-
-def test_a_windowed_layer_keeps_its_window_of_each_slot_and_a_batch():
-    model = gemma("gemma3", window=512)
-    full, near = 2 * 4096, 10 * (512 * 4 + 512)
-    assert taken(model).cache == (full + near) * 2 * 512 * 2
-    assert taken(model, parallel=1).cache == (full + 10 * 1024) * 2 * 512 * 2
-    assert taken(model, window_full=True).cache == 12 * 4096 * 2 * 512 * 2
-
-
-def test_latent_attention_keeps_keys_alone():
-    assert taken(latent()).cache == 6 * 4096 * 576 * 2
-
-
-def test_a_recurrent_model_keeps_states_and_no_context():
-    assert taken(mamba()).cache == taken(mamba(), context=8192).cache == 12 * 4 * (3 + 16) * 2048 * 4
-
-
-def test_an_encoder_keeps_nothing():
-    assert taken(bert(), embedding=True).cache == 0
+@pytest.mark.parametrize(
+    ("model", "options", "cache"),
+    [
+        (LLAMA, {}, 8 * 4096 * 2 * 256 * 2),
+        (LLAMA, {"context": 1000}, 8 * 1024 * 2 * 256 * 2),  # cells are rounded up to 256
+        # slots share a context unless somebody says their number
+        (LLAMA, {"context": 4000, "parallel": 3}, 3 * 1536 * 8 * 2 * 256 * 2),
+        (LLAMA, {"context": 4000, "parallel": 3, "unified": True}, 4096 * 8 * 2 * 256 * 2),
+        (LLAMA, Q8_AND_Q4, 8 * 4096 * 256 * (34 + 18) // 32),
+        # a windowed layer keeps its window of each slot, and a batch
+        (WINDOWED, {}, (2 * 4096 + 10 * (512 * 4 + 512)) * 2 * 512 * 2),
+        (WINDOWED, {"parallel": 1}, (2 * 4096 + 10 * 1024) * 2 * 512 * 2),
+        (WINDOWED, {"window_full": True}, 12 * 4096 * 2 * 512 * 2),
+        (latent(), {}, 6 * 4096 * 576 * 2),  # keys alone
+        # a recurrent model keeps states and no context, an encoder nothing
+        (mamba(), {}, 12 * 4 * (3 + 16) * 2048 * 4),
+        (mamba(), {"context": 8192}, 12 * 4 * (3 + 16) * 2048 * 4),
+        (bert(), {"embedding": True}, 0),
+    ],
+)
+def test_what_is_kept(model: Hollow, options: dict[str, object], cache: int):
+    assert taken(model, **options).cache == cache
 
 
 # ---- where it goes ---------------------------------------------------------------------------------------------------

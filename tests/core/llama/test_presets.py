@@ -55,6 +55,7 @@ def model(text: str, name: str = "m", *, argv: str = "", env: dict[str, str] | N
         ("slots=off\nkv-unified=0\nno-kv-offload=1", "--no-slots --no-kv-offload --no-kv-unified"),
         ("no-warmup = false\nno-repack=disabled", "--repack --warmup"),
         ("cont-batching=TRUE", "--cont-batching"),
+        ("LLAMA_ARG_NO_PERF = true", "--no-perf"),  # llama-server's router takes it for its opposite
         ("verbose = true\nv=1\nlog-verbosity=2", "--log-verbosity 2 --log-verbose"),
         ('chat-template-kwargs = {"a":"b"}', '--chat-template-kwargs {"a":"b"}'),
         (
@@ -238,11 +239,6 @@ def test_an_alias_for_all_is_good_for_the_one_model_without_its_own() -> None:
 )
 def test_keys_of_earlier_releases(setting: str, args: str) -> None:
     assert " ".join(model(f"[m]\n{setting}\n").args) == args
-
-
-def test_a_variable_that_switches_off_does_so_here_too() -> None:
-    """llama-server's router takes it for its opposite."""
-    assert model("[m]\nLLAMA_ARG_NO_PERF = true\n").args == ("--no-perf",)
 
 
 def test_who_says_where_the_model_is_says_all_of_it() -> None:

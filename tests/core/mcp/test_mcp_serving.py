@@ -62,7 +62,6 @@ CALL = {"MCP_Protocol_Version": MODERN_VERSIONS[0], "Mcp_Method": "tools/call", 
 )
 def test_headers_that_say_something_else(headers: dict[str, str], meta: object, code: int) -> None:
     found = read(asked("tools/call", name="t", _meta=meta), **headers)
-    assert isinstance(found, Immediate)
     assert (found.status, found.error.code) == (400, code)
     assert code != -32022 or MODERN_VERSIONS[0].encode() in bytes(found.error.data or b"")
 
@@ -82,7 +81,6 @@ def test_headers_that_say_something_else(headers: dict[str, str], meta: object, 
 )
 def test_requests_that_cannot_be_answered(body: bytes, status: int, code: int) -> None:
     found = read_request(body, (), SERVER)
-    assert isinstance(found, Immediate)
     assert (found.status, found.error.code) == (status, code)
 
 
@@ -98,7 +96,6 @@ def test_what_has_no_answer() -> None:
 def test_every_handshake_gets_a_revision_that_is_spoken() -> None:
     for wanted in (*HANDSHAKE_VERSIONS, "1999-01-01", "2026-07-28", ""):
         found = read(asked("initialize", protocolVersion=wanted))
-        assert isinstance(found, Immediate)
         given = found.result["protocolVersion"]
         assert given == (wanted if wanted in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1])
 
@@ -160,5 +157,4 @@ def test_a_name_in_a_header_is_the_name_in_the_body(name: str) -> None:
         (b"MCP-NAME", header),
     ]
     found = read_request(json.dumps(asked("tools/call", name=name, _meta=META)).encode(), headers, SERVER)
-    assert isinstance(found, ToolsCall)
     assert found.name == name

@@ -108,7 +108,6 @@ def test_addresses() -> None:
     url = "https://example.org/a/m-00001-of-00002.gguf?download=true"
     found = parse_location(url, None)
     assert found == Location(url=url)
-    assert isinstance(found, Location)
     assert found.name == "m-00001-of-00002.gguf"
     assert found.parts() == (url, url.replace("00001-of", "00002-of"))
     on_hub = "https://huggingface.co/o/r/resolve/main/deep/m.gguf?download=true"

@@ -18,7 +18,6 @@ from appliance.core.runs.messages import (
     CancelAsked,
     FailReason,
     Finish,
-    Generate,
     RunCommand,
     RunEvent,
     RunTools,
@@ -48,7 +47,6 @@ def test_the_transcripts_reach_every_reason_to_fail():
 
 def body_of(commands: list[RunCommand]) -> dict[str, object]:
     [command] = commands
-    assert isinstance(command, Generate)
     return json.loads(command.body)
 
 
@@ -182,7 +180,6 @@ def test_a_megabyte_of_arguments_in_small_pieces_is_linear_work():
         piece = CallDelta(index=0, id="c1", name="read_file", arguments=arguments[at : at + 8])
         assert loop.on_event(piece, NOW) == []
     [command] = loop.on_event(CALLED, NOW)
-    assert isinstance(command, RunTools)
     assert json.loads(command.calls[0].arguments) == {"path": path}
     body_of(loop.on_event(ToolFinished(call_id="c1", content=path), NOW))
     assert time.thread_time() - began < 20
