@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import trio
 from http_harness import Appliance
@@ -14,6 +15,17 @@ from appliance.core.bodies.sse import Decoder
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.tools.box import Toolbox
 
+
+class Outcome(NamedTuple):
+    """What a command line led to."""
+
+    status: int
+    out: str
+    err: str
+
+
+Verb = Callable[..., Awaitable[Outcome]]
+"""Carries out a verb against a server."""
 OBJECT = Raw(b'{"type":"object","properties":{"text":{"type":"string"}}}')
 WEATHER = {
     "type": "function",
