@@ -1,4 +1,4 @@
-"""``agent run`` in this process, against a real server with a scripted engine; as a process where that is the subject."""
+"""``agent run`` in this process, against a real server with a scripted engine; as a process where that counts."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ BOTH = [{"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}, {"in
 @pytest.mark.parametrize(
     ("sent", "events"),
     [
-        # the last record may lack its empty line; [DONE] may be missing if the answer had ended; the first choice counts
+        # the last record may lack its empty line; [DONE] may be missing if the answer had ended; choice 0 counts
         (chunk("stop", content="x") + b"data: [DONE]", [TextDelta("x"), TurnEnded(finish_reason="stop")]),
         (chunk("length", content="x"), [TextDelta("x"), TurnEnded(finish_reason="length")]),
         (
