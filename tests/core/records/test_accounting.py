@@ -248,6 +248,7 @@ PIECES = st.lists(
 )
 
 
+@example([b'"usage":{}', b"\n", b"data: ", b'{"usage":{"prompt_tokens":3}}', b"\n"], [], True, "/v1/x")
 @given(PIECES, CUTS, st.booleans(), st.sampled_from(["/v1/x", "/infill"]))
 def test_garbage_counts_the_same_however_it_is_cut(parts: list[bytes], at: list[int], streaming: bool, path: str):
     whole = b"".join(parts)

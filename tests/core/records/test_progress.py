@@ -6,7 +6,7 @@ import json
 from itertools import pairwise
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.core.records.progress import (
@@ -106,6 +106,9 @@ def test_the_slowest_phase_is_the_one_furthest_from_an_answer(phases: list[Phase
     assert all(found is not None and SLOWEST_FIRST.index(found) <= SLOWEST_FIRST.index(one) for one in phases)
 
 
+@example(
+    [0.0, APART], [EngineSlot(id=1, id_task=7, is_processing=True), EngineSlot(id=0, id_task=8, is_processing=True)]
+)
 @given(st.lists(st.floats(0, 100), max_size=5), st.lists(slots, max_size=6))
 def test_a_slot_is_given_to_a_request_only_where_that_is_sure(came: list[float], told: list[EngineSlot]):
     came.sort()
