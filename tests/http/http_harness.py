@@ -12,7 +12,7 @@ import h11
 import msgspec
 import psutil
 import trio
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.configuration import Files
@@ -233,12 +233,25 @@ class Appliance:
         status = self.fleet.known(model_id)
         return status.state if status else "unknown"
 
-    async def slots_busy(self, model_id: str) -> int:
-        """How many generations the engine itself says it is working on, asked without the server."""
+    async def slots_busy(self, model_id: str) -> list[dict[str, Any]]:
+        """The slots in which the engine itself says it is working, asked without the server.
+
+        It has sent the last bytes of an answer before its slot is free.
+        """
         address = self.fleet.address(model_id)
         assert address is not None
         async with HttpCall(address, "GET", "/slots") as response:
-            return sum(slot["is_processing"] for slot in json.loads(await response.read(1 << 20)))
+            return [slot for slot in json.loads(await response.read(1 << 20)) if slot["is_processing"]]
+
+    async def wait_held_up(self, model_id: str) -> None:
+        """Wait until the engine works on one answer alone, and gets no further with it."""
+        looks: list[list[dict[str, Any]]] = []
+
+        def stands_still(now: list[dict[str, Any]]) -> bool:
+            looks.append(now)
+            return len(now) == 1 and looks[-2:] == [now, now]
+
+        await until(lambda: self.slots_busy(model_id), stands_still)
 
     def passed(self) -> list[int]:
         """How many bytes of its answer each request under way has got."""
@@ -258,7 +271,7 @@ class Appliance:
             while True:
                 status = self.fleet.known(model_id)
                 leased = status is not None and status.leases + status.waiting > 0
-                if not leased and (self.state(model_id) != "loaded" or await self.slots_busy(model_id) == 0):
+                if not leased and (self.state(model_id) != "loaded" or not await self.slots_busy(model_id)):
                     return
                 await trio.sleep(0.02)
 
