@@ -72,7 +72,7 @@ def run(folder: Path, *words: str) -> tuple[int, str]:
     env = os.environ | {
         "PYTHONPATH": str(TESTS),
         "PYTEST_PLUGINS": "conftest",
-        "PATH": "/nowhere",
+        "PATH": str(folder / "missing"),
         "PYTEST_ADDOPTS": "",
     }
     done = subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True)

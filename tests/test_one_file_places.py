@@ -46,7 +46,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
 def start(file: Path, user: int = VICTIM, before: tuple[str, ...] = (), **environ: str) -> Ran:
     """Start it as this user, who has no home."""
     return subprocess.run(
-        [*before, str(file)], env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"} | environ, cwd="/",
+        [*before, str(file)], env={"PATH": os.environ["PATH"], "HOME": str(file / "home")} | environ, cwd="/",
         user=user, group=user, extra_groups=[], capture_output=True, text=True, timeout=TIME,
     )  # fmt: skip
 

@@ -77,7 +77,8 @@ def test_a_failure_behind_a_test_counts_and_a_success_behind_it_does_not(tmp_pat
 
 
 def test_the_page_is_not_begun_where_it_cannot_be_driven(tmp_path: Path) -> None:
-    env = {"PATH": "/nowhere", "CHROMIUM": "/nowhere", "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    missing, home = str(tmp_path / "missing"), str(tmp_path)
+    env = {"PATH": missing, "CHROMIUM": missing, "HOME": home, "XDG_CACHE_HOME": home}
     command = [sys.executable, str(RUN.with_name("page.py"))]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1

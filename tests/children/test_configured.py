@@ -61,14 +61,15 @@ async def test_the_environment_is_the_programs_with_the_models_later_settings_wi
     assert found["PATH"] == os.environ["PATH"]
 
 
-async def test_a_path_of_the_model_does_not_hide_the_program(fleets: Fleets) -> None:
+async def test_a_path_of_the_model_does_not_hide_the_program(fleets: Fleets, tmp_path: Path) -> None:
     """The program is looked for where this one would find it, whatever PATH it then gets."""
     port = free_port()
     command = fleets.command("m", port)
     cmd = f'cmd /d /s /c "{command}"' if WINDOWS else f'sh -c "exec {command}"'
-    models: dict[str, Settings] = {"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}", "env": ["PATH=/nowhere"]}}
+    path = f"PATH={tmp_path / 'missing'}"
+    models: dict[str, Settings] = {"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}", "env": [path]}}
     async with fleets.open(models) as world, world.lease("m") as address:
-        assert b"PATH=/nowhere\0" in await ask(address, "/env", b"", "GET") + b"\0"
+        assert f"{path}\0".encode() in await ask(address, "/env", b"", "GET") + b"\0"
 
 
 async def test_a_program_on_the_models_own_path_is_found(fleets: Fleets, tmp_path: Path) -> None:
@@ -193,9 +194,9 @@ async def test_a_wrapper_that_leaves_its_server_behind_is_told_why_that_cannot_b
         ({"cmd": "# only a comment"}, "its cmd is empty"),
         ({"cmd": f"{SLEEP} {'x' * 200_000}"}, f"cannot be executed: {'' if WINDOWS else 'Argument list too long'}"),
         ({"cmd": SLEEP, "env": ["A=\0"]}, "cannot be executed"),
-        ({"cmd": r"cmd /d /s /c C:\no\such\thing"}, "exit status ")
+        ({"cmd": f"cmd /d /s /c {PLAIN}.missing"}, "exit status ")
         if WINDOWS
-        else ({"cmd": "sh -c 'exec /no/such/thing'"}, "exit status 127"),
+        else ({"cmd": f"sh -c 'exec {PLAIN}.missing'"}, "exit status 127"),
     ],
     ids=["missing", "not executable", "empty", "comment", "too long", "zero byte", "inner"],
 )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -135,10 +136,10 @@ async def test_both_outputs_arrive_and_input_reaches_the_child() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "win32", reason="here it is an exit status")
-async def test_a_program_that_does_not_exist_is_an_error() -> None:
+async def test_a_program_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     async with open_children() as children:
         with pytest.raises(FileNotFoundError):
-            await children.spawn(["C:\\nonexistent\\engine.exe"], ENV)
+            await children.spawn([str(tmp_path / "missing.exe")], ENV)
 
 
 @pytest.mark.skipif(sys.platform != "win32", reason="here it gets a signal")

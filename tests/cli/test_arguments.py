@@ -15,6 +15,7 @@ from appliance.cli.llama_server.command import HERE
 from appliance.fleet.budgets import limits_of
 
 
+@pytest.mark.usefixtures("plain_environment")  # nothing is in its folder
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -25,8 +26,8 @@ from appliance.fleet.budgets import limits_of
         ("serve --listen 8080", "is not an address such as 127.0.0.1:8080"),
         ("serve --listen", "requires an argument"),
         ("serve --listen 127.0.0.1:99999", "is not an address such as"),
-        ("serve --model /no/such/model.gguf", "no such file"),
-        ("serve --models-dir /no/such/folder", "does not exist"),
+        ("serve --model none.gguf", "no such file"),
+        ("serve --models-dir none", "does not exist"),
         ("serve --models-max -1", "-1"),
         ("serve --models-max many", "many"),
         ("serve --load-timeout 0", "'0' is not a number of seconds from 0.1"),
@@ -36,7 +37,7 @@ from appliance.fleet.budgets import limits_of
         ("serve --max-body 0", "is not a size"),
         ("serve --max-connections 0", "0"),
         ("serve --threads 0", "0"),
-        ("serve --api-key-file /no/such/file", "cannot be read"),
+        ("serve --api-key-file none", "cannot be read"),
         ("serve --listen 0.0.0.0:8080", "--allow-unauthenticated"),
         ("serve --listen [::]:8080", "--allow-unauthenticated"),
         ("serve -- --port 1", "--port cannot be given after '--'"),
@@ -56,11 +57,11 @@ from appliance.fleet.budgets import limits_of
         ("ps --url 127.0.0.1:8080", "expected an address such as http://"),
         ("load", "Missing argument 'MODEL'"),
         ("unload", "Missing argument 'MODEL'"),
-        ("ls --models-dir /no/such/folder", "does not exist"),
-        ("version --engine /no/such/engine", "no such file or folder"),
+        ("ls --models-dir none", "does not exist"),
+        ("version --engine ./none", "no such file or folder"),
         ("version extra", "unexpected extra argument"),
         ("llama-server -m x --ssl-key-file k", "--ssl-key-file needs --ssl-cert-file"),
-        ("llama-server -m x --path /no/such/folder", "--path /no/such/folder: no such folder"),
+        ("llama-server -m x --path none", "--path none: no such folder"),
         ("llama-server --tools read_files", 'unknown tool "read_files"; there are read_file, '),
         ("llama-server -m x --port 99999", "a port is a number from 0 to 65535"),
         ("serve --path nowhere", "nowhere"),
@@ -74,12 +75,12 @@ from appliance.fleet.budgets import limits_of
         ("llama-server --tools all --tools-runtime x:y", "unknown tool runtime"),
         ("serve --mcp-servers-json {", "--mcp-servers-json is not valid JSON"),
         ("llama-server --mcp-servers-json {", "--mcp-servers-json is not valid JSON"),
-        ("serve --mcp-servers-config /no/such/file", f"--mcp-servers-config {Path('/no/such/file')} cannot be read"),
+        ("serve --mcp-servers-config none", "--mcp-servers-config none cannot be read"),
         ("serve --mcp-server", "--mcp-server needs a key"),
         ("serve --admin --listen 0.0.0.0:0 --allow-unauthenticated", "--admin lets every machine"),
         ("serve --mcp-server --listen 0.0.0.0:0 --allow-unauthenticated", "works only on this machine"),
         ("serve --mcp-server-tools x --api-key k", "needs --mcp-server"),
-        ("serve --plugins /no/such/folder", "there is no folder /no/such/folder"),
+        ("serve --plugins none", "there is no folder none"),
         ("serve --plugins / --no-plugins", "contradict each other"),
         ("doctor --yes", "--yes needs --report"),
         ("doctor --logs", "--logs needs --report"),

@@ -103,9 +103,10 @@ def test_without_a_tray_it_serves_and_opens_the_page_and_a_second_start_opens_th
 
 def test_a_server_that_does_not_start_has_its_log_opened(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    first = desk.start("--engine", "/nowhere")
+    missing = str(tmp_path / "missing")
+    first = desk.start("--engine", missing)
     try:
-        wait(lambda: "/nowhere" in desk.log(), within=TIME)
+        wait(lambda: missing in desk.log(), within=TIME)
         assert desk.wait_page().endswith("/desktop.log")
         assert first.poll() is None
     finally:

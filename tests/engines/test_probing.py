@@ -81,7 +81,7 @@ async def test_a_program_that_does_not_know_how_to_say_more(script: Callable[[st
             "missing",
             "cudart",
         ),
-        ("exec /nonexistent/thing", "damaged", "cannot be executed"),
+        ('exec "$0.missing"', "damaged", "cannot be executed"),
         ("echo hello", "list", "hello"),
         ("true", "list", "nothing"),
         ("echo 'Available devices:'; echo '  CUDA0: Card (0 MiB, 9 MiB free)'", "memory", "CUDA0"),
@@ -120,8 +120,8 @@ async def test_one_that_prints_without_end_is_ended(script: Callable[[str], Engi
     assert "MiB" in listing.why
 
 
-async def test_one_that_is_not_there() -> None:
-    listing = await ask(engine("/nonexistent/llama-server"))
+async def test_one_that_is_not_there(tmp_path: Path) -> None:
+    listing = await ask(engine(str(tmp_path / "llama-server")))
     assert (listing.fault, listing.devices) == ("damaged", ())
 
 

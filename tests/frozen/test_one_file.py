@@ -62,7 +62,8 @@ def open_folder() -> Generator[Path]:
 
 def start(file: Path, cache: Path, *words: str, before: tuple[str, ...] = (), **environ: str) -> Ran:
     words = words or ("version", "--json")
-    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "XDG_CACHE_HOME": str(cache)} | environ
+    home = str(cache / "no home")
+    environment = {"PATH": os.environ["PATH"], "HOME": home, "XDG_CACHE_HOME": str(cache)} | environ
     command = [*before, str(file), *words]
     return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=2 * PATIENCE)
 
@@ -118,7 +119,7 @@ def test_another_user_starts_it_from_a_read_only_medium_without_fuse(
     starter.write_text(script, "utf-8")
     starter.chmod(0o755)
     try:
-        server = Server(starter, tmp_path, {"PATH": os.defpath + ":/usr/sbin:/sbin", "HOME": "/nonexistent"})
+        server = Server(starter, tmp_path, {"PATH": os.defpath + ":/usr/sbin:/sbin", "HOME": str(tmp_path / "no home")})
         try:
             question = {"model": "starter", "messages": [{"role": "user", "content": "What is your name?"}]}
             answer = json.loads(server.ask("/v1/chat/completions", question))

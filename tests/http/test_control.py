@@ -225,7 +225,7 @@ async def test_single_mode_is_one_llama_server(open_server: OpenServer, fake_mod
         assert (await server.ask("GET", "/v1/models")).json["data"][0]["id"] == "only"
         assert (await server.ask("GET", "/slots")).json[0]["id"] == 0
         assert (await server.ask("POST", "/lora-adapters", b"[]")).json == {"success": True}
-        missing = await server.ask("GET", "/no/such")
+        missing = await server.ask("GET", "/nope")
         assert missing.status == 404
         assert missing.error["message"] == "File Not Found"
         assert b"<!doctype html>" in (await server.ask("GET", "/")).body

@@ -305,7 +305,7 @@ async def test_over_the_wire_refusals_carry_cors_and_the_order_is_place_key_rout
         assert (refused.status, refused.error["message"]) == (401, "Invalid API Key")
         assert refused.error["reason"] == "invalid_api_key"
         assert ("Access-Control-Allow-Origin", "http://localhost:3000") in refused.headers
-        assert (await server.ask("GET", "/no/such/path")).status == 401
+        assert (await server.ask("GET", "/nope")).status == 401
         assert (await server.ask("GET", "/", headers=[("Host", "evil.example")])).status == 403
         assert (await server.ask("GET", "/health", headers=[("Origin", "http://evil.example")])).status == 403
         assert (await server.ask("POST", CHAT, chat())).status == 401
@@ -317,7 +317,7 @@ async def test_over_the_wire_refusals_carry_cors_and_the_order_is_place_key_rout
         for path in ("/health", "/v1/health", "/", "/ui/"):
             assert (await server.ask("GET", path)).status == 200
         key = ("Authorization", "Bearer secret")
-        assert (await server.ask("GET", "/no/such/path", headers=[key])).status == 404
+        assert (await server.ask("GET", "/nope", headers=[key])).status == 404
         answer = await server.ask("POST", CHAT, chat(), headers=[key, here])
         assert answer.status == 200
         assert [value for name, value in answer.headers if name.lower() == "access-control-allow-origin"] == [here[1]]

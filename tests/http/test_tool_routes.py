@@ -67,7 +67,8 @@ async def test_a_tool_is_used(open_server: OpenServer, tmp_path: Path) -> None:
     async with serving(open_server) as server:
         written = await use(server, "write_file", path=str(tmp_path / "a"), content="text")
         assert written.json == {"result": "file written successfully", "path": str(tmp_path / "a"), "bytes": 4}
-        read = await use(server, "read_file", ("x-tool-cwd", str(tmp_path)), path="a", cwd="/nowhere", runtime="x:y")
+        unused = {"cwd": str(tmp_path / "missing"), "runtime": "x:y"}
+        read = await use(server, "read_file", ("x-tool-cwd", str(tmp_path)), path="a", **unused)
         assert (read.status, read.json) == (200, {"plain_text_response": "text\n"})
         raw = await use(server, "read_file", ("X-Resp-Type", "base64"), path=str(tmp_path / "a"), resp_type="x")
         assert raw.json == {"base64": "dGV4dA==", "size_bytes": 4}

@@ -187,9 +187,10 @@ async def test_readiness_and_the_end_are_raced(tmp_path: Path) -> None:
                 await before_end(child, fails)
 
 
-async def test_a_program_that_cannot_be_executed_shows_by_its_status() -> None:
+async def test_a_program_that_cannot_be_executed_shows_by_its_status(tmp_path: Path) -> None:
     async with open_children() as children:
-        ended = await run(children, Command(argv=("/nonexistent",), env=ENV), into(CappedOutput()), seconds=LONG)
+        missing = Command(argv=(str(tmp_path / "missing"),), env=ENV)
+        ended = await run(children, missing, into(CappedOutput()), seconds=LONG)
         assert ended.status == 127
         with pytest.raises(NotADirectoryError):
             async with open_process(children, Command(argv=("true",), env=ENV, cwd="/dev/null")):

@@ -121,10 +121,12 @@ async def test_pages_are_joined_and_names_that_collide_are_skipped(caplog: pytes
     assert "'b_c' of MCP server 'a' is skipped" in caplog.text
 
 
-async def test_servers_that_do_not_start_do_not_hinder_the_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_servers_that_do_not_start_do_not_hinder_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with opened(
         none={"command": "this-executable-does-not-exist-12345"},
-        folder=entry(cwd="/nonexistent-folder"),
+        folder=entry(cwd=str(tmp_path / "missing")),
         dying=entry("--exit-at-start", "9", "--errors", "10000"),
         refusing=entry("--refuse", "initialize"),
         listless=entry("--refuse", "tools/list"),
@@ -133,7 +135,7 @@ async def test_servers_that_do_not_start_do_not_hinder_the_others(caplog: pytest
     ) as tools:
         assert [spec.name for spec in tools.specs()] == ["good_echo"]
         assert (await use(tools, "good_echo", message="x")).error is None
-    for words in ("this-executable-does-not-exist-12345", "/nonexistent-folder", "exit status 9", "not today"):
+    for words in ("this-executable-does-not-exist-12345", str(tmp_path / "missing"), "exit status 9", "not today"):
         assert words in caplog.text
     tail = next(r.message for r in caplog.records if "the last words" in r.message)
     assert 4000 < len(tail) < 4300, "of standard error the last 4 KiB are kept"

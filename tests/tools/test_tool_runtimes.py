@@ -105,8 +105,9 @@ async def test_what_is_not_there(tools: Tools, state: Path) -> None:
     assert part.endswith("[output truncated]")
     assert "does not exist" in await tools.error("file_glob_search", path="no", runtime=BOX)
     assert "does not exist" in await tools.error("grep_search", path="no", pattern="x", runtime=BOX)
-    assert "cannot stat file" in await tools.error("read_file", path="a", cwd="/no/such", runtime=BOX)
-    assert "[exit code: 70]" in await tools.text("exec_shell_command", command="true", cwd="/no/such", runtime=BOX)
+    missing = str(state / "box1" / "missing")
+    assert "cannot stat file" in await tools.error("read_file", path="a", cwd=missing, runtime=BOX)
+    assert "[exit code: 70]" in await tools.text("exec_shell_command", command="true", cwd=missing, runtime=BOX)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +129,8 @@ async def test_what_cannot_be_reached_is_never_this_machine(
     assert not (tmp_path / "taken").exists()
 
 
-async def test_a_runtime_without_its_program(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
+async def test_a_runtime_without_its_program(tools: Tools, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(state))
     with pytest.raises(ToolProblem, match="no program 'podman' on this machine"):
         await tools.call("get_info", runtime="podman-container:box1")
 

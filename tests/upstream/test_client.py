@@ -207,11 +207,14 @@ async def test_leaving_closes_the_connection_at_once(secure: bool, tls_server: s
             await left.wait()
 
 
-def test_authorities_are_found_where_the_systems_keep_them(monkeypatch: pytest.MonkeyPatch, certificate: Path):
+def test_authorities_are_found_where_the_systems_keep_them(
+    monkeypatch: pytest.MonkeyPatch, certificate: Path, tmp_path: Path
+):
     """As in a frozen program, whose OpenSSL knows only the paths of the machine it was built on."""
-    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
-    monkeypatch.setenv("SSL_CERT_DIR", "/nowhere")
-    monkeypatch.setattr(tls, "AUTHORITIES", ("/nowhere/either", str(certificate)))
+    missing = str(tmp_path / "missing")
+    monkeypatch.setenv("SSL_CERT_FILE", missing)
+    monkeypatch.setenv("SSL_CERT_DIR", missing)
+    monkeypatch.setattr(tls, "AUTHORITIES", (missing, str(certificate)))
     tls.tls_context.cache_clear()
     try:
         assert tls.tls_context().cert_store_stats()["x509"] == 1
