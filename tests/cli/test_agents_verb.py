@@ -14,16 +14,8 @@ from plugin_folders import write_plugin
 
 from appliance.plugins.folders import bundled_folder, choice_of
 
-PATIENCE = 60.0
 
-
-def agents(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The verb in a process of its own, as users run it: it loads plugins."""
-    command = [sys.executable, "-m", "appliance", "agents", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
-
-
-def test_ls_lists_what_there_is_and_what_is_wrong_with_it(tmp_path: Path):
+def test_ls_lists_what_there_is_and_what_is_wrong_with_it(command: Command, tmp_path: Path) -> None:
     folder = tmp_path / "plugins"
     write_plugin(
         folder, "good", "def on_response(r, c): pass", {"description": "Does good", "end_point": "/v1/messages"}
@@ -34,9 +26,9 @@ def test_ls_lists_what_there_is_and_what_is_wrong_with_it(tmp_path: Path):
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"plugins_dir": str(folder)}))
     options = ("--config", str(config), "--plugins", str(tmp_path / "other"))
-    told = agents("ls", *options, "--json", cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
-    listing = json.loads(told.stdout)
+    told = command("agents", "ls", *options, "--json")
+    assert told.status == 0, told.err
+    listing = json.loads(told.out)
     assert listing["folders"] == [str(bundled_folder()), str(folder), str(tmp_path / "other")]
     found = {each["name"]: each for each in listing["agents"]}
     assert found["good"]["description"] == "Does better"
@@ -45,23 +37,23 @@ def test_ls_lists_what_there_is_and_what_is_wrong_with_it(tmp_path: Path):
     assert found["off"]["state"] == "disabled"
     assert found["bad"]["error"] == "agent.py:1: ModuleNotFoundError: No module named 'nothing_of_the_kind'"
     assert found["bad"]["warnings"] == ["config.json: unknown key 'enabeld'; did you mean 'enabled'?"]
-    table = agents("ls", *options, cwd=tmp_path)
-    assert table.returncode == 0
-    assert "/good" in table.stdout
-    assert "Traceback" not in table.stderr
-    assert "/bad: agent.py:1: ModuleNotFoundError" in table.stderr
-    assert f"/good: replaces the one in {folder / 'good'}" in table.stderr
+    table = command("agents", "ls", *options)
+    assert table.status == 0
+    assert "/good" in table.out
+    assert "Traceback" not in table.err
+    assert "/bad: agent.py:1: ModuleNotFoundError" in table.err
+    assert f"/good: replaces the one in {folder / 'good'}" in table.err
 
 
-def test_ls_says_where_each_value_comes_from(tmp_path: Path):
+def test_ls_says_where_each_value_comes_from(command: Command, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     rag = "rag: {settings: {documents: [~/papers], documnts: []}}"
     config.write_text(
         f"plugins:\n  {rag}\n  json: {{settings: {{attempts: many}}}}\n  parallel: {{enabled: false}}\n  x: {{}}\n"
     )
-    told = agents("ls", "--config", str(config), "--json", cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
-    listing = json.loads(told.stdout)
+    told = command("agents", "ls", "--config", str(config), "--json")
+    assert told.status == 0, told.err
+    listing = json.loads(told.out)
     found = {each["name"]: each for each in listing["agents"]}
     assert found["rag"]["values"]["settings.documents"] == ["~/papers"]
     assert found["rag"]["sources"]["settings.documents"] == "configuration"
@@ -70,29 +62,29 @@ def test_ls_says_where_each_value_comes_from(tmp_path: Path):
     assert found["json"]["state"] == "error"
     assert found["parallel"]["state"] == "disabled"
     assert listing["off"] is None
-    table = agents("ls", "--config", str(config), cwd=tmp_path)
-    rows = [line.split() for line in table.stdout.splitlines()]
+    table = command("agents", "ls", "--config", str(config))
+    rows = [line.split() for line in table.out.splitlines()]
     assert ["/rag", "settings.documents", '["~/papers"]', "configuration"] in rows
     assert ["/parallel", "enabled", "false", "configuration"] in rows
     assert ["/rag", "settings.embedding_model", '""', "config.json"] in rows
-    assert "/json: plugins.json.settings.attempts: expected `int`, got `str`" in table.stderr
-    assert "note: plugins.x: there is no plugin 'x'" in table.stderr
+    assert "/json: plugins.json.settings.attempts: expected `int`, got `str`" in table.err
+    assert "note: plugins.x: there is no plugin 'x'" in table.err
 
 
-def test_ls_says_why_there_are_none(tmp_path: Path):
+def test_ls_says_why_there_are_none(command: Command, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("models: {m: {cmd: 'x --port ${PORT}'}}")
-    told = agents("ls", "--config", str(config), cwd=tmp_path)
-    assert (told.returncode, told.stdout) == (0, "")
-    assert "put 'plugins: {}' into it, or start the program with --plugins DIR" in told.stderr
+    told = command("agents", "ls", "--config", str(config))
+    assert (told.status, told.out) == (0, "")
+    assert "put 'plugins: {}' into it, or start the program with --plugins DIR" in told.err
     (tmp_path / "mine").mkdir()
-    told = agents("ls", "--config", str(config), "--plugins", "mine", cwd=tmp_path)
-    assert "/rag" in told.stdout
+    told = command("agents", "ls", "--config", str(config), "--plugins", "mine")
+    assert "/rag" in told.out
 
 
-def test_new_writes_a_plugin_whose_test_passes_and_that_loads(tmp_path: Path):
-    made = agents("new", "shout-2", "--in", "mine", cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
+def test_new_writes_a_plugin_whose_test_passes_and_that_loads(command: Command, tmp_path: Path) -> None:
+    made = command("agents", "new", "shout-2", "--in", "mine")
+    assert made.status == 0, made.err
     home = tmp_path / "mine" / "shout-2"
     assert sorted(path.name for path in home.iterdir()) == ["agent.py", "config.json", "test_shout_2.py"]
     tested = subprocess.run(
@@ -101,21 +93,21 @@ def test_new_writes_a_plugin_whose_test_passes_and_that_loads(tmp_path: Path):
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=60,
         check=False,
     )
     assert tested.returncode == 0, tested.stdout
     assert "2 passed" in tested.stdout
-    listing = json.loads(agents("ls", "--plugins", "mine", "--json", cwd=tmp_path).stdout)
+    listing = json.loads(command("agents", "ls", "--plugins", "mine", "--json").out)
     mine = next(each for each in listing["agents"] if each["name"] == "shout-2")
     assert (mine["state"], mine["hooks"]) == ("ready", ["on_request", "on_stream"])
-    again = agents("new", "shout-2", "--in", "mine", cwd=tmp_path)
-    assert again.returncode == 2
-    assert "exists; choose another name" in again.stderr
+    again = command("agents", "new", "shout-2", "--in", "mine")
+    assert again.status == 2
+    assert "exists; choose another name" in again.err
 
 
 @pytest.mark.parametrize("name", ["a b", "", "../x", "-x", "a" * 65])
-def test_new_refuses_a_name_that_cannot_be_a_command(command: Command, tmp_path: Path, name: str):
+def test_new_refuses_a_name_that_cannot_be_a_command(command: Command, tmp_path: Path, name: str) -> None:
     outcome = command("agents", "new", "--in", str(tmp_path), "--", name)
     assert outcome.status == 2
     assert "cannot be a command" in outcome.err

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import yaml
+from answering import answering
 from command_line import Command
 
 TABLE = {
@@ -31,38 +28,12 @@ POOL = {
 }
 
 
-@contextmanager
-def told(**answers: object) -> Generator[str]:
-    """The URL of a server that has these answers below ``/api/``."""
-
-    class Told(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found = answers.get(self.path.removeprefix("/api/"))
-            body = json.dumps(found).encode()
-            self.send_response(404 if found is None else 200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
-
-    with HTTPServer(("127.0.0.1", 0), Told) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def urls(folder: Path) -> list[str]:
     return [worker["url"] for worker in json.loads((folder / "smg-workers.json").read_text())["workers"]]
 
 
 def test_each_box_that_can_be_reached_is_exported_with_its_models(command: Command, tmp_path: Path) -> None:
-    with told(pool=POOL, ls=TABLE) as url:
+    with answering({"/api/pool": POOL, "/api/ls": TABLE}) as url:
         outcome = command("pool", "export", "smg", "--url", url, "--port", "81", "--out", str(tmp_path / "new"))
         assert outcome.status == 0, outcome.err
         boxes = command("pool", "export", "compose", "--url", url, "--out", str(tmp_path))
@@ -79,14 +50,14 @@ def test_each_box_that_can_be_reached_is_exported_with_its_models(command: Comma
 
 def test_outside_of_a_pool_it_is_this_machine_alone(command: Command, tmp_path: Path) -> None:
     for pool in (None, {"pool": None}):
-        with told(pool=pool, ls=TABLE) as url:
+        with answering({"/api/pool": pool, "/api/ls": TABLE}) as url:
             words = ("--url", url, "--address", "ai.example", "--out", str(tmp_path))
             assert command("pool", "export", "smg", *words).status == 0
         assert urls(tmp_path) == ["http://ai.example:8080/worker/own%2Fmodel%3AQ4"]
 
 
 def test_without_a_model_there_is_nothing_that_smg_could_ask(command: Command, tmp_path: Path) -> None:
-    with told(ls={"models": []}) as url:
+    with answering({"/api/ls": {"models": []}}) as url:
         outcome = command("pool", "export", "smg", "--url", url, "--out", str(tmp_path / "new"))
     assert outcome.status == 2
     assert "llama-appliance pull" in outcome.err
