@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from waiting import wait
 
@@ -24,7 +24,7 @@ STATE_LINE = "cmd_child_to_router:state:"
 CHILD = {"LLAMA_SERVER_ROUTER_PORT": "1"}
 """Its presence tells an engine that a router is its parent; nothing connects to the port."""
 
-Json = dict[str, object]
+Json = dict[str, Any]
 
 
 class Engine(NamedTuple):
@@ -43,14 +43,13 @@ class Engine(NamedTuple):
         always = ["--host", HOST, "--port", str(port), "--alias", ALIAS, "--threads", "1"]
         return [*self.command, "--model", str(model or self.model), *always, *flags]
 
-    def check_keys(self, value: object, required: str, optional: str = "") -> Json:
+    def check_keys(self, value: Json, required: str, optional: str = "") -> Json:
         """``value`` as an object that has these keys; the fake may have no others, so that it invents nothing."""
-        fields = as_object(value)
-        missing = set(required.split()) - fields.keys()
+        missing = set(required.split()) - value.keys()
         assert not missing, f"{self.name} lacks {sorted(missing)}"
-        surplus = fields.keys() - set(required.split()) - set(optional.split())
+        surplus = value.keys() - set(required.split()) - set(optional.split())
         assert not (surplus and self.is_fake), f"the fake invented {sorted(surplus)}"
-        return fields
+        return value
 
 
 class Answer(NamedTuple):
@@ -66,7 +65,7 @@ class Answer(NamedTuple):
         return dict(self.headers).get(name)
 
     def json(self) -> Json:
-        return as_object(json.loads(self.body))
+        return json.loads(self.body)
 
     def records(self) -> list[tuple[str, str]]:
         """The SSE records as (event, data)."""
@@ -79,7 +78,7 @@ class Answer(NamedTuple):
         return found
 
     def objects(self) -> list[Json]:
-        return [as_object(json.loads(data)) for _, data in self.records() if data != "[DONE]"]
+        return [json.loads(data) for _, data in self.records() if data != "[DONE]"]
 
 
 class Running:
@@ -113,7 +112,7 @@ class Running:
     def states(self) -> list[Json]:
         """The state lines so far."""
         whole = (line for line in self.stdout().splitlines(keepends=True) if line.endswith("\n"))
-        return [as_object(json.loads(line[len(STATE_LINE) :])) for line in whole if line.startswith(STATE_LINE)]
+        return [json.loads(line[len(STATE_LINE) :]) for line in whole if line.startswith(STATE_LINE)]
 
     def wait_ready(self) -> None:
         """Until /health says 200. Whatever it says before is kept in ``refusals``."""
@@ -168,21 +167,11 @@ class Running:
         return sock
 
     def busy_slots(self) -> int:
-        slots = as_array(json.loads(self.ask("GET", "/slots").body))
-        return sum(as_object(slot)["is_processing"] is True for slot in slots)
+        slots = json.loads(self.ask("GET", "/slots").body)
+        return sum(slot["is_processing"] is True for slot in slots)
 
 
 Start = Callable[..., Running]
-
-
-def as_object(value: object) -> Json:
-    assert isinstance(value, dict), f"not a JSON object: {value!r}"
-    return value  # pyright: ignore[reportUnknownVariableType]
-
-
-def as_array(value: object) -> list[object]:
-    assert isinstance(value, list), f"not a JSON array: {value!r}"
-    return value  # pyright: ignore[reportUnknownVariableType]
 
 
 def falls_silent(sock: socket.socket, seconds: float) -> bool:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator
 
 import pytest
-from contract_harness import ALIAS, HOST, Engine, Json, Running, as_array, as_object, started
+from contract_harness import ALIAS, HOST, Engine, Json, Running, started
 from waiting import wait
 
 CHAT: Json = {"messages": [{"role": "user", "content": "Hello, who are you?"}], "max_tokens": 4, "ignore_eos": True}
@@ -69,7 +69,7 @@ def test_a_connection_serves_one_request_after_another(server: Running) -> None:
 def test_models_lists_the_one_model_under_its_alias(engine: Engine, server: Running) -> None:
     answer = server.ask("GET", "/v1/models").json()
     engine.check_keys(answer, "data models object")
-    (entry,) = as_array(answer["data"])
+    (entry,) = answer["data"]
     model = engine.check_keys(entry, "id aliases tags object architecture created owned_by meta")
     assert (model["id"], model["aliases"], model["owned_by"]) == (ALIAS, [ALIAS], "llamacpp")
     engine.check_keys(model["architecture"], "input_modalities output_modalities")
@@ -86,8 +86,8 @@ def test_props(engine: Engine, server: Running) -> None:
 
 
 def test_slots(engine: Engine, server: Running) -> None:
-    slots = as_array(json.loads(server.ask("GET", "/slots").body))
-    assert [as_object(slot)["id"] for slot in slots] == [0, 1]
+    slots = json.loads(server.ask("GET", "/slots").body)
+    assert [slot["id"] for slot in slots] == [0, 1]
     for slot in slots:
         engine.check_keys(slot, "id n_ctx speculative is_processing", "id_task params")
 
@@ -104,12 +104,12 @@ def test_metrics(server: Running) -> None:
 
 def test_tokens_come_back_as_the_text_they_came_from(engine: Engine, server: Running) -> None:
     text = "Hello, world"
-    tokens = as_array(server.ask("POST", "/tokenize", {"content": text}).json()["tokens"])
+    tokens = server.ask("POST", "/tokenize", {"content": text}).json()["tokens"]
     assert all(isinstance(token, int) for token in tokens)
     back = server.ask("POST", "/detokenize", {"tokens": tokens}).json()
     assert str(engine.check_keys(back, "content")["content"]).strip() == text
     pieces = server.ask("POST", "/tokenize", {"content": text, "with_pieces": True}).json()
-    assert [engine.check_keys(piece, "id piece")["id"] for piece in as_array(pieces["tokens"])] == tokens
+    assert [engine.check_keys(piece, "id piece")["id"] for piece in pieces["tokens"]] == tokens
 
 
 def test_template_and_its_length(engine: Engine, server: Running) -> None:
@@ -125,9 +125,9 @@ def test_chat_whole(engine: Engine, server: Running) -> None:
     assert (answer.status, answer.header("Content-Type")) == (200, JSON)
     whole = engine.check_keys(answer.json(), f"{CHUNK} usage timings")
     assert (whole["object"], whole["model"]) == ("chat.completion", ALIAS)
-    (choice,) = as_array(whole["choices"])
+    (choice,) = whole["choices"]
     assert engine.check_keys(choice, "finish_reason index message")["finish_reason"] == "length"
-    message = engine.check_keys(as_object(choice)["message"], "role content")
+    message = engine.check_keys(choice["message"], "role content")
     assert message["role"] == "assistant"
     assert isinstance(message["content"], str)
     assert engine.check_keys(whole["usage"], USAGE)["completion_tokens"] == 4
@@ -148,9 +148,9 @@ def test_chat_stream(engine: Engine, server: Running) -> None:
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert {chunk["model"] for chunk in chunks} == {ALIAS}
     assert len({chunk["id"] for chunk in chunks}) == 1
-    deltas = [as_object(as_array(chunk["choices"])[0]) for chunk in chunks]
+    deltas = [chunk["choices"][0] for chunk in chunks]
     assert deltas[0]["delta"] == {"role": "assistant", "content": None}
-    assert all(isinstance(as_object(delta["delta"])["content"], str) for delta in deltas[1:-1])
+    assert all(isinstance(delta["delta"]["content"], str) for delta in deltas[1:-1])
     assert [delta["finish_reason"] for delta in deltas] == [None] * (len(deltas) - 1) + ["length"]
     assert deltas[-1]["delta"] == {}
     engine.check_keys(chunks[-1]["timings"], TIMINGS)
@@ -178,12 +178,12 @@ def test_completion_native(engine: Engine, server: Running) -> None:
 def test_completion_openai(engine: Engine, server: Running) -> None:
     whole = engine.check_keys(server.ask("POST", "/v1/completions", PROMPT).json(), f"{CHUNK} usage timings")
     assert whole["object"] == "text_completion"
-    (choice,) = as_array(whole["choices"])
+    (choice,) = whole["choices"]
     assert engine.check_keys(choice, "text index logprobs finish_reason")["finish_reason"] == "length"
     answer = server.stream("/v1/completions", PROMPT)
     assert answer.chunks[-1] == b"data: [DONE]\n\n"
     records = [engine.check_keys(record, CHUNK, "usage timings") for record in answer.objects()]
-    reasons = [as_object(as_array(record["choices"])[0])["finish_reason"] for record in records]
+    reasons = [record["choices"][0]["finish_reason"] for record in records]
     assert reasons == [None] * (len(reasons) - 1) + ["length"]
 
 
@@ -192,7 +192,7 @@ def test_messages_whole(engine: Engine, server: Running) -> None:
     engine.check_keys(whole, "id type role content model stop_reason stop_sequence usage")
     assert (whole["type"], whole["role"], whole["stop_reason"]) == ("message", "assistant", "max_tokens")
     engine.check_keys(whole["usage"], "cache_read_input_tokens input_tokens output_tokens")
-    (block,) = as_array(whole["content"])
+    (block,) = whole["content"]
     assert engine.check_keys(block, "type text")["type"] == "text"
 
 
@@ -203,7 +203,7 @@ def test_messages_stream_order(engine: Engine, server: Running) -> None:
     assert set(names[2:-3]) == {"content_block_delta"}
     assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
     assert [record["type"] for record in answer.objects()] == names
-    start = as_object(answer.objects()[0]["message"])
+    start = answer.objects()[0]["message"]
     engine.check_keys(start, "id type role content model stop_reason stop_sequence usage")
     assert b"[DONE]" not in answer.body
 
@@ -215,7 +215,7 @@ def test_responses_stream_order(engine: Engine, server: Running) -> None:
     assert names[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
     assert set(names[4:-4]) == {"output_text.delta"}
     assert names[-4:] == ["output_text.done", "content_part.done", "output_item.done", "completed"]
-    done = as_object(answer.objects()[-1]["response"])
+    done = answer.objects()[-1]["response"]
     required = "id object created_at status model output usage"
     assert engine.check_keys(done, required, "completed_at")["status"] == "completed"
     engine.check_keys(done["usage"], "input_tokens output_tokens total_tokens input_tokens_details")

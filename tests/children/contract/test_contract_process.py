@@ -8,18 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from contract_harness import (
-    ALIAS,
-    CHILD,
-    HOST,
-    LOADING,
-    Engine,
-    Start,
-    as_array,
-    as_object,
-    falls_silent,
-    started,
-)
+from contract_harness import ALIAS, CHILD, HOST, LOADING, Engine, Start, falls_silent, started
 from waiting import wait
 
 END_TIMEOUT = 20.0
@@ -58,13 +47,13 @@ def test_a_child_reports_its_loading_and_its_readiness(engine: Engine, start: St
     values: list[object] = []
     for line in loading:
         payload = engine.check_keys(line["payload"], "stages current value")
-        assert payload["current"] in as_array(payload["stages"])
+        assert payload["current"] in payload["stages"]
         values.append(payload["value"])
     assert values[-1] == 1.0
     payload = engine.check_keys(ready["payload"], "id aliases tags object architecture created owned_by meta")
-    (entry,) = as_array(running.ask("GET", "/v1/models").json()["data"])
+    (entry,) = running.ask("GET", "/v1/models").json()["data"]
     assert payload["id"] == ALIAS
-    assert payload["meta"] == as_object(entry)["meta"]
+    assert payload["meta"] == entry["meta"]
 
 
 def test_the_exit_line_ends_a_child_with_0(start: Start) -> None:
@@ -155,7 +144,7 @@ def test_introspection_can_be_switched_off(start: Start) -> None:
     for path in ("/slots", "/metrics"):
         answer = running.ask("GET", path)
         assert answer.status == 501
-        assert as_object(answer.json()["error"])["type"] == "not_supported_error"
+        assert answer.json()["error"]["type"] == "not_supported_error"
 
 
 def test_embeddings(engine: Engine, start: Start) -> None:
@@ -164,6 +153,6 @@ def test_embeddings(engine: Engine, start: Start) -> None:
     assert answer.status == 200
     whole = engine.check_keys(answer.json(), "model object usage data")
     engine.check_keys(whole["usage"], "prompt_tokens total_tokens")
-    entries = [engine.check_keys(entry, "embedding index object") for entry in as_array(whole["data"])]
+    entries = [engine.check_keys(entry, "embedding index object") for entry in whole["data"]]
     assert [entry["index"] for entry in entries] == [0, 1]
-    assert all(isinstance(number, float) for entry in entries for number in as_array(entry["embedding"]))
+    assert all(isinstance(number, float) for entry in entries for number in entry["embedding"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,13 @@ def engine(fake_llama_server: tuple[str, ...], fake_model: Path) -> Engine:
     return Engine("fake", fake_llama_server, fake_model, {})
 
 
-def raw(running: Running, fake: Json, *, stream: bool = True) -> bytes:
+def raw(running: Running, fake: Json) -> bytes:
     """All bytes of one answer up to the end of the connection."""
     received = b""
-    with running.open("/completion", {**PROMPT, "stream": stream, "fake": fake}) as sock:
-        try:
-            while part := sock.recv(1 << 16):
-                received += part
-        except ConnectionResetError:
-            pass
+    body = {**PROMPT, "stream": True, "fake": fake}
+    with running.open("/completion", body) as sock, suppress(ConnectionResetError):
+        while part := sock.recv(1 << 16):
+            received += part
     return received
 
 
