@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import trio
@@ -106,8 +106,6 @@ async def websocket_server(handler: Handler) -> AsyncGenerator[int]:
 async def echo(request: WebSocketRequest) -> None:
     names = request.proposed_subprotocols
     connection = await request.accept(subprotocol=names[-1] if names else None, extra_headers=[(b"X-Extra", b"1")])
-    try:
+    with suppress(ConnectionClosed):
         while True:
             await connection.send_message(await connection.get_message())
-    except ConnectionClosed:
-        pass

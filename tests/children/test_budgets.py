@@ -10,6 +10,7 @@ import pytest
 import trio
 from fleet_harness import InOrder, fake_engine
 from hollow_models import dense, write_hollow
+from waiting import until
 
 from appliance.catalog.catalog import Headers
 from appliance.core.engines.machine import Gpu, MachineLook
@@ -90,8 +91,7 @@ async def test_another_program_on_the_gpu_has_idle_models_unloaded_and_busy_ones
         await fleet.load(models[0])
         async with fleet.lease(models[1]):
             fleet.see_gpus({"gpu0": GpuMemory(used=2 * GIB, total=2 * GIB)})  # a game has started
-            while fleet.is_ready("a"):
-                await fleet.wait_changed()
+            await until(lambda: not fleet.is_ready("a"), changed=fleet.wait_changed)
             assert fleet.is_ready("b")
         fleet.see_gpus({"gpu0": GpuMemory(used=2 * GIB, total=2 * GIB)})
         fleet.see_gpus({"gpu0": GpuMemory(used=100 * MIB, total=2 * GIB)})  # and has ended

@@ -19,8 +19,7 @@ from appliance.fleet import run
 
 
 async def test_any_server_serves_and_later_requests_find_it(fleets: Fleets) -> None:
-    models: dict[str, Settings] = {"m": {"cmd": fleets.command("m", "${PORT}")}}
-    async with fleets.open(models, startPort=free_port()) as world:
+    async with fleets.open({"m": {"cmd": fleets.command("m", "${PORT}")}}, startPort=free_port()) as world:
         async with world.lease("m") as address:
             assert address.key is None
             assert await ask(address) == b"hello"
@@ -67,8 +66,8 @@ async def test_a_path_of_the_model_does_not_hide_the_program(fleets: Fleets, tmp
     command = fleets.command("m", port)
     cmd = f'cmd /d /s /c "{command}"' if WINDOWS else f'sh -c "exec {command}"'
     path = f"PATH={tmp_path / 'missing'}"
-    models: dict[str, Settings] = {"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}", "env": [path]}}
-    async with fleets.open(models) as world, world.lease("m") as address:
+    model = {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}", "env": [path]}
+    async with fleets.open({"m": model}) as world, world.lease("m") as address:
         assert f"{path}\0".encode() in await ask(address, "/env", b"", "GET") + b"\0"
 
 
@@ -79,8 +78,7 @@ async def test_a_program_on_the_models_own_path_is_found(fleets: Fleets, tmp_pat
     program.write_text(f"@{command}\n" if WINDOWS else f"#!/bin/sh\nexec {command}\n")
     program.chmod(0o755)
     env = [f"PATH={tmp_path}{os.pathsep}{os.environ['PATH']}"]
-    models: dict[str, Settings] = {"m": {"cmd": "only-here", "proxy": f"http://127.0.0.1:{port}", "env": env}}
-    async with fleets.open(models) as world:
+    async with fleets.open({"m": {"cmd": "only-here", "proxy": f"http://127.0.0.1:{port}", "env": env}}) as world:
         await world.load("m")
 
 
@@ -96,10 +94,7 @@ async def test_the_check_and_requests_go_below_the_base_path(fleets: Fleets, che
 
 
 async def test_without_a_check_it_is_ready_when_it_runs(fleets: Fleets) -> None:
-    models: dict[str, Settings] = {
-        "m": {"cmd": SLEEP, "proxy": "http://127.0.0.1:1", "checkEndpoint": "none"},
-    }
-    async with fleets.open(models) as world:
+    async with fleets.open({"m": {"cmd": SLEEP, "proxy": "http://127.0.0.1:1", "checkEndpoint": "none"}}) as world:
         began = time.monotonic()
         await world.load("m")
         assert time.monotonic() - began < SOON
@@ -175,10 +170,8 @@ async def test_a_wrapper_that_leaves_its_server_behind_is_told_why_that_cannot_b
     command = fleets.command("m", port)
     # long enough for the server to listen
     leaves = script("import subprocess, sys, time; subprocess.Popen(sys.argv[1:]); time.sleep(0.3)")
-    models: dict[str, Settings] = {
-        "m": {"cmd": f"{leaves} {command}", "proxy": f"http://127.0.0.1:{port}", "checkEndpoint": "/x"},
-    }
-    async with fleets.open(models) as world:
+    model = {"cmd": f"{leaves} {command}", "proxy": f"http://127.0.0.1:{port}", "checkEndpoint": "/x"}
+    async with fleets.open({"m": model}) as world:
         with pytest.raises(ModelFailedToStart, match=r"exit status 0 before it was ready; its cmd must run as long"):
             await world.load("m")
         free_again = socket.create_server(("127.0.0.1", port))

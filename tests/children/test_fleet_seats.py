@@ -11,6 +11,7 @@ import psutil
 import pytest
 import trio
 from fleet_harness import InOrder, fake_engine, fake_model
+from waiting import until
 
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
@@ -84,8 +85,7 @@ async def test_one_that_was_asked_to_end_has_not_failed(model: Model) -> None:
             pid = next(status.pid for status in fleet.status())
             assert pid is not None
             psutil.Process(pid).terminate()
-            while fleet.is_ready("m"):
-                await fleet.wait_changed()
+            await until(lambda: not fleet.is_ready("m"), changed=fleet.wait_changed)
             assert (await fleet.broke("m", address)).following is None
         assert chooser.told == []
 
@@ -125,8 +125,7 @@ async def test_an_idle_model_moves_to_the_engine_that_is_best_now_and_a_used_one
             assert fleet.seat_of("m") == "cpu"
             assert fleet.is_ready("m")
         fleet.reseat()
-        while not (fleet.is_ready("m") and fleet.seat_of("m") == "gpu"):
-            await fleet.wait_changed()
+        await until(lambda: fleet.is_ready("m") and fleet.seat_of("m") == "gpu", changed=fleet.wait_changed)
         fleet.reseat()
         assert fleet.is_ready("m")
 

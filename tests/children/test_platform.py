@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -72,11 +73,9 @@ def pids_below(program: subprocess.Popen[str]) -> list[int]:
 def wardens_of(program: subprocess.Popen[str]) -> set[int]:
     found: set[int] = set()
     for process in psutil.Process(program.pid).children():
-        try:
+        with suppress(psutil.Error):  # it ended while we looked
             if "llama-appliance-warden" in process.cmdline():
                 found.add(process.pid)
-        except psutil.Error:
-            pass  # it ended while we looked
     return found
 
 

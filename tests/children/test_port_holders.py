@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 from configured_harness import PLAIN, Fleets, Settings, ask, free_port
+from waiting import until
 
 from appliance.core.config.types import Compat, ModelConfig
 from appliance.errors import ModelFailedToStart
@@ -74,9 +76,14 @@ async def test_what_the_command_has_started_may_hold_it(fleets: Fleets):
     for shell in ("{}; true", "({} &) ; sleep 30"):
         port = free_port()
         cmd = f'sh -c "{shell.format(fleets.command("m", port))}"'
-        models: dict[str, Settings] = {"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}"}}
-        async with fleets.open(models) as world, world.lease("m") as address:
+        model = {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}"}
+        async with fleets.open({"m": model}) as world, world.lease("m") as address:
             assert await ask(address)
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 async def test_the_holder_of_a_port():
@@ -86,13 +93,7 @@ async def test_the_holder_of_a_port():
         command, stdout=subprocess.DEVNULL, start_new_session=True
     ) as server:
         try:
-            with trio.fail_after(10):
-                while True:
-                    try:
-                        await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
-                        break
-                    except OSError:
-                        await trio.sleep(0.02)
+            await until(lambda: is_open(port))
             assert foreign_holder(server.pid, port) is None
             assert foreign_holder(os.getpid(), port) is None  # it is a child of this process
             with subprocess.Popen(  # noqa: ASYNC220
