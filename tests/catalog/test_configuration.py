@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from waiting import PATIENCE
+from waiting import until
 
 from appliance import trio_parts
 from appliance.catalog.configuration import ConfigInForce, Files
 from appliance.core.config.types import Config
 from appliance.errors import Conflict, InvalidConfig, UsageError
-from appliance.trio_parts import SETTLED
+from appliance.trio_parts import SETTLED, Changed
 
 WATCH_EVERY = 0.1
 
@@ -30,20 +30,17 @@ class Followed:
         self.configuration = ConfigInForce(files, read.require(), read.ports, (self.follow,))
         self.seen: list[list[str]] = []
         self.refuse: UsageError | None = None
-        self._news = trio.Event()
+        self._news = Changed()
 
     def follow(self, config: Config) -> Iterable[str]:
         if self.refuse is not None:
             raise self.refuse
         self.seen.append(list(config.models))
-        self._news.set()
-        self._news = trio.Event()
+        self._news.wake()
         return ()
 
     async def wait_for(self, *models: str) -> None:
-        with trio.fail_after(PATIENCE):
-            while not self.seen or self.seen[-1] != list(models):
-                await self._news.wait()
+        await until(lambda: self.seen[-1:] == [list(models)], changed=self._news.wait)
 
 
 @asynccontextmanager
@@ -206,9 +203,9 @@ async def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> Non
     path = write(tmp_path / "c.yaml", "m", "n")
     async with watched(path) as followed:
         text = path.read_text()
-        until = trio.current_time() + WATCH_EVERY + 3 * SETTLED
+        end = trio.current_time() + WATCH_EVERY + 3 * SETTLED
         with path.open("w") as file:  # it is empty for a moment, which would be a configuration without models
-            while trio.current_time() < until:
+            while trio.current_time() < end:
                 file.write("#" * 10 + "\n")
                 file.flush()
                 await trio.sleep(SETTLED / 5)  # before it counts as written

@@ -18,6 +18,7 @@ from appliance.http.way.context import RequestContext
 from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers, PeerStatus, open_peers
 from appliance.traffic.request import Request, send_whole
+from appliance.trio_parts import Changed
 
 
 class Fleet:
@@ -27,18 +28,15 @@ class Fleet:
         self.models: Sequence[ModelState] = models
         self.asked_for = 0
         """How often the list was fetched."""
-        self._news = trio.Event()
+        self._news = Changed()
+        self.wait_changed = self._news.wait
 
     def state(self) -> Sequence[ModelState]:
         return self.models
 
     def set(self, *models: ModelState) -> None:
         self.models = models
-        self._news.set()
-        self._news = trio.Event()
-
-    async def wait_changed(self) -> None:
-        await self._news.wait()
+        self._news.wake()
 
 
 class Side(Gateway):
@@ -117,16 +115,16 @@ async def test_busy_peers_are_asked_later(free_port: Callable[[], int]):
             }
         )
         async with open_peers(config) as peers:
-            with trio.fail_after(10):
-                while not all(status.linked for status in peers.snapshot()):
-                    await peers.wait_changed()
-                assert peers.order([("busy", "a"), ("idle", "a")])[0] == ("busy", "a")
-                busy.fleet.set(ModelState(id="a", busy=3))
-                while peers.order([("busy", "a"), ("idle", "a")])[0] != ("idle", "a"):
-                    await peers.wait_changed()
-                busy.fleet.set(LOADED)
-                while peers.order([("busy", "a"), ("idle", "a")])[0] != ("busy", "a"):
-                    await peers.wait_changed()
+
+            def first() -> str:
+                return peers.order([("busy", "a"), ("idle", "a")])[0][0]
+
+            await until(lambda: all(status.linked for status in peers.snapshot()), changed=peers.wait_changed)
+            assert first() == "busy"
+            busy.fleet.set(ModelState(id="a", busy=3))
+            await until(first, lambda it: it == "idle", changed=peers.wait_changed)
+            busy.fleet.set(LOADED)
+            await until(first, lambda it: it == "busy", changed=peers.wait_changed)
 
 
 async def test_a_link_that_breaks_is_made_again_and_the_death_is_noticed_at_once(free_port: Callable[[], int]):

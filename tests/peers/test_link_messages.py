@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from appliance.peers.link import PING_EVERY, SILENCE, ModelState, exchange_states
+from appliance.trio_parts import Changed
 
 
 class Pipe:
@@ -58,24 +59,20 @@ async def test_silence_ends_a_link_and_pings_do_not(channels, autojump_clock: tr
 async def test_a_burst_of_changes_is_told_once_and_the_last_state_always(channels, autojump_clock):
     _, ours, pipe = channels
     state: Sequence[ModelState] = ()
-    news = trio.Event()
+    news = Changed()
 
     async def change() -> None:
-        nonlocal state, news
+        nonlocal state
         for busy in range(1, 101):
             state = (ModelState(id="a", busy=busy),)
-            news.set()
-            news = trio.Event()
+            news.wake()
             await trio.lowlevel.checkpoint()
         await trio.sleep(1)
         await ours.aclose()
 
-    async def wait_changed() -> None:
-        await news.wait()
-
     async with trio.open_nursery() as nursery:
         nursery.start_soon(change)
-        assert await exchange_states(pipe, lambda: state, wait_changed, lambda _: None) == "it ended the link"
+        assert await exchange_states(pipe, lambda: state, news.wait, lambda _: None) == "it ended the link"
     assert len(pipe.sent) <= 3
     assert pipe.sent[-1] == {"models": [{"id": "a", "state": "unloaded", "busy": 100}], "type": "models"}
 

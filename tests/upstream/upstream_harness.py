@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import trio
@@ -20,11 +20,9 @@ async def listening(
     """Serve on a free port of ``host``; yields the port."""
 
     async def serve_one(stream: trio.abc.Stream) -> None:
-        try:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the client left
             async with stream:
                 await serve(stream)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client left
 
     if tls is None:
         listeners = await trio.open_tcp_listeners(port, host=host)
