@@ -8,20 +8,19 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.request import Request, urlopen
 
 FAKE_HUB = Path(__file__).parent / "fakes" / "model_hub.py"
 
 
-class FakeHub:
+class FakeHub(NamedTuple):
     """A running ``model_hub.py``. Files put under ``root`` as ``<org>/<repo>/<file>`` are served."""
 
-    def __init__(self, root: Path, stop: Callable[[], None], hub: str, cdn: str) -> None:
-        self.root = root
-        self.stop = stop
-        self.url = hub
-        self.cdn = cdn
+    root: Path
+    stop: Callable[[], None]
+    url: str
+    cdn: str
 
     def behave(self, **mood: Any) -> None:
         """Misbehave so from now on, and in no other way; see ``Mood``."""
@@ -45,6 +44,7 @@ def fake_hub(root: Path, *arguments: str) -> Generator[FakeHub]:
     command = [sys.executable, "-S", "-E", str(FAKE_HUB), "--root", str(root), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
-            yield FakeHub(root, process.kill, **json.loads(process.stdout.readline()))
+            told = json.loads(process.stdout.readline())
+            yield FakeHub(root, process.kill, told["hub"], told["cdn"])
         finally:
             process.kill()

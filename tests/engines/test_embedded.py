@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -31,14 +32,13 @@ ENDLESS = {"prompt": "Once", "n_predict": -1, "ignore_eos": True, "stream": True
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5, "temperature": 0}
 
 
-class Engine:
+class Engine(NamedTuple):
     """One process and the port it was told to listen on."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path, states: Path) -> None:
-        self.process = process
-        self.port = port
-        self.log = log
-        self.states = states
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+    states: Path
 
     def open(
         self, method: str, path: str, body: object = None, key: str | None = None

@@ -114,15 +114,6 @@ async def test_another_choice_is_told_with_its_reason_once(world: World) -> None
         assert world.told == [entry], "what was chosen before is no news"
 
 
-async def test_only_the_card_that_fails_is_left_out(world: World) -> None:
-    both = Lie(devices=(CARD, OTHER), work="garbage", on=("CUDA1",), prompt_speed=9000.0, generation_speed=900.0)
-    tell(world.gpu, both)
-    async with world.proven() as engines:
-        assert standings(engines)[f"{HERE}-cuda12/b2:CUDA1"] == "failed"
-        assert chosen(engines) == GPU
-        assert engines.choose().args == ("--device", "CUDA0")
-
-
 async def test_a_model_gets_the_card_that_it_names_and_no_other(world: World) -> None:
     tell(world.gpu, Lie(devices=(CARD, OTHER)))
     async with world.open() as engines:

@@ -255,10 +255,8 @@ def test_whatever_is_in_it_nothing_leaves_the_folder(members: list[tuple[str, st
                     link_in(tar, path, target, tarfile.LNKTYPE if hard else tarfile.SYMTYPE)
 
         tar_of(archive, fill)
-        try:
+        with suppress(BadArchive):
             unpack(archive, base / "into")
-        except BadArchive:
-            pass
         outside = [path for path in everything(Path(name)) if not path.startswith("1/2/3/4/into/")]
         assert outside == ["1/2/3/4/a.tar.gz"]
         root = (base / "into").resolve()
