@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import psutil
 import trio
+from leftovers import is_alive
 from waiting import until
 
 from appliance.core.mcp.config import McpServers, parse_mcp_servers
@@ -48,14 +48,7 @@ def pids(file: Path) -> list[int]:
 
 def living(file: Path) -> list[int]:
     """Those processes in the file that are alive."""
-    found: list[int] = []
-    for pid in pids(file):
-        try:
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                found.append(pid)
-        except psutil.Error:
-            pass
-    return found
+    return [pid for pid in pids(file) if is_alive(pid)]
 
 
 async def until_asked(log: Path, words: str) -> None:

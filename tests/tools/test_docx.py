@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import zipfile
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -205,7 +206,5 @@ def test_damaged_files_are_read_or_refused(changes: list[tuple[int, int]], inner
     for at, byte in changes:
         broken[at] = byte
     for data in (bytes(broken), docx_of(part("").replace(b"></", b">" + inner + b"</"))):
-        try:
+        with suppress(BadRequest):
             assert read_docx(data, MAX_TEXT)
-        except BadRequest:
-            pass

@@ -12,7 +12,6 @@ from tool_harness import open_builtins, put_runtimes
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX shells")
 
-PATIENCE = 120.0
 NAMES = (
     "it's",
     'a "b"',
@@ -83,24 +82,23 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_a_name_is_a_name_whatever_is_in_it(
     there: Path, runtime: str | None, paths: list[tuple[str, ...]]
 ) -> None:
-    with trio.fail_after(PATIENCE):
-        async with open_builtins() as tools:
-            for names in paths:
-                name, folder = names[0], "/".join(names)
-                path = f"{there}/{folder}/{name}"
-                wrote = await tools.call("write_file", path=path, content=f"{name}|", runtime=runtime)
-                assert "error" not in wrote, (names, wrote)
-                assert (await trio.Path(path).read_bytes()) == f"{name}|".encode()
-                read = await tools.call("read_file", path=name, cwd=f"{there}/{folder}", runtime=runtime)
-                assert read["plain_text_response"].rstrip("\n") == f"{name}|".rstrip("\n"), names
-                edits = [{"old_text": "|", "new_text": "!"}]
-                edited = await tools.call("edit_file", path=path, edits=edits, runtime=runtime)
-                assert edited.get("edits_applied") == 1, (names, edited)
-                found = await tools.call("file_glob_search", path=folder, cwd=there, runtime=runtime)
-                assert [entry["path"] for entry in found["entries"]] == [name], found
-                assert found["base"] == f"{there}/{folder}"
-                inside = await tools.call("grep_search", path=path, pattern=name, literal=True, runtime=runtime)
-                assert "\n" in name or "Total matches: 1" in inside["plain_text_response"], (names, inside)
+    async with open_builtins() as tools:
+        for names in paths:
+            name, folder = names[0], "/".join(names)
+            path = f"{there}/{folder}/{name}"
+            wrote = await tools.call("write_file", path=path, content=f"{name}|", runtime=runtime)
+            assert "error" not in wrote, (names, wrote)
+            assert (await trio.Path(path).read_bytes()) == f"{name}|".encode()
+            read = await tools.call("read_file", path=name, cwd=f"{there}/{folder}", runtime=runtime)
+            assert read["plain_text_response"].rstrip("\n") == f"{name}|".rstrip("\n"), names
+            edits = [{"old_text": "|", "new_text": "!"}]
+            edited = await tools.call("edit_file", path=path, edits=edits, runtime=runtime)
+            assert edited.get("edits_applied") == 1, (names, edited)
+            found = await tools.call("file_glob_search", path=folder, cwd=there, runtime=runtime)
+            assert [entry["path"] for entry in found["entries"]] == [name], found
+            assert found["base"] == f"{there}/{folder}"
+            inside = await tools.call("grep_search", path=path, pattern=name, literal=True, runtime=runtime)
+            assert "\n" in name or "Total matches: 1" in inside["plain_text_response"], (names, inside)
     assert names_in(there) == sorted(names[0] for names in paths)
     assert "owned" not in all_names(there), "something in a name was executed"
 
@@ -139,12 +137,11 @@ def trap(there: Path) -> Path:
 @pytest.mark.needs("git")
 @pytest.mark.parametrize("runtime", [None, "docker-container:box1"])
 async def test_a_search_runs_nothing_that_a_repository_names(trap: Path, there: Path, runtime: str | None) -> None:
-    with trio.fail_after(PATIENCE):
-        async with open_builtins() as tools:
-            found = await tools.call("file_glob_search", path=trap, runtime=runtime)
-            assert "in/a.txt" in [entry["path"] for entry in found["entries"]]
-            told = await tools.call("grep_search", path=trap, pattern="needle", runtime=runtime)
-            assert "in/a.txt" in told["plain_text_response"]
+    async with open_builtins() as tools:
+        found = await tools.call("file_glob_search", path=trap, runtime=runtime)
+        assert "in/a.txt" in [entry["path"] for entry in found["entries"]]
+        told = await tools.call("grep_search", path=trap, pattern="needle", runtime=runtime)
+        assert "in/a.txt" in told["plain_text_response"]
     assert "owned" not in names_in(there)
     await trio.run_process(("git", "ls-files"), cwd=trap, check=False, capture_stdout=True, capture_stderr=True)
     assert "owned" in names_in(there), "it is no trap"
@@ -163,11 +160,10 @@ async def test_edits_that_take_long_hold_up_nobody(tmp_path: Path) -> None:
             await trio.sleep(0.01)
             longest = max(longest, trio.current_time() - before)
 
-    with trio.fail_after(PATIENCE):
-        async with open_builtins() as tools, trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
-            began = trio.current_time()
-            assert (await tools.call("edit_file", path=file, edits=edits))["edits_applied"] == 300
-            took = trio.current_time() - began
-            nursery.cancel_scope.cancel()
+    async with open_builtins() as tools, trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        began = trio.current_time()
+        assert (await tools.call("edit_file", path=file, edits=edits))["edits_applied"] == 300
+        took = trio.current_time() - began
+        nursery.cancel_scope.cancel()
     assert longest < took / 2

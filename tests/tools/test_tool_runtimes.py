@@ -18,7 +18,6 @@ from appliance.core.tools.specs import ToolContext, ToolProblem
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX shells")
 
-PATIENCE = 90.0
 SLEEPER = "1000.25"
 BOX = "docker-container:box1"
 
@@ -32,9 +31,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def tools(state: Path) -> AsyncGenerator[Tools]:
-    with trio.fail_after(PATIENCE):
-        async with open_builtins() as opened:
-            yield opened
+    async with open_builtins() as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("runtime", [BOX, "podman-container:box1", "ssh:somewhere"])
@@ -162,34 +160,32 @@ async def test_output_of_a_command_there_comes_as_it_is_made(tools: Tools) -> No
 
 
 async def test_a_container_is_started_and_ends_with_the_tools(state: Path) -> None:
-    with trio.fail_after(PATIENCE):
-        async with open_builtins(runtime="docker:busybox") as tools:
-            (own,) = containers(state)
-            assert await tools.text("exec_shell_command", command="echo $INSIDE") == f"{own}\n\n[exit code: 0]"
-            assert await tools.text("exec_shell_command", command="echo $INSIDE", runtime=BOX) != f"{own}\n"
-        assert containers(state) == []
+    async with open_builtins(runtime="docker:busybox") as tools:
+        (own,) = containers(state)
+        assert await tools.text("exec_shell_command", command="echo $INSIDE") == f"{own}\n\n[exit code: 0]"
+        assert await tools.text("exec_shell_command", command="echo $INSIDE", runtime=BOX) != f"{own}\n"
+    assert containers(state) == []
 
 
 async def test_a_container_that_died_is_started_again(state: Path) -> None:
-    with trio.fail_after(PATIENCE):
-        async with open_builtins(runtime="podman:image") as tools:
-            (first,) = containers(state)
-            psutil.Process(int(first[1:])).kill()
+    async with open_builtins(runtime="podman:image") as tools:
+        (first,) = containers(state)
+        psutil.Process(int(first[1:])).kill()
 
-            async def which() -> str:
-                """The container of the next use. A use of one that is about to be cleared away fails, and says so."""
-                try:
-                    text = await tools.text("exec_shell_command", command="echo $INSIDE")
-                except ToolProblem as problem:
-                    return str(problem)
-                return text.removesuffix("\n\n[exit code: 0]")
+        async def which() -> str:
+            """The container of the next use. A use of one that is about to be cleared away fails, and says so."""
+            try:
+                text = await tools.text("exec_shell_command", command="echo $INSIDE")
+            except ToolProblem as problem:
+                return str(problem)
+            return text.removesuffix("\n\n[exit code: 0]")
 
-            second = await until(which, lambda now: now != first and now in containers(state), within=PATIENCE)
-            await until(lambda: containers(state), lambda left: left == [second])
+        second = await until(which, lambda now: now != first and now in containers(state), within=90)
+        await until(lambda: containers(state), lambda left: left == [second])
 
 
 async def test_a_container_that_does_not_start_is_told(state: Path) -> None:
-    with trio.fail_after(PATIENCE), pytest.raises(ToolProblem, match=r"failed to start .*Unable to find image"):
+    with pytest.raises(ToolProblem, match=r"failed to start .*Unable to find image"):
         async with open_builtins(runtime="docker:missing"):
             pass
 

@@ -8,8 +8,10 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import trio
 
 from appliance.core.tools.specs import ToolContext, ToolOutcome, chosen_tools
 from appliance.tools.box import Toolbox, open_own_tools
@@ -30,11 +32,10 @@ def put_runtimes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return state
 
 
-class Tools:
+class Tools(NamedTuple):
     """``call`` gives the decoded body of the answer."""
 
-    def __init__(self, box: Toolbox) -> None:
-        self.box = box
+    box: Toolbox
 
     async def call(self, tool: str, *, cwd: object = None, runtime: str | None = None, base64: bool = False, **params):
         return json.loads((await self.outcome(tool, cwd=cwd, runtime=runtime, base64=base64, **params)).body)
@@ -58,5 +59,6 @@ class Tools:
 @asynccontextmanager
 async def open_builtins(*words: str, runtime: str = "", root: object = "") -> AsyncGenerator[Tools]:
     settings = chosen_tools(words or ["all"], runtime=runtime, root=str(root))
-    async with open_own_tools(settings) as box:
-        yield Tools(box)
+    with trio.fail_after(120):
+        async with open_own_tools(settings) as box:
+            yield Tools(box)
