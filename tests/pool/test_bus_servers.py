@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -172,10 +172,8 @@ async def test_without_a_quorum_puts_are_unknown_or_refused_and_the_state_says_s
             box.server.serve(None)
 
         async def is_known() -> bool:
-            try:
+            with suppress(BusError):
                 await keys.put("k", b"2", None, timeout=1.0)
-            except BusError:
-                pass
             return bus.state.state == "no-quorum"
 
         await until(is_known, within=40)
@@ -277,10 +275,8 @@ async def test_a_full_disk_is_named_and_the_server_works_again_once_there_is_roo
                     filler.write_bytes(bytes(9 << 20))
 
                 async def is_told() -> bool:
-                    try:
+                    with suppress(BusError):
                         await keys.put("big", os.urandom(100_000), None, timeout=0.5)
-                    except BusError:
-                        pass
                     problem = server.state.problem
                     return problem is not None and problem.id == "bus-server-disk"
 

@@ -22,13 +22,7 @@ from appliance.core.contexts.kept import PIECE, KeptContext, manifest_of, pieces
 from appliance.core.llama import flags
 from appliance.core.sizes import GIB, MIB
 from appliance.errors import Conflict
-from appliance.store.kept_contexts import (
-    ContextPlace,
-    clear_kept,
-    context_places,
-    find_origin,
-    open_kept_contexts,
-)
+from appliance.store.kept_contexts import ContextPlace, clear_kept, context_places, find_origin, open_kept_contexts
 
 KILLED = Path(__file__).parents[1] / "e2e"
 WRITER = """

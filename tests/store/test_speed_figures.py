@@ -13,14 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.records.speed import (
-    MAX_CURVES,
-    SpeedCurve,
-    SpeedFigures,
-    SpeedGrid,
-    SpeedQuestion,
-    grid_of,
-)
+from appliance.core.records.speed import MAX_CURVES, SpeedCurve, SpeedFigures, SpeedGrid, SpeedQuestion, grid_of
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_memory
 from appliance.store.speed import speed_curves
