@@ -52,50 +52,32 @@ def finished(**more: object) -> TracedRequest:
     return TracedRequest(**(facts | more))  # pyright: ignore[reportArgumentType]
 
 
-def parts(request: TracedRequest) -> list[tuple[str, float, float]]:
+WHOLE = {"streaming": False, "first_token": 9.9}
+LOAD = (Step("wait", 1.0, 6.0, load=(4.0, 1.0)),)
+TOOLS = (Step("wait", 1.0, 1.0), Step("tool", 4.0, 5.0, "see"), Step("wait", 5.0, 5.0))
+FALLS = (Step("fallback", 4.0, 5.0, "continued"), Step("wait", 5.0, 7.0, load=(2.0, 0.0)))
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"first_token": 4.0}, "prompt 0-4, answer 4-10"),
+        # of a whole answer the engine tells how long it wrote
+        ({**WHOLE, "usage": Usage(tokens=Tokens(output_tokens=30), answer_ms=3000.0)}, "prompt 0-7, answer 7-10"),
+        (WHOLE, "answer 0-10"),
+        ({"steps": LOAD, "first_token": 8.0}, "wait 1-2, load 2-5, wait 5-6, prompt 6-8, answer 8-10"),
+        # a request that ends in the queue has no answer
+        ({"steps": (Step("wait", 1.0),), "status": 503}, "wait 1-10"),
+        ({"known": False, "status": 404}, ""),
+        ({"steps": TOOLS, "first_token": 2.0}, "prompt 1-2, answer 2-4, execute_tool see 4-5, answer 5-10"),
+        ({"steps": FALLS, "first_token": 2.0}, "prompt 0-2, answer 2-4, fallback 4-5, load 5-7, answer 7-10"),
+    ],
+)
+def test_the_parts_of_a_request(facts: dict[str, object], told: str):
     """Every span but the root, in seconds after the request's beginning."""
-    root, *rest = spans_of(request, CONTEXT, ROOT)
-    return [(span.name, (span.began - root.began) / 1e9, (span.ended - root.began) / 1e9) for span in rest]
-
-
-def test_a_stream_has_a_prompt_and_an_answer():
-    assert parts(finished(first_token=4.0)) == [("prompt", 0, 4), ("answer", 4, 10)]
-
-
-def test_of_a_whole_answer_the_engine_tells_how_long_it_wrote():
-    usage = Usage(tokens=Tokens(output_tokens=30), answer_ms=3000.0)
-    whole = finished(streaming=False, first_token=9.9, usage=usage)
-    assert parts(whole) == [("prompt", 0, 7), ("answer", 7, 10)]
-    assert parts(finished(streaming=False, first_token=9.9)) == [("answer", 0, 10)]
-
-
-def test_a_load_divides_its_wait():
-    steps = (Step("wait", 1.0, 6.0, load=(4.0, 1.0)),)
-    expected = [("wait", 1, 2), ("load", 2, 5), ("wait", 5, 6), ("prompt", 6, 8), ("answer", 8, 10)]
-    assert parts(finished(steps=steps, first_token=8.0)) == expected
-
-
-def test_a_request_that_ends_in_the_queue_has_no_answer():
-    assert parts(finished(steps=(Step("wait", 1.0),), status=503)) == [("wait", 1, 10)]
-    assert parts(finished(known=False, status=404)) == []
-
-
-def test_tools_and_fallbacks_lie_between_engines():
-    tools = (Step("wait", 1.0, 1.0), Step("tool", 4.0, 5.0, "see"), Step("wait", 5.0, 5.0))
-    assert [name for name, *_ in parts(finished(steps=tools, first_token=2.0))] == [
-        "prompt",
-        "answer",
-        "execute_tool see",
-        "answer",
-    ]
-    falls = (Step("fallback", 4.0, 5.0, "continued"), Step("wait", 5.0, 7.0, load=(2.0, 0.0)))
-    assert [name for name, *_ in parts(finished(steps=falls, first_token=2.0))] == [
-        "prompt",
-        "answer",
-        "fallback",
-        "load",
-        "answer",
-    ]
+    root, *rest = spans_of(finished(**facts), CONTEXT, ROOT)
+    found = [f"{x.name} {(x.began - root.began) / 1e9:g}-{(x.ended - root.began) / 1e9:g}" for x in rest]
+    assert ", ".join(found) == told
 
 
 def test_the_root_has_the_attributes_of_the_conventions():

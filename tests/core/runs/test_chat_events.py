@@ -90,13 +90,10 @@ BOTH = [{"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}, {"in
 @pytest.mark.parametrize(
     ("sent", "events"),
     [
-        # the last record may lack its empty line; [DONE] may be missing if the answer had ended; choice 0 counts
+        # The last record may lack its empty line, and [DONE] if the answer had ended. Only the first choice counts.
         (chunk("stop", content="x") + b"data: [DONE]", [TextDelta("x"), TurnEnded(finish_reason="stop")]),
         (chunk("length", content="x"), [TextDelta("x"), TurnEnded(finish_reason="length")]),
-        (
-            record({"choices": BOTH}) + DONE,
-            [TextDelta("a"), TurnEnded(finish_reason="")],
-        ),  # only the first choice counts
+        (record({"choices": BOTH}) + DONE, [TextDelta("a"), TurnEnded(finish_reason="")]),
         (record({"error": None}) + DONE, [TurnEnded(finish_reason="")]),
     ],
 )

@@ -57,10 +57,9 @@ def test_the_group_that_decided_is_told() -> None:
     policy = GroupPolicy(GROUPS)
     assert policy.plan("rank", ["embed"]) == Eviction((), "tools", ("embed", "rank"))
     assert policy.plan("stray", ["x", "p"]) == Eviction(("x",), "(default)", ("p", "stray"), 1)
-
-
-def test_without_groups_there_is_one_model_at_a_time() -> None:
-    assert GroupPolicy({}).plan("a", ["b", "c"]) == Eviction(("b", "c"), "(default)", ("a",), 2)
+    one_at_a_time = GroupPolicy({}).plan("a", ["b", "c"])
+    assert one_at_a_time == Eviction(("b", "c"), "(default)", ("a",), 2)
+    assert FreePolicy().plan("b", ["c", "a"]) == Eviction((), None, ("a", "b", "c"))
 
 
 def policies() -> list[Policy]:
@@ -81,10 +80,6 @@ def test_laws_of_every_policy(which: int, target: str, order: list[str], count: 
     left = [model for model in running if model not in plan.evict]
     assert policy.plan(target, left).evict == (), "what is left may stay"
     assert policy.plan(target, sorted({*left, target})).evict == (), "and does when the target runs"
-
-
-def test_free_evicts_nobody() -> None:
-    assert FreePolicy().plan("b", ["c", "a"]) == Eviction((), None, ("a", "b", "c"))
 
 
 def routed(router: RouterConfig) -> Config:

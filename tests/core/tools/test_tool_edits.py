@@ -59,16 +59,16 @@ def test_what_cannot_be_done_changes_nothing_and_says_why(text: str, edits: list
         apply_edits(text, edits)
 
 
-def test_all_edits_are_made_against_the_original() -> None:
-    assert apply_edits("a b", [edit("a", "b"), edit("b", "a")]) == "b a"
-
-
-def test_neighbours_do_not_overlap() -> None:
-    assert apply_edits("ab", [edit("a", "1"), edit("b", "2")]) == "12"
-
-
-def test_line_ends_of_the_file_are_kept() -> None:
-    assert apply_edits("a\r\nb\r\nc\r\n", [edit("a\nb", "x\ny")]) == "x\r\ny\r\nc\r\n"
+@pytest.mark.parametrize(
+    ("text", "edits", "changed"),
+    [
+        ("a b", [edit("a", "b"), edit("b", "a")], "b a"),  # all against the original
+        ("ab", [edit("a", "1"), edit("b", "2")], "12"),  # neighbours do not overlap
+        ("a\r\nb\r\nc\r\n", [edit("a\nb", "x\ny")], "x\r\ny\r\nc\r\n"),  # the file's line ends are kept
+    ],
+)
+def test_what_is_changed(text: str, edits: list[TextEdit], changed: str) -> None:
+    assert apply_edits(text, edits) == changed
 
 
 @given(st.text(max_size=60), st.text(max_size=10), st.text(max_size=10))
