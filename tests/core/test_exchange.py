@@ -43,9 +43,7 @@ class Client:
         self.status, self.headers = status, headers
 
     def push(self, data: bytes) -> bool:
-        assert not (self.over)
-        assert not (self.finished)
-        assert not (self.aborted)
+        assert (self.over, self.finished, self.aborted) == (False, False, False)
         assert self.status is not None
         self.got += data
         if self.leaves is not None:
@@ -55,9 +53,7 @@ class Client:
         return not self.full
 
     def finish(self) -> bool:
-        assert not (self.over)
-        assert not (self.finished)
-        assert not (self.aborted)
+        assert (self.over, self.finished, self.aborted) == (False, False, False)
         self.finished = True
         return not self.full
 
@@ -104,6 +100,11 @@ class Engine:
         assert not self.ends, "it has ended before"
         self.ends.append(failure)
         self.client.over = True
+
+
+def begun(client: Client) -> tuple[Exchange, Engine]:
+    engine = Engine(client)
+    return Exchange(RelayOptions(label="e"), client, engine), engine
 
 
 def framed(content: list[bytes], framing: str) -> bytes:
@@ -260,8 +261,7 @@ def test_a_client_that_leaves_at_the_last_bytes_is_given_no_end() -> None:
             return super().finish()
 
     client = Ending()
-    engine = Engine(client)
-    exchange = Exchange(RelayOptions(label="e"), client, engine)
+    exchange, engine = begun(client)
     client.leaves = exchange
     exchange.on_engine_bytes(head_of("sized", 2, streaming=True) + b"{}")
     assert (client.finished, Ending.asked) == (False, 0)
@@ -287,8 +287,7 @@ def test_h11_reads_the_same(answer: dict[str, object], cuts: list[int], again: b
     if not again:
         exchanges._usual.cache_clear()  # pyright: ignore[reportPrivateUsage]
     client = Client(full=full)
-    engine = Engine(client)
-    exchange = Exchange(RelayOptions(label="e"), client, engine)
+    exchange, engine = begun(client)
     at = 0
     for size in [*cuts, len(raw)]:
         if raw[at : at + size] and not engine.ends:
@@ -315,11 +314,9 @@ def test_a_usual_head_is_remembered_and_its_length_is_not(head: str) -> None:
     exchanges._usual.cache_clear()  # pyright: ignore[reportPrivateUsage]
     for length in (2, 2, 30):
         client = Client()
-        engine = Engine(client)
+        exchange, engine = begun(client)
         content = b"x" * length
-        Exchange(RelayOptions(label="e"), client, engine).on_engine_bytes(
-            head_of(head, length, streaming=False) + framed([content], head)
-        )
+        exchange.on_engine_bytes(head_of(head, length, streaming=False) + framed([content], head))
         assert engine.ends == [None]
         assert (bytes(client.got), engine.reusable) == (content, True)
         assert dict(client.headers).get(b"Content-Length") == (b"%d" % length if head == "sized" else None)
@@ -349,11 +346,9 @@ def test_a_stream_goes_on_behind_what_a_client_has_already() -> None:
 
 def test_an_answer_that_is_not_a_stream_becomes_a_record_for_a_client_that_waits_for_one() -> None:
     client = Client(status=200)
-    engine = Engine(client)
+    exchange, engine = begun(client)
     refusal = b'{"error": {"message": "no", "type": "t"}}'
-    Exchange(RelayOptions(label="e"), client, engine).on_engine_bytes(
-        head_of("sized", len(refusal), streaming=False, status=400) + refusal
-    )
+    exchange.on_engine_bytes(head_of("sized", len(refusal), streaming=False, status=400) + refusal)
     assert engine.ends == [None]
     assert client.got.startswith(b"data: ")
     assert b'"message":"no"' in client.got
@@ -363,8 +358,7 @@ def test_an_answer_that_is_not_a_stream_becomes_a_record_for_a_client_that_waits
 def test_a_record_that_is_too_long_to_hold_is_broken_off_and_nothing_is_put_behind_it(torn: bool) -> None:
     """An error record would be read as its other half."""
     client = Client()
-    engine = Engine(client)
-    exchange = Exchange(RelayOptions(label="e"), client, engine)
+    exchange, engine = begun(client)
     exchange.on_engine_bytes(head_of("close", 0, streaming=True) + RECORD + b"data: ")
     exchange.on_engine_bytes(b"x" * (MAX_RECORD if torn else 10))
     exchange.on_engine_ended(broken=True)

@@ -26,11 +26,10 @@ from appliance.core.windows_service import (
     without_folder,
 )
 
-STEPS = st.sampled_from(["listening", "stopping", "alive", "ended", "failed"])
 ORDER = [START_PENDING, RUNNING, STOP_PENDING, STOPPED]
 
 
-@given(st.lists(STEPS), st.booleans())
+@given(st.lists(st.sampled_from(["listening", "stopping", "alive", "ended", "failed"])), st.booleans())
 def test_states_only_go_forward_and_a_pending_one_shows_progress(steps: list[str], asked: bool) -> None:
     life = Life()
     reports: list[ServiceReport] = [life.begun()]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 from cutting import cut
+from drawn_json import json_values
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -340,11 +341,7 @@ def test_wherever_it_breaks_the_client_sees_one_answer(
         st.one_of(
             st.binary(max_size=40),
             st.sampled_from([b"data: ", b"\n\n", b"data: {}\n\n", b'data: {"choices":[{"delta":[]}]}\n\n', PING]),
-            st.recursive(
-                st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(VALUES),
-                lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
-                max_leaves=8,
-            ).map(record),
+            json_values(NAMES, text=st.text(max_size=5) | st.sampled_from(VALUES)).map(record),
         ),
         max_size=8,
     ),

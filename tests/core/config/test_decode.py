@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import msgspec.inspect as mi
 import pytest
+from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -189,7 +190,6 @@ def test_every_type_of_the_schema_can_be_decoded() -> None:
     assert {type(leaf) for leaf in leaves(mi.type_info(Config))} <= set(known)
 
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 KEYS = st.sampled_from(sorted(field.encode_name for field in msgspec.structs.fields(Config)))  # type: ignore[attr-defined]
 AT = Position("f", 1, 1)
 
@@ -207,15 +207,9 @@ def node(value: object) -> object:
 @given(
     st.dictionaries(
         KEYS | st.text(max_size=4),
-        st.recursive(
-            SCALARS,
-            lambda inner: (
-                st.lists(inner, max_size=3)
-                | st.dictionaries(
-                    st.sampled_from(["m", "cmd", "filters", "ttl", "members", "use", "settings"]), inner, max_size=3
-                )
-            ),
-            max_leaves=8,
+        json_values(
+            ["m", "cmd", "filters", "ttl", "members", "use", "settings"],
+            text=st.integers() | st.floats() | st.text(max_size=8),
         ),
         max_size=4,
     )

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from appliance.core.config.scalars import MAX_PATTERN, BadRegex, check_pattern, is_found
 
-NESTED = ("^/(a+)+$", "(a|a)*$", "(.*a){20}b", r"^(\w+\s?)*$")
 
-
-@pytest.mark.parametrize("pattern", NESTED)
+@pytest.mark.parametrize("pattern", ["^/(a+)+$", "(a|a)*$", "(.*a){20}b", r"^(\w+\s?)*$"])
 def test_no_expression_makes_it_try_one_way_after_the_other(pattern: str):
     began = time.process_time()
     assert not is_found(pattern, "/" + "a" * 60_000 + "!") or pattern == "(a|a)*$"

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import msgspec.inspect as mi
 import pytest
+from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -74,11 +75,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="$"), max_size=12
 NAME = st.text(st.sampled_from("abcXYZ019-_./: é#'\""), min_size=1, max_size=8).filter(
     lambda name: bool(name.strip()) and name not in ("<<",)
 )
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAME, inner, max_size=3),
-    max_leaves=6,
-)
+JSON_VALUES = json_values(NAME, text=TEXT, leaves=6)
 OBJECT = st.dictionaries(NAME, JSON_VALUES, max_size=3)
 SECONDS = st.integers(0, 10_000)
 

@@ -10,6 +10,7 @@ import sys
 from time import thread_time
 
 import pytest
+from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 from node_values import mapping, plain, told, walk
@@ -18,16 +19,7 @@ from appliance.core.config.nodes import MappingNode, ScalarNode, SequenceNode
 from appliance.core.config.yaml import MAX_DEPTH, MAX_NODES, parse
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f"), max_size=30)
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
-    max_leaves=20,
-)
-DOCUMENT = st.dictionaries(TEXT, JSON, min_size=1, max_size=5)
+DOCUMENT = st.dictionaries(TEXT, json_values(TEXT, text=TEXT, leaves=20), min_size=1, max_size=5)
 LAYOUT = st.sampled_from(
     [{}, {"indent": 2}, {"indent": "\t"}, {"separators": (",", ":")}, {"separators": (" ,\t", "\t: ")}]
 )

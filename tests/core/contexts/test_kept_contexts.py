@@ -69,9 +69,6 @@ def read_with(change: dict[str, object], **outside: object) -> KeptContext | Non
     return read_manifest(msgspec.json.encode({**plain, "context": parts, **outside}))
 
 
-some = st.lists(contexts(st.integers(0, 100)), max_size=8, unique_by=lambda each: each.name)
-
-
 # ---- manifests -------------------------------------------------------------------------------------------------------
 
 
@@ -126,7 +123,7 @@ def test_a_manifest_without_its_seat_is_read_and_one_of_another_version_is_not()
 
 
 @given(
-    some,
+    st.lists(contexts(st.integers(0, 100)), max_size=8, unique_by=lambda each: each.name),
     st.integers(0, 200),
     st.builds(Limits, at_most=st.integers(0, 300), stays_free=st.integers(0, 100), hourly=st.integers(0, 300)),
     st.builds(Room, free=st.integers(0, 300), written=st.integers(0, 300), now=times),

@@ -137,12 +137,10 @@ def test_versions_are_numbers(text: str, parts: tuple[int, ...]) -> None:
 WORDS = ("", " ", "\n", "two\nlines", "vulkan", "cuda13", "cpu", "amd", "580.65", "1.x", "CPU", "c1", "-1", "²")
 TEXTS = st.sampled_from((*WORDS, PCI, URL))
 MAPPINGS = st.dictionaries(st.sampled_from(("vulkan", "CUDA_VISIBLE_DEVICES", "qwen", "")), TEXTS, max_size=2)
-NUMBERS = st.one_of(st.integers(-1, 10), st.integers(0, 1 << 45))
-TIMES = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from((NOW, NOW - 100, NOW + 100))
 ATOMS: dict[object, st.SearchStrategy[object]] = {
     str: TEXTS,
-    int: NUMBERS,
-    float: TIMES,
+    int: st.one_of(st.integers(-1, 10), st.integers(0, 1 << 45)),
+    float: st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from((NOW, NOW - 100, NOW + 100)),
     bool: st.booleans(),
     type(None): st.none(),
 }

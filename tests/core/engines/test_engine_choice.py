@@ -18,12 +18,11 @@ FAULTS: list[Fault] = ["load", "crash", "garbage", "hang", "memory", "missing"]
 PROCESSOR = Device(name=CPU, description="Test CPU", total=1 << 34, free=1 << 34)
 CARD = Device(name="CUDA0", description="Test Card", total=1 << 33, free=1 << 33, pci="0000:01:00.0")
 SECOND = structs.replace(CARD, name="CUDA1", pci="0000:02:00.0")
-RENDERER = Device(name="Vulkan0", description="llvmpipe", total=1 << 31, free=1 << 31, software=True)
 DEVICES: dict[tuple[Device, ...], str] = {
     (PROCESSOR,): "cpu",
     (CARD,): "cuda12",
     (CARD, SECOND): "cuda12",
-    (RENDERER,): "vulkan",
+    (Device(name="Vulkan0", description="llvmpipe", total=1 << 31, free=1 << 31, software=True),): "vulkan",
     (): "unknown",
 }
 

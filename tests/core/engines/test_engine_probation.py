@@ -18,14 +18,13 @@ from appliance.core.engines.proofs import (
 
 DAY = 86400.0
 times = st.floats(0, 4e9)
-pauses = st.lists(st.floats(0, 30 * DAY), max_size=12)
 
 
 def failed(before: Probation | None, now: float, digest: str = "d", why: str = "it died") -> Probation:
     return after_failure(before, seat="s", digest=digest, model="m", why=why, now=now)
 
 
-@given(times, pauses)
+@given(times, st.lists(st.floats(0, 30 * DAY), max_size=12))
 def test_it_is_tried_again_within_a_day_however_often_it_has_failed(start: float, waits: list[float]) -> None:
     one, now = failed(None, start), start
     for wait in waits:

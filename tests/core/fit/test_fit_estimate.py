@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.fit.estimate import RAM, DeviceUse, Estimate, Options, estimate
+from appliance.core.fit.estimate import RAM, DeviceUse, Options, estimate
 from appliance.core.models.gguf import merge_shards
 from appliance.core.models.shape import Shape
 
@@ -71,7 +71,6 @@ def test_shards_are_one_model(whole: Hollow):
 
 
 WINDOWED = gemma("gemma3", window=512)
-Q8_AND_Q4 = {"keys_type": "q8_0", "values_type": "q4_0"}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ Q8_AND_Q4 = {"keys_type": "q8_0", "values_type": "q4_0"}
         # slots share a context unless somebody says their number
         (LLAMA, {"context": 4000, "parallel": 3}, 3 * 1536 * 8 * 2 * 256 * 2),
         (LLAMA, {"context": 4000, "parallel": 3, "unified": True}, 4096 * 8 * 2 * 256 * 2),
-        (LLAMA, Q8_AND_Q4, 8 * 4096 * 256 * (34 + 18) // 32),
+        (LLAMA, {"keys_type": "q8_0", "values_type": "q4_0"}, 8 * 4096 * 256 * (34 + 18) // 32),
         # a windowed layer keeps its window of each slot, and a batch
         (WINDOWED, {}, (2 * 4096 + 10 * (512 * 4 + 512)) * 2 * 512 * 2),
         (WINDOWED, {"parallel": 1}, (2 * 4096 + 10 * 1024) * 2 * 512 * 2),
@@ -160,10 +159,6 @@ OPTIONS = st.builds(
     cache_in_ram=st.booleans(),
     gpus=st.sampled_from([(), ("gpu0",), ("gpu0", "gpu1")]),
 )
-
-
-def total(found: Estimate) -> int:
-    return sum(found.by_device().values())
 
 
 @given(shape=st.sampled_from(SHAPES), options=OPTIONS)

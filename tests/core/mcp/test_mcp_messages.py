@@ -7,6 +7,7 @@ import json
 import msgspec
 import pytest
 from cutting import cut
+from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -51,19 +52,8 @@ def test_a_line_of_any_length_is_not_kept() -> None:
     assert parser.dropped == 1
 
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(10**20), 10**20)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["id", "method", "params", "result", "error", "code", "jsonrpc"]), inner, max_size=5
-        )
-    ),
-    max_leaves=10,
+JSON = json_values(
+    ["id", "method", "params", "result", "error", "code", "jsonrpc"], text=st.text(max_size=5) | st.just(10**20)
 )
 
 

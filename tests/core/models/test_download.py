@@ -23,11 +23,9 @@ from appliance.core.models.download import (
 )
 from appliance.errors import BadRequest, NotFound
 
-OID = "a" * 64
-
 
 def files(*paths: str) -> list[RemoteFile]:
-    return [RemoteFile(path, OID, 1) for path in paths]
+    return [RemoteFile(path, "a" * 64, 1) for path in paths]
 
 
 def chosen(tag: str | None, *paths: str) -> tuple[str, list[str]]:

@@ -8,6 +8,7 @@ import math
 import string
 
 import pytest
+from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,21 +17,12 @@ from appliance.core.ollama.asking import PLAIN, DerivedPreset, OllamaRefusal
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 WAV = base64.b64encode(b"RIFF\0\0\0\0WAVEfmt ").decode()
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(1 << 40), 1 << 40)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
 MEMBERS = st.dictionaries(
     st.sampled_from(
         ["model", "name", "stream", "options", "keep_alive", "format", "think", "messages", "prompt", "suffix",
          "images", "logprobs", "top_logprobs", "tools", "raw", "system", "template", "context", "Model", "STREAM"]
     ),
-    JSON,
+    json_values(),
 )  # fmt: skip
 
 

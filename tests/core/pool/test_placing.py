@@ -30,7 +30,6 @@ BOXES = st.lists(
     unique_by=lambda one: one.box,
     max_size=8,
 )
-PROMPTS = st.binary(max_size=4).map(lambda text: row("s", *map(str, text)))
 
 
 def row(*messages: str, model: str = "m") -> Prompt:
@@ -55,7 +54,7 @@ def best(*boxes: BoxNow, prompt: Prompt | None = None, shared: Callable[[str], i
 
 @given(
     boxes=BOXES,
-    prompt=PROMPTS,
+    prompt=st.binary(max_size=4).map(lambda text: row("s", *map(str, text))),
     shuffle=st.randoms(use_true_random=False),
     read=st.dictionaries(st.text(), st.integers(0, 99)),
 )

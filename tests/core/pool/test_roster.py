@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from appliance.core.pool.roster import CLIENTS, ROUTES, Box, Roster, box_name, bus_plan, newer
 from appliance.errors import BadRequest
 
-NAMES = st.sampled_from([f"b{n}" for n in range(8)])
 BOXES = st.builds(
     Box,
-    name=NAMES,
+    name=st.sampled_from([f"b{n}" for n in range(8)]),
     addresses=st.lists(st.sampled_from(["10.0.0.1", "fe80::1%eth0", "box.lan"]), max_size=3, unique=True).map(tuple),
     port=st.integers(1, 65533),
     dials_out=st.booleans(),

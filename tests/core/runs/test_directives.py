@@ -8,6 +8,7 @@ from itertools import groupby
 
 import pytest
 from cutting import cut
+from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,15 +50,9 @@ def test_text_without_the_mark_is_shown_as_it_is(text: str, at: list[int]):
         assert (reading.directives, reading.problem) == ((), None)
 
 
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
-
-
 @given(
     st.text("abc ,.", max_size=20),
-    st.dictionaries(st.text(), JSON_VALUES, max_size=3),
+    st.dictionaries(st.text(), json_values(), max_size=3),
     st.text("abc ,.\n", max_size=20),
     CUTS,
 )

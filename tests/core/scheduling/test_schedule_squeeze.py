@@ -11,8 +11,6 @@ from appliance.core.scheduling.policy import FleetLimits, FreePolicy, fits
 from appliance.core.scheduling.schedule import Schedule
 from appliance.errors import ModelUnloaded
 
-GIB = 1 << 30
-
 
 class One(Struct, frozen=True, kw_only=True):
     """A loaded model."""

@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 
 from appliance.core.tools.search import GrepLines
 
-NAMES = st.lists(st.text("a1:-.", min_size=1, max_size=6), min_size=1, max_size=4, unique=True)
 
-
-@given(NAMES, st.data())
+@given(st.lists(st.text("a1:-.", min_size=1, max_size=6), min_size=1, max_size=4, unique=True), st.data())
 def test_what_grep_says_is_told_with_and_without_numbers(names: list[str], data: st.DataObject) -> None:
     rows = data.draw(
         st.lists(
