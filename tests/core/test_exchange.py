@@ -212,13 +212,13 @@ class Exchanges(RuleBasedStateMachine):
 
     @invariant()
     def a_full_client_is_waited_for(self) -> None:
-        if hasattr(self, "engine") and not self.engine.ends:
+        if not self.engine.ends:
             full = self.exchange.state in (ExchangeState.FULL, ExchangeState.DRAINING)
             assert full == self.engine.waits
 
     @invariant()
     def only_what_was_said_leaves(self) -> None:
-        if self.garbled or not hasattr(self, "client"):
+        if self.garbled:
             return
         got = bytes(self.client.got)
         assert self.content.startswith(got)
@@ -228,7 +228,7 @@ class Exchanges(RuleBasedStateMachine):
 
     @invariant()
     def an_end_is_honest(self) -> None:
-        if not hasattr(self, "engine") or not self.engine.ends:
+        if not self.engine.ends:
             return
         (failure,) = self.engine.ends
         assert self.exchange.state is ExchangeState.OVER

@@ -116,31 +116,22 @@ def test_pins(profile: str | None, name: str, target: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rest", "found"),
-    [
-        ("llama", ("llama", "")),
-        ("llama/", ("llama", "/")),
-        ("meta/llama/x", ("meta/llama", "/x")),
-        ("meta/llama/big/x", ("meta/llama/big", "/x")),
-        ("meta/llama/big", ("meta/llama/big", "")),
-        ("meta%2Fllama/x", ("meta/llama", "/x")),
-        ("llama/a%2Fb//c", ("llama", "/a%2Fb//c")),
-        ("//llama//x", ("llama", "//x")),
-        ("box/rank/rerank", ("box/rank", "/rerank")),
-        ("lab/embeddings/m3/", ("lab/embeddings/m3", "/")),
-        ("shared/x", ("shared", "/x")),
-        ("any/x", None),  # a selector has no server
-        ("nothing/llama", None),
-        ("", None),
-    ],
-)
-def test_longest_prefix(rest: str, found: tuple[str, str] | None) -> None:
-    assert ROUTER.longest_prefix(rest) == found
-
-
-@pytest.mark.parametrize(
     ("profile", "rest", "found"),
     [
+        (None, "llama", ("llama", "")),
+        (None, "llama/", ("llama", "/")),
+        (None, "meta/llama/x", ("meta/llama", "/x")),
+        (None, "meta/llama/big/x", ("meta/llama/big", "/x")),
+        (None, "meta/llama/big", ("meta/llama/big", "")),
+        (None, "meta%2Fllama/x", ("meta/llama", "/x")),
+        (None, "llama/a%2Fb//c", ("llama", "/a%2Fb//c")),
+        (None, "//llama//x", ("llama", "//x")),
+        (None, "box/rank/rerank", ("box/rank", "/rerank")),
+        (None, "lab/embeddings/m3/", ("lab/embeddings/m3", "/")),
+        (None, "shared/x", ("shared", "/x")),
+        (None, "any/x", None),  # a selector has no server
+        (None, "nothing/llama", None),
+        (None, "", None),
         ("work", "gpt-4o/v1", ("qwen", "/v1")),
         ("work", "team/x/v1", ("box/rank", "/v1")),
         ("work", "team%2Fx/v1", ("box/rank", "/v1")),
@@ -151,7 +142,7 @@ def test_longest_prefix(rest: str, found: tuple[str, str] | None) -> None:
         ("chain", "team/llama/v1", ("meta/llama", "/v1")),  # the prefix is replaced, then the longest name wins
     ],
 )
-def test_longest_prefix_with_pins(profile: str, rest: str, found: tuple[str, str] | None) -> None:
+def test_longest_prefix(profile: str | None, rest: str, found: tuple[str, str] | None) -> None:
     assert ROUTER.longest_prefix(rest, profile) == found
 
 
