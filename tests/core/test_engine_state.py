@@ -169,17 +169,12 @@ def test_a_look_replaces_the_one_before() -> None:
 
 
 @given(states())
-def test_nothing_is_lost_on_the_way_to_json_and_back(state: EngineState) -> None:
-    assert msgspec.json.decode(msgspec.json.encode(state), type=EngineState) == state
-
-
-@given(states())
-def test_what_a_newer_program_adds_is_passed_over(state: EngineState) -> None:
+def test_nothing_is_lost_on_the_way_to_json_and_what_a_newer_program_adds_is_passed_over(state: EngineState) -> None:
     plain = msgspec.to_builtins(state)
     plain["invented"] = {"later": [1, 2]}
     for each in (*plain["proofs"], *plain["probations"], *plain["listed"], *plain["lines"]):
         each["invented"] = "later"
-    assert msgspec.convert(plain, EngineState) == state
+    assert msgspec.json.decode(msgspec.json.encode(plain), type=EngineState) == state
 
 
 @given(st.lists(some_proof(), max_size=6), st.floats(0, 4e9))

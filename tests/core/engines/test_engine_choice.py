@@ -119,15 +119,6 @@ def test_the_order_depends_on_nothing_but_what_is_known(situation: Situation, ra
 
 
 @given(situations())
-def test_a_software_renderer_goes_behind_the_processor_unless_somebody_asks_for_it(
-    situation: Situation,
-) -> None:
-    in_line = [one for one in ranked_in(situation) if one.standing in ("proven", "untried") and not one.wanted]
-    software = [one.seat.software for one in in_line]
-    assert software == sorted(software), "behind every other seat that can be used at once"
-
-
-@given(situations())
 def test_what_waits_is_tried_when_nothing_else_is_left(
     situation: Situation,
 ) -> None:
@@ -143,12 +134,14 @@ def test_what_waits_is_tried_when_nothing_else_is_left(
 
 
 @given(situations())
-def test_what_somebody_asked_for_goes_first_among_what_can_be_used_at_once(
+def test_what_somebody_asked_for_goes_first_and_a_software_renderer_else_behind_the_processor(
     situation: Situation,
 ) -> None:
-    ranked = ranked_in(situation)
-    asked_for = [one.wanted for one in ranked if one.standing in ("proven", "untried")]
+    at_once = [one for one in ranked_in(situation) if one.standing in ("proven", "untried")]
+    asked_for = [one.wanted for one in at_once]
     assert asked_for == sorted(asked_for, reverse=True)
+    software = [one.seat.software for one in at_once if not one.wanted]
+    assert software == sorted(software), "behind every other seat that can be used at once"
 
 
 @given(st.floats(1.0, 1e5), st.floats(1.0, 1e5), st.integers(0, 3), st.integers(0, 3))
