@@ -93,7 +93,7 @@ SCENARIOS = [
     # A browser keeps what the server does not.
     Scenario("talking.here", ("--no-conversations",), BRIEF),
     # A random walk through the tree; SEED chooses another one.
-    Scenario("talking.walk", env={"FAKE_TOKENS": "12", "FAKE_TOKEN_DELAY": "0.03"}, main_flow=True),
+    Scenario("talking.walk", env={"FAKE_TOKENS": "12", "FAKE_TOKEN_DELAY": "0.01"}, main_flow=True),
     # A context is not full after a summary.
     Scenario("talking.summed"),
     # German and dark are chosen under settings.
@@ -216,9 +216,9 @@ def test_with_the_starter_model(play: Play, serve: StartServer, scenario: str) -
 
 @pytest.fixture
 def killable(serve_fake: StartServer) -> Callable[..., tuple[Server, dict[str, Callable[[], object]]]]:
-    """A server, and the steps that kill it and start it again at its place."""
+    """A server, and the steps that kill it and start it again at its place, ``afterwards`` with another environment."""
 
-    def start(**env: str) -> tuple[Server, dict[str, Callable[[], object]]]:
+    def start(afterwards: Mapping[str, str] = {}, **env: str) -> tuple[Server, dict[str, Callable[[], object]]]:
         running: list[Server] = [serve_fake(**env)]
         place = f"{running[0].host}:{running[0].port}"
 
@@ -226,11 +226,15 @@ def killable(serve_fake: StartServer) -> Callable[..., tuple[Server, dict[str, C
             running[-1].process.kill()
             running[-1].process.wait(10)
 
-        return running[0], {"kill": kill, "start": lambda: running.append(serve_fake(listen=place, **env))}
+        return running[0], {
+            "kill": kill,
+            "start": lambda: running.append(serve_fake(listen=place, **{**env, **afterwards})),
+        }
 
     return start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("existing", [False, True])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_kill_at_any_request_loses_no_question(
@@ -243,20 +247,16 @@ def test_a_kill_at_any_request_loses_no_question(
 
 @pytest.mark.main_flow
 @pytest.mark.parametrize(
-    ("scenario", "env"),
-    [
-        ("talking.killed", {"FAKE_TOKENS": "200", "FAKE_TOKEN_DELAY": "0.05"}),
-        ("keeping.drafts", ENDLESS),
-        ("keeping.rescued", ENDLESS),
-    ],
+    ("scenario", "afterwards"),
+    [("talking.killed", BRIEF), ("keeping.drafts", ENDLESS), ("keeping.rescued", ENDLESS)],
 )
 def test_a_dead_server_takes_nothing_along(
     play: Play,
     killable: Callable[..., tuple[Server, dict[str, Callable[[], object]]]],
     scenario: str,
-    env: dict[str, str],
+    afterwards: dict[str, str],
 ) -> None:
-    server, steps = killable(**env)
+    server, steps = killable(afterwards, **ENDLESS)
     play(scenario, server, **steps)
 
 

@@ -61,6 +61,15 @@ export async function another(browser, url, options = {}) {
   return { context, page, wrong, allow };
 }
 
+/** Looks again and again until what is found is so, and returns it. It fails with the last thing that was found. */
+export async function until(look, isSo, what) {
+  for (const end = Date.now() + 20_000; ; await new Promise((resolve) => setTimeout(resolve, 50))) {
+    const found = await look();
+    if (isSo(found)) return found;
+    assert.ok(Date.now() < end, `not so within 20 s: ${what}; ${JSON.stringify(found)}`);
+  }
+}
+
 /** The list of conversations, which is a drawer on a narrow page: it is opened there, unless it is open. */
 export async function conversations(page) {
   const list = page.getByRole("navigation", { name: t("Conversations") });
@@ -140,6 +149,8 @@ export const put = (page, path, body) =>
     [path, body],
   );
 export const api = (page, path) => page.evaluate(async (path) => (await fetch(path)).json(), path);
+/** A while in which tasks are counted; MEASURE chooses its seconds. */
+export const measuring = (page) => page.waitForTimeout(1000 * Number(process.env.MEASURE ?? 1));
 /** The next page counts its tasks of more than 50 ms; the result tells them in milliseconds. */
 export async function countTasks(page) {
   await page.goto("about:blank");
@@ -158,7 +169,7 @@ export const stored = async (page) => {
 export const press = (page, name) => messages(page).last().getByRole("button", { name, exact: true }).click();
 
 export async function accessible(page, where) {
-  await page.evaluate(axe);
+  if (!(await page.evaluate(() => "axe" in window))) await page.evaluate(axe);
   const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
   const bad = violations.filter((found) => ["serious", "critical"].includes(found.impact));
   assert.deepEqual(

@@ -15,6 +15,7 @@ import {
   say,
   stored,
   uncovered,
+  until,
 } from "../browser.mjs";
 import { like, number, t } from "../words.mjs";
 
@@ -218,13 +219,12 @@ export async function rescued({ page, told, allow }) {
   await page.getByText(t("The answer was cut short. You can continue it.")).waitFor();
   const squeezed = (words) => words.replace(/\s+/g, " ").trim();
   assert.ok(squeezed(await lastText(page)).startsWith(squeezed(seen)), "it shrank");
-  for (let tries = 0; tries < 50; tries++) {
-    const all = await stored(page);
-    assert.equal(all.length, 2);
-    if (squeezed(all[1].content ?? "").startsWith(squeezed(seen))) return assert.equal(all[1].state, "interrupted");
-    await page.waitForTimeout(100);
-  }
-  assert.fail("it was not written down");
+  const [, answer, ...more] = await until(
+    () => stored(page),
+    ([, answer]) => squeezed(answer?.content ?? "").startsWith(squeezed(seen)),
+    "it is written down",
+  );
+  assert.deepEqual([answer.state, more], ["interrupted", []]);
 }
 
 /** Whatever the server accepts as a message can be opened. */
@@ -383,13 +383,11 @@ export async function scrolling({ page }) {
   for (let number = 0; number < 5; number++) {
     await field(page).fill(`Fast ${number}`);
     await page.keyboard.press("Enter");
-    await page.waitForFunction(
-      ([count, stop]) =>
-        document.querySelectorAll("article").length === count && !document.querySelector(`[aria-label="${stop}"]`),
-      [2 * number + 2, t("Stop")],
-    );
-    await page.waitForTimeout(100);
-    assert.ok((await below()) < 5, `answer ${number} ends ${await below()} px below`);
+    await messages(page)
+      .nth(2 * number + 1)
+      .getByRole("button", { name: t("Another answer") })
+      .waitFor(); // that answer is over
+    await until(below, (distance) => distance < 5, `answer ${number} ends so many px below`);
     await view.evaluate((each) => each.scrollTo({ top: 0 })); // the next question comes into view all the same
     await page.getByRole("button", { name: t("To the end") }).waitFor();
   }
@@ -414,7 +412,7 @@ export async function reading({ page }) {
     const box = await view.boundingBox();
     await page.mouse.move(box.x + 200, box.y + 100);
     await up();
-    await page.waitForTimeout(300);
+    await page.waitForTimeout(300); // a wheel moves for a while
     const before = await top();
     await growing();
     assert.equal(await top(), before, String(up));

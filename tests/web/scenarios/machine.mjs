@@ -1,6 +1,6 @@
 // The views for the operator of the machine.
 import assert from "node:assert/strict";
-import { accessible, api, countTasks, say } from "../browser.mjs";
+import { accessible, api, countTasks, measuring, say } from "../browser.mjs";
 import { like, line, narrow, size, t } from "../words.mjs";
 
 /** A damaged file is marked beside "Machine", named with what to do, and gone once it is away. */
@@ -135,15 +135,20 @@ export async function activity({ page, url }) {
   };
   await page.goto(`${url}/#/machine/activity`);
   await page.getByText(t("No requests yet.")).waitFor();
-  await ask("other", "first");
-  await ask("other", "second");
-  await ask("nobody", "third");
   const rows = page.locator("tbody tr");
-  await rows.nth(2).waitFor();
+  for (const [at, [model, content]] of [
+    ["other", "first"],
+    ["other", "second"],
+    ["nobody", "third"],
+  ].entries()) {
+    await ask(model, content);
+    await rows.nth(at).waitFor(); // they have their numbers in this order
+  }
   await page.getByRole("checkbox", { name: t("Only failures") }).check();
   await rows.filter({ hasText: "404" }).waitFor();
   await rows.nth(1).waitFor({ state: "detached" });
   await page.getByRole("checkbox", { name: t("Only failures") }).uncheck();
+  await rows.nth(2).waitFor();
   await page.getByRole("searchbox", { name: t("Search model, path, error") }).fill("OTHER");
   await rows.nth(2).waitFor({ state: "detached" });
   await page.getByRole("button", { name: t("Model"), exact: true }).click();
@@ -202,7 +207,7 @@ export async function flood({ page, url }) {
   await page.getByLabel(t("Log of")).selectOption("loud");
   await log.getByText("lines lost ...", { exact: false }).first().waitFor();
   await page.getByText(like("linesLeft", { count: /[\d.,]+/ })).waitFor();
-  await page.waitForTimeout(3000);
+  await measuring(page);
   console.log(`a flood of lines: tasks over 50 ms: ${await tasks()}`);
   assert.ok((await log.locator("> div").count()) <= 2000);
   await page.getByLabel(t("Log of")).selectOption("proxy");

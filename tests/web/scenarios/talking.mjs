@@ -1,6 +1,7 @@
 // Conversations: what is said, kept, stopped and branched.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
+import { isDeepStrictEqual } from "node:util";
 import {
   accessible,
   another,
@@ -15,6 +16,7 @@ import {
   say,
   stored,
   uncovered,
+  until,
 } from "../browser.mjs";
 import { like, t } from "../words.mjs";
 
@@ -118,7 +120,7 @@ export async function killed({ page, told, allow }) {
   allow(/net::ERR_/);
   await say(page, "Count");
   await messages(page).last().locator(".prose-chat p").waitFor();
-  await page.waitForTimeout(2500); // longer than an answer may go unnoted
+  await page.waitForTimeout(2500); // longer than an answer may go unnoted, and what is noted shows after a kill alone
   await told("kill");
   await page.getByText(t("The server cannot be reached."), { exact: false }).first().waitFor();
   assert.ok((await lastText(page)).length > 5);
@@ -233,22 +235,32 @@ export async function walk({ page, seed }) {
   const random = (count) => (state = (state * 1103515245 + 12345) % 2147483648) % count;
   const nodes = new Map(); // id: { parent, role }, in the order in which they were made
   let leaf = null;
+  await page.addInitScript(() => {
+    const { fetch } = window; // no route: Firefox asks with the body that it had
+    window.fetch = (url, asked) => {
+      const fake = { script: '[{"text": "so far", "stall": true}]' };
+      const stalls = window.stalls && String(url).endsWith("chat/completions");
+      return fetch(url, stalls ? { ...asked, body: JSON.stringify({ ...JSON.parse(asked.body), fake }) } : asked);
+    };
+  });
+  await page.reload();
   const below = (id) => [...nodes].filter(([, node]) => node.parent === id).map(([child]) => child);
   const path = () => {
     const found = [];
     for (let at = leaf; at !== null; at = nodes.get(at).parent) found.unshift(at);
     return found;
   };
-  const settled = async () => {
-    for (;;) {
-      const all = await stored(page);
-      if (all.every((each) => each.state !== "answering")) return all;
-      await page.waitForTimeout(100);
-    }
-  };
+  /** The page shows what it asks the server for before the server has it. */
+  const settled = (isSo, what) =>
+    until(
+      () => stored(page),
+      (all) => all.every((each) => each.state !== "answering") && isSo(all),
+      what,
+    );
   /** What is new, which must be these roles in a line below `parent`; its end is shown. */
   const grew = async (parent, ...roles) => {
-    const fresh = (await settled()).filter((each) => !nodes.has(each.id));
+    const all = await settled((all) => all.length >= nodes.size + roles.length, `it has ${roles} more`);
+    const fresh = all.filter((each) => !nodes.has(each.id));
     assert.deepEqual(fresh.map((each) => each.role).sort(), [...roles].sort());
     for (const role of roles) {
       const one = fresh.find((each) => each.role === role);
@@ -272,11 +284,11 @@ export async function walk({ page, seed }) {
     },
     async stop() {
       const parent = leaf;
+      await page.evaluate(() => (window.stalls = true));
       await say(page, `question ${nodes.size}`);
-      await page
-        .getByRole("button", { name: t("Stop") })
-        .click({ timeout: 5_000 })
-        .catch(() => undefined); // it may be done
+      await messages(page).last().getByText("so far").waitFor(); // one that has not begun is refused when it is stopped
+      await page.getByRole("button", { name: t("Stop") }).click();
+      await page.evaluate(() => (window.stalls = false));
       await grew(parent, "user", "assistant");
     },
     async edit() {
@@ -334,10 +346,8 @@ export async function walk({ page, seed }) {
         wanted,
       )
       .catch(() => assert.fail(`step ${step}, ${name}, seed ${seed}: the shown branch is another`));
-    const kept = Object.fromEntries(
-      (await settled()).map((each) => [each.id, { parent: each.parent ?? null, role: each.role }]),
-    );
-    assert.deepEqual(kept, Object.fromEntries(nodes), `step ${step}, ${name}, seed ${seed}`);
+    const tree = (all) => new Map(all.map((each) => [each.id, { parent: each.parent ?? null, role: each.role }]));
+    await settled((all) => isDeepStrictEqual(tree(all), nodes), `step ${step}, ${name}, seed ${seed}: what is stored`);
   }
 }
 
