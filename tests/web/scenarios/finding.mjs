@@ -82,11 +82,33 @@ export async function here({ page }) {
 
 /** A thousand conversations are there soon, and are one stop of Tab; arrows, menus and dialogs need no mouse. */
 export async function keys({ page, browser, url }) {
-  await page.evaluate(async () => {
-    for (let at = 0; at < 1000; at++) {
-      await fetch(`/api/conversations/k${at}`, { method: "PUT", body: JSON.stringify({ title: `Chat ${at}` }) });
-    }
-  });
+  const lines = [];
+  for (let at = 0; at < 1000; at++) {
+    const [convId, id] = [`k${at}`, `m${at}`];
+    lines.push({
+      harness: "llama.app",
+      type: "session",
+      id: convId,
+      name: `Chat ${at}`,
+      lastModified: at,
+      currNode: id,
+    });
+    const message = {
+      id,
+      convId,
+      type: "text",
+      role: "user",
+      timestamp: at,
+      content: "Hi",
+      parent: null,
+      children: [],
+    };
+    lines.push({ type: "message", message });
+  }
+  const body = lines.map((line) => JSON.stringify(line)).join("\n");
+  const { imported } = await (await fetch(`${url}/api/conversations/import`, { method: "POST", body })).json();
+  const some = (await (await fetch(`${url}/api/conversations/${imported[429]}`)).json()).conversation;
+  assert.equal(some.title, "Chat 429");
   // Within the page, because its driver's own look at it takes 20 to 60 ms.
   await page.addInitScript(() => {
     const observer = new MutationObserver(() => {
@@ -161,7 +183,7 @@ export async function keys({ page, browser, url }) {
   await palette.waitFor({ state: "detached" });
   assert.equal(await focused(page), t("Parameters"));
   for (const [typed, place] of [
-    ["chat 429", "#/chat/k429"],
+    ["chat 429", `#/chat/${some.id}`],
     [t("Settings").slice(0, -1).toLowerCase(), "#/settings"],
   ]) {
     await page.keyboard.press("Control+k");

@@ -1,6 +1,6 @@
 // The view of speed over time.
 import assert from "node:assert/strict";
-import { accessible, countTasks } from "../browser.mjs";
+import { accessible, countTasks, measuring, until } from "../browser.mjs";
 import { like, number, size, t } from "../words.mjs";
 
 /** The charts, and the curves that nothing covers: the scripted engine says the same speed of each answer. */
@@ -62,12 +62,11 @@ export async function curves({ page, url }) {
   }
   for (const [title, names] of Object.entries(CHARTS)) {
     for (const name of names) {
-      let dots = 0;
-      for (let look = 0; !dots && look < 100; look++) {
-        dots = await drawn(page, t(title), name);
-        if (!dots) await page.waitForTimeout(50);
-      }
-      assert.ok(dots > 4, `${title} of ${name} is drawn`);
+      await until(
+        () => drawn(page, t(title), name),
+        (dots) => dots > 4,
+        `${title} of ${name} is drawn`,
+      );
     }
   }
   await accessible(page, "speed");
@@ -99,7 +98,7 @@ export async function many({ page, url, told }) {
     await page.goto(`${url}/#/machine/${view}`);
     await seen();
     const shown = performance.now() - began;
-    await page.waitForTimeout(1000);
+    await measuring(page);
     console.log(`${view}: there after ${Math.round(shown)} ms; tasks over 50 ms: ${await tasks()}`);
   };
   await taken("speed", () => page.getByRole("figure").nth(6).locator("canvas").waitFor());
