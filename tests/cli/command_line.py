@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -14,6 +19,25 @@ from msgspec import Struct
 from appliance import __main__ as main
 from appliance.cli.app import run
 from appliance.settings import AppSettings, Later, Program
+
+
+def run_here(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a verb in this process, with all of its environment given; not for `serve`, and not beside other threads."""
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        TemporaryFile("w+", encoding="utf-8") as out,
+        TemporaryFile("w+", encoding="utf-8") as err,
+    ):
+        for name in os.environ.keys() - env.keys():
+            patched.delenv(name)
+        for name, value in env.items():
+            patched.setenv(name, value)
+        patched.chdir(cwd)
+        patched.setattr(sys, "stdin", io.StringIO())
+        with redirect_stdout(out), redirect_stderr(err):
+            status = run(argv, main.start)
+        told = [(file.seek(0), file.read())[1] for file in (out, err)]
+    return subprocess.CompletedProcess(argv, status, *told)
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

@@ -2,60 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
-from tempfile import TemporaryFile
 from typing import Any
 
-import pytest
+from command_line import run_here
 from program import ANY_PORT, COMMAND, COMMAND_TIME, Server, fresh_environment, http, run_command
-
-from appliance.__main__ import start
-from appliance.cli.app import run
 
 KILLED_AT = Path(__file__).with_name("killed_at.py")
 NEVER = 1 << 30
 """The number of a change that never comes."""
-
-
-@contextmanager
-def _heard(name: str) -> Generator[list[str]]:
-    """What is written to one of the standard streams meanwhile, by way of Python and past it."""
-    found: list[str] = []
-    stream, number = getattr(sys, name), {"stdout": 1, "stderr": 2}[name]
-    kept = os.dup(number)
-    with TemporaryFile("w+", encoding="utf-8") as file:
-        os.dup2(file.fileno(), number)
-        setattr(sys, name, file)
-        try:
-            yield found
-        finally:
-            setattr(sys, name, stream)
-            os.dup2(kept, number)
-            os.close(kept)
-            file.seek(0)
-            found.append(file.read())
-
-
-def run_here(*argv: str, cwd: Path, env: Mapping[str, str]) -> CompletedProcess[str]:
-    """Run a verb in this process: a tenth of the work of `program.run_command`."""
-    told = {**fresh_environment(cwd), **env}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdin", io.StringIO())
-        patch.chdir(cwd)
-        for name in os.environ.keys() - told.keys():
-            patch.delenv(name)
-        for name, value in told.items():
-            patch.setenv(name, value)
-        with _heard("stdout") as out, _heard("stderr") as err:
-            status = run(argv, start)
-    return CompletedProcess(argv, status, out[0], err[0])
 
 
 class Home:
@@ -63,8 +22,6 @@ class Home:
 
     front: Sequence[str] = ()
     """The first words of every verb that is run here."""
-    in_process = False
-    """Verbs are run in this process; for tests that are not of the process."""
 
     def __init__(self, folder: Path, env: Mapping[str, str] | None = None, program: Path = COMMAND) -> None:
         self.folder = folder
@@ -79,11 +36,14 @@ class Home:
         env: Mapping[str, str] | None = None,
         timeout: float = 2 * COMMAND_TIME,
     ) -> CompletedProcess[str]:
-        """Run a verb to its end. ``under`` is a command that becomes the program, or stands for it."""
-        program = [self.program] if under is None else under
+        """Run a verb to its end, in this process if it can be the installed program's.
+
+        ``under`` is a command that becomes the program, or stands for it.
+        """
         argv = (*self.front, *map(str, words))
-        if self.in_process and program == [COMMAND]:
-            return run_here(*argv, cwd=self.folder, env={**self.env, **(env or {})})
+        if under is None and self.program == COMMAND:
+            return run_here(argv, self.folder, {**fresh_environment(self.folder), **self.env, **(env or {})})
+        program = [self.program] if under is None else under
         return run_command(*argv, cwd=self.folder, env={**self.env, **(env or {})}, timeout=timeout, program=program)
 
     def good(self, *words: str | Path, timeout: float = 2 * COMMAND_TIME) -> str:
