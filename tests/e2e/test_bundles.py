@@ -43,8 +43,6 @@ CONFIG = "# ours\nmodels: {}\n"
 class Machine(Home):
     """A machine in a folder: its own home, data, cache."""
 
-    in_process = True
-
     def __init__(self, folder: Path, program: Path = COMMAND) -> None:
         super().__init__(folder, program=program)
         self.data = folder / "xdg_data_home" / "llama-appliance"

@@ -23,8 +23,6 @@ NOBODY = "http://127.0.0.1:9"
 class Editing(Home):
     """A home whose configuration and kept versions are in one folder, ``watched``; the editor makes a 5 a 6."""
 
-    in_process = True
-
     def __init__(self, folder: Path, editor: str = SIX) -> None:
         self.watched = folder / "watched"
         super().__init__(folder, {"XDG_DATA_HOME": str(self.watched / "data"), "EDITOR": editor})

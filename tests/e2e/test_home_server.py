@@ -33,9 +33,7 @@ def models(home: Home) -> dict[str, dict[str, object]]:
 @pytest.fixture
 def home() -> Iterator[Home]:
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="h") as folder:
-        found = Home(Path(folder))
-        found.in_process = True
-        yield found
+        yield Home(Path(folder))
 
 
 @pytest.fixture

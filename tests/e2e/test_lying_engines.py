@@ -40,8 +40,6 @@ SWITCH_TIME = 60.0
 class World(Home):
     """Builds in ``root``: the processor's, and a fast GPU's."""
 
-    in_process = True
-
     def __init__(self, folder: Path, start: StartServer = Server) -> None:
         self.root = folder / "engines"
         self.gpu = self.root / "linux-x64-cuda12" / "b2"
