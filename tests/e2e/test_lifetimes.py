@@ -193,6 +193,15 @@ def test_the_watchdog_ends_a_program_that_hangs(loaded: StartServer, tmp_path: P
     wait_gone(children)
 
 
+def model_begun(pid: int) -> bool:
+    """A model process runs below this program."""
+    found = False
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            found = found or "--model" in child.cmdline()
+    return found
+
+
 @posix_only
 def test_the_watchdog_needs_no_reader_of_standard_error(tmp_path: Path, fake_engine: Path) -> None:
     """The program hangs because it tells of a failed preload and nobody reads; so would the watchdog's last words."""
@@ -203,6 +212,7 @@ def test_the_watchdog_needs_no_reader_of_standard_error(tmp_path: Path, fake_eng
     try:
         process = subprocess.Popen(argv, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer)
         assert b"listening" in os.read(reader, 4096)
+        wait(lambda: model_begun(process.pid))
         os.set_blocking(writer, False)
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -211,7 +221,8 @@ def test_the_watchdog_needs_no_reader_of_standard_error(tmp_path: Path, fake_eng
             while True:
                 os.write(writer, b" ")
         os.set_blocking(writer, True)
-        time.sleep(2.5)  # until it tells of it, which cannot be seen
+        wait(lambda: not model_begun(process.pid))
+        time.sleep(1)  # it tells of that end, which cannot be seen
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == -signal.SIGALRM
     finally:
