@@ -244,7 +244,7 @@ CONTEXTS = [server_context(keys) for keys in SECRETS]
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.lists(st.tuples(st.sampled_from(End.__args__), st.booleans()), min_size=2, max_size=len(SECRETS)),
+    st.lists(st.tuples(st.sampled_from(End.__args__), st.booleans()), min_size=2, max_size=len(SECRETS) - 1),
     st.booleans(),
     st.booleans(),
 )
