@@ -76,18 +76,22 @@ class Client:
         self._rest = b""
 
     async def send(
-        self, method: str, target: str, body: bytes | None = None, headers: Iterable[tuple[str, str]] = ()
+        self, method: str, target: str, body: object = None, headers: Iterable[tuple[str, str]] = ()
     ) -> None:
-        """One whole request, with the Host a client of this port would send unless another is given."""
+        """One whole request, with the Host a client of this port would send unless another is given.
+
+        A body that is not bytes is sent as JSON.
+        """
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         given = {name.lower() for name, _ in headers}
         all_headers = list(headers)
         if "host" not in given:
             all_headers.insert(0, ("Host", "localhost"))
-        if body is not None and not given & {"content-length", "transfer-encoding"}:
-            all_headers.append(("Content-Length", str(len(body))))
+        if content is not None and not given & {"content-length", "transfer-encoding"}:
+            all_headers.append(("Content-Length", str(len(content))))
         out = self.h11.send(h11.Request(method=method, target=target, headers=all_headers)) or b""
-        if body:
-            out += self.h11.send(h11.Data(data=body)) or b""
+        if content:
+            out += self.h11.send(h11.Data(data=content)) or b""
         out += self.h11.send(h11.EndOfMessage()) or b""
         await self.stream.send_all(out)
 
@@ -185,7 +189,7 @@ class Appliance:
     ) -> AsyncGenerator[Client]:
         """A connection on which this was posted, and whose answer has begun."""
         async with self.connect() as client:
-            await client.send("POST", target, json.dumps(body).encode(), headers)
+            await client.send("POST", target, body, headers)
             assert (await client.head()).status_code == 200
             yield client
 
@@ -198,12 +202,26 @@ class Appliance:
         *,
         patience: float = 15,
     ) -> Answer:
-        """One request on a connection of its own. A body that is not bytes is sent as JSON."""
-        sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        """One request on a connection of its own."""
         with trio.fail_after(patience):
             async with self.connect() as client:
-                await client.send(method, target, sent, headers)
+                await client.send(method, target, body, headers)
                 return await client.answer()
+
+    @asynccontextmanager
+    async def asking(
+        self, body: object, target: str = CHAT, *, times: int = 1, patience: float = 15
+    ) -> AsyncGenerator[list[Answer]]:
+        """Post this while the block runs, so often at once; when the block is left, the answers are there."""
+        answers: list[Answer] = []
+
+        async def ask() -> None:
+            answers.append(await self.ask("POST", target, body, patience=patience))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(times):
+                nursery.start_soon(ask)
+            yield answers
 
     async def exchange(self, wire: bytes, *, patience: float = 10) -> bytes:
         """Send raw bytes; everything that comes back until the server closes."""
