@@ -11,6 +11,7 @@ import pytest
 from gguf_files import write_model
 from http_harness import Appliance, Client, OpenServer
 from hub_process import FakeHub, fake_hub
+from reload_harness import File
 from swap_harness import Configure, configure
 
 from appliance.catalog.downloads import DownloadSettings
@@ -39,6 +40,12 @@ async def client(server: Appliance) -> AsyncGenerator[Client]:
 def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
     """Write the configuration file of a test."""
     return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
+
+
+@pytest.fixture
+def file(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> File:
+    """Write the configuration file of a test, and read it again."""
+    return File(tmp_path / "config.yaml", fake_llama_server, fake_model)
 
 
 @pytest.fixture
