@@ -11,13 +11,11 @@ async def test_silent_runs_have_comments_among_their_events(open_server: OpenSer
     """They count in offsets: who was cut off and goes on where it was misses nothing."""
     async with open_server(ping_after=0.2) as server:
         stalled = await begin(server, asked(script=[{"text": "so far", "stall": True}]))
-        got = b""
         async with server.connect() as client:
             await client.send("GET", f"/api/runs/{stalled}/events?from=0")
-            await client.head()
             with trio.fail_after(30):
-                while b"so far" not in got or got.count(b": ping\n\n") < 3:
-                    got += await client.data()
+                got = await client.until(b"so far")
+                got += await client.until(b": ping\n\n", 3)
         assert (await server.ask("DELETE", f"/api/runs/{stalled}")).status == 200
         rest = (await server.ask("GET", f"/api/runs/{stalled}/events?from={len(got)}")).body
         whole = (await server.ask("GET", f"/api/runs/{stalled}/events")).body
@@ -29,9 +27,7 @@ async def test_a_run_under_way_may_finish_when_the_server_ends(open_server: Open
     async with open_server(grace=60.0) as server:
         running = await begin(server, asked("slowly, please", fake={"tokens": 40, "token_delay": 0.02}))
         await until_said(server, running)
-        server.shutdown.set()
-        with trio.fail_after(30):
-            await server.ended.wait()
+        await server.end()
         record = server.owners.agents.find(running).record()
         assert record.outcome.state == "completed", record.outcome
 
@@ -40,9 +36,7 @@ async def test_a_run_that_goes_on_or_waits_for_its_caller_is_ended_with_the_serv
     async with open_server(grace=0.5) as server:
         running = await begin(server, asked(script=[{"text": "so far", "stall": True}]))
         await until_said(server, running)
-        server.shutdown.set()
-        with trio.fail_after(20):
-            await server.ended.wait()
+        await server.end()
         agents = server.owners.agents
     record = agents.find(running).record()
     assert (record.outcome.fail_reason, record.outcome.output) == ("worker_restarted", "so far")
@@ -50,6 +44,4 @@ async def test_a_run_that_goes_on_or_waits_for_its_caller_is_ended_with_the_serv
         script = [{"calls": [{"name": "weather", "arguments": '{"place":"x"}'}]}]
         waiting = await begin(server, asked(tools=[WEATHER], script=script))
         await until_state(server, waiting, "tool_running")
-        server.shutdown.set()
-        with trio.fail_after(20):  # its caller cannot come back
-            await server.ended.wait()
+        await server.end()  # its caller cannot come back
