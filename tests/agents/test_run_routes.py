@@ -18,37 +18,36 @@ from appliance.core.settings import FleetSettings
 TIMES = ("created_at", "started_at", "finished_at")
 
 
-async def test_a_run_from_its_beginning_to_its_result(open_server: OpenServer):
-    async with open_server() as server:
-        script = [{"reasoning": "let me think", "text": "The answer is 42."}]
-        answer = await server.ask("POST", "/api/runs", asked("What?", script=script))
-        assert (answer.status, answer.json["state"]) == (202, "running")
-        run_id = answer.json["id"]
-        assert answer.header("location") == f"/api/runs/{run_id}"
-        found = await result(server, run_id)
-        assert (found["state"], found["finish_reason"], found["fail_reason"], found["detail"]) == (
-            "completed",
-            "stop",
-            None,
-            None,
-        )
-        assert (found["output"], found["reasoning"]) == ("The answer is 42.", "let me think")
-        assert found["usage"]["completion_tokens"] > 0
-        assert found["usage"]["prompt_tokens"] > 0
-        status = await show(server, run_id)
-        assert status.keys() == {
-            *("id", "model", "prompt", "usage", "state", "fail_reason", "detail", "finish_reason", *TIMES),
-            *("bytes_received", "chars_received", "last_byte_at", "tool_iterations_used", "tool_iterations_left"),
-            *("signals", "pending_tool_calls"),
-        }
-        assert status["chars_received"] == len("The answer is 42.let me think")
-        assert status["bytes_received"] > status["chars_received"]
-        assert status["created_at"] <= status["started_at"] <= status["last_byte_at"] <= status["finished_at"]
-        assert (status["prompt"], status["usage"]) == ("What?", found["usage"])
-        listed = (await server.ask("GET", "/api/runs")).json["data"]
-        assert listed == [status]
-        [row] = (await server.ask("GET", "/api/metrics/activity")).json["data"]
-        assert (row["model"], row["resp_status_code"]) == ("alpha", 200)
+async def test_a_run_from_its_beginning_to_its_result(server: Appliance):
+    script = [{"reasoning": "let me think", "text": "The answer is 42."}]
+    answer = await server.ask("POST", "/api/runs", asked("What?", script=script))
+    assert (answer.status, answer.json["state"]) == (202, "running")
+    run_id = answer.json["id"]
+    assert answer.header("location") == f"/api/runs/{run_id}"
+    found = await result(server, run_id)
+    assert (found["state"], found["finish_reason"], found["fail_reason"], found["detail"]) == (
+        "completed",
+        "stop",
+        None,
+        None,
+    )
+    assert (found["output"], found["reasoning"]) == ("The answer is 42.", "let me think")
+    assert found["usage"]["completion_tokens"] > 0
+    assert found["usage"]["prompt_tokens"] > 0
+    status = await show(server, run_id)
+    assert status.keys() == {
+        *("id", "model", "prompt", "usage", "state", "fail_reason", "detail", "finish_reason", *TIMES),
+        *("bytes_received", "chars_received", "last_byte_at", "tool_iterations_used", "tool_iterations_left"),
+        *("signals", "pending_tool_calls"),
+    }
+    assert status["chars_received"] == len("The answer is 42.let me think")
+    assert status["bytes_received"] > status["chars_received"]
+    assert status["created_at"] <= status["started_at"] <= status["last_byte_at"] <= status["finished_at"]
+    assert (status["prompt"], status["usage"]) == ("What?", found["usage"])
+    listed = (await server.ask("GET", "/api/runs")).json["data"]
+    assert listed == [status]
+    [row] = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+    assert (row["model"], row["resp_status_code"]) == ("alpha", 200)
 
 
 async def test_a_list_has_pages_and_filters(open_server: OpenServer):
@@ -70,28 +69,21 @@ async def test_a_list_has_pages_and_filters(open_server: OpenServer):
         assert (wrong.status, wrong.error["param"]) == (400, "state")
 
 
-async def test_both_forms_of_the_conversation_reach_the_engine(open_server: OpenServer):
-    async with open_server() as server:
-        body = asked("Question", params={"fake": {"echo": True}, "temperature": 0.5}, system_prompt="Be brief.")
-        echoed = await server.ask("POST", "/api/runs", body)
-        found = await result(server, echoed.json["id"])
-        assert found["state"] == "failed", "an echo is no answer"
-        messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
-        given = {"model": "alpha", "messages": messages, "params": {"fake": {"script": '[{"text":"ok"}]'}}}
-        assert (await run(server, given))["output"] == "ok"
+async def test_the_conversation_may_be_given_whole(server: Appliance):
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    given = {"model": "alpha", "messages": messages, "params": {"fake": {"script": '[{"text":"ok"}]'}}}
+    assert (await run(server, given))["output"] == "ok"
 
 
-@pytest.mark.parametrize(
-    ("bios", "used"), [("${call_format}", 1), ("No tools are explained.", 0), (False, 0), (True, 1)]
-)
-async def test_a_run_brings_its_own_system_text_or_none(open_server: OpenServer, bios: str | bool, used: int):
+async def test_a_run_brings_its_own_system_text_or_none(open_server: OpenServer):
     """A call in plain text is one only where the text has told the model about it."""
     script = [{"text": '```tool_call\n{"tool": "echo", "arguments": {}}\n```'}, {"text": "done"}]
     async with open_server(tools=box()) as server:
-        body = asked("Question", bios=bios, tools=["echo"], params={"fake": {"script": json.dumps(script)}})
-        found = await run(server, body)
-        assert (found["state"], len(found["tool_trace"])) == ("completed", used)
-        assert ("tool_call" in found["output"]) is not bool(used)
+        for bios, used in (("${call_format}", 1), ("No tools are explained.", 0), (False, 0), (True, 1)):
+            body = asked("Question", bios=bios, tools=["echo"], params={"fake": {"script": json.dumps(script)}})
+            found = await run(server, body)
+            assert (found["state"], len(found["tool_trace"])) == ("completed", used)
+            assert ("tool_call" in found["output"]) is not bool(used)
 
 
 async def test_tools_of_the_server_and_exit_tools(open_server: OpenServer):
@@ -127,39 +119,38 @@ async def test_calls_of_one_turn_run_in_order_or_at_once(
         assert (found["output"], len(tools.calls), tools.most) == ("Done.", calls, most)
 
 
-async def test_the_caller_executes_its_own_tools(open_server: OpenServer):
+async def test_the_caller_executes_its_own_tools(server: Appliance):
     script = [
         {"text": "Wait. ", "calls": [{"name": "weather", "arguments": '{"place":"here"}', "id": "w"}]},
         {"text": "It rains."},
     ]
-    async with open_server() as server:
-        run_id = await begin(server, asked(script=script, tools=[WEATHER]))
-        status = await until_state(server, run_id, "tool_running")
-        assert status["pending_tool_calls"] == [{"id": "w", "name": "weather", "arguments": {"place": "here"}}]
-        early = await server.ask("GET", f"/api/runs/{run_id}/result")
-        assert (early.status, early.error["reason"]) == (409, "not_ready")
-        assert (early.json["partial"]["output"], early.json["partial"]["state"]) == ("Wait. ", "tool_running")
-        path = f"/api/runs/{run_id}/tool_results"
-        wrong = await server.ask("POST", path, {"results": [{"tool_call_id": "v", "content": "?"}]})
-        assert (wrong.status, "'v'" in wrong.error["message"], "w" in wrong.error["message"]) == (400, True, True)
-        typo = await server.ask("POST", path, {"result": []})
-        assert (typo.status, "did you mean 'results'" in typo.error["message"]) == (400, True)
-        for neither in ({}, {"contents": "?"}, {"content": "?", "error": "!"}):
-            bad = await server.ask("POST", path, {"results": [{"tool_call_id": "w", **neither}]})
-            assert (bad.status, "error" in bad.error["message"]) == (400, True), bad.body
-        other = await begin(server, asked(script=script, tools=[WEATHER]))
-        await until_state(server, other, "tool_running")
-        broken = {"results": [{"tool_call_id": "w", "error": "no network"}]}
-        await server.ask("POST", f"/api/runs/{other}/tool_results", broken)
-        failed = await result(server, other)
-        assert (failed["fail_reason"], "no network" in failed["detail"]) == ("tool_execution_error", True)
-        taken = await server.ask("POST", path, {"results": [{"tool_call_id": "w", "content": {"rain": True}}]})
-        assert taken.status == 200
-        found = await result(server, run_id)
-        assert found["output"] == "Wait. It rains."
-        assert found["tool_trace"][0]["result"] == '{"rain": true}'
-        late = await server.ask("POST", path, {"results": [{"tool_call_id": "w", "content": "again"}]})
-        assert (late.status, late.error["reason"]) == (409, "conflict")
+    run_id = await begin(server, asked(script=script, tools=[WEATHER]))
+    status = await until_state(server, run_id, "tool_running")
+    assert status["pending_tool_calls"] == [{"id": "w", "name": "weather", "arguments": {"place": "here"}}]
+    early = await server.ask("GET", f"/api/runs/{run_id}/result")
+    assert (early.status, early.error["reason"]) == (409, "not_ready")
+    assert (early.json["partial"]["output"], early.json["partial"]["state"]) == ("Wait. ", "tool_running")
+    path = f"/api/runs/{run_id}/tool_results"
+    wrong = await server.ask("POST", path, {"results": [{"tool_call_id": "v", "content": "?"}]})
+    assert (wrong.status, "'v'" in wrong.error["message"], "w" in wrong.error["message"]) == (400, True, True)
+    typo = await server.ask("POST", path, {"result": []})
+    assert (typo.status, "did you mean 'results'" in typo.error["message"]) == (400, True)
+    for neither in ({}, {"contents": "?"}, {"content": "?", "error": "!"}):
+        bad = await server.ask("POST", path, {"results": [{"tool_call_id": "w", **neither}]})
+        assert (bad.status, "error" in bad.error["message"]) == (400, True), bad.body
+    other = await begin(server, asked(script=script, tools=[WEATHER]))
+    await until_state(server, other, "tool_running")
+    broken = {"results": [{"tool_call_id": "w", "error": "no network"}]}
+    await server.ask("POST", f"/api/runs/{other}/tool_results", broken)
+    failed = await result(server, other)
+    assert (failed["fail_reason"], "no network" in failed["detail"]) == ("tool_execution_error", True)
+    taken = await server.ask("POST", path, {"results": [{"tool_call_id": "w", "content": {"rain": True}}]})
+    assert taken.status == 200
+    found = await result(server, run_id)
+    assert found["output"] == "Wait. It rains."
+    assert found["tool_trace"][0]["result"] == '{"rain": true}'
+    late = await server.ask("POST", path, {"results": [{"tool_call_id": "w", "content": "again"}]})
+    assert (late.status, late.error["reason"]) == (409, "conflict")
 
 
 async def test_events_can_be_read_from_any_offset_while_they_come_and_later(open_server: OpenServer):
@@ -200,83 +191,65 @@ async def test_events_that_are_not_held_any_more(open_server: OpenServer):
         assert len((await server.ask("GET", f"/api/runs/{run_id}/result")).json["output"]) == 2000
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"max_tool_iteration": 3}, "did you mean 'max_tool_iterations'"),
-        ({"surprise": 3}, "'surprise'"),
-        ({"tools": ["eco"]}, "did you mean 'echo'"),
-        ({"tools": ["mcp:nowhere"]}, "mcp:nowhere"),
-        ({"tools": ["echo", {"function": {"name": "echo"}}]}, "two tools called 'echo'"),
-        ({"tools": [{"function": {}}]}, "`name`"),
-        ({"tools": [{"function": {"name": "f", "parameters": {"type": 3}}}]}, "not a schema"),
-        ({"tools": [3]}, "tools"),
-        ({"exit_tools": [{"name": ""}]}, "of length >= 1 - at `$.name`"),
-        ({"params": {"messages": []}}, "params.messages"),
-        ({"params": {"stream": False}}, "params.stream"),
-        ({"timeouts": {"stal": 1}}, "stal"),
-        ({"timeouts": {"stall": 0}}, "stall"),
-        ({"max_tool_iterations": -1}, "max_tool_iterations"),
-        ({"messages": [{"role": "user", "content": "x"}]}, "not both"),
-        ({"user_prompt": ""}, "nothing to answer"),
-        ({"user_prompt": None, "messages": []}, "empty"),
-        ({"user_prompt": None, "messages": [{"content": "x"}]}, "message 0"),
-        ({"model": ""}, "'model' is empty"),
-        ({"bios": "It is ${tim}."}, "${tim}, which is not known; did you mean 'time'"),
-        ({"bios": 3}, "bios"),
-    ],
-)
-async def test_mistakes_are_told_by_name_and_begin_nothing(
-    open_server: OpenServer, change: dict[str, object], words: str
-):
+MISTAKES: list[tuple[dict[str, object], str]] = [
+    ({"max_tool_iteration": 3}, "did you mean 'max_tool_iterations'"),
+    ({"surprise": 3}, "'surprise'"),
+    ({"tools": ["eco"]}, "did you mean 'echo'"),
+    ({"tools": ["mcp:nowhere"]}, "mcp:nowhere"),
+    ({"tools": ["echo", {"function": {"name": "echo"}}]}, "two tools called 'echo'"),
+    ({"tools": [{"function": {}}]}, "`name`"),
+    ({"tools": [{"function": {"name": "f", "parameters": {"type": 3}}}]}, "not a schema"),
+    ({"tools": [3]}, "tools"),
+    ({"exit_tools": [{"name": ""}]}, "of length >= 1 - at `$.name`"),
+    ({"params": {"messages": []}}, "params.messages"),
+    ({"params": {"stream": False}}, "params.stream"),
+    ({"timeouts": {"stal": 1}}, "stal"),
+    ({"timeouts": {"stall": 0}}, "stall"),
+    ({"max_tool_iterations": -1}, "max_tool_iterations"),
+    ({"messages": [{"role": "user", "content": "x"}]}, "not both"),
+    ({"user_prompt": ""}, "nothing to answer"),
+    ({"user_prompt": None, "messages": []}, "empty"),
+    ({"user_prompt": None, "messages": [{"content": "x"}]}, "message 0"),
+    ({"model": ""}, "'model' is empty"),
+    ({"bios": "It is ${tim}."}, "${tim}, which is not known; did you mean 'time'"),
+    ({"bios": 3}, "bios"),
+]
+
+
+async def test_mistakes_are_told_by_name_and_begin_nothing(open_server: OpenServer):
     async with open_server(tools=box()) as server:
-        body = {key: value for key, value in {**asked(), **change}.items() if value is not None}
-        answer = await server.ask("POST", "/api/runs", body)
-        assert (answer.status, answer.error["type"]) == (400, "invalid_request_error"), answer.body
-        assert words in answer.error["message"]
-        assert answer.error["param"] in (*change, "messages"), "a page shows it at its field"
+        for change, words in MISTAKES:
+            body = {key: value for key, value in {**asked(), **change}.items() if value is not None}
+            answer = await server.ask("POST", "/api/runs", body)
+            assert (answer.status, answer.error["type"]) == (400, "invalid_request_error"), answer.body
+            assert words in answer.error["message"]
+            assert answer.error["param"] in (*change, "messages"), "a page shows it at its field"
         assert (await server.ask("GET", "/api/runs")).json == {"data": []}
 
 
-async def test_unknown_models_and_runs(open_server: OpenServer):
-    async with open_server() as server:
-        answer = await server.ask("POST", "/api/runs", asked(model="alpa"))
-        assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
-        for method, path in (
-            ("GET", ""),
-            ("GET", "/result"),
-            ("GET", "/events"),
-            ("POST", "/tool_results"),
-            ("DELETE", ""),
-        ):
-            answer = await server.ask(method, f"/api/runs/run_0{path}", {"results": []} if method == "POST" else None)
-            assert (answer.status, answer.error["reason"]) == (404, "not_found"), path
-        garbage = await server.ask("POST", "/api/runs", b"{")
-        assert garbage.status == 400
+async def test_unknown_models_and_runs(server: Appliance):
+    answer = await server.ask("POST", "/api/runs", asked(model="alpa"))
+    assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
+    for method, path in (
+        ("GET", ""),
+        ("GET", "/result"),
+        ("GET", "/events"),
+        ("POST", "/tool_results"),
+        ("DELETE", ""),
+    ):
+        answer = await server.ask(method, f"/api/runs/run_0{path}", {"results": []} if method == "POST" else None)
+        assert (answer.status, answer.error["reason"]) == (404, "not_found"), path
+    garbage = await server.ask("POST", "/api/runs", b"{")
+    assert garbage.status == 400
 
 
-async def test_a_long_conversation_is_taken_and_a_longer_one_is_not(open_server: OpenServer):
-    async with open_server() as server:
-        found = await run(server, asked("x" * (3 << 20), script=[{"text": "long"}]))
-        assert found["output"] == "long"
-        answer = await server.ask("POST", "/api/runs", asked("x" * (17 << 20)))
-        assert (answer.status, answer.error["reason"]) == (413, "body_too_large")
-        assert str(16 << 20) in answer.error["message"]
-        assert "--max-body" not in answer.error["message"], "which changes nothing here"
-
-
-async def test_a_reader_of_events_who_leaves_is_noticed(open_server: OpenServer):
-    async with open_server() as server:
-        run_id = await begin(server, asked(script=[{"text": "x", "stall": True}]))
-        await until_said(server, run_id)
-        tasks = trio.lowlevel.current_statistics().tasks_living
-        for _ in range(3):
-            async with server.connect() as client:
-                await client.send("GET", f"/api/runs/{run_id}/events")
-                await client.head()
-                await client.data()
-        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks)
-        assert (await show(server, run_id))["state"] == "running"
+async def test_a_long_conversation_is_taken_and_a_longer_one_is_not(server: Appliance):
+    found = await run(server, asked("x" * (3 << 20), script=[{"text": "long"}]))
+    assert found["output"] == "long"
+    answer = await server.ask("POST", "/api/runs", asked("x" * (17 << 20)))
+    assert (answer.status, answer.error["reason"]) == (413, "body_too_large")
+    assert str(16 << 20) in answer.error["message"]
+    assert "--max-body" not in answer.error["message"], "which changes nothing here"
 
 
 async def test_slots_are_counted_by_model_whatever_name_it_is_asked_by(open_server: OpenServer):
@@ -334,15 +307,14 @@ async def test_results_are_kept_in_a_bounded_size(open_server: OpenServer, monke
         assert [each["id"] for each in (await server.ask("GET", "/api/runs")).json["data"]] == [large]
 
 
-async def test_definitions_of_tools_are_bounded(open_server: OpenServer):
+async def test_definitions_of_tools_are_bounded(server: Appliance):
     wide = {"type": "object", "properties": {f"a{n}": {} for n in range(30_000)}}
     long = {"type": "object", "description": "x" * (1 << 20)}
-    async with open_server() as server:
-        for parameters, told in ((wide, "takes more than 400000 steps"), (long, "are larger than 1048576 bytes")):
-            tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
-            answer = await server.ask("POST", "/api/runs", asked(tools=tools))
-            assert answer.status == 400
-            assert told in answer.error["message"]
+    for parameters, words in ((wide, "takes more than 400000 steps"), (long, "are larger than 1048576 bytes")):
+        tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+        answer = await server.ask("POST", "/api/runs", asked(tools=tools))
+        assert answer.status == 400
+        assert words in answer.error["message"]
 
 
 async def test_a_hundred_runs_starve_nobody_and_leave_nothing(open_server: OpenServer):
