@@ -85,6 +85,7 @@ async def test_each_model_lists_its_files_with_their_hashes(server: Appliance, b
 
 
 async def test_a_file_comes_whole_and_in_parts(server: Appliance, box: DownloadSettings) -> None:
+    """`tests/core/models/test_blobs.py` has every range."""
     assert box.models_dir is not None
     content = (box.models_dir / "alone.gguf").read_bytes()
     ((file),) = await files(server, "alone")
@@ -96,8 +97,6 @@ async def test_a_file_comes_whole_and_in_parts(server: Appliance, box: DownloadS
     part = await get(server, path, ("Range", f"bytes=300000-{size}"), ("If-Range", tag))
     assert (part.status, part.body) == (206, content[300000:])
     assert part.header("content-range") == f"bytes 300000-{size - 1}/{size}"
-    other = await get(server, path, ("Range", "bytes=300000-"), ("If-Range", '"other"'))
-    assert (other.status, len(other.body)) == (200, size)
     beyond = await get(server, path, ("Range", f"bytes={size}-"))
     assert (beyond.status, beyond.header("content-range")) == (416, f"bytes */{size}")
 
@@ -107,19 +106,12 @@ async def test_without_the_key_there_is_nothing(server: Appliance) -> None:
         assert (await server.ask("GET", path)).status == 401
 
 
-@pytest.mark.parametrize(
-    ("name", "status"),
-    [
-        ("sha256:../../etc/passwd", 400),
-        ("sha256:%2e%2e%2fx", 400),
-        (f"sha256:{HEX}%0A", 400),
-        (f"sha256:{HEX}", 404),
-    ],
-)
-async def test_garbage_names_nothing(server: Appliance, name: str, status: int) -> None:
-    found = await get(server, f"/api/blobs/{name}")
-    assert found.status == status, found.body
-    assert (await get(server, f"/api/blobs/{name}", method="POST")).status == 501, "uploads, as clients of Ollama know"
+async def test_garbage_names_nothing(server: Appliance) -> None:
+    for name, status in (("sha256:../../etc/passwd", 400), (f"sha256:{HEX}%0A", 400), (f"sha256:{HEX}", 404)):
+        found = await get(server, f"/api/blobs/{name}")
+        assert found.status == status, found.body
+        uploads = await get(server, f"/api/blobs/{name}", method="POST")
+        assert uploads.status == 501, "as clients of Ollama know"
 
 
 async def test_only_files_of_models_are_given(server: Appliance, box: DownloadSettings) -> None:
