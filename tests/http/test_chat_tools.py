@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,15 +77,20 @@ def files() -> Files:
     return Files()
 
 
+@pytest.fixture
+async def server(open_server: OpenServer, files: Files) -> AsyncGenerator[Appliance]:
+    async with open_server(tools=Toolbox([files])) as running:
+        yield running
+
+
 async def whole(server: Appliance, body: dict[str, object]) -> dict[str, object]:
     answer = await server.ask("POST", CHAT, body, patience=30)
     assert answer.status == 200, answer.body
     return answer.json
 
 
-async def test_a_model_reads_a_file_and_answers_in_one_piece(open_server: OpenServer, files: Files):
-    async with open_server(tools=Toolbox([files])) as server:
-        answer = await whole(server, asked(LOOKS, SAYS))
+async def test_a_model_reads_a_file_and_answers_in_one_piece(server: Appliance, files: Files):
+    answer = await whole(server, asked(LOOKS, SAYS))
     assert files.used == [("read_file", {"path": "notes"})]
     [choice] = answer["choices"]
     assert choice["finish_reason"] == "stop"
@@ -106,12 +111,9 @@ async def test_a_model_reads_a_file_and_answers_in_one_piece(open_server: OpenSe
     assert answer["appliance"]["tool_iterations_used"] == 1
 
 
-async def test_the_engine_is_given_the_tools_and_the_results_and_never_the_member(
-    open_server: OpenServer, files: Files
-):
-    async with open_server(tools=Toolbox([files])) as server:
-        body = asked({"calls": LOOKS["calls"]}, {"echo": True}, tools=["mcp:*", "read_file"], temperature=0.5, seed=7)
-        sent = json.loads((await whole(server, body))["choices"][0]["message"]["content"])
+async def test_the_engine_is_given_the_tools_and_the_results_and_never_the_member(server: Appliance, files: Files):
+    body = asked({"calls": LOOKS["calls"]}, {"echo": True}, tools=["mcp:*", "read_file"], temperature=0.5, seed=7)
+    sent = json.loads((await whole(server, body))["choices"][0]["message"]["content"])
     assert "appliance" not in sent
     assert (sent["temperature"], sent["seed"], sent["stream"]) == (0.5, 7, True)
     assert [tool["function"]["name"] for tool in sent["tools"]] == ["web_search", "read_file"]
@@ -121,7 +123,7 @@ async def test_the_engine_is_given_the_tools_and_the_results_and_never_the_membe
     assert result == {"role": "tool", "tool_call_id": "c1", "content": "read_file: notes"}
 
 
-async def test_the_official_client_takes_it(open_server: OpenServer, files: Files):
+async def test_the_official_client_takes_it(server: Appliance, files: Files):
     import openai  # not at the top: it takes a second of each process that collects the tests
 
     body = asked(LOOKS, SAYS)
@@ -132,8 +134,7 @@ async def test_the_official_client_takes_it(open_server: OpenServer, files: File
             create = partial(client.chat.completions.create, model="alpha", messages=QUESTION, extra_body=extra)
             return list(create(stream=True)), create().choices[0].message.content
 
-    async with open_server(tools=Toolbox([files])) as server:
-        chunks, whole_text = await trio.to_thread.run_sync(ask, server.port)
+    chunks, whole_text = await trio.to_thread.run_sync(ask, server.port)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Let me look.\n\nMilk and eggs."
     assert whole_text == "Let me look.\n\nMilk and eggs."
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices[0].finish_reason] == ["stop"]
@@ -143,24 +144,20 @@ async def test_the_official_client_takes_it(open_server: OpenServer, files: File
     assert end["tool_iterations_used"] == 1
 
 
-async def test_usage_is_a_chunk_of_its_own_where_the_client_asks_for_it(open_server: OpenServer, files: Files):
-    async with open_server(tools=Toolbox([files])) as server:
-        body = asked(LOOKS, SAYS, stream=True, stream_options={"include_usage": True})
-        with_usage = records((await server.ask("POST", CHAT, body)).body)
-        without = records((await server.ask("POST", CHAT, asked(LOOKS, SAYS, stream=True))).body)
+async def test_usage_is_a_chunk_of_its_own_where_the_client_asks_for_it(server: Appliance, files: Files):
+    body = asked(LOOKS, SAYS, stream=True, stream_options={"include_usage": True})
+    with_usage = records((await server.ask("POST", CHAT, body)).body)
+    without = records((await server.ask("POST", CHAT, asked(LOOKS, SAYS, stream=True))).body)
     assert [record["choices"] for record in with_usage if "usage" in record] == [[]]
     assert [bool(record["choices"]) for record in without if "usage" in record] == [True]
     assert with_usage[-1]["usage"] == without[-1]["usage"]
     assert {record["object"] for record in with_usage} == {"chat.completion.chunk"}
 
 
-async def test_a_function_of_the_client_ends_the_answer_and_nothing_is_used(open_server: OpenServer, files: Files):
+async def test_a_function_of_the_client_ends_the_answer_and_nothing_is_used(server: Appliance, files: Files):
     calls = [*LOOKS["calls"], {"name": "ask_me", "arguments": "{broken", "id": "q"}]
-    async with open_server(tools=Toolbox([files])) as server:
-        answer = await whole(server, {**asked({"calls": calls}), "tools": [OWN]})
-        streamed = records(
-            (await server.ask("POST", CHAT, {**asked({"calls": calls}, stream=True), "tools": [OWN]})).body
-        )
+    answer = await whole(server, {**asked({"calls": calls}), "tools": [OWN]})
+    streamed = records((await server.ask("POST", CHAT, {**asked({"calls": calls}, stream=True), "tools": [OWN]})).body)
     call = {"id": "q", "type": "function", "function": {"name": "ask_me", "arguments": "{broken"}}
     assert files.used == []
     [choice] = answer["choices"]
@@ -170,18 +167,16 @@ async def test_a_function_of_the_client_ends_the_answer_and_nothing_is_used(open
     assert streamed[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-async def test_what_a_tool_cannot_do_is_told_to_the_model(open_server: OpenServer, files: Files):
+async def test_what_a_tool_cannot_do_is_told_to_the_model(server: Appliance, files: Files):
     calls = [{"name": "refuse", "arguments": "{}", "id": "c1"}]
-    async with open_server(tools=Toolbox([files])) as server:
-        answer = await whole(server, asked({"calls": calls}, {"echo": True}, tools=["refuse"]))
+    answer = await whole(server, asked({"calls": calls}, {"echo": True}, tools=["refuse"]))
     sent = json.loads(answer["choices"][0]["message"]["content"])
     assert sent["messages"][-1]["content"] == "error: tool 'refuse': there is no shell"
 
 
-async def test_a_spent_budget_is_an_error_that_says_so(open_server: OpenServer, files: Files):
-    async with open_server(tools=Toolbox([files])) as server:
-        answer = await server.ask("POST", CHAT, asked(LOOKS, max_iterations=2))
-        streamed = await server.ask("POST", CHAT, asked(LOOKS, stream=True, max_iterations=0))
+async def test_a_spent_budget_is_an_error_that_says_so(server: Appliance, files: Files):
+    answer = await server.ask("POST", CHAT, asked(LOOKS, max_iterations=2))
+    streamed = await server.ask("POST", CHAT, asked(LOOKS, stream=True, max_iterations=0))
     assert answer.status == 500
     assert answer.error["reason"] == "tool_loop_failed"
     assert answer.error["message"] == "model 'alpha' could not be answered with tools: tool budget exhausted"
@@ -192,27 +187,19 @@ async def test_a_spent_budget_is_an_error_that_says_so(open_server: OpenServer, 
     assert b"Let me" in streamed.body
 
 
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
+async def test_a_mistake_is_told(server: Appliance):
+    for more, told in (
         ({"appliance": {"tool": ["read_file"]}}, "'appliance' cannot be used: Object contains unknown field `tool`"),
         ({"appliance": {"tools": "read_file"}}, "'appliance' cannot be used: Expected `array`, got `str`"),
-        (
-            {"appliance": {"tools": ["read_file"], "max_iterations": -1}},
-            "'appliance' cannot be used: Expected `int` >= 0",
-        ),
+        ({"appliance": {"max_iterations": -1, "tools": []}}, "'appliance' cannot be used: Expected `int` >= 0"),
         ({"appliance": {"tools": ["read_fil"]}}, "there is no tool 'read_fil'; did you mean 'read_file'?"),
         ({"n": 2}, "'n' must be 1"),
         ({"messages": "hi"}, "the request body cannot be used with tools of this server: Expected `array`"),
         ({"tools": [{"function": {"name": "read_file"}}]}, "two tools are called 'read_file'"),
         ({"tools": [{"function": {}}]}, "the request body cannot be used with tools of this server: Object missing"),
-    ],
-)
-async def test_a_mistake_is_told(open_server: OpenServer, files: Files, more: dict[str, object], told: str):
-    async with open_server(tools=Toolbox([files])) as server:
+    ):
         answer = await server.ask("POST", CHAT, {**asked(SAYS), **more})
-    assert answer.status == 400
-    assert answer.error["message"].startswith(told)
+        assert (answer.status, answer.error["message"].startswith(told)) == (400, True), answer.body
 
 
 async def test_tools_that_are_switched_off_say_which_flag_helps(open_server: OpenServer):
@@ -222,95 +209,76 @@ async def test_tools_that_are_switched_off_say_which_flag_helps(open_server: Ope
     assert "--tools" in answer.error["message"]
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
+async def test_a_member_that_is_there_twice_slips_past_nobody(server: Appliance):
+    for members in (
         b'"appliance": {"tools": ["*"]}, "appliance": null',
         b'"appliance": null, "appliance": {"tools": ["*"]}',
         b'"appliance": {"tools": ["*"]}, "\\u0061ppliance": null',
-    ],
-)
-async def test_a_member_that_is_there_twice_slips_past_nobody(open_server: OpenServer, members: bytes):
-    body = b'{"model": "alpha", "messages": [], %b, "fake": {"echo": true}}' % members
-    async with open_server() as server:
-        answer = await server.ask("POST", CHAT, body)
+    ):
+        answer = await server.ask("POST", CHAT, b'{"model": "alpha", "messages": [], %b}' % members)
         assert (answer.status, answer.error["message"]) == (400, "'appliance' is there twice; say it once")
 
 
-async def test_only_a_chat_has_tools(open_server: OpenServer, files: Files):
-    async with open_server(tools=Toolbox([files])) as server:
-        body = {"model": "alpha", "prompt": "hi", "appliance": {"tools": ["read_file"]}}
-        answer = await server.ask("POST", "/v1/completions", body)
+async def test_only_a_chat_has_tools(server: Appliance, files: Files):
+    body = {"model": "alpha", "prompt": "hi", "appliance": {"tools": ["read_file"]}}
+    answer = await server.ask("POST", "/v1/completions", body)
     assert (answer.status, answer.error["param"]) == (400, "appliance")
 
 
-@pytest.mark.parametrize("member", [{}, {"tools": []}, None])
-async def test_without_tools_the_request_is_any_other_but_for_the_member(open_server: OpenServer, member: object):
-    async with open_server() as server:
+async def test_without_tools_the_request_is_any_other_but_for_the_member(server: Appliance):
+    for member in ({}, {"tools": []}, None):
         body = {"model": "alpha", "messages": QUESTION, "appliance": member, "fake": {"echo": True}}
-        answer = await server.ask("POST", CHAT, body)
-    sent = json.loads(answer.json["body"])
-    assert sent == {name: value for name, value in body.items() if name != "appliance"}
+        sent = json.loads((await server.ask("POST", CHAT, body)).json["body"])
+        assert sent == {name: value for name, value in body.items() if name != "appliance"}
 
 
-async def test_the_programs_own_requests_use_no_tools(open_server: OpenServer, files: Files):
-    async with open_server(tools=Toolbox([files])) as server:
-        body = asked({"echo": True})
-        with trio.fail_after(30):
-            async with server.opened.inward.ask(CHAT, json.dumps(body).encode()) as reply:
-                answer = json.loads(await reply.read(1 << 20))
+async def test_the_programs_own_requests_use_no_tools(server: Appliance, files: Files):
+    body = asked({"echo": True})
+    with trio.fail_after(30):
+        async with server.opened.inward.ask(CHAT, json.dumps(body).encode()) as reply:
+            answer = json.loads(await reply.read(1 << 20))
     sent = json.loads(answer["choices"][0]["message"]["content"])
     assert not {"appliance", "tools"} & set(sent)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_stops_the_tool(open_server: OpenServer, files: Files, stream: bool):
+async def test_a_client_that_leaves_stops_the_tool(server: Appliance, files: Files, stream: bool):
     calls = [{"name": "wait", "arguments": "{}"}]
-    async with open_server(tools=Toolbox([files])) as server:
-        with trio.fail_after(30):
-            async with server.connect() as client:
-                body = json.dumps(asked({"calls": calls}, tools=["wait"], stream=stream)).encode()
-                await client.send("POST", CHAT, body)
-                await files.begun.wait()
-                await until(lambda: server.slots_busy("alpha"), lambda busy: not busy)  # while its tools are used
-            await files.stopped.wait()
+    with trio.fail_after(30):
+        async with server.connect() as client:
+            body = json.dumps(asked({"calls": calls}, tools=["wait"], stream=stream)).encode()
+            await client.send("POST", CHAT, body)
+            await files.begun.wait()
+            await until(lambda: server.slots_busy("alpha"), lambda busy: not busy)  # while its tools are used
+        await files.stopped.wait()
 
 
 async def test_a_silent_tool_does_not_make_the_stream_silent(open_server: OpenServer, files: Files):
-    calls = [{"name": "wait", "arguments": "{}"}]
-    async with open_server(tools=Toolbox([files]), ping_after=0.05) as server, server.connect() as client:
-        await client.send("POST", CHAT, json.dumps(asked({"calls": calls}, SAYS, tools=["wait"], stream=True)).encode())
+    body = asked({"calls": [{"name": "wait", "arguments": "{}"}]}, SAYS, tools=["wait"], stream=True)
+    async with open_server(tools=Toolbox([files]), ping_after=0.05) as server, server.begun(body) as client:
         with trio.fail_after(30):
-            got = b""
-            while b": ping" not in got.partition(b'"tool_call"')[2]:
-                got += await client.stream.receive_some(1 << 16)
+            await client.until(b'"tool_call"')
+            await client.until(b": ping")
             files.gate.set()
-            while b"[DONE]" not in got:
-                got += await client.stream.receive_some(1 << 16)
-    assert b"Milk" in got
+            assert b"Milk" in await client.until(b"[DONE]")
 
 
-async def test_calls_of_one_turn_run_at_once_where_the_client_allows_it(open_server: OpenServer, files: Files):
+async def test_calls_of_one_turn_run_at_once_where_the_client_allows_it(server: Appliance, files: Files):
     calls = [{"name": "wait", "arguments": "{}", "id": "c1"}, {"name": "read_file", "arguments": "{}", "id": "c2"}]
-    async with open_server(tools=Toolbox([files])) as server, trio.open_nursery() as nursery:
-
-        async def ask() -> None:
-            body = asked({"calls": calls}, SAYS, tools=["*"], parallel_tool_calls=True)
-            assert (await whole(server, body))["appliance"]["tool_iterations_used"] == 1
-
-        nursery.start_soon(ask)
+    body = asked({"calls": calls}, SAYS, tools=["*"], parallel_tool_calls=True)
+    async with server.asking(body, patience=30) as answers:
         with trio.fail_after(30):
             await files.both.wait()
             files.gate.set()
+    assert answers[0].json["appliance"]["tool_iterations_used"] == 1
 
 
-async def test_what_the_engine_refuses_is_its_own_answer(open_server: OpenServer, files: Files):
-    async with open_server(tools=Toolbox([files])) as server:
-        for stream in (False, True):
-            body = {**asked(SAYS, stream=stream), "fake": {"status": 400}}
-            answer = await server.ask("POST", CHAT, body)
-            assert answer.status == 400
-            assert answer.error["fake"] is True
+async def test_what_the_engine_refuses_is_its_own_answer(server: Appliance, files: Files):
+    for stream in (False, True):
+        body = {**asked(SAYS, stream=stream), "fake": {"status": 400}}
+        answer = await server.ask("POST", CHAT, body)
+        assert answer.status == 400
+        assert answer.error["fake"] is True
 
 
 @pytest.mark.parametrize("ending", [{"die": 1}, {"close": True}])
@@ -346,13 +314,12 @@ async def test_plugins_and_tools_go_together(open_server: OpenServer, files: Fil
     assert ["tool_call" in record.get("appliance", {}) for record in answer].count(True) == len(files.used) == 1
 
 
-async def test_the_activity_log_has_one_request_with_the_tokens_of_all_turns(open_server: OpenServer, files: Files):
-    async with open_server(tools=Toolbox([files])) as server:
-        for stream in (False, True):
-            answer = await server.ask("POST", CHAT, asked(LOOKS, SAYS, stream=stream))
-            last = records(answer.body)[-1] if stream else answer.json
-            listed = (await server.ask("GET", "/api/metrics/activity")).json
-            newest = listed["data"][0]
-            assert (listed["total"], newest["model"], newest["resp_status_code"]) == (1 + stream, "alpha", 200)
-            assert newest["tokens"]["input_tokens"] == last["usage"]["prompt_tokens"]
-            assert newest["tokens"]["output_tokens"] == last["usage"]["completion_tokens"]
+async def test_the_activity_log_has_one_request_with_the_tokens_of_all_turns(server: Appliance, files: Files):
+    for stream in (False, True):
+        answer = await server.ask("POST", CHAT, asked(LOOKS, SAYS, stream=stream))
+        last = records(answer.body)[-1] if stream else answer.json
+        listed = (await server.ask("GET", "/api/metrics/activity")).json
+        newest = listed["data"][0]
+        assert (listed["total"], newest["model"], newest["resp_status_code"]) == (1 + stream, "alpha", 200)
+        assert newest["tokens"]["input_tokens"] == last["usage"]["prompt_tokens"]
+        assert newest["tokens"]["output_tokens"] == last["usage"]["completion_tokens"]
