@@ -176,17 +176,14 @@ async def test_it_can_ask_its_own_server(server: Appliance):
     assert (await ask(server, f"http://127.0.0.1:{server.port}/health")).json["status"] == "ok"
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["127.0.0.1", "localhost", "[::1]", "127.1", "2130706433", "0x7f.0.0.1", "0", "[::ffff:127.0.0.1]", "10.0.0.1",
-     "169.254.169.254", "x.localhost"],
-)  # fmt: skip
-async def test_this_machine_and_its_networks_are_out_of_reach(open_server: OpenServer, host: str):
+async def test_this_machine_and_its_networks_are_out_of_reach(open_server: OpenServer):
+    """`tests/core/test_proxy_target.py` has every address."""
     async with open_server(cors_proxy=True) as server, open_target() as target:
-        with trio.fail_after(PATIENCE):
-            answer = await ask(server, f"http://{host}:{target.port}/")
-        assert (answer.status, target.asked) in ((403, []), (502, []))
-        assert answer.status == 403 or "host name is not known" in answer.error["message"]
+        for host in ("127.0.0.1", "localhost", "[::1]", "2130706433", "0", "10.0.0.1"):
+            with trio.fail_after(PATIENCE):
+                answer = await ask(server, f"http://{host}:{target.port}/")
+            assert answer.status == 403 or "host name is not known" in answer.error["message"]
+        assert target.asked == []
 
 
 class Resolver(trio.abc.HostnameResolver):
@@ -256,21 +253,18 @@ async def test_redirections_to_another_server_are_checked_and_told_nothing(open_
         first.answers |= {
             "/other": moved(308, second.url("/x")),
             "/inside": moved(302, f"http://127.0.0.9:{forbidden.port}/"),
-            "/metadata": moved(302, "http://169.254.169.254/latest/"),
             "/file": moved(302, "file:///etc/passwd"),
-            "/user": moved(302, "http://u:p@127.0.0.1/"),
             "/loop": moved(302, "/loop"),
         }
         secret = (PREFIX + "Authorization", "Bearer t")
         accept = (PREFIX + "Accept", "text/event-stream")
         assert (await ask(server, first.url("/other"), secret, accept, method="POST", body=b"private")).status == 200
-        assert second.header("authorization") is None
-        assert second.header("accept") == "text/event-stream"
+        assert (second.header("authorization"), second.header("accept")) == (None, "text/event-stream")
         assert b"private" not in second.asked[0]
-        for path, status in (("/inside", 403), ("/metadata", 403), ("/file", 502), ("/user", 502), ("/loop", 502)):
+        for path, status in (("/inside", 403), ("/file", 502), ("/loop", 502)):
             assert (await ask(server, first.url(path), secret)).status == status, path
         assert forbidden.asked == []
-        assert len(first.asked) == 1 + 4 + (cors_proxy.MAX_REDIRECTS + 1)
+        assert len(first.asked) == 1 + 2 + (cors_proxy.MAX_REDIRECTS + 1)
 
 
 async def test_this_machine_may_be_asked_and_strangers_do_not_lead_to_it(open_server: OpenServer):
@@ -289,14 +283,11 @@ async def test_this_machine_may_be_asked_and_strangers_do_not_lead_to_it(open_se
 async def test_addresses_that_cannot_be_asked(server: Appliance, target: Target, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cors_proxy, "CONNECT_TIME", 0.5)
     for url, status in (
-        ("", 400),
-        ("ftp://127.0.0.1/", 400),
         (f"http://user:s3cret@127.0.0.1:{target.port}/", 400),
         ("http://127.0.0.1:1/", 502),
         (f"https://127.0.0.1:{target.port}/", 502),
     ):
-        with trio.fail_after(10):
-            answer = await ask(server, url)
+        answer = await ask(server, url)
         assert answer.status == status, (url, answer.body)
         assert "s3cret" not in answer.error["message"]
         assert "timeouts." not in answer.error["message"]
@@ -335,24 +326,6 @@ async def test_silence_has_an_end(server: Appliance, target: Target, monkeypatch
         assert (answer.status, "said nothing" in answer.error["message"]) == (502, True)
         answer = await ask(server, target.url("/half"))
         assert (answer.cut, answer.body) == (True, b"xxx")
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ([("Sec-Fetch-Site", "same-origin"), ("Sec-Fetch-Mode", "cors")], 200),
-        ([("Sec-Fetch-Site", "cross-site"), ("Origin", "http://localhost:3000")], 200),
-        ([("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "no-cors")], 403),
-        ([("Sec-Fetch-Site", "none"), ("Sec-Fetch-Mode", "navigate")], 403),
-        ([("Origin", "http://evil.example")], 403),
-        ([("Host", "evil.example")], 403),
-    ],
-)
-async def test_other_peoples_pages_cannot_use_it(
-    server: Appliance, target: Target, headers: list[tuple[str, str]], status: int
-):
-    assert (await ask(server, target.url(), *headers)).status == status
-    assert len(target.asked) == (status == 200)
 
 
 async def test_it_works_in_single_model_mode(open_server: OpenServer):
