@@ -93,16 +93,15 @@ async def test_a_server_with_a_key_says_nothing_to_others(open_server: OpenServe
         assert b"secret" not in told.body
 
 
-async def test_a_command_line_that_has_no_effect_is_named(open_server: OpenServer) -> None:
+async def test_a_command_line_that_has_no_effect_is_named(server: Appliance) -> None:
     """The words are those of an engine at its start."""
-    async with open_server() as server:
-        assert (await server.ask("POST", "/v1/chat/completions", chat())).status == 200
-        server.fleet.logs.append("alpha", "warning: --log-colors has no effect: the embedded engine has none")
-        found = await until(asking(server), lambda found: "option-without-effect" in found)
-        assert "alpha" in found["option-without-effect"]["title"]
-        await server.fleet.unload("alpha")
-        assert (await server.ask("POST", "/v1/chat/completions", chat())).status == 200
-        await until(asking(server), lambda found: "option-without-effect" not in found)
+    assert (await server.ask("POST", "/v1/chat/completions", chat())).status == 200
+    server.fleet.logs.append("alpha", "warning: --log-colors has no effect: the embedded engine has none")
+    found = await until(asking(server), lambda found: "option-without-effect" in found)
+    assert "alpha" in found["option-without-effect"]["title"]
+    await server.fleet.unload("alpha")
+    assert (await server.ask("POST", "/v1/chat/completions", chat())).status == 200
+    await until(asking(server), lambda found: "option-without-effect" not in found)
 
 
 async def test_the_bundle_is_what_the_command_packs_and_logs_come_when_asked_for(
