@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import any_request
 import pytest
-from http_harness import CHAT, Answer, Appliance, OpenServer, chat
+from http_harness import CHAT, Answer, Appliance, chat
 
 from appliance.http.control import own_routes, page
 from appliance.http.control.edge_routes import MAX_CONTROL_BODY, ONE_MODEL, EdgeRoutes
@@ -29,9 +29,8 @@ def told(answer: Answer) -> list[tuple[str, str]]:
     return [(name, value) for name, value in answer.headers if name != "Date"]
 
 
-async def test_quart_has_no_route_that_is_answered_before_it(open_server: OpenServer):
-    async with open_server() as server:
-        app = any_request.app_of(server)
+async def test_quart_has_no_route_that_is_answered_before_it(server: Appliance):
+    app = any_request.app_of(server)
     rules = [(rule.rule, rule.methods or set()) for rule in app.url_map.iter_rules()]
     assert {path.split("/")[1] for path, _ in rules} == set(ON_QUART)
     asked = {path for path, methods in rules if "GET" in methods}
@@ -45,25 +44,25 @@ def test_nothing_public_leads_to_quart():
         assert not own_routes.may_be_on_quart(request), path
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_head_is_get_without_its_body_and_a_slash_behind_a_path_changes_nothing(server: Appliance, path: str):
+async def test_head_is_get_without_its_body_and_a_slash_behind_a_path_changes_nothing(server: Appliance):
     await server.ask("POST", CHAT, chat())
     await server.wait_idle("alpha")
-    full = await server.ask("GET", path, headers=[BROWSER])
-    assert full.status == (302 if path == "/upstream" else 200)
-    assert full.header("location") == ("ui/" if path == "/upstream" else None)
-    assert path != "/wol-health" or full.body == b"OK"
-    assert full.header("content-length") == str(len(full.body))
-    head = await server.ask("HEAD", path, headers=[BROWSER])
-    assert (head.status, head.body) == (full.status, b"")
-    if path != "/metrics":  # which counts these requests
-        assert told(head) == told(full)
-    if path not in ("/", "/ui/", "/upstream") and not path.startswith(ONE_MODEL):
-        same = await server.ask("GET", f"{path}/")
-        assert (same.status, len(told(same))) == (full.status, len(told(full)))
-    for method in ("PUT", "PATCH", "TRACE"):
-        refused = await server.ask(method, path)
-        assert (refused.status, refused.error["reason"]) == (404, "route_not_found")
+    for path in PATHS:
+        full = await server.ask("GET", path, headers=[BROWSER])
+        assert full.status == (302 if path == "/upstream" else 200), path
+        assert full.header("location") == ("ui/" if path == "/upstream" else None)
+        assert path != "/wol-health" or full.body == b"OK"
+        assert full.header("content-length") == str(len(full.body)), path
+        head = await server.ask("HEAD", path, headers=[BROWSER])
+        assert (head.status, head.body) == (full.status, b""), path
+        if path != "/metrics":  # which counts these requests
+            assert told(head) == told(full), path
+        if path not in ("/", "/ui/", "/upstream") and not path.startswith(ONE_MODEL):
+            same = await server.ask("GET", f"{path}/")
+            assert (same.status, len(told(same))) == (full.status, len(told(full))), path
+        for method in ("PUT", "PATCH", "TRACE"):
+            refused = await server.ask(method, path)
+            assert (refused.status, refused.error["reason"]) == (404, "route_not_found"), path
 
 
 async def test_a_path_that_begins_with_two_slashes_is_no_route(server: Appliance):
@@ -92,28 +91,27 @@ async def test_a_connection_outlives_a_body_that_nobody_wants_unless_a_stranger_
 # ---- files of the page -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/", "/ui/", "/ui/sandbox", f"/ui/assets/{ASSETS[0]}"])
-async def test_a_client_that_has_a_file_gets_no_other(server: Appliance, path: str):
-    full = await server.ask("GET", path, headers=[BROWSER])
-    tag = full.header("etag") or ""
-    for given in (tag, f"W/{tag}", f'"other", {tag}', "*"):
-        for method in ("GET", "HEAD"):
-            answer = await server.ask(method, path, headers=[BROWSER, ("If-None-Match", given)])
-            assert (answer.status, answer.body) == (304, b""), given
-            kept = [each for each in told(full) if each[0] not in ("Content-Type", "Content-Length")]
-            assert told(answer) == kept
-    for given in ('"other"', ""):
-        answer = await server.ask("GET", path, headers=[BROWSER, ("If-None-Match", given)])
-        assert (answer.status, answer.body) == (200, full.body), given
+async def test_a_client_that_has_a_file_gets_no_other(server: Appliance):
+    for path in ("/", "/ui/", "/ui/sandbox", f"/ui/assets/{ASSETS[0]}"):
+        full = await server.ask("GET", path, headers=[BROWSER])
+        tag = full.header("etag") or ""
+        for given in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            for method in ("GET", "HEAD"):
+                answer = await server.ask(method, path, headers=[BROWSER, ("If-None-Match", given)])
+                assert (answer.status, answer.body) == (304, b""), given
+                kept = [each for each in told(full) if each[0] not in ("Content-Type", "Content-Length")]
+                assert told(answer) == kept
+        for given in ('"other"', ""):
+            answer = await server.ask("GET", path, headers=[BROWSER, ("If-None-Match", given)])
+            assert (answer.status, answer.body) == (200, full.body), given
 
 
-async def test_a_compressed_file_is_the_same_file_under_another_tag(open_server: OpenServer):
+async def test_a_compressed_file_is_the_same_file_under_another_tag(server: Appliance):
     name = ASSETS[0]
-    async with open_server() as server:
-        packed, again, plain = [
-            await server.ask("GET", f"/ui/assets/{name}", headers=[("Accept-Encoding", accepted)])
-            for accepted in ("br, gzip", "gzip", "br")
-        ]
+    packed, again, plain = [
+        await server.ask("GET", f"/ui/assets/{name}", headers=[("Accept-Encoding", accepted)])
+        for accepted in ("br, gzip", "gzip", "br")
+    ]
     assert [each.header("content-encoding") for each in (packed, plain)] == ["gzip", None]
     assert gzip.decompress(packed.body) == plain.body == FILES[name]
     assert len(packed.body) < len(plain.body)
@@ -132,11 +130,10 @@ def test_encodings_that_a_client_accepts(accepted: str, packed: bool):
     assert accepts_gzip(accepted) is packed
 
 
-async def test_a_list_of_models_says_when_each_was_last_used(open_server: OpenServer):
-    async with open_server() as server:
-        began = datetime.now(UTC).replace(microsecond=0)
-        await server.ask("POST", CHAT, chat())
-        found = {each["id"]: each["last_used"] for each in (await server.ask("GET", "/api/ls")).json["models"]}
-        assert began <= datetime.fromisoformat(found.pop("alpha")) <= datetime.now(UTC)
-        assert found
-        assert set(found.values()) == {None}
+async def test_a_list_of_models_says_when_each_was_last_used(server: Appliance):
+    began = datetime.now(UTC).replace(microsecond=0)
+    await server.ask("POST", CHAT, chat())
+    found = {each["id"]: each["last_used"] for each in (await server.ask("GET", "/api/ls")).json["models"]}
+    assert began <= datetime.fromisoformat(found.pop("alpha")) <= datetime.now(UTC)
+    assert found
+    assert set(found.values()) == {None}
