@@ -249,18 +249,6 @@ async def test_a_reader_that_sleeps_costs_nothing_and_catches_up(server: Applian
                 seen = (await reader.until("logData"))["data"]
 
 
-async def test_a_client_that_leaves_leaves_nothing_behind(server: Appliance):
-    tasks = trio.lowlevel.current_statistics().tasks_living
-    for _ in range(3):
-        async with feed(server) as reader:
-            await reader.first()
-            assert trio.lowlevel.current_statistics().tasks_living > tasks
-    with trio.fail_after(PATIENCE):
-        while trio.lowlevel.current_statistics().tasks_living > tasks:
-            server.fleet.logs.append("alpha", "line")
-            await trio.sleep(0.02)
-
-
 @pytest.mark.parametrize("path", ["/api/events", "/api/conversations/events", "/models/sse", "/logs/stream"])
 async def test_an_answer_without_end_ends_with_the_server_and_may_be_asked_for_its_head(
     open_server: OpenServer, path: str
