@@ -138,13 +138,7 @@ async def test_a_death_is_one_too_if_the_model_is_to_go_for_another_in_that_mome
     async with serving(open_server, engine("gpu", *DIES), engine("cpu"), fleet=FleetSettings(models_max=1)) as server:
         if fast:
             assert (await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})).status == 200
-        found: list[Answer] = []
-
-        async def ask() -> None:
-            found.append(await server.ask("POST", CHAT, asked(CHAT, fake={"token_delay": 0.1})))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)
+        async with server.asking(asked(CHAT, fake={"token_delay": 0.1})) as found:
             while not server.fleet.busy or not server.fleet.is_ready("alpha"):
                 await server.fleet.wait_changed()
             other = await server.ask("POST", CHAT, asked(CHAT) | {"model": "beta"})
@@ -185,11 +179,8 @@ async def test_what_had_not_begun_is_asked_again(open_server: OpenServer, path: 
             answer = await server.ask("POST", path, asked(path, stream=stream))
             assert answer.status == 200
             assert answer.header("X-Appliance-Fallback") == "replayed; from=gpu; on=cpu"
-            if stream:
-                assert text(answer) == STORY
-                assert not marks(answer)
-            else:
-                assert STORY in answer.body.decode()
+            assert text(answer) == STORY if stream else STORY in answer.body.decode()
+            assert not stream or not marks(answer)
             assert (await server.rows())[0]["metadata"]["fallback"] == "replayed; from=gpu; on=cpu"
 
 
@@ -254,23 +245,14 @@ async def test_a_client_may_forbid_it(open_server: OpenServer):
         assert "none, replay, continue" in wrong.error["message"]
 
 
-@pytest.mark.parametrize(
-    ("path", "more", "word"),
-    [
-        (CHAT, {"n": 2}, "several answers"),
-        ("/infill", {"input_prefix": "a", "input_suffix": "b"}, "it was not continued on cpu"),
-    ],
-)
-async def test_what_cannot_be_continued_ends_with_the_reason(
-    open_server: OpenServer, path: str, more: dict[str, object], word: str
-):
+async def test_what_cannot_be_continued_ends_with_the_reason(open_server: OpenServer):
+    """`tests/core/answers/test_continuation.py` has every reason."""
     async with serving(open_server, engine("gpu", *DIES), engine("cpu")) as server:
-        answer = await server.ask("POST", path, asked(path, **more))
+        answer = await server.ask("POST", CHAT, asked(CHAT, n=2))
         error = records(answer)[-1]["error"]
         assert error["reason"] == "upstream_failed"
-        assert "exit status 7" in error["message"]
-        assert "it was not continued on cpu: " in error["message"]
-        assert word in error["message"]
+        for words in ("exit status 7", "it was not continued on cpu: ", "several answers"):
+            assert words in error["message"]
         assert not marks(answer)
 
 
@@ -344,15 +326,8 @@ async def test_all_streams_of_an_engine_are_continued_when_it_dies(open_server: 
     """Wherever each is, and with counts that cover both halves."""
     slow = ("--token-delay", "0.1", "--tokens", "20", "--parallel", "20")
     async with serving(open_server, engine("gpu", *slow), engine("cpu", *slow)) as server:
-        answers: list[Answer] = []
-
-        async def ask() -> None:
-            body = asked(CHAT, max_tokens=18, stream_options={"include_usage": True})
-            answers.append(await server.ask("POST", CHAT, body))
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(ask)
+        body = asked(CHAT, max_tokens=18, stream_options={"include_usage": True})
+        async with server.asking(body, times=20) as answers:
             await until(server.passed, lambda passed: len(passed) == 20 and min(passed) > 1000)  # of some 4000
             server.process().kill()
         for answer in answers:
