@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -260,7 +259,7 @@ async def test_white_space_behind_a_request_is_not_of_its_body(server: Appliance
     assert re.findall(rb"HTTP/1.1 (\d+)", await client.everything()) == [b"200", b"400"]
 
 
-@pytest.mark.parametrize("cut", [1, 30, 60, 90, 150, 200, -1])
+@pytest.mark.parametrize("cut", [1, 30, 90, 200, -1])
 async def test_a_request_may_come_in_pieces(server: Appliance, client: Client, cut: int):
     whole = raw_post(json.dumps(chat()).encode() + b" ")
     await make_ready(server)
@@ -268,9 +267,9 @@ async def test_a_request_may_come_in_pieces(server: Appliance, client: Client, c
         await client.stream.send_all(whole[:cut])
         await trio.sleep(0.02)
         await client.stream.send_all(whole[cut:])
-        received = b""
         with trio.fail_after(10):
-            while b"\r\n\r\n" not in received or b"}" not in received:
+            received = await client.stream.receive_some(1 << 16)
+            while b"}" not in received:
                 received += await client.stream.receive_some(1 << 16)
         assert received.startswith(b"HTTP/1.1 200 ")
 
@@ -287,11 +286,8 @@ async def test_a_model_that_goes_and_comes_back(server: Appliance, client: Clien
     assert steps.count == 0 or not Poller.listens
 
 
-async def test_what_a_head_means_is_forgotten_with_the_configuration(
-    open_server: OpenServer, fake_llama_server: tuple[str, ...], fake_model: Path, tmp_path: Path
-):
+async def test_what_a_head_means_is_forgotten_with_the_configuration(open_server: OpenServer, file: File):
     """Other keys, and edits that did not exist, count for the next request."""
-    file = File(tmp_path / "config.yaml", fake_llama_server, fake_model)
     async with open_server(config=file.write({"m": ()}, apiKeys=["old"])) as server:
         body = json.dumps(chat("m", echo="true")).encode()
 
