@@ -5,10 +5,7 @@ from __future__ import annotations
 import itertools
 
 import msgspec
-import pytest
 import trio
-from http_harness import CHAT, Appliance, Client, chat
-from waiting import PATIENCE, until
 
 from appliance.core.records.progress import AnswerSoFar, Held
 from appliance.errors import RequestCancelled
@@ -178,49 +175,3 @@ async def test_cancelling_tells_the_request_why():
     assert [type(why) for why in told] == [RequestCancelled]
     assert not inflight.cancel(entry.id)
     assert len(told) == 1
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_cancel_over_http(server: Appliance, stream: bool):
-    async with server.connect() as feed, server.connect() as client:
-        await feed.send("GET", "/api/events")
-        await feed.head()
-        body = msgspec.json.encode(chat("alpha", stream=stream, tokens=5000, token_delay=0.01))
-        await client.send("POST", CHAT, body)
-        seen = b""
-        if stream:
-            await client.head()
-            seen = await client.data()
-        with trio.fail_after(10):
-            await wait_busy(server)
-            request_id = await first_id(feed)
-        answer = await server.ask("POST", f"/api/inflight/{request_id}/cancel")
-        assert (answer.status, answer.json) == (200, {"msg": "ok"})
-        with trio.fail_after(PATIENCE):
-            if stream:
-                while chunk := await client.data():
-                    seen += chunk
-                last = seen.decode().strip().split("\n\n")[-1].removeprefix("data: ")
-                error = msgspec.json.decode(last)["error"]
-            else:
-                ended = await client.answer()
-                assert ended.status == 400
-                error = ended.error
-        assert error["reason"] == "cancelled"
-        again = await server.ask("POST", f"/api/inflight/{request_id}/cancel")
-        assert (again.status, again.error["reason"]) == (404, "not_found")
-        await server.wait_idle("alpha")
-
-
-async def wait_busy(server: Appliance) -> None:
-    await until(lambda: server.state("alpha") == "loaded", changed=server.fleet.wait_changed)
-    await until(lambda: server.slots_busy("alpha"))
-
-
-async def first_id(feed: Client) -> str:
-    """The id of the first request that the event feed tells of."""
-    while True:
-        message = msgspec.json.decode((await feed.record()).partition(b"data:")[2])
-        data = msgspec.json.decode(message["data"])
-        if message["type"] == "inflight" and "request" in data:
-            return data["request"]["id"]
