@@ -173,13 +173,6 @@ async def test_what_fails_ends_the_stream_with_an_error_record(
         assert ("Done!" in answer.body.decode()) is not bool(flags)
 
 
-async def test_what_is_refused_at_once_keeps_its_status(open_server: OpenServer, loading: Configure):
-    models = {"alpha": {"args": ("--load-delay", "0.5"), "concurrencyLimit": 1}}
-    async with open_server(config=loading(models)) as server, server.begun(chat("alpha", stream=True)):
-        answer = await ask(server)
-        assert (answer.status, answer.error["reason"]) == (429, "concurrency_limit")
-
-
 async def test_a_long_prompt_after_the_load_gets_pings(open_server: OpenServer, loading: Configure):
     async with open_server(config=loading(slow("--load-delay", "0.2")), ping_after=0.2) as server:
         loading = await ask(server, slow_prompt=0.5)
