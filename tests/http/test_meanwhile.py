@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat
-from msgspec import Raw
 from reload_harness import reload
 from swap_harness import Configure, configure
+from test_chat_tools import Files
 from waiting import until
 
-from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.tools.box import Toolbox
 
 SAID = "X-Appliance-Meanwhile"
@@ -31,6 +29,21 @@ def models(*args: str) -> dict[str, dict[str, object]]:
 
 async def ask(server: Appliance, name: str = "any", headers: Sequence[tuple[str, str]] = (), query: str = "") -> Answer:
     return await server.ask("POST", CHAT + query, chat(name), headers)
+
+
+async def test_a_stand_in_is_never_loaded_and_is_alone_where_nothing_may_be(
+    open_server: OpenServer, configured: Configure
+):
+    async with open_server(config=configured(models(), selectors=MEANWHILE, **TOGETHER)) as server:
+        answer = await ask(server)
+        assert (answer.status, answer.header(SAID)) == (200, None)
+        assert await told(server) == ("big", None)
+        assert server.state("small") == "unknown"
+        await ask(server, "small")
+        await server.fleet.unload("big")
+        answer = await ask(server, query="?autoload=false")
+        assert (answer.status, answer.header(SAID)) == (200, "small; for=big")
+        assert server.state("big") == "unloaded"
 
 
 async def begins(server: Appliance, model: str) -> int:
@@ -94,22 +107,6 @@ async def test_nothing_stands_in_where_no_text_is_made(open_server: OpenServer, 
         assert await told(server) == ("big", None)
 
 
-async def test_a_stand_in_that_is_not_ready_is_never_loaded(open_server: OpenServer, configured: Configure):
-    async with open_server(config=configured(models(), selectors=MEANWHILE, **TOGETHER)) as server:
-        answer = await ask(server)
-        assert (answer.status, answer.header(SAID)) == (200, None)
-        assert await told(server) == ("big", None)
-        assert server.state("small") == "unknown"
-
-
-async def test_a_request_that_may_not_load_gets_the_stand_in_alone(open_server: OpenServer, configured: Configure):
-    async with open_server(config=configured(models(), selectors=MEANWHILE, **TOGETHER)) as server:
-        await ask(server, "small")
-        answer = await ask(server, query="?autoload=false")
-        assert (answer.status, answer.header(SAID)) == (200, "small; for=big")
-        assert server.state("big") == "unknown"
-
-
 async def test_a_load_that_failed_is_not_tried_again_with_every_request(open_server: OpenServer, configured: Configure):
     async with open_server(config=configured(models("--fail-to-load"), selectors=MEANWHILE, **TOGETHER)) as server:
         await ask(server, "small")
@@ -148,38 +145,16 @@ async def test_a_stand_in_that_is_full_or_has_to_go_is_not_waited_for(open_serve
             assert await begins(server, "small") == 1
 
 
-class SlowTool:
-    """A source of one tool, which takes until the gate is open."""
-
-    def __init__(self) -> None:
-        self.begun = trio.Event()
-        self.gate = trio.Event()
-
-    def specs(self) -> Sequence[ToolSpec]:
-        return [ToolSpec(name="look", display_name="look", description="Looks.", parameters=Raw(b'{"type":"object"}'))]
-
-    async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
-        self.begun.set()
-        await self.gate.wait()
-        return ToolOutcome(body=b"{}", text="seen")
-
-
 async def test_the_load_waits_for_the_last_turn_of_a_chat_with_tools(open_server: OpenServer, configured: Configure):
-    tool = SlowTool()
-    script = [{"calls": [{"name": "look", "arguments": "{}", "id": "c1"}]}, {"text": "Done."}]
-    body = {**chat("any", script=json.dumps(script)), "appliance": {"tools": ["look"]}}
-    async with open_server(config=configured(models(), selectors=MEANWHILE), tools=Toolbox([tool])) as server:
+    files = Files()
+    script = [{"calls": [{"name": "wait", "arguments": "{}", "id": "c1"}]}, {"text": "Done."}]
+    body = {**chat("any", script=json.dumps(script)), "appliance": {"tools": ["wait"]}}
+    async with open_server(config=configured(models(), selectors=MEANWHILE), tools=Toolbox([files])) as server:
         await ask(server, "small")
-        answers: list[Answer] = []
-
-        async def talk() -> None:
-            answers.append(await server.ask("POST", CHAT, body))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(talk)
-            await tool.begun.wait()
+        async with server.asking(body) as answers:
+            await files.begun.wait()
             assert server.state("big") == "unknown", "between the turns nothing keeps the stand-in"
-            tool.gate.set()
+            files.gate.set()
         assert (answers[0].status, answers[0].header(SAID)) == (200, "small; for=big")
         await until(lambda: server.state("big") == "loaded")
         assert (await begins(server, "small"), await begins(server, "big")) == (1, 1)
