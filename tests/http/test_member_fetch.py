@@ -136,7 +136,7 @@ async def test_a_file_crosses_lines_that_break_and_no_byte_twice(
 ) -> None:
     """8 GiB with ``--deep``."""
     option = request.config.getoption
-    size, cuts = (8 << 30, 50) if option("--deep") else (256 << 20, 20) if option("--all") else (64 << 20, 8)
+    size, cuts = (8 << 30, 50) if option("--deep") else (256 << 20, 20) if option("--all") else (32 << 20, 8)
     theirs = DownloadSettings(cache=tmp_path / "none", models_dir=tmp_path / "theirs")
     sha256 = write_random(tmp_path / "theirs" / "large.gguf", size)
     passed, at = 0, [size * (number + 1) // (cuts + 1) for number in range(cuts)]
