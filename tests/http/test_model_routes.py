@@ -19,9 +19,7 @@ from msgspec import structs
 from waiting import PATIENCE, until
 
 from appliance.catalog.downloads import DownloadSettings
-from appliance.core.settings import FleetSettings
 from appliance.http.control import model_routes
-from appliance.store.model_files import occupied
 
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
@@ -159,30 +157,14 @@ async def test_loaded_is_told_once_and_with_what_has_been_loaded(open_server: Op
         assert [status_of(event) for event in events] == ["unloaded"]
 
 
-async def test_a_request_that_loads_is_told_and_later_ones_are_not(server: Appliance):
-    async with feed(server) as reader:
-        for _ in range(5):
-            assert (await server.ask("POST", CHAT, chat())).status == 200
-        await ok(server, "POST", "/models/unload", {"model": "alpha"})
-        events = await reader.until("status_change", status="unloaded")
-        assert [said for said in words(events) if said != ("status_change", "loading")] == [
-            ("model_status", "loading"),
-            ("status_change", "loaded"),
-            ("status_change", "unloaded"),
-        ]
-        assert len([event for event in events if status_of(event) == "loaded"]) == 1
-
-
-@pytest.mark.parametrize(("args", "code"), [(("--fail-to-load", "--exit-code", "7"), 7), (("--fail-to-load",), 1)])
-async def test_a_load_that_fails_tells_its_exit_code(
-    open_server: OpenServer, fake_model: Path, args: tuple[str, ...], code: int
-):
-    async with open_server(models=[model(fake_model, "alpha", args=args)]) as server, feed(server) as reader:
+async def test_a_load_that_fails_tells_its_exit_code(open_server: OpenServer, fake_model: Path):
+    failing = model(fake_model, "alpha", args=("--fail-to-load", "--exit-code", "7"))
+    async with open_server(models=[failing]) as server, feed(server) as reader:
         for _ in range(2):  # the second failure is news, although it is the same as the first
             await ok(server, "POST", "/models/load", {"model": "alpha"})
             events = await reader.until("status_change", status="unloaded")
             assert words(events)[0] == ("model_status", "loading")
-            assert events[-1]["data"]["exit_code"] == code
+            assert events[-1]["data"]["exit_code"] == 7
 
 
 async def test_an_engine_that_dies_has_failed(server: Appliance):
@@ -283,18 +265,6 @@ async def test_a_download_is_listed_loaded_and_asked(
         assert (await server.ask("POST", CHAT, chat(REPO))).status == 200
 
 
-async def test_a_download_needs_no_place_and_disturbs_nobody(
-    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
-):
-    write_model(hub.root / REPO / "tiny-Q4_K_M.gguf")
-    async with open_server(downloads=downloads, fleet=FleetSettings(models_max=1, stop_timeout=2)) as server:
-        await downloaded(server)
-        await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
-        await downloaded(server, REPO)  # which is the other one, by preference
-        states = {id: entry["status"]["value"] for id, entry in (await entries(server)).items()}
-        assert states == {f"{REPO}:Q4_K_M": "unloaded", MODEL: "loaded"}
-
-
 async def test_a_coming_model_is_in_the_list(open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub):
     hub.behave(stall_after=SIZE // 2)
     async with open_server(downloads=downloads) as server, feed(server) as reader:
@@ -311,17 +281,15 @@ async def test_a_coming_model_is_in_the_list(open_server: OpenServer, downloads:
         assert (await server.ask("GET", "/")).status == 200
 
 
-@pytest.mark.parametrize("name", [MODEL, MODEL.lower(), REPO])
-async def test_a_download_is_cancelled_by_unload(
-    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub, name: str
-):
+async def test_a_download_is_cancelled_by_unload(open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub):
     hub.behave(stall_after=SIZE // 2)
     async with open_server(downloads=downloads) as server, feed(server) as reader:
-        await ok(server, "POST", "/models", {"model": MODEL})
-        await reader.until("download_progress")
-        await ok(server, "POST", "/models/unload", {"model": name})
-        await reader.until("download_failed")
-        assert await entries(server) == {}
+        for name in (MODEL, MODEL.lower(), REPO):
+            await ok(server, "POST", "/models", {"model": MODEL})
+            await reader.until("download_progress")
+            await ok(server, "POST", "/models/unload", {"model": name})
+            await reader.until("download_failed")
+            assert await entries(server) == {}
         assert (await refused(server, "POST", "/models/unload", {"model": MODEL}))[0] == 400
         hub.behave()
         await downloaded(server)
@@ -356,32 +324,24 @@ async def test_events_in_the_words_of_the_readme(open_server: OpenServer, downlo
         assert (await reader.until("model_status", status="loaded"))[-1]["data"]["info"]["id"] == MODEL
 
 
-@pytest.mark.parametrize(
-    ("mood", "name", "status", "reason"),
-    [
-        ({}, "acme/none-GGUF:Q8_0", 404, "repository_not_found"),
-        ({}, f"{REPO}:Q2_K", 404, "not_found"),
-        ({"gated": True}, MODEL, 403, "repository_gated"),
-        ({"private": True}, MODEL, 404, "repository_not_found"),
-        ({"fail_status": 500, "fail_times": 100}, MODEL, 502, "hub_failed"),
-        ({}, "no-repository", 400, "invalid_request"),
-        ({}, f"{REPO}:../x", 400, "invalid_request"),
-        ({}, "", 400, "invalid_request"),
-    ],
-)
+NOT_TO_BE_HAD = [
+    ({}, "acme/none-GGUF:Q8_0", 404, "repository_not_found"),
+    ({}, f"{REPO}:Q2_K", 404, "not_found"),
+    ({"gated": True}, MODEL, 403, "repository_gated"),
+    ({"fail_status": 500, "fail_times": 100}, MODEL, 502, "hub_failed"),
+    ({}, "no-repository", 400, "invalid_request"),
+    ({}, f"{REPO}:../x", 400, "invalid_request"),
+]
+
+
 async def test_what_cannot_be_downloaded_is_said_at_once(
-    open_server: OpenServer,
-    downloads: DownloadSettings,
-    hub: FakeHub,
-    mood: dict[str, object],
-    name: str,
-    status: int,
-    reason: str,
+    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
 ):
-    hub.behave(**mood)
     async with open_server(downloads=downloads) as server:
-        assert (await refused(server, "POST", "/models", {"model": name}))[:2] == (status, reason)
-        assert await entries(server) == {}
+        for mood, name, status, reason in NOT_TO_BE_HAD:
+            hub.behave(**mood)
+            assert (await refused(server, "POST", "/models", {"model": name}))[:2] == (status, reason)
+            assert await entries(server) == {}
         assert files_in(downloads.cache) == []
 
 
@@ -453,20 +413,17 @@ async def test_a_loaded_model_is_stopped_and_its_files_go(open_server: OpenServe
         assert list(await entries(server)) == [MODEL]
 
 
-@pytest.mark.parametrize("stalls", [True, False])
 async def test_a_coming_model_is_removed_with_what_has_come(
-    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub, stalls: bool
+    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
 ):
-    hub.behave(**({"stall_after": SIZE // 2} if stalls else {"rate": SIZE // 2}))
+    hub.behave(stall_after=SIZE // 2)
     async with open_server(downloads=downloads) as server, feed(server) as reader:
         await ok(server, "POST", "/models", {"model": MODEL})
         await reader.until("download_progress")
         assert await removed(server) == []
         events = await reader.until("model_remove")
-        assert [event["event"] for event in events if event["event"] != "download_progress"] == [
-            "download_failed",
-            "model_remove",
-        ]
+        told = [event["event"] for event in events if event["event"] != "download_progress"]
+        assert told == ["download_failed", "model_remove"]
         assert files_in(downloads.cache) == []
         assert (await refused(server, "DELETE", f"/models?model={MODEL}"))[0] == 404
 
@@ -474,45 +431,36 @@ async def test_a_coming_model_is_removed_with_what_has_come(
 async def test_what_an_ended_download_has_left_is_removed(
     open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
 ):
-    """By the program that has begun it, and by the next one."""
     hub.behave(stall_after=SIZE // 2)
-    for by_the_next in (False, True):
-        async with open_server(downloads=downloads) as server:
-            await ok(server, "POST", "/models", {"model": MODEL})
-            await until(lambda: files_in(downloads.cache))
-            await ok(server, "POST", "/models/unload", {"model": MODEL})
-            assert files_in(downloads.cache) != []
-            if not by_the_next:
-                assert await removed(server) == []
-        if by_the_next:
-            async with open_server(downloads=downloads) as server:
-                assert await removed(server) == []
-                assert (await refused(server, "DELETE", f"/models?model={MODEL}"))[0] == 404
+    async with open_server(downloads=downloads) as server:
+        await ok(server, "POST", "/models", {"model": MODEL})
+        await until(lambda: files_in(downloads.cache))
+        await ok(server, "POST", "/models/unload", {"model": MODEL})
+        assert files_in(downloads.cache) != []
+        assert await removed(server) == []
         assert files_in(downloads.cache) == []
 
 
 async def test_the_disk_says_what_is_taken_and_what_a_removal_frees(
     open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
 ):
+    """`tests/catalog/test_disk_spaces.py` has where each byte belongs."""
     assert downloads.models_dir is not None
     write_model(downloads.models_dir / "mine.gguf", weights=5000)
     async with open_server(downloads=downloads) as server:
         await downloaded(server)
         table = await disk(server)
-        ours = {one["kind"]: one for one in table["folders"]}
-        for kind, folder in (("models", downloads.models_dir), ("cache", downloads.cache)):
-            taken = [path.lstat() for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
-            assert (ours[kind]["bytes"], ours[kind]["files"]) == (sum(map(occupied, taken)), len(taken))
+        ours = {one["kind"]: one["bytes"] for one in table["folders"]}
+        assert ours["models"] >= 5000
+        assert ours["cache"] >= SIZE
         (space,) = table["disks"]
-        taken = space["free"] + space["other"] + sum(one["bytes"] for one in table["folders"])
-        assert taken == space["total"] == shutil.disk_usage(downloads.cache).total
+        assert space["total"] == shutil.disk_usage(downloads.cache).total
         mine, model = sorted(table["models"], key=lambda one: one["source"] == "cache")
         assert "llama-appliance rm mine" in mine["why"]
         assert (model["model"], model["why"], model["last_used"]) == (MODEL, "", None)
-        foretold = model["frees"]
-        assert foretold >= SIZE
+        assert model["frees"] >= SIZE
         answer = await server.ask("DELETE", f"/models?model={MODEL}")
-        assert answer.json["size"] == foretold
+        assert answer.json["size"] == model["frees"]
         assert [one["model"] for one in (await disk(server))["models"]] == ["mine"]
         hub.behave(stall_after=SIZE // 2)
         await ok(server, "POST", "/models", {"model": MODEL})
@@ -566,22 +514,16 @@ async def test_without_autoload_a_request_finds_only_what_runs(open_server: Open
 
 
 @pytest.mark.parametrize(
-    ("autoload", "query", "status"),
+    ("autoload", "statuses"),
     [
-        (False, "?autoload=1", 200),
-        (False, "?autoload=true", 200),
-        (False, "?autoload=yes", 400),
-        (False, "?autoload=0", 400),
-        (True, "?autoload=0", 400),
-        (True, "?autoload=false", 400),
-        (True, "?autoload=", 400),
-        (True, "?autoload=1", 200),
-        (True, "", 200),
+        (False, {"?autoload=yes": 400, "?autoload=0": 400, "?autoload=1": 200, "?autoload=true": 200}),
+        (True, {"?autoload=0": 400, "?autoload=false": 400, "?autoload=": 400, "?autoload=1": 200, "": 200}),
     ],
 )
-async def test_the_query_decides_for_one_request(open_server: OpenServer, autoload: bool, query: str, status: int):
+async def test_the_query_decides_for_one_request(open_server: OpenServer, autoload: bool, statuses: dict[str, int]):
     async with open_server(autoload=autoload) as server:
         assert (await server.ask("GET", "/props")).json["models_autoload"] is autoload
-        answer = await server.ask("POST", f"{CHAT}{query}", chat())
-        assert answer.status == status
-        assert server.state("alpha") == ("loaded" if status == 200 else "unknown")
+        for query, status in statuses.items():
+            assert (await server.ask("POST", f"{CHAT}{query}", chat())).status == status, query
+            assert (server.state("alpha") == "loaded") is (status == 200)
+            await server.fleet.unload("alpha")
