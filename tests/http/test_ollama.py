@@ -115,33 +115,24 @@ async def test_a_model_without_tools_answers_as_if_none_were_sent(
     open_server: OpenServer, fake_model: Path, caplog: pytest.LogCaptureFixture
 ):
     """Open WebUI's page sends some twenty tools with every question, whatever the model can do."""
-    parameters = {"properties": {"query": {"type": "string"}, "count": {"type": "integer", "default": 5}}}
-    tools = [
-        {"type": "function", "function": {"name": f"search_{n}", "description": "Search.", "parameters": parameters}}
-        for n in range(20)
-    ]
     echo = ("--script", '[{"echo": true}]')
     plain = known(fake_model, "alpha", *echo, tokenizer__chat_template="{{ messages }}")
-    unknown = model(fake_model, "beta", args=echo)
     caplog.set_level("INFO")
-    async with open_server(models=[plain, unknown]) as server:
+    async with open_server(models=[plain, model(fake_model, "beta", args=echo)]) as server:
         for name in ("alpha", "alpha:latest", "ALPHA"):
-            for asked in ({}, {"stream": False}):
-                body = {**ASK, "model": name, **asked}
-                bare, full = [await ask(server, "chat", sent) for sent in (body, {**body, "tools": tools})]
-                said_bare, said_full = [
-                    said(lines(answer) if asked == {} else [answer.json]) for answer in (bare, full)
-                ]
-                assert said_full == said_bare
-                assert "search_" not in said_full
-        prompted = await ask(server, "generate", {"model": "alpha", "prompt": "x", "stream": False, "tools": tools})
-        assert "search_" not in prompted.json["response"]
+            for streams in (True, False):
+                body = {**ASK, "model": name, "stream": streams}
+                bare, full = [await ask(server, "chat", sent) for sent in (body, {**body, "tools": [TOOL]})]
+                texts = [said(lines(answer) if streams else [answer.json]) for answer in (bare, full)]
+                assert texts[1] == texts[0]
+                assert '"tools"' not in texts[1]
+        prompted = await ask(server, "generate", {"model": "alpha", "prompt": "x", "stream": False, "tools": [TOOL]})
+        assert '"tools"' not in prompted.json["response"]
         assert (await ask(server, "show", {"model": "alpha"})).json["capabilities"] == ["completion"]
-        passed = await ask(server, "chat", {**ASK, "model": "beta", "stream": False, "tools": tools})
-        assert json.loads(passed.json["message"]["content"])["tools"] == tools
-    told = [record.getMessage() for record in caplog.records if "tools" in record.getMessage()]
-    assert len(told) == 1
-    assert "'alpha'" in told[0]
+        passed = await ask(server, "chat", {**ASK, "model": "beta", "stream": False, "tools": [TOOL]})
+        assert json.loads(passed.json["message"]["content"])["tools"] == [TOOL]
+    [told] = [record.getMessage() for record in caplog.records if "tools" in record.getMessage()]
+    assert "'alpha'" in told
 
 
 async def test_names(open_server: OpenServer, fake_model: Path):
@@ -159,12 +150,10 @@ async def test_names(open_server: OpenServer, fake_model: Path):
 REFUSED = [
     ("chat", {}, 400, "model is required"),
     ("chat", b"", 400, "missing request body"),
-    ("chat", {**ASK, "model": "nope"}, 404, "model 'nope' not found"),
     ("chat", {**ASK, "model": "alpha:cloud"}, 404, "model 'alpha:cloud' not found"),
     ("chat", {**ASK, "think": True}, 400, '"alpha" does not support thinking'),
     ("chat", {**ASK, "model": "vectors"}, 400, '"vectors" does not support chat'),
     ("chat", {**ASK, "options": {"seed": "x"}}, 500, 'option "seed" must be of type integer'),
-    ("chat", {**ASK, "format": 1}, 500, 'invalid format: 1; expected "json" or a valid JSON Schema object'),
     ("generate", {"prompt": "x"}, 404, "model '' not found"),
     ("generate", {"model": "x y", "prompt": "x"}, 400, "invalid model name"),
     ("generate", {"model": "vectors", "prompt": "x"}, 400, '"vectors" does not support generate'),
@@ -183,10 +172,9 @@ REFUSED = [
     ("create", {"model": "x", "from": "nope"}, 404, "model 'nope' not found; pull it first"),
     ("create", {"model": "x", "from": "alpha", "quantize": "q4_0"}, 501, QUANTIZE),
     ("push", {"model": "alpha"}, 501, "models cannot be published from here"),
-    ("blobs/sha256:0", b"x", 501, "uploads are not supported here; put the GGUF file into the models folder"),
     ("me", None, 401, "unauthorized"),
     ("tags", {}, 405, "POST is not allowed for /api/tags; use GET"),
-]  # fmt: skip
+]
 
 
 async def test_errors_in_ollamas_words(open_server: OpenServer, fake_model: Path):
@@ -214,21 +202,16 @@ async def test_what_an_engine_refuses_is_told_in_ollamas_shape(open_server: Open
 
 
 async def test_keys_hosts_and_origins(open_server: OpenServer):
+    """In Ollama's words; whose origin is let in, `test_guard.py` has."""
     async with open_server(api_keys=("k",)) as server:
         for method, path in (("GET", "/api/tags"), ("POST", "/api/chat"), ("POST", "/api/pull")):
             refused = await server.ask(method, path, ASK if method == "POST" else None)
             assert (refused.status, refused.json) == (401, {"error": "unauthorized"})
         assert (await ask(server, "chat", ASK, ("Authorization", "Bearer k"))).status == 200
-        assert (await server.ask("GET", "/")).body == b"Ollama is running"
     async with open_server() as server:
-        for header in (("Host", "evil.example"), ("Origin", "https://evil.example"), ("Origin", "null")):
-            refused = await ask(server, "chat", ASK, header)
-            assert refused.status == 403
-            assert refused.json.keys() == {"error"}
+        refused = await ask(server, "chat", ASK, ("Origin", "https://evil.example"))
+        assert (refused.status, refused.json.keys()) == (403, {"error"})
         assert (await ask(server, "chat", ASK, ("Authorization", "Bearer anything"))).status == 200
-        for origin in ("app://obsidian.md", "vscode-webview://abc", "tauri://localhost", "http://localhost:3000"):
-            allowed = await ask(server, "chat", ASK, ("Origin", origin))
-            assert (allowed.status, allowed.header("access-control-allow-origin")) == (200, origin)
 
 
 async def test_somebody_is_there(server: Appliance):
@@ -282,15 +265,12 @@ async def test_a_model_goes_when_its_time_is_over(server: Appliance):
 
 async def test_an_unload_lets_a_generation_end(open_server: OpenServer):
     slow = FleetSettings(stop_timeout=2.0, engine_args=("--token-delay", "0.1", "--tokens", "12"))
-    async with open_server(fleet=slow) as server, server.connect() as client:
-        await client.send("POST", "/api/chat", json.dumps(ASK).encode())
-        await client.head()
-        first = await client.data()
-        assert (await ask(server, "generate", {"model": "alpha", "keep_alive": 0})).json["done_reason"] == "unload"
-        rest = first
-        while more := await client.data():
-            rest += more
-        assert json.loads(rest.splitlines()[-1])["done"] is True
+    async with open_server(fleet=slow) as server:
+        async with server.begun(ASK, "/api/chat") as client:
+            first = await client.data()
+            unload = await ask(server, "generate", {"model": "alpha", "keep_alive": 0})
+            assert unload.json["done_reason"] == "unload"
+            assert json.loads((first + await client.rest()).splitlines()[-1])["done"] is True
         await until(lambda: server.state("alpha"), lambda state: state == "unloaded")
 
 
@@ -396,14 +376,10 @@ async def test_the_list_is_kept_and_follows_what_changes(open_server: OpenServer
 
 
 async def test_derived_models(open_server: OpenServer, fake_model: Path):
-    async with open_server(models=[known(fake_model, "alpha")]) as server:
+    async with open_server(models=[known(fake_model, "alpha", "--script", '[{"echo": true}]')]) as server:
         assert (await ask(server, "copy", {"source": "alpha", "destination": "mine"})).body == b""
-        made = {
-            "model": "poet",
-            "from": "mine",
-            "system": "rhyme",
-            "parameters": {"temperature": 0, "stop": ["x", "y"]},
-        }
+        parameters = {"temperature": 0.25, "stop": ["x", "y"]}
+        made = {"model": "poet", "from": "mine", "system": "rhyme", "parameters": parameters}
         assert lines(await ask(server, "create", made))[-1] == {"status": "success"}
         assert (await ask(server, "create", {**made, "model": "poet2", "stream": False})).json == {"status": "success"}
         tags = {entry["name"] for entry in (await server.ask("GET", "/api/tags")).json["models"]}
@@ -411,29 +387,17 @@ async def test_derived_models(open_server: OpenServer, fake_model: Path):
         shown = (await ask(server, "show", {"model": "Poet"})).json
         assert (shown["system"], shown["details"]["parent_model"]) == ("rhyme", "alpha")
         assert shown["parameters"].splitlines()[-2:] == [f'{"stop":<30} "x"', f'{"stop":<30} "y"']
-        assert (await server.ask("POST", CHAT, {**chat(), "model": "mine"})).status == 200
+        answer = (await ask(server, "chat", {**ASK, "model": "poet", "stream": False})).json
+        sent = json.loads(answer["message"]["content"])
+        assert sent["messages"] == [{"role": "system", "content": "rhyme"}, {"role": "user", "content": "hi"}]
+        assert sent["temperature"] == 0.25
+        assert (await server.ask("POST", CHAT, chat("mine"))).status == 200
         assert (await server.ask("DELETE", "/api/delete", {"model": "mine"})).status == 200
         assert await error(server, "show", {"model": "mine"}) == (404, "model 'mine:latest' not found")
         refused = await server.ask("DELETE", "/api/delete", {"model": "alpha"})
         assert (refused.status, refused.json.keys()) == (403, {"error"})
         missing = await server.ask("DELETE", "/api/delete", {"name": "nope"})
         assert (missing.status, missing.json) == (404, {"error": "model 'nope' not found"})
-
-
-async def test_what_a_derived_model_adds_reaches_the_engine(open_server: OpenServer, fake_model: Path):
-    async with open_server(models=[model(fake_model, "alpha", args=("--script", '[{"echo": true}]'))]) as server:
-        made = {
-            "model": "poet",
-            "from": "alpha",
-            "system": "rhyme",
-            "parameters": {"temperature": 0.25},
-            "stream": False,
-        }
-        await ask(server, "create", made)
-        answer = (await ask(server, "chat", {**ASK, "model": "poet", "stream": False})).json
-        sent = json.loads(answer["message"]["content"])
-        assert sent["messages"] == [{"role": "system", "content": "rhyme"}, {"role": "user", "content": "hi"}]
-        assert sent["temperature"] == 0.25
 
 
 async def test_vectors(open_server: OpenServer, fake_model: Path):
@@ -482,19 +446,14 @@ async def test_a_pull_tells_how_far_it_is_and_can_be_removed(
 async def test_a_pull_that_is_left_ends_and_resumes(open_server: OpenServer, hub: FakeHub, downloads: DownloadSettings):
     hub.behave(rate=SIZE // 2)
     async with open_server(downloads=downloads) as server:
-        async with server.connect() as client:
-            await client.send("POST", "/api/pull", json.dumps({"model": NAME}).encode())
-            await client.head()
-            seen = b""
-            while seen.count(b"completed") < 8:
-                seen += await client.data()
-        downloading = server.opened.owners.require_downloads()
-        download = downloading.find(f"{REPO}:Q8_0")
+        async with server.begun({"model": NAME}, "/api/pull") as client:
+            await client.until(b"completed", 8)
+        download = server.opened.owners.require_downloads().find(f"{REPO}:Q8_0")
         assert download is not None
         with trio.fail_after(PATIENCE):
             assert (await download.wait()).state == "cancelled"
-        sent, kept = hub.sent(), download.status.done
-        assert kept > 0
+        sent = hub.sent()
+        assert download.status.done > 0
         hub.behave()
         assert (await ask(server, "pull", {"model": NAME, "stream": False})).status == 200
         assert hub.sent() - sent < SIZE + 8192
@@ -504,18 +463,11 @@ async def test_two_share_a_pull_and_the_first_that_leaves_does_not_end_it(
     open_server: OpenServer, hub: FakeHub, downloads: DownloadSettings
 ):
     hub.behave(rate=SIZE)
-    pull = json.dumps({"model": NAME}).encode()
-    async with open_server(downloads=downloads) as server, server.connect() as second:
-        async with server.connect() as first:
+    async with open_server(downloads=downloads) as server, server.begun({"model": NAME}, "/api/pull") as second:
+        async with server.begun({"model": NAME}, "/api/pull") as first:
             for client in (first, second):
-                await client.send("POST", "/api/pull", pull)
-                await client.head()
-                told = b""
-                while b"digest" not in told:  # from here on it follows the download
-                    told += await client.data()
-        while more := await second.data():
-            told += more
-        assert json.loads(told.splitlines()[-1]) == {"status": "success"}
+                await client.until(b"digest")  # from here on it follows the download
+        assert json.loads((await second.rest()).splitlines()[-1]) == {"status": "success"}
 
 
 async def test_pulls_that_fail(open_server: OpenServer, downloads: DownloadSettings):
