@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -64,7 +67,6 @@ ROUTES = {
     "/v1/messages": "messages",
     "/v1/responses": "input",
 }
-EVERY_ROUTE = pytest.mark.parametrize("path", ROUTES)
 
 
 def asked(path: str, text: str, **more: object) -> dict[str, object]:
@@ -101,6 +103,12 @@ def plugins(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+async def server(open_server: OpenServer, plugins: Path) -> AsyncGenerator[Appliance]:
+    async with open_server(plugins=[plugins]) as running:
+        yield running
+
+
 async def echo(server: Appliance, text: str, **more: object) -> dict[str, object]:
     """The body that the engine gets for a chat."""
     answer = await server.ask("POST", CHAT, asked(CHAT, text, fake={"echo": True}, **more))
@@ -112,37 +120,34 @@ async def echo(server: Appliance, text: str, **more: object) -> dict[str, object
 
 
 async def test_plugins_run_in_the_order_in_which_they_are_named(
-    open_server: OpenServer, plugins: Path, caplog: pytest.LogCaptureFixture
+    server: Appliance, plugins: Path, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("INFO", "appliance")
-    async with open_server(plugins=[plugins]) as server:
-        sent = await echo(server, "/two /one /three Hello")
-        assert sent["messages"] == [{"role": "user", "content": "Hello"}]
-        assert sent["seen"] == ["two", "one", "three"]
-        answer = (await server.ask("POST", CHAT, asked(CHAT, "/two /one Hello"))).json
-        assert answer["seen"] == ["two of alpha", "one of alpha"]
+    sent = await echo(server, "/two /one /three Hello")
+    assert sent["messages"] == [{"role": "user", "content": "Hello"}]
+    assert sent["seen"] == ["two", "one", "three"]
+    answer = (await server.ask("POST", CHAT, asked(CHAT, "/two /one Hello"))).json
+    assert answer["seen"] == ["two of alpha", "one of alpha"]
     assert "plugins of a request for 'alpha': two one three" in caplog.messages
 
 
-async def test_a_request_that_names_none_reaches_the_engine_byte_for_byte(open_server: OpenServer, plugins: Path):
+async def test_a_request_that_names_none_reaches_the_engine_byte_for_byte(server: Appliance, plugins: Path):
     texts = ("hi", "/unknown /one hi", "say /one", "/one, hi")
-    async with open_server(plugins=[plugins]) as server:
-        for text in texts:
-            body = json.dumps(asked(CHAT, text, fake={"echo": True}), indent=1).encode()
-            answer = await server.ask("POST", CHAT, body, [("Content-Type", "application/json")])
-            assert answer.json["body"].encode() == body
-        escaped = await echo(server, "\\/one hi")
-        assert escaped["messages"] == [{"role": "user", "content": "/one hi"}]
-        assert "seen" not in escaped
+    for text in texts:
+        body = json.dumps(asked(CHAT, text, fake={"echo": True}), indent=1).encode()
+        answer = await server.ask("POST", CHAT, body, [("Content-Type", "application/json")])
+        assert answer.json["body"].encode() == body
+    escaped = await echo(server, "\\/one hi")
+    assert escaped["messages"] == [{"role": "user", "content": "/one hi"}]
+    assert "seen" not in escaped
 
 
-async def test_only_routes_with_a_prompt_have_commands(open_server: OpenServer, plugins: Path):
-    async with open_server(plugins=[plugins]) as server:
-        body = {"model": "alpha", "content": "/one hi"}
-        answer = await server.ask("POST", "/tokenize", body)
-        assert bytes(answer.json["tokens"]) == b"/one hi"
-        passed = await server.ask("POST", f"/upstream/alpha{CHAT}", asked(CHAT, "/one hi", fake={"echo": True}))
-        assert "/one hi" in passed.json["body"]
+async def test_only_routes_with_a_prompt_have_commands(server: Appliance, plugins: Path):
+    body = {"model": "alpha", "content": "/one hi"}
+    answer = await server.ask("POST", "/tokenize", body)
+    assert bytes(answer.json["tokens"]) == b"/one hi"
+    passed = await server.ask("POST", f"/upstream/alpha{CHAT}", asked(CHAT, "/one hi", fake={"echo": True}))
+    assert "/one hi" in passed.json["body"]
 
 
 async def test_a_plugin_is_for_its_end_points(open_server: OpenServer, tmp_path: Path):
@@ -158,32 +163,27 @@ async def test_a_plugin_is_for_its_end_points(open_server: OpenServer, tmp_path:
 # ---- whole and streamed, in every dialect ----------------------------------------------------------------------------
 
 
-@EVERY_ROUTE
 @pytest.mark.parametrize("commands", ["/whole", "/stream", "/one /whole /two /stream"])
-async def test_an_answer_passes_hooks_of_either_form(open_server: OpenServer, plugins: Path, path: str, commands: str):
-    async with open_server(plugins=[plugins]) as server:
+async def test_an_answer_passes_hooks_of_either_form(server: Appliance, commands: str):
+    for path in ROUTES:
         plain = (await server.ask("POST", path, asked(path, "Hello"))).json
         whole = (await server.ask("POST", path, asked(path, f"{commands} Hello"))).json
         stream = await server.ask("POST", path, asked(path, f"{commands} Hello", stream=True))
-    assert words_of(path, plain) == TEXT
-    assert words_of(path, whole) == TEXT.upper()
-    assert plain.keys() <= whole.keys() | {"tokens"}
-    assert stream.status == 200
-    assert stream.header("content-type").startswith("text/event-stream")
-    assert words_of(path, joined(path, stream.body)) == TEXT.upper()
-    assert stream.body.endswith(b"data: [DONE]\n\n") == ("completions" in path)
+        assert (words_of(path, plain), words_of(path, whole)) == (TEXT, TEXT.upper())
+        assert plain.keys() <= whole.keys() | {"tokens"}
+        assert stream.status == 200
+        assert stream.header("content-type").startswith("text/event-stream")
+        assert words_of(path, joined(path, stream.body)) == TEXT.upper()
+        assert stream.body.endswith(b"data: [DONE]\n\n") == ("completions" in path)
 
 
-@EVERY_ROUTE
-async def test_a_stream_that_is_passed_on_has_the_engines_own_events(open_server: OpenServer, plugins: Path, path: str):
-    async with open_server(plugins=[plugins]) as server:
+async def test_a_stream_that_is_passed_on_has_the_engines_own_events(server: Appliance):
+    for path in ROUTES:
         direct = await server.ask("POST", path, asked(path, "Hello", stream=True))
         hooked = await server.ask("POST", path, asked(path, "/one /two Hello", stream=True))
-    ours, theirs = Decoder().feed(hooked.body), Decoder().feed(direct.body)
-    assert [event.name for event in ours] == [event.name for event in theirs]
-    for event in ours:
-        if event.data != "[DONE]":
-            assert json.loads(event.data)["seen"] == ["one", "two"]
+        ours, theirs = Decoder().feed(hooked.body), Decoder().feed(direct.body)
+        assert [event.name for event in ours] == [event.name for event in theirs]
+        assert all(json.loads(event.data)["seen"] == ["one", "two"] for event in ours if event.data != "[DONE]")
 
 
 async def test_a_hook_may_ask_for_the_whole_answer_of_a_stream(open_server: OpenServer, tmp_path: Path):
@@ -196,15 +196,11 @@ async def test_a_hook_may_ask_for_the_whole_answer_of_a_stream(open_server: Open
     assert words_of(CHAT, whole.json) == TEXT
 
 
-async def test_events_arrive_as_the_engine_makes_them(open_server: OpenServer, plugins: Path):
-    async with open_server(plugins=[plugins]) as server, server.connect() as client:
-        body = json.dumps(asked(CHAT, "/one /two /three hi", stream=True, fake={"stall_after_tokens": 3})).encode()
-        await client.send("POST", CHAT, body)
-        got = b""
-        with trio.fail_after(15):
-            assert (await client.head()).status_code == 200
-            while b'" a"' not in got:  # the third word; the engine says no more
-                got += await client.data()
+async def test_events_arrive_as_the_engine_makes_them(server: Appliance):
+    body = asked(CHAT, "/one /two /three hi", stream=True, fake={"stall_after_tokens": 3})
+    with trio.fail_after(15):
+        async with server.begun(body) as client:
+            await client.until(b'" a"')  # the third word; the engine says no more
 
 
 # ---- a hook in a thread, models asked by a plugin, and what it keeps -------------------------------------------------
@@ -290,24 +286,22 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("name", FAILING)
-@pytest.mark.parametrize("stream", [False, True])
 async def test_a_plugin_that_fails_is_a_502_with_its_name_and_logged(
-    open_server: OpenServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, stream: bool
+    open_server: OpenServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    code, says = FAILING[name]
-    write_plugin(tmp_path / "plugins", name, code, {"timeout": 0.2 if name == "slow" else 60})
+    for name, (code, _) in FAILING.items():
+        write_plugin(tmp_path / "plugins", name, code, {"timeout": 0.2 if name == "slow" else 60})
     async with open_server(plugins=[tmp_path / "plugins"]) as server:
-        answer = await server.ask("POST", CHAT, asked(CHAT, f"/{name} hi", stream=stream))
-        after = await server.ask("POST", CHAT, chat())
-    assert answer.status == 502, answer.body
-    error = answer.json["error"]
-    assert error["message"].startswith(f"plugin '{name}' failed in ")
-    assert says in error["message"]
-    assert error["reason"] == "plugin_failed"
-    assert after.status == 200
+        for name, (_, says) in FAILING.items():
+            for stream in (False, True):
+                answer = await server.ask("POST", CHAT, asked(CHAT, f"/{name} hi", stream=stream))
+                assert (answer.status, answer.error["reason"]) == (502, "plugin_failed"), answer.body
+                assert answer.error["message"].startswith(f"plugin '{name}' failed in ")
+                assert says in answer.error["message"]
+        assert (await server.ask("POST", CHAT, chat())).status == 200
     logged = [f"{record.name} {record.getMessage()}" for record in caplog.records if record.levelname == "WARNING"]
-    assert any(name in line and says.rpartition("agent.py: ")[2] in line for line in logged), logged
+    for name, (_, says) in FAILING.items():
+        assert any(name in line and says.rpartition("agent.py: ")[2] in line for line in logged), (name, logged)
 
 
 FAILING_STREAMS = {
@@ -318,47 +312,41 @@ FAILING_STREAMS = {
 }
 
 
-@pytest.mark.parametrize("name", FAILING_STREAMS)
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
-async def test_a_plugin_that_fails_in_a_stream_is_an_error_record(
-    open_server: OpenServer, tmp_path: Path, name: str, path: str
-):
-    line, says = FAILING_STREAMS[name]
-    code = "import trio\nasync def on_stream(events, context):\n  n = 0\n  async for event in events:\n    n += 1\n"
-    code += f"    if n == 5:\n{line}\n    yield event\n"
-    write_plugin(tmp_path / "plugins", name, code, {"timeout": 0.2 if name == "slow" else 60})
+async def test_a_plugin_that_fails_in_a_stream_is_an_error_record(open_server: OpenServer, tmp_path: Path):
+    for name, (line, _) in FAILING_STREAMS.items():
+        code = "import trio\nasync def on_stream(events, context):\n  n = 0\n  async for event in events:\n    n += 1\n"
+        code += f"    if n == 5:\n{line}\n    yield event\n"
+        write_plugin(tmp_path / "plugins", name, code, {"timeout": 0.2 if name == "slow" else 60})
     async with open_server(plugins=[tmp_path / "plugins"]) as server:
-        answer = await server.ask("POST", path, asked(path, f"/{name} hi", stream=True))
-    events = Decoder().feed(answer.body)
-    assert len(events) == 5
-    told = json.loads(events[-1].data)
-    told = told["response"] if path == "/v1/responses" else told  # response.failed
-    assert says in told["error"]["message"]
-    assert not answer.cut
+        for path, name in product(("/v1/chat/completions", "/v1/messages", "/v1/responses"), FAILING_STREAMS):
+            answer = await server.ask("POST", path, asked(path, f"/{name} hi", stream=True))
+            events = Decoder().feed(answer.body)
+            told = json.loads(events[-1].data)
+            told = told["response"] if path == "/v1/responses" else told  # response.failed
+            assert (len(events), answer.cut) == (5, False)
+            assert FAILING_STREAMS[name][1] in told["error"]["message"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_engines_refusal_passes_as_it_is(open_server: OpenServer, plugins: Path, stream: bool):
-    async with open_server(plugins=[plugins]) as server:
-        fake = {"status": 400}
-        direct = await server.ask("POST", CHAT, asked(CHAT, "hi", stream=stream, fake=fake))
-        hooked = await server.ask("POST", CHAT, asked(CHAT, "/one /whole /stream hi", stream=stream, fake=fake))
-    assert (hooked.status, hooked.body) == (direct.status, direct.body)
+async def test_an_engines_refusal_passes_as_it_is(server: Appliance):
+    for stream in (False, True):
+        body = partial(asked, CHAT, stream=stream, fake={"status": 400})
+        direct = await server.ask("POST", CHAT, body(text="hi"))
+        hooked = await server.ask("POST", CHAT, body(text="/one /whole /stream hi"))
+        assert (hooked.status, hooked.body) == (direct.status, direct.body)
 
 
-@pytest.mark.parametrize("command", ["/one", "/whole", "/stream /whole"])
-async def test_an_error_in_the_engines_stream_is_the_last_record(open_server: OpenServer, plugins: Path, command: str):
-    async with open_server(plugins=[plugins]) as server:
+async def test_an_error_in_the_engines_stream_is_the_last_record(server: Appliance):
+    for command in ("/one", "/whole", "/stream /whole"):
         answer = await server.ask("POST", CHAT, asked(CHAT, f"{command} hi", stream=True, fake={"error_record": 3}))
-    assert json.loads(Decoder().feed(answer.body)[-1].data)["error"]["message"] == "the fake was told to fail"
-    assert b"plugin_failed" not in answer.body
+        last = json.loads(Decoder().feed(answer.body)[-1].data)
+        assert last["error"]["message"] == "the fake was told to fail"
+        assert b"plugin_failed" not in answer.body
 
 
 @pytest.mark.parametrize("command", ["/one", "/whole"])
-async def test_an_engine_that_dies_in_the_middle_is_told(open_server: OpenServer, plugins: Path, command: str):
-    async with open_server(plugins=[plugins]) as server:
-        answer = await server.ask("POST", CHAT, asked(CHAT, f"{command} hi", stream=True, fake={"die_after_tokens": 3}))
-        whole = await server.ask("POST", CHAT, asked(CHAT, f"{command} hi", fake={"die_after_tokens": 3}))
+async def test_an_engine_that_dies_in_the_middle_is_told(server: Appliance, plugins: Path, command: str):
+    answer = await server.ask("POST", CHAT, asked(CHAT, f"{command} hi", stream=True, fake={"die_after_tokens": 3}))
+    whole = await server.ask("POST", CHAT, asked(CHAT, f"{command} hi", fake={"die_after_tokens": 3}))
     said = answer.body if answer.status != 200 else Decoder().feed(answer.body)[-1].data
     assert json.loads(said)["error"]["reason"] == "upstream_failed"
     assert whole.json["error"]["reason"] == "upstream_failed"
@@ -410,12 +398,11 @@ async def test_a_client_of_a_stream_is_told_while_hooks_are_silent(open_server: 
     assert json.loads(Decoder().feed(refused.body)[-1].data)["error"]["code"] == 400
 
 
-async def test_streams_survive_and_are_accounted_with_plugins(open_server: OpenServer, plugins: Path):
-    async with open_server(plugins=[plugins]) as server:
-        body = asked(CHAT, "/one hi", stream=True)
-        first = await server.ask("POST", CHAT, body, [("X-Conversation-Id", "c1")])
-        again = await server.ask("GET", "/v1/stream/c1")
-        [row] = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+async def test_streams_survive_and_are_accounted_with_plugins(server: Appliance, plugins: Path):
+    body = asked(CHAT, "/one hi", stream=True)
+    first = await server.ask("POST", CHAT, body, [("X-Conversation-Id", "c1")])
+    again = await server.ask("GET", "/v1/stream/c1")
+    [row] = (await server.ask("GET", "/api/metrics/activity")).json["data"]
     assert again.body == first.body
     assert b'"seen":["one"]' in again.body
     assert (row["model"], row["tokens"]["output_tokens"]) == ("alpha", 8)
@@ -439,19 +426,3 @@ async def test_the_list_of_agents_and_looking_again(open_server: OpenServer, tmp
         assert states["two"] == ("ready", None)
         assert states["bad"] == ("error", "agent.py:1: ZeroDivisionError: division by zero")
         assert (await echo(server, "/two hi"))["seen"] == ["two"]
-
-
-async def test_a_configuration_names_folders_and_a_reload_looks_again(open_server: OpenServer, tmp_path: Path):
-    write_plugin(tmp_path / "plugins", "one", SEEN)
-    write_plugin(tmp_path / "more", "two", SEEN)
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({"plugins_dir": str(tmp_path / "plugins")}))
-    async with open_server(config=config) as server:
-        config.write_text(json.dumps({"plugins_dir": [str(tmp_path / "plugins"), str(tmp_path / "more")]}))
-        assert (await server.ask("POST", "/api/config/reload")).status == 200
-        names = {each["name"] for each in (await server.ask("GET", "/api/agents")).json["agents"]}
-        assert {"one", "two"} <= names
-        write_plugin(tmp_path / "more", "three", SEEN)
-        assert (await server.ask("POST", "/api/config/reload")).status == 200
-        names = {each["name"] for each in (await server.ask("GET", "/api/agents")).json["agents"]}
-        assert "three" in names
