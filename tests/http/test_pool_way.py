@@ -158,13 +158,7 @@ async def test_a_box_that_dies_before_the_first_byte_is_followed_by_another_once
 ):
     async with open_server() as entry, open_server() as other, pooled(entry, b2=other) as cables:
         await loaded(entry, other, "b2")
-        async with trio.open_nursery() as nursery:
-            found: list[Answer] = []
-
-            async def ask() -> None:
-                found.append(await entry.ask("POST", CHAT, chat(stream=streams, slow_prompt=1.5)))
-
-            nursery.start_soon(ask)
+        async with entry.asking(chat(stream=streams, slow_prompt=1.5)) as found:
             await until(lambda: cables["b2"].requests, bool)
             await until(lambda: any(one.leases for one in other.fleet.status()), bool)
             cables["b2"].pull()
