@@ -43,7 +43,7 @@ async def test_a_stream_hears_its_place_and_what_is_to_be_expected(open_server: 
         await known(server)
         async with server.begun(BUSY) as beta, server.connect() as alpha:
             with trio.fail_after(20):
-                await alpha.send("POST", CHAT, json.dumps(chat("alpha", stream=True)).encode())
+                await alpha.send("POST", CHAT, chat("alpha", stream=True))
                 told = headers(await alpha.head())
                 assert told["x-queue-position"] == "1"
                 assert float(told["x-queue-expected"]) > 0.4
@@ -58,7 +58,7 @@ async def test_a_plain_answer_says_at_the_end_how_long_it_waited_and_where(open_
         await known(server)
         async with server.begun(BUSY) as beta, server.connect() as first, server.connect() as second:
             for number, client in enumerate((first, second), 1):
-                await client.send("POST", CHAT, json.dumps(chat("alpha")).encode())
+                await client.send("POST", CHAT, chat("alpha"))
                 await until(lambda: server.fleet.queued, lambda queued, number=number: queued == number)
             began = trio.current_time()
             await trio.sleep(0.3)  # they wait for so long, and then for the load
