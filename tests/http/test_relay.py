@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
+from http_harness import CHAT, Appliance, OpenServer, chat, model
 from waiting import until
 
 from appliance.core.bodies.sse import Dialect
@@ -23,33 +23,26 @@ VOLATILE = re.compile(rb'"(?:id|created)":\s*(?:"[^"]*"|\d+)')
 
 async def test_fifty_streams_at_once_are_what_the_engine_says(server: Appliance):
     body = json.dumps(chat(stream=True, tokens=40, token_delay=0.001)).encode()
-    answers: list[bytes] = []
-
-    async def ask() -> None:
-        answers.append((await server.ask("POST", CHAT, body, [JSON], patience=40)).body)
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(50):
-            nursery.start_soon(ask)
+    async with server.asking(body, times=50, patience=40) as asked:
+        pass
     address = server.fleet.address("alpha")
     assert address is not None
     async with HttpCall(address, "POST", CHAT, [(b"Content-Type", b"application/json")], body) as response:
-        answers.append(await response.read(1 << 26))
-    assert len({VOLATILE.sub(b"", answer) for answer in answers}) == 1
+        direct = await response.read(1 << 26)
+    assert len({VOLATILE.sub(b"", each) for each in (direct, *(answer.body for answer in asked))}) == 1
 
 
-async def test_the_request_arrives_as_it_was_sent(open_server: OpenServer):
+async def test_the_request_arrives_as_it_was_sent(server: Appliance):
     body = b' {"model" :"al", "fake":{"echo":true},\t"x": 1.50, "messages":[], "y":"\\u00e9 \xc3\xa9"}\r\n '
-    async with open_server() as server:
-        sent = [JSON, ("X-CaSe", "Kept"), ("X-Twice", "1"), ("X-Twice", "2"), ("Accept-Encoding", "gzip")]
-        answer = await server.ask("POST", f"{CHAT}?q=%20%2F&model=beta", body, sent)
-        assert answer.json["body"].encode("latin-1") == body
-        head = answer.json["head"].split("\r\n")
-        assert head[0] == f"POST {CHAT}?q=%20%2F&model=beta HTTP/1.1"
-        assert {"X-CaSe: Kept", "X-Twice: 1", "X-Twice: 2"} <= set(head)
-        names = [line.partition(":")[0].lower() for line in head[1:]]
-        assert names.count("host") == names.count("content-length") == 1
-        assert not {"accept-encoding", "connection"} & set(names)
+    sent = [JSON, ("X-CaSe", "Kept"), ("X-Twice", "1"), ("X-Twice", "2"), ("Accept-Encoding", "gzip")]
+    answer = await server.ask("POST", f"{CHAT}?q=%20%2F&model=beta", body, sent)
+    assert answer.json["body"].encode("latin-1") == body
+    head = answer.json["head"].split("\r\n")
+    assert head[0] == f"POST {CHAT}?q=%20%2F&model=beta HTTP/1.1"
+    assert {"X-CaSe: Kept", "X-Twice: 1", "X-Twice: 2"} <= set(head)
+    names = [line.partition(":")[0].lower() for line in head[1:]]
+    assert names.count("host") == names.count("content-length") == 1
+    assert not {"accept-encoding", "connection"} & set(names)
 
 
 async def test_the_answers_head_keeps_its_case_and_loses_what_is_the_engines_own(server: Appliance):
@@ -74,31 +67,31 @@ async def test_the_engines_own_refusals_pass_unchanged(server: Appliance, status
         assert answer.error["fake"] is True
 
 
-async def test_how_the_model_is_chosen(open_server: OpenServer):
+async def test_how_the_model_is_chosen(server: Appliance):
     form = (
         b'--XX\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\r\n'
         b'--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nal\r\n--XX--\r\n'
     )
-    async with open_server() as server:
-        assert (await server.ask("POST", CHAT, chat("al"))).json["model"] == "alpha"
-        assert (await server.ask("POST", CHAT, chat("ALPHA"))).json["model"] == "alpha"
-        assert (await server.ask("POST", f"{CHAT}?model=alpha", chat(None))).json["model"] == "alpha"
-        assert (await server.ask("POST", CHAT, json.dumps(chat("al")).encode())).json["model"] == "alpha"
-        for kind in ("json", "json; charset=utf-8", "x-www-form-urlencoded"):  # the last one is what curl -d says
-            told = [("Content-Type", f"application/{kind}")]
-            adapters = await server.ask("POST", "/lora-adapters?model=alpha", b"[]", told)
-            assert adapters.json == {"success": True}, kind
-        heard = await server.ask(
-            "POST", "/v1/audio/transcriptions", form, [("Content-Type", "multipart/form-data; boundary=XX")]
-        )
-        assert heard.status != 400 or "model" not in heard.error["message"]
-        assert server.state("alpha") == "loaded"
-        missing = await server.ask("POST", CHAT, chat(None))
-        assert (missing.status, missing.error["param"]) == (400, "model")
-        unknown = await server.ask("POST", CHAT, chat("alpah"))
-        assert (unknown.status, unknown.error["reason"]) == (404, "model_not_found")
-        assert "'alpha'" in unknown.error["message"]
-        assert server.state("beta") == "unknown"
+    assert (await server.ask("POST", CHAT, chat("al"))).json["model"] == "alpha"
+    assert (await server.ask("POST", CHAT, chat("ALPHA"))).json["model"] == "alpha"
+    assert (await server.ask("POST", f"{CHAT}?model=alpha", chat(None))).json["model"] == "alpha"
+    assert (await server.ask("POST", CHAT, json.dumps(chat("al")).encode())).json["model"] == "alpha"
+    for kind in ("json", "json; charset=utf-8", "x-www-form-urlencoded"):  # the last one is what curl -d says
+        told = [("Content-Type", f"application/{kind}")]
+        adapters = await server.ask("POST", "/lora-adapters?model=alpha", b"[]", told)
+        assert adapters.json == {"success": True}, kind
+    multipart = [("Content-Type", "multipart/form-data; boundary=XX")]
+    heard = await server.ask("POST", "/v1/audio/transcriptions", form, multipart)
+    assert heard.status != 400 or "model" not in heard.error["message"]
+    assert server.state("alpha") == "loaded"
+    missing = await server.ask("POST", CHAT, chat(None))
+    assert (missing.status, missing.error["reason"], missing.error["param"]) == (400, "invalid_request", "model")
+    unknown = await server.ask("POST", CHAT, chat("alpah"))
+    assert (unknown.status, unknown.error["reason"], unknown.error["param"]) == (404, "model_not_found", None)
+    assert "'alpha'" in unknown.error["message"]
+    assert server.state("beta") == "unknown"
+    await server.ask("POST", "/v1/audio/transcriptions", b"model=beta&x=1", told)
+    assert server.state("beta") == "loaded"
 
 
 async def test_the_only_model_needs_no_name(open_server: OpenServer, fake_model: Path):
@@ -162,7 +155,7 @@ async def test_an_engine_that_dies_in_a_stream_leaves_a_whole_error_record(
 
 
 @pytest.mark.parametrize("kept", [False, True])
-async def test_the_official_client_hears_why_a_response_failed(open_server: OpenServer, kept: bool):
+async def test_the_official_client_hears_why_a_response_failed(server: Appliance, kept: bool):
     """Its events carry on the numbers of the engine's; codex takes any other end for a lost connection."""
     import openai  # not at the top: it takes a second of each process that collects the tests
 
@@ -172,8 +165,7 @@ async def test_the_official_client_hears_why_a_response_failed(open_server: Open
             fake = {"fake": {"die_after_tokens": 3}}
             return list(client.responses.create(model="alpha", input="x", stream=True, extra_body=fake))
 
-    async with open_server() as server:
-        events = await trio.to_thread.run_sync(ask, f"http://127.0.0.1:{server.port}")
+    events = await trio.to_thread.run_sync(ask, f"http://127.0.0.1:{server.port}")
     assert [event.type for event in events[-2:]] == ["response.output_text.delta", "response.failed"]
     assert events[-1].sequence_number == len(events) - 1
     assert events[-1].response.id == events[0].response.id
@@ -269,17 +261,8 @@ async def test_a_slow_reader_slows_its_own_engine_only(server: Appliance):
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_unload_under_an_answer_is_told_as_that(open_server: OpenServer, stream: bool):
     """To its client, in the log and in the activity row; nothing says that an engine has failed."""
-    slow = chat(stream=stream, tokens=200, token_delay=0.05)
-    settings = FleetSettings(stop_timeout=0.3)
-    answers: list[Answer] = []
-
-    async def ask(server: Appliance) -> None:
-        answers.append(await server.ask("POST", CHAT, slow))
-
-    async with open_server(fleet=settings) as server:
-        async with trio.open_nursery() as nursery:
-            for _ in range(4):
-                nursery.start_soon(ask, server)
+    async with open_server(fleet=FleetSettings(stop_timeout=0.3)) as server:
+        async with server.asking(chat(stream=stream, tokens=200, token_delay=0.05), times=4) as answers:
             await until(
                 lambda: server.state("alpha") == "loaded" and server.slots_busy("alpha"), lambda busy: busy == 4
             )
