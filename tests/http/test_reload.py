@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 
-import pytest
 import trio
 from http_harness import CHAT, OpenServer, chat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reload_harness import File, load, pid, reload, wait_state
 from waiting import PATIENCE, until
-
-
-@pytest.fixture
-def file(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> File:
-    return File(tmp_path / "config.yaml", fake_llama_server, fake_model)
 
 
 async def test_what_has_not_changed_goes_on_whatever_comes_before_it(open_server: OpenServer, file: File) -> None:
@@ -47,20 +39,13 @@ async def test_a_port_is_kept_that_the_proxy_does_not_name(
 
 
 async def test_a_changed_model_is_replaced_when_its_stream_has_ended(open_server: OpenServer, file: File) -> None:
-    async with (
-        open_server(config=file.write({"m": ("--token-delay", "0.03"), "n": ()})) as server,
-        server.connect() as one,
-    ):
+    async with open_server(config=file.write({"m": ("--token-delay", "0.03"), "n": ()})) as server:
         (before, other) = await load(server, "m", "n")
-        await one.send("POST", CHAT, json.dumps(chat("m", stream=True, tokens=40)).encode())
-        await one.head()
-        first = await one.data()
-        file.write({"m": ("--ctx-size", "777"), "n": ()})
-        assert (await reload(server))["changed"] == ["m"]
-        assert pid(server, "m") == before
-        async with trio.open_nursery() as nursery:
+        async with server.begun(chat("m", stream=True, tokens=40)) as one, trio.open_nursery() as nursery:
+            file.write({"m": ("--ctx-size", "777"), "n": ()})
+            assert (await reload(server))["changed"] == ["m"]
             nursery.start_soon(load, server, "m")  # waits for the next process
-            text = first
+            text = b""
             while piece := await one.data():
                 text += piece
                 assert pid(server, "m") == before
@@ -74,20 +59,13 @@ async def test_a_changed_model_is_replaced_when_its_stream_has_ended(open_server
 
 
 async def test_a_removed_model_stops_when_it_is_idle(open_server: OpenServer, file: File) -> None:
-    async with (
-        open_server(config=file.write({"m": ("--token-delay", "0.03"), "n": ()})) as server,
-        server.connect() as one,
-    ):
+    async with open_server(config=file.write({"m": ("--token-delay", "0.03"), "n": ()})) as server:
         await load(server, "m", "n")
-        await one.send("POST", CHAT, json.dumps(chat("m", stream=True, tokens=30)).encode())
-        await one.head()
-        file.write({"x": ()})
-        assert sorted((await reload(server))["changed"]) == ["m", "n"]  # type: ignore[call-overload]
-        assert (await server.ask("POST", CHAT, chat("m"))).status == 404
-        answer = b""
-        while piece := await one.data():
-            answer += piece
-        assert answer.rstrip().endswith(b"data: [DONE]")
+        async with server.begun(chat("m", stream=True, tokens=30)) as one:
+            file.write({"x": ()})
+            assert sorted((await reload(server))["changed"]) == ["m", "n"]  # type: ignore[call-overload]
+            assert (await server.ask("POST", CHAT, chat("m"))).status == 404
+            assert (await one.rest()).rstrip().endswith(b"data: [DONE]")
         await wait_state(server, "m", "unloaded", "unknown")
         await wait_state(server, "n", "unloaded", "unknown")
 
@@ -118,11 +96,8 @@ async def test_who_waits_for_a_model_gets_its_new_process_and_never_one_that_was
 async def test_an_unloaded_process_that_is_out_of_date_does_not_live_for_its_stream(
     open_server: OpenServer, file: File
 ) -> None:
-    endless = ("--token-delay", "0.05", "--tokens", "1000")
-    model = {"cmd": file.cmd(*endless), "unloadTimeout": 1}
-    async with open_server(config=file.write({"m": model})) as server, server.connect() as one:
-        await one.send("POST", CHAT, json.dumps(chat("m", stream=True)).encode())
-        await one.head()
+    model = {"cmd": file.cmd("--token-delay", "0.05", "--tokens", "1000"), "unloadTimeout": 1}
+    async with open_server(config=file.write({"m": model})) as server, server.begun(chat("m", stream=True)):
         file.write({"x": ()})
         await reload(server)
         answer = await server.ask("POST", "/models/unload", {"model": "m", "wait": True})
