@@ -22,6 +22,7 @@ def requests(told: dict[str, Any]) -> dict[str, int]:
 
 
 async def test_curves_of_real_requests(open_server: OpenServer, fake_model: Path) -> None:
+    """`tests/store/test_speed_figures.py` has the figures."""
     seats = InOrder(engine("cpu"), engine("gpu"))
     async with open_server(models=[model(fake_model, "a"), model(fake_model, "b")], chooser=seats) as server:
         assert requests(await speed(server)) == {}
@@ -30,24 +31,17 @@ async def test_curves_of_real_requests(open_server: OpenServer, fake_model: Path
             assert (await server.ask("POST", CHAT, chat(name, stream=stream), headers)).status == 200
         told = await speed(server, "span=1h")
         assert (told["seconds"], told["marks"]) == (15, [])
-        [a, b] = told["curves"]
-        assert (a["name"], b["name"]) == ("a", "b")
-        rows = [row for row in await server.rows() if row["model"] == "a"]
-        total = a["total"]
-        assert total["requests"] == 3
+        assert requests(told) == {"a": 3, "b": 1}
+        total = told["curves"][0]["total"]
         assert total["tokens_per_second"] > 0
+        rows = [row for row in await server.rows() if row["model"] == "a"]
         firsts = sorted(row["first_token_ms"] for row in rows)
         assert [total["first_token_p50_ms"], total["first_token_p95_ms"]] == firsts[1:]
-        waits = [int(row.get("metadata", {}).get("waited_ms", 0)) for row in rows]
-        assert abs(total["waited_ms"] - sum(waits) / 3) < 0.01
-        assert max(waits) > 0, "its model was loaded for the first one"
-        for curve in (a, b):
+        assert total["waited_ms"] > 0, "its model was loaded for the first one"
+        for curve in told["curves"]:
             assert {len(values) for values in curve["points"].values()} == {told["points"]}
-            assert sum(curve["points"]["requests"]) == curve["total"]["requests"]
-        assert requests(await speed(server, "by=client")) == {
-            "a-tester/1.0, 127.0.0.1": 3,
-            "b-tester/1.0, 127.0.0.1": 1,
-        }
+        by_client = requests(await speed(server, "by=client"))
+        assert by_client == {"a-tester/1.0, 127.0.0.1": 3, "b-tester/1.0, 127.0.0.1": 1}
         assert requests(await speed(server, "by=build&model=a")) == {"cpu": 3}, "with a task, and without"
         seats.engines.reverse()
         await server.ask("POST", "/models/unload", {"model": "a", "wait": True})
