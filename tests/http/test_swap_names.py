@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 from swap_harness import Configure, configure
 from waiting import until
@@ -54,14 +53,12 @@ PROFILES = {
 
 
 async def test_a_profile_changes_what_names_mean_while_the_server_runs(open_server: OpenServer, configured: Configure):
+    """`tests/traffic/test_targets.py` has the names."""
     models = three()
     models["beta"]["aliases"] = ["be"]
     selectors = {"pool": {"strategy": "pin", "targets": ["gamma", "beta"]}}
     async with open_server(config=configured(models, profiles=PROFILES, selectors=selectors, **ANY)) as server:
-        assert (await server.ask("GET", "/api/profiles")).json["active"] is None
         assert (await server.ask("POST", CHAT, chat("chat"))).status == 404
-        assert await named(server, "alpha") == ("alpha", "alpha")
-
         assert (await choose(server, "work")).json == {"active": "work"}
         assert await named(server, "chat") == ("beta", "beta")
         assert await named(server, "alpha") == ("be", "beta")
@@ -69,19 +66,12 @@ async def test_a_profile_changes_what_names_mean_while_the_server_runs(open_serv
         assert (gone.status, gone.error["reason"]) == (404, "model_not_found")
         passed = await server.ask("POST", f"/upstream/chat{CHAT}", chat("whatever", **ECHO))
         assert json.loads(passed.json["body"])["model"] == "whatever"
-        listed = [entry["id"] for entry in (await server.ask("GET", "/v1/models")).json["data"]]
-        assert "chat" in listed
-
-        assert (await choose(server, "play")).json == {"active": "play"}
+        assert "chat" in [entry["id"] for entry in (await server.ask("GET", "/v1/models")).json["data"]]
+        await choose(server, "play")
         assert await named(server, "chat") == ("gamma", "gamma")
-        assert (await server.ask("POST", CHAT, chat("gamma"))).status == 404
         assert (await server.ask("GET", "/upstream/gamma/health")).status == 404
-
-        assert (await choose(server, "nobody")).status == 404
-        assert (await server.ask("PUT", "/api/profiles/active", {})).status == 400
-        assert (await choose(server, None)).json == {"active": None}
+        await choose(server, None)
         assert await named(server, "gamma") == ("gamma", "gamma")
-        assert (await server.ask("POST", CHAT, chat("chat"))).status == 404
 
 
 # ---- selectors -------------------------------------------------------------------------------------------------------
@@ -109,42 +99,21 @@ async def test_a_pin_is_always_its_first(open_server: OpenServer, configured: Co
 
 
 async def test_spillover_begins_another_model_when_one_is_busy(open_server: OpenServer, configured: Configure):
+    """`tests/core/scheduling/test_routing.py` has the rule."""
     pool = selector("spillover", "alpha", "beta", "gamma", spillover=2)
-    file = configured(three(), selectors={"pool": pool}, **ANY)
-    async with open_server(config=file) as server:
-        answers: list[Answer] = []
-
-        async def ask() -> None:
-            answers.append(await server.ask("POST", CHAT, chat("pool", tokens=10, token_delay=0.1)))
-
-        async def wait_leases(**wanted: int) -> None:
-            await until(lambda: {s.model: s.leases + s.waiting for s in server.fleet.status()} == wanted)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)
-            nursery.start_soon(ask)
-            await wait_leases(alpha=2)
-            nursery.start_soon(ask)
-            await wait_leases(alpha=2, beta=1)
-            nursery.start_soon(ask)
-            await wait_leases(alpha=2, beta=2)
-            for _ in range(3):
-                nursery.start_soon(ask)
-            await until(lambda: sum(s.leases + s.waiting for s in server.fleet.status()) == 7)
-            spread = sorted(s.leases + s.waiting for s in server.fleet.status())
-        assert [answer.status for answer in answers] == [200] * 7
-        assert spread == [2, 2, 3]
-        await wait_leases(alpha=0, beta=0, gamma=0)
+    async with open_server(config=configured(three(), selectors={"pool": pool}, **ANY)) as server:
+        async with server.asking(chat("pool", tokens=10, token_delay=0.1), times=5) as answers:
+            await until(lambda: sum(s.leases + s.waiting for s in server.fleet.status()) == 5)
+            assert sorted(s.leases + s.waiting for s in server.fleet.status()) == [1, 2, 2]
+        assert [answer.status for answer in answers] == [200] * 5
+        await until(lambda: not any(s.leases + s.waiting for s in server.fleet.status()))
 
 
 async def test_the_reservation_of_a_client_that_left_is_given_back(open_server: OpenServer, configured: Configure):
     pool = selector("spillover", "alpha", "beta", spillover=1)
-    file = configured(three(), selectors={"pool": pool}, **ANY)
-    async with open_server(config=file) as server:
-        async with server.connect() as client:
-            body = json.dumps(chat("pool", stream=True, tokens=1000, token_delay=0.1)).encode()
-            await client.send("POST", CHAT, body)
-            await client.head()
+    async with open_server(config=configured(three(), selectors={"pool": pool}, **ANY)) as server:
+        async with server.begun(chat("pool", stream=True, tokens=1000, token_delay=0.1)):
+            pass
         await server.wait_idle("alpha")
         assert await named(server, "pool") == ("alpha", "alpha")
         assert server.state("beta") == "unknown"
