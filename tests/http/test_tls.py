@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import socket
 import ssl
@@ -62,10 +61,10 @@ async def test_everything_works_behind_a_certificate(open_server: OpenServer, pa
         assert (await client.answer()).status == 200
         client.next_request()
         long = {**chat(tokens=3), "padding": "x" * 3_000_000}
-        await client.send("POST", CHAT, json.dumps(long).encode())
+        await client.send("POST", CHAT, long)
         assert (await client.answer()).status == 200
         client.next_request()
-        await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=400)).encode())
+        await client.send("POST", CHAT, chat(stream=True, tokens=400))
         events = (await client.answer()).events
         assert len(events) >= 400
         assert events[-1] == "data: [DONE]"
