@@ -75,20 +75,6 @@ async def test_a_load_a_prompt_and_an_answer_join_the_trace_of_the_client(
     assert third.status.code == Status.STATUS_CODE_UNSET
 
 
-async def test_a_request_that_waits_for_another_model_has_a_wait(open_server: OpenServer, configured: Configure):
-    async with open_collector() as collector:
-        config = configured({"alpha": {}, "beta": {}}, tracing={"endpoint": collector.endpoint})
-        busy = chat("beta", stream=True, tokens=20, token_delay=0.02)
-        async with open_server(config=config) as server, server.begun(busy) as other:
-            assert (await server.ask("POST", CHAT, chat(stream=True))).status == 200
-            await other.rest()
-    [root] = [span for span in collector.roots if span.name == "chat alpha"]
-    found = names(collector, root)
-    assert (found[0], found[-1]) == ("wait", "answer")
-    assert "load" in found
-    check_order(collector, root)
-
-
 async def test_a_fallback_lies_between_two_answers(open_server: OpenServer):
     async with (
         open_collector() as collector,
@@ -116,9 +102,7 @@ async def test_tools_lie_between_turns(open_server: OpenServer):
         await server.traffic.recorder.tracer.send()
     [root] = [span for span in collector.roots if "execute_tool read_file" in names(collector, span)]
     found = [name for name in names(collector, root) if name != "wait"]
-    assert found[0] == "load"
-    assert found[1:].index("execute_tool read_file") > 0
-    assert found[-1] == "answer"
+    assert (found[0], found[-1]) == ("load", "answer")
     check_order(collector, root)
     [tool] = [span for span in collector.parts(root) if span.name.startswith("execute_tool")]
     assert told(tool.attributes) == {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "read_file"}
