@@ -29,7 +29,7 @@ async def test_a_request_is_seen_waiting_loading_reading_answering_and_gone(open
         await server.ask("POST", CHAT, chat("alpha"))  # the time of its load is known then
         body = chat("alpha", stream=True, slow_prompt=1, tokens=5000, token_delay=0.02)
         async with server.begun(chat("beta", stream=True, tokens=5000, token_delay=0.05)) as beta:
-            await alpha.send("POST", CHAT, json.dumps(body | {"return_progress": True}).encode(), AGENT)
+            await alpha.send("POST", CHAT, body | {"return_progress": True}, AGENT)
             waiting = (await until_phase(server, "waiting"))[1]
             assert waiting["queue_position"] == 1
             assert waiting["client"] == "scripted/2.0, 127.0.0.1"
@@ -58,7 +58,7 @@ async def test_a_whole_answer_is_told_by_its_slot(open_server: OpenServer):
     async with open_server(fleet=fleet) as server, server.connect() as client:
         await server.ask("POST", CHAT, chat("alpha"))
         slow = chat("alpha", slow_prompt=2, tokens=5000, token_delay=0.02)
-        await client.send("POST", CHAT, json.dumps(slow).encode())
+        await client.send("POST", CHAT, slow)
         reading = (await until_phase(server, "prompt"))[0]
         assert reading["slot"] >= 0
         assert "prompt_total" not in reading  # a slot tells only how much it has read
@@ -70,7 +70,7 @@ async def test_without_slots_less_is_told_and_tokens_are_estimated(open_server: 
     async with open_server(fleet=fleet) as server, AsyncExitStack() as stack:
         await server.ask("POST", CHAT, chat("alpha"))
         whole = await stack.enter_async_context(server.connect())
-        await whole.send("POST", CHAT, json.dumps(chat("alpha", tokens=5000, token_delay=0.02)).encode())
+        await whole.send("POST", CHAT, chat("alpha", tokens=5000, token_delay=0.02))
         assert "slot" not in (await until_phase(server, "working"))[0]
         stream = chat("alpha", stream=True, tokens=5000, token_delay=0.005)
         begun = await stack.enter_async_context(server.begun(stream))
@@ -82,9 +82,9 @@ async def test_without_slots_less_is_told_and_tokens_are_estimated(open_server: 
         assert 180 <= request["tokens"] <= 2 * 200 + 100  # more has come since the client's last look
 
 
-async def test_the_engine_is_asked_for_slots_once_a_second_however_many_look(open_server: OpenServer):
+async def test_the_engine_is_asked_for_slots_once_a_second_however_many_look(server: Appliance):
     busy = chat("alpha", stream=True, tokens=100_000, token_delay=0.001)
-    async with open_server() as server, server.begun(busy):
+    async with server.begun(busy):
         began, counts = trio.current_time(), set[int]()
 
         async def look() -> None:
@@ -105,7 +105,7 @@ async def test_a_page_hears_how_many_are_under_way_and_the_slowest_phase(open_se
         beta = await stack.enter_async_context(server.begun(long))
         await until_heard(page, {"count": 1, "phase": "answering"})
         async with server.connect() as alpha:
-            await alpha.send("POST", CHAT, json.dumps(chat("alpha", stream=True)).encode())
+            await alpha.send("POST", CHAT, chat("alpha", stream=True))
             await until_heard(page, {"count": 2, "phase": "waiting"})
         await until_heard(page, {"count": 1, "phase": "answering"})
         await beta.stream.aclose()
