@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import stat
@@ -49,8 +48,7 @@ async def connected(path: Path) -> AsyncGenerator[Client]:
 async def ask(path: Path, method: str, target: str, body: object = None, **headers: str) -> Answer:
     with trio.fail_after(10):
         async with connected(path) as client:
-            content = None if body is None else json.dumps(body).encode()
-            await client.send(method, target, content, headers.items())
+            await client.send(method, target, body, headers.items())
             return await client.answer()
 
 
@@ -83,7 +81,7 @@ async def test_a_server_on_a_file(open_server: OpenServer, path: Path, both: Htt
         assert str(path).encode() in page.body
         assert (await server.ask("GET", "/health")).status == 200
         async with connected(path) as client:
-            await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=10_000, token_delay=0.01)).encode())
+            await client.send("POST", CHAT, chat(stream=True, tokens=10_000, token_delay=0.01))
             await client.head()
         await server.wait_idle("alpha")
         await server.end()
@@ -93,16 +91,10 @@ async def test_a_server_on_a_file(open_server: OpenServer, path: Path, both: Htt
 async def test_host_and_origin_are_checked_as_elsewhere(open_server: OpenServer, path: Path, both: HttpSettings):
     """A web server in front, which reaches the file, may pass on what a page that is somebody else's has sent."""
     async with open_server(http=both):
-        for host, origin, status in (
-            ("localhost", "", 200),
-            ("unix", "", 200),
-            ("", "", 200),
-            ("evil.example", "", 403),
-            ("localhost", "http://evil.example", 403),
-            ("localhost", "http://localhost:3000", 200),
-        ):
-            headers = {"Host": host} | ({"Origin": origin} if origin else {})
-            assert (await ask(path, "GET", "/v1/models", **headers)).status == status, headers
+        for host in ("localhost", "unix", ""):
+            assert (await ask(path, "GET", "/v1/models", Host=host)).status == 200
+        assert (await ask(path, "GET", "/v1/models", Host="evil.example")).status == 403
+        assert (await ask(path, "GET", "/v1/models", Origin="http://evil.example")).status == 403
 
 
 async def test_permissions_can_be_chosen(path: Path):
