@@ -70,14 +70,14 @@ async def test_a_waiting_stream_stands_where_the_document_says(server: Appliance
 
 
 @of_our_poller
-async def test_a_stream_on_the_fast_path_goes_through_the_functions_that_the_document_lists(open_server: OpenServer):
+async def test_a_stream_on_the_fast_path_goes_through_the_functions_that_the_document_lists(server: Appliance):
     calls: set[tuple[str, str]] = set()
 
     def heard(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_back is not None:
             calls.add((frame.f_back.f_code.co_qualname, frame.f_code.co_qualname))
 
-    async with open_server() as server, server.connect() as client:
+    async with server.connect() as client:
         for _ in range(2):
             assert (await server.ask("POST", CHAT, chat(stream=True))).status == 200
         body = json.dumps(chat(stream=True, token_delay=0.01)).encode()
