@@ -73,21 +73,6 @@ async def test_messages_keep_their_kind_and_order():
             assert await client.get_message() == message
 
 
-async def test_the_clients_key_stops_here():
-    async def tell(request: WebSocketRequest) -> None:
-        socket = await request.accept()
-        await socket.send_message(repr(sorted(request.headers)).lower() + request.path)
-        await socket.aclose()
-
-    secret = [(b"Authorization", b"Bearer mine"), (b"Cookie", b"mine"), (b"X-Seen", b"1")]
-    async with relayed(tell, "/comfy/ws", extra_headers=secret) as client:
-        told = str(await client.get_message())
-        assert "x-seen" in told
-        assert "bearer child-key" in told
-        assert "mine" not in told
-        assert told.endswith("/comfy/ws")
-
-
 @pytest.mark.parametrize(("code", "reason"), [(1000, None), (4001, "enough é"), (1001, "going")])
 async def test_the_servers_close_reaches_the_client(code: int, reason: str | None):
     async def close(request: WebSocketRequest) -> None:
@@ -121,21 +106,6 @@ def _noting(heard: list[tuple[int, str | None]], ended: trio.Event) -> Handler:
         ended.set()
 
     return note
-
-
-async def test_a_server_that_vanishes_is_told_to_the_client():
-    async def vanish(request: WebSocketRequest) -> None:
-        socket = await request.accept()
-        await socket.send_message("hi")
-        await socket._stream.aclose()
-
-    async with relayed(vanish) as client:
-        assert await client.get_message() == "hi"
-        with pytest.raises(ConnectionClosed) as closed:
-            await client.get_message()
-        assert closed.value.reason is not None
-        assert closed.value.reason.code == 1011
-        assert "'alpha' broke the connection" in str(closed.value.reason.reason)
 
 
 async def test_a_refusal_passes_with_its_status_and_body():
