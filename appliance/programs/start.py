@@ -111,10 +111,9 @@ def lead() -> None:
         root = programs_folder()
     except UsageError:  # without a home there are no versions of this user
         return
-    if not (root / STATE).is_file():
-        return
     try:
-        _lead(own, root)
+        if (root / STATE).is_file():
+            _lead(own, root)
     except (OSError, TimeoutError) as cause:
         say(f"{PROGRAM}: which version is in use cannot be found out in {root} ({cause}); this one is used")
 

@@ -119,7 +119,9 @@ def test_another_user_starts_it_from_a_read_only_medium_without_fuse(
     starter.write_text(script, "utf-8")
     starter.chmod(0o755)
     try:
-        server = Server(starter, tmp_path, {"PATH": os.defpath + ":/usr/sbin:/sbin", "HOME": str(tmp_path / "no home")})
+        server = Server(
+            starter, tmp_path, {"PATH": os.defpath + ":/usr/sbin:/sbin", "HOME": str(open_folder / "no home")}
+        )
         try:
             question = {"model": "starter", "messages": [{"role": "user", "content": "What is your name?"}]}
             answer = json.loads(server.ask("/v1/chat/completions", question))
