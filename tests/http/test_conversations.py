@@ -160,6 +160,7 @@ async def test_after_the_time_to_undo_nothing_is_left(server: Appliance, monkeyp
 
 
 async def test_attachments_are_stored_once_and_never_run(server: Appliance):
+    """`tests/core/test_conversation_rules.py` has the types."""
     page = b"<script>alert(1)</script>"
     for _ in range(2):
         answer = await server.ask("POST", f"{BASE}/attachments", page, [("Content-Type", "text/html")])
@@ -168,14 +169,8 @@ async def test_attachments_are_stored_once_and_never_run(server: Appliance):
     assert (got.body, got.header("content-type")) == (page, "application/octet-stream")
     assert got.header("content-security-policy") == "sandbox; default-src 'none'"
     assert (await server.ask("POST", f"{BASE}/attachments", b"")).status == 400
-    for sent, shown in (
-        ("audio/x,text/html", "application/octet-stream"),
-        ("image/svg+xml", "application/octet-stream"),
-        ("Audio/WebM; codecs=opus", "audio/webm"),
-        ("image/png", "image/png"),
-    ):
-        name = (await server.ask("POST", f"{BASE}/attachments", sent.encode(), [("Content-Type", sent)])).json["hash"]
-        assert (await server.ask("GET", f"{BASE}/attachments/{name}")).header("content-type") == shown
+    name = (await server.ask("POST", f"{BASE}/attachments", b"x", [("Content-Type", "image/png")])).json["hash"]
+    assert (await server.ask("GET", f"{BASE}/attachments/{name}")).header("content-type") == "image/png"
 
 
 async def test_an_attached_file_waits_for_its_message(server: Appliance, monkeypatch: pytest.MonkeyPatch):

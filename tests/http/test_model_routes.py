@@ -83,6 +83,13 @@ async def feed(server: Appliance, query: str = "") -> AsyncGenerator[Feed]:
         yield Feed(client)
 
 
+@pytest.fixture
+async def served(open_server: OpenServer, downloads: DownloadSettings) -> AsyncGenerator[Appliance]:
+    """A server that downloads from `hub`."""
+    async with open_server(downloads=downloads) as running:
+        yield running
+
+
 async def ok(server: Appliance, method: str, target: str, body: object = None) -> None:
     answer = await server.ask(method, target, body)
     assert (answer.status, answer.json) == (200, {"success": True})
@@ -242,15 +249,13 @@ async def test_who_reads_nothing_holds_nobody_up_and_hears_how_it_is_now(server:
 # ---- downloads -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_download_is_listed_loaded_and_asked(
-    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
-):
+async def test_a_download_is_listed_loaded_and_asked(served: Appliance, hub: FakeHub):
     total = (hub.root / REPO / "tiny-Q8_0.gguf").stat().st_size
-    async with open_server(downloads=downloads) as server, feed(server) as reader:
-        assert await entries(server) == {}
-        await ok(server, "POST", "/models", {"model": REPO})  # the tag is the hub's to say
+    async with feed(served) as reader:
+        assert await entries(served) == {}
+        await ok(served, "POST", "/models", {"model": REPO})  # the tag is the hub's to say
         events = await reader.until("download_finished")
-        listed = await entries(server)
+        listed = await entries(served)
         assert list(listed) == [MODEL]
         assert listed[MODEL]["status"]["value"] == "unloaded"
         assert (listed[MODEL]["source"], listed[MODEL]["can_remove"]) == ("cache", True)
@@ -261,66 +266,64 @@ async def test_a_download_is_listed_loaded_and_asked(
         assert url.startswith(f"{hub.url}/{REPO}/resolve/")
         assert last == {"done": total, "total": total}
         assert "data" not in events[-1]
-        await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
-        assert (await server.ask("POST", CHAT, chat(REPO))).status == 200
+        await ok(served, "POST", "/models/load", {"model": MODEL, "wait": True})
+        assert (await served.ask("POST", CHAT, chat(REPO))).status == 200
 
 
-async def test_a_coming_model_is_in_the_list(open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub):
+async def test_a_coming_model_is_in_the_list(served: Appliance, hub: FakeHub):
     hub.behave(stall_after=SIZE // 2)
-    async with open_server(downloads=downloads) as server, feed(server) as reader:
-        await ok(server, "POST", "/models", {"model": MODEL})
+    async with feed(served) as reader:
+        await ok(served, "POST", "/models", {"model": MODEL})
         await reader.until("download_progress")
-        [entry] = (await entries(server)).values()
+        [entry] = (await entries(served)).values()
         assert (entry["id"], entry["status"]["value"], entry["source"]) == (MODEL, "downloading", "cache")
         assert entry["can_remove"] is True
         [progress] = entry["status"]["progress"].values()
         assert progress["total"] == (hub.root / REPO / "tiny-Q8_0.gguf").stat().st_size
-        assert (await refused(server, "POST", "/models/load", {"model": MODEL}))[0] == 404
-        async with feed(server, "?snapshot=1") as late:
+        assert (await refused(served, "POST", "/models/load", {"model": MODEL}))[0] == 404
+        async with feed(served, "?snapshot=1") as late:
             assert words(await late.until("download_progress"))[0] == ("model_status", "downloading")
-        assert (await server.ask("GET", "/")).status == 200
+        assert (await served.ask("GET", "/")).status == 200
 
 
-async def test_a_download_is_cancelled_by_unload(open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub):
+async def test_a_download_is_cancelled_by_unload(served: Appliance, hub: FakeHub):
     hub.behave(stall_after=SIZE // 2)
-    async with open_server(downloads=downloads) as server, feed(server) as reader:
+    async with feed(served) as reader:
         for name in (MODEL, MODEL.lower(), REPO):
-            await ok(server, "POST", "/models", {"model": MODEL})
+            await ok(served, "POST", "/models", {"model": MODEL})
             await reader.until("download_progress")
-            await ok(server, "POST", "/models/unload", {"model": name})
+            await ok(served, "POST", "/models/unload", {"model": name})
             await reader.until("download_failed")
-            assert await entries(server) == {}
-        assert (await refused(server, "POST", "/models/unload", {"model": MODEL}))[0] == 400
+            assert await entries(served) == {}
+        assert (await refused(served, "POST", "/models/unload", {"model": MODEL}))[0] == 400
         hub.behave()
-        await downloaded(server)
-        assert list(await entries(server)) == [MODEL]
+        await downloaded(served)
+        assert list(await entries(served)) == [MODEL]
 
 
-async def test_a_download_is_paused_until_it_is_asked_for_again(
-    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
-):
+async def test_a_download_is_paused_until_it_is_asked_for_again(served: Appliance, hub: FakeHub):
     hub.behave(stall_after=SIZE // 2)
-    async with open_server(downloads=downloads) as server, feed(server) as reader:
-        assert (await refused(server, "POST", "/models/pause", {"model": MODEL}))[0] == 400
-        await ok(server, "POST", "/models", {"model": MODEL})
-        assert "paused" not in (await entries(server))[MODEL]["status"]
+    async with feed(served) as reader:
+        assert (await refused(served, "POST", "/models/pause", {"model": MODEL}))[0] == 400
+        await ok(served, "POST", "/models", {"model": MODEL})
+        assert "paused" not in (await entries(served))[MODEL]["status"]
         await reader.until("download_progress")
-        await ok(server, "POST", "/models/pause", {"model": REPO})
-        status = (await entries(server))[MODEL]["status"]
+        await ok(served, "POST", "/models/pause", {"model": REPO})
+        status = (await entries(served))[MODEL]["status"]
         assert (status["value"], status["paused"]) == ("downloading", True)
         hub.behave()
-        await ok(server, "POST", "/models", {"model": MODEL})
+        await ok(served, "POST", "/models", {"model": MODEL})
         await reader.until("download_finished")
-        assert "paused" not in (await entries(server))[MODEL]["status"]
+        assert "paused" not in (await entries(served))[MODEL]["status"]
 
 
-async def test_events_in_the_words_of_the_readme(open_server: OpenServer, downloads: DownloadSettings):
-    async with open_server(downloads=downloads) as server, feed(server, "?names=readme") as reader:
-        await ok(server, "POST", "/models", {"model": MODEL})
+async def test_events_in_the_words_of_the_readme(served: Appliance):
+    async with feed(served, "?names=readme") as reader:
+        await ok(served, "POST", "/models", {"model": MODEL})
         progress = (await reader.until("download_progress"))[-1]["data"]
         assert [sorted(file) for file in progress.values()] == [["done", "total"]]
         await reader.until("download_finished")
-        await ok(server, "POST", "/models/load", {"model": MODEL})
+        await ok(served, "POST", "/models/load", {"model": MODEL})
         assert (await reader.until("model_status", status="loaded"))[-1]["data"]["info"]["id"] == MODEL
 
 
@@ -334,15 +337,12 @@ NOT_TO_BE_HAD = [
 ]
 
 
-async def test_what_cannot_be_downloaded_is_said_at_once(
-    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
-):
-    async with open_server(downloads=downloads) as server:
-        for mood, name, status, reason in NOT_TO_BE_HAD:
-            hub.behave(**mood)
-            assert (await refused(server, "POST", "/models", {"model": name}))[:2] == (status, reason)
-            assert await entries(server) == {}
-        assert files_in(downloads.cache) == []
+async def test_what_cannot_be_downloaded_is_said_at_once(served: Appliance, downloads: DownloadSettings, hub: FakeHub):
+    for mood, name, status, reason in NOT_TO_BE_HAD:
+        hub.behave(**mood)
+        assert (await refused(served, "POST", "/models", {"model": name}))[:2] == (status, reason)
+        assert await entries(served) == {}
+    assert files_in(downloads.cache) == []
 
 
 async def test_offline_and_without_a_cache_nothing_is_downloaded(open_server: OpenServer, downloads: DownloadSettings):
@@ -354,91 +354,83 @@ async def test_offline_and_without_a_cache_nothing_is_downloaded(open_server: Op
         assert (await refused(server, "DELETE", "/models?model=alpha"))[:2] == (403, "forbidden")
 
 
-async def test_what_is_here_is_not_downloaded_again(open_server: OpenServer, downloads: DownloadSettings):
+async def test_what_is_here_is_not_downloaded_again(served: Appliance, downloads: DownloadSettings):
     assert downloads.models_dir is not None
     write_model(downloads.models_dir / "mine.gguf")
-    async with open_server(downloads=downloads) as server:
-        await downloaded(server)
-        for name in (MODEL, MODEL.lower(), "mine"):
-            assert await refused(server, "POST", "/models", {"model": name}) == (
-                400,
-                "invalid_request",
-                f"model '{name}' already exists",
-            )
-        for body in ({"model": ""}, {}):
-            status, _, message = await refused(server, "POST", "/models", body)
-            assert (status, message) == (400, "model must be a non-empty string")
-        assert (await refused(server, "POST", "/models", b"{"))[0] == 400
+    await downloaded(served)
+    for name in (MODEL, MODEL.lower(), "mine"):
+        assert await refused(served, "POST", "/models", {"model": name}) == (
+            400,
+            "invalid_request",
+            f"model '{name}' already exists",
+        )
+    for body in ({"model": ""}, {}):
+        status, _, message = await refused(served, "POST", "/models", body)
+        assert (status, message) == (400, "model must be a non-empty string")
+    assert (await refused(served, "POST", "/models", b"{"))[0] == 400
 
 
-async def test_what_is_here_and_broken_is_downloaded_again(
-    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
-):
-    async with open_server(downloads=downloads) as server:
-        await downloaded(server)
-        [file] = (downloads.cache / "models--acme--tiny-GGUF" / "snapshots").glob("*/*.gguf")
-        file.resolve().write_bytes(b"rubbish")
-        listed = await server.ask("GET", "/models?reload=1")
-        assert listed.json["data"][0]["status"]["error"]
-        await downloaded(server)
-        assert "error" not in (await entries(server))[MODEL]["status"]
-        assert (await server.ask("POST", CHAT, chat(MODEL))).status == 200
+async def test_what_is_here_and_broken_is_downloaded_again(served: Appliance, downloads: DownloadSettings):
+    await downloaded(served)
+    [file] = (downloads.cache / "models--acme--tiny-GGUF" / "snapshots").glob("*/*.gguf")
+    file.resolve().write_bytes(b"rubbish")
+    listed = await served.ask("GET", "/models?reload=1")
+    assert listed.json["data"][0]["status"]["error"]
+    await downloaded(served)
+    assert "error" not in (await entries(served))[MODEL]["status"]
+    assert (await served.ask("POST", CHAT, chat(MODEL))).status == 200
 
 
 # ---- removal ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_loaded_model_is_stopped_and_its_files_go(open_server: OpenServer, downloads: DownloadSettings):
-    async with open_server(downloads=downloads) as server:
-        await downloaded(server)
-        await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
-        contexts = server.owners.contexts
-        assert contexts is not None
-        other, _ = [await kept_one(contexts, model=model) for model in ("other", MODEL)]
-        async with feed(server) as reader:
-            [path] = await removed(server)
-            assert [each.name for each in contexts.entries()] == [other.name]
-            assert Path(path).is_relative_to(downloads.cache)
-            assert server.state(MODEL) == "unloaded"
-            assert files_in(downloads.cache) == []
-            events = await reader.until("models_reload")
-            assert [(event["event"], event["model"]) for event in events] == [
-                ("status_change", MODEL),
-                ("model_remove", MODEL),
-                ("models_reload", "*"),
-            ]
-        assert await entries(server) == {}
-        assert (await server.ask("POST", CHAT, chat(MODEL))).status == 404
-        await downloaded(server)
-        assert list(await entries(server)) == [MODEL]
+async def test_a_loaded_model_is_stopped_and_its_files_go(served: Appliance, downloads: DownloadSettings):
+    await downloaded(served)
+    await ok(served, "POST", "/models/load", {"model": MODEL, "wait": True})
+    contexts = served.owners.contexts
+    assert contexts is not None
+    other, _ = [await kept_one(contexts, model=model) for model in ("other", MODEL)]
+    async with feed(served) as reader:
+        [path] = await removed(served)
+        assert [each.name for each in contexts.entries()] == [other.name]
+        assert Path(path).is_relative_to(downloads.cache)
+        assert served.state(MODEL) == "unloaded"
+        assert files_in(downloads.cache) == []
+        events = await reader.until("models_reload")
+        assert [(event["event"], event["model"]) for event in events] == [
+            ("status_change", MODEL),
+            ("model_remove", MODEL),
+            ("models_reload", "*"),
+        ]
+    assert await entries(served) == {}
+    assert (await served.ask("POST", CHAT, chat(MODEL))).status == 404
+    await downloaded(served)
+    assert list(await entries(served)) == [MODEL]
 
 
 async def test_a_coming_model_is_removed_with_what_has_come(
-    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
+    served: Appliance, downloads: DownloadSettings, hub: FakeHub
 ):
     hub.behave(stall_after=SIZE // 2)
-    async with open_server(downloads=downloads) as server, feed(server) as reader:
-        await ok(server, "POST", "/models", {"model": MODEL})
+    async with feed(served) as reader:
+        await ok(served, "POST", "/models", {"model": MODEL})
         await reader.until("download_progress")
-        assert await removed(server) == []
+        assert await removed(served) == []
         events = await reader.until("model_remove")
         told = [event["event"] for event in events if event["event"] != "download_progress"]
         assert told == ["download_failed", "model_remove"]
         assert files_in(downloads.cache) == []
-        assert (await refused(server, "DELETE", f"/models?model={MODEL}"))[0] == 404
+        assert (await refused(served, "DELETE", f"/models?model={MODEL}"))[0] == 404
 
 
-async def test_what_an_ended_download_has_left_is_removed(
-    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
-):
+async def test_what_an_ended_download_has_left_is_removed(served: Appliance, downloads: DownloadSettings, hub: FakeHub):
     hub.behave(stall_after=SIZE // 2)
-    async with open_server(downloads=downloads) as server:
-        await ok(server, "POST", "/models", {"model": MODEL})
-        await until(lambda: files_in(downloads.cache))
-        await ok(server, "POST", "/models/unload", {"model": MODEL})
-        assert files_in(downloads.cache) != []
-        assert await removed(server) == []
-        assert files_in(downloads.cache) == []
+    await ok(served, "POST", "/models", {"model": MODEL})
+    await until(lambda: files_in(downloads.cache))
+    await ok(served, "POST", "/models/unload", {"model": MODEL})
+    assert files_in(downloads.cache) != []
+    assert await removed(served) == []
+    assert files_in(downloads.cache) == []
 
 
 async def test_the_disk_says_what_is_taken_and_what_a_removal_frees(
@@ -477,19 +469,18 @@ async def disk(server: Appliance) -> dict[str, list[dict[str, Any]]]:
     return (await server.ask("GET", "/api/disk")).json
 
 
-async def test_only_the_caches_models_are_removed(open_server: OpenServer, downloads: DownloadSettings):
+async def test_only_the_caches_models_are_removed(served: Appliance, downloads: DownloadSettings):
     assert downloads.models_dir is not None
     mine = write_model(downloads.models_dir / "mine.gguf")
-    async with open_server(downloads=downloads) as server:
-        await downloaded(server)
-        status, reason, message = await refused(server, "DELETE", "/models?model=mine")
-        assert (status, reason) == (403, "forbidden")
-        assert "not removable" in message
-        assert "models_dir" in message
-        assert mine.exists()
-        for query, expected in (("", 400), ("?model=", 400), ("?model=nobody", 404), (f"?model={REPO}", 404)):
-            assert (await refused(server, "DELETE", f"/models{query}"))[0] == expected
-        assert sorted(await entries(server)) == [MODEL, "mine"]
+    await downloaded(served)
+    status, reason, message = await refused(served, "DELETE", "/models?model=mine")
+    assert (status, reason) == (403, "forbidden")
+    assert "not removable" in message
+    assert "models_dir" in message
+    assert mine.exists()
+    for query, expected in (("", 400), ("?model=", 400), ("?model=nobody", 404), (f"?model={REPO}", 404)):
+        assert (await refused(served, "DELETE", f"/models{query}"))[0] == expected
+    assert sorted(await entries(served)) == [MODEL, "mine"]
 
 
 # ---- loading only when told ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import random
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,6 +86,14 @@ class Client:
         self.ended = True
 
 
+@pytest.fixture
+async def recorder() -> AsyncGenerator[Recorder]:
+    """One that keeps ten rows in memory, and a MiB of captures."""
+    async with open_activity(None, 10) as activity, open_recorder(activity) as made:
+        made.captures = CaptureBuffer(MIB)
+        yield made
+
+
 def begin(
     recorder: Recorder, body: bytes = b'{"model":"m"}', *, streaming: bool = False
 ) -> tuple[Record, RecordingSink]:
@@ -107,29 +115,27 @@ async def rows(recorder: Recorder) -> list[Row]:
     return list((await recorder.page(Query(order="asc", limit=999))).data)
 
 
-async def test_whoever_looks_right_after_finds_everything():
-    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
-        recorder.captures = CaptureBuffer(MIB)
-        await answer(recorder, ANSWER)
-        [row] = await rows(recorder)
-        assert (row.tokens.input_tokens, row.tokens.output_tokens, row.has_capture) == (3, 4, True)
-        assert row.resp_content_type == "application/json"
-        await answer(recorder, ANSWER)
-        assert (await recorder.read(lambda table: table.stats(()))).total_output_tokens == 8
-        await answer(recorder, ANSWER[:9], ANSWER[9:])
-        capture = await recorder.capture(3)
-        assert capture is not None
-        assert (capture.req_body, capture.resp_body) == (b'{"model":"m"}', ANSWER)
-        assert capture.req_headers == {"Host": "localhost", "Authorization": "[REDACTED]"}
-        assert capture.resp_headers == {"Content-Type": "application/json", "Set-Cookie": "[REDACTED]"}
-        await answer(recorder, b'{"error":"no"}', status=500)
-        recorder.settle()
-        assert recorder.metrics.models["m"].requests == {("chat", 200): 3, ("chat", 500): 1}
-        assert recorder.metrics.models["m"].generated_tokens == 12
-        failed = await recorder.capture(4)
-        assert failed is not None
-        assert (failed.resp_headers, failed.resp_body) == (None, None)
-        assert (await rows(recorder))[-1].error_msg == "no"
+async def test_whoever_looks_right_after_finds_everything(recorder: Recorder):
+    await answer(recorder, ANSWER)
+    [row] = await rows(recorder)
+    assert (row.tokens.input_tokens, row.tokens.output_tokens, row.has_capture) == (3, 4, True)
+    assert row.resp_content_type == "application/json"
+    await answer(recorder, ANSWER)
+    assert (await recorder.read(lambda table: table.stats(()))).total_output_tokens == 8
+    await answer(recorder, ANSWER[:9], ANSWER[9:])
+    capture = await recorder.capture(3)
+    assert capture is not None
+    assert (capture.req_body, capture.resp_body) == (b'{"model":"m"}', ANSWER)
+    assert capture.req_headers == {"Host": "localhost", "Authorization": "[REDACTED]"}
+    assert capture.resp_headers == {"Content-Type": "application/json", "Set-Cookie": "[REDACTED]"}
+    await answer(recorder, b'{"error":"no"}', status=500)
+    recorder.settle()
+    assert recorder.metrics.models["m"].requests == {("chat", 200): 3, ("chat", 500): 1}
+    assert recorder.metrics.models["m"].generated_tokens == 12
+    failed = await recorder.capture(4)
+    assert failed is not None
+    assert (failed.resp_headers, failed.resp_body) == (None, None)
+    assert (await rows(recorder))[-1].error_msg == "no"
 
 
 async def test_what_ends_is_written_down_without_being_asked_for_and_in_order():
@@ -148,76 +154,70 @@ async def test_what_ends_is_written_down_without_being_asked_for_and_in_order():
         assert len(heard) == 200
 
 
-async def test_what_cannot_be_written_down_takes_nothing_with_it(caplog: pytest.LogCaptureFixture):
-    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
-        recorder.captures = CaptureBuffer(MIB)
-        record, sink = begin(recorder)
-        record.began = None  # pyright: ignore[reportAttributeAccessIssue]  such a thing does not exist
-        sink.start(200, JSON)
-        recorder.finish(record, sink, "chat", 200)
-        await answer(recorder, ANSWER)
-        recorder.settle()
-        assert recorder.metrics.models["m"].requests == {("chat", 200): 1}
+async def test_what_cannot_be_written_down_takes_nothing_with_it(recorder: Recorder, caplog: pytest.LogCaptureFixture):
+    record, sink = begin(recorder)
+    record.began = None  # pyright: ignore[reportAttributeAccessIssue]  such a thing does not exist
+    sink.start(200, JSON)
+    recorder.finish(record, sink, "chat", 200)
+    await answer(recorder, ANSWER)
+    recorder.settle()
+    assert recorder.metrics.models["m"].requests == {("chat", 200): 1}
     assert "this is a bug" in caplog.text
 
 
-async def test_another_budget_is_for_what_ends_from_then_on():
-    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
-        await answer(recorder, ANSWER)
-        recorder.captures = CaptureBuffer(MIB)
-        await answer(recorder, ANSWER)
-        assert [row.has_capture for row in await rows(recorder)] == [False, True]
+async def test_another_budget_is_for_what_ends_from_then_on(recorder: Recorder):
+    recorder.captures = CaptureBuffer(0)
+    await answer(recorder, ANSWER)
+    recorder.captures = CaptureBuffer(MIB)
+    await answer(recorder, ANSWER)
+    assert [row.has_capture for row in await rows(recorder)] == [False, True]
 
 
-async def test_what_is_told_to_a_waiting_client_is_no_part_of_the_answer():
-    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
-        recorder.captures = CaptureBuffer(MIB)
-        record, sink = begin(recorder, streaming=True)
-        sink.start(200, EVENTS)
-        await aside(sink).write(b": load")
-        assert aside(sink).push(b"ing\n\n")
-        assert record.first_byte_at is None
-        sink.push(b"data: [DONE]\n\n")
-        assert record.first_byte_at is not None
-        assert sink.passed == 11 + 14
-        recorder.finish(record, sink, "chat", 200)
-        recorder.settle()
-        capture = await recorder.capture(1)
-        assert capture is not None
-        assert capture.resp_body == b"data: [DONE]\n\n"
+async def test_what_is_told_to_a_waiting_client_is_no_part_of_the_answer(recorder: Recorder):
+    record, sink = begin(recorder, streaming=True)
+    sink.start(200, EVENTS)
+    await aside(sink).write(b": load")
+    assert aside(sink).push(b"ing\n\n")
+    assert record.first_byte_at is None
+    sink.push(b"data: [DONE]\n\n")
+    assert record.first_byte_at is not None
+    assert sink.passed == 11 + 14
+    recorder.finish(record, sink, "chat", 200)
+    recorder.settle()
+    capture = await recorder.capture(1)
+    assert capture is not None
+    assert capture.resp_body == b"data: [DONE]\n\n"
 
 
-async def test_the_first_token_comes_behind_comments_and_behind_the_reading_of_the_prompt():
+async def test_the_first_token_comes_behind_comments_and_behind_the_reading_of_the_prompt(recorder: Recorder):
     reading = b'data: {"choices":[],"prompt_progress":{"total":%d,"processed":1}}\n\n'
-    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
-        for pieces in ([b"data: [DONE]\n\n"], [b":\n\n", reading % 1, reading % 2 * 80, b"data: 1\n\ndata: 2\n\n"]):
-            record, sink = begin(recorder, streaming=True)
-            sink.start(200, EVENTS)
-            for piece in pieces:
-                assert record.first_token_at is None
-                sink.push(piece)
-            assert record.first_token_at is not None
-            record.began = record.first_token_at - 0.25
-            sink.push(reading % 3)
-            recorder.finish(record, sink, "chat", 200)
+    for pieces in ([b"data: [DONE]\n\n"], [b":\n\n", reading % 1, reading % 2 * 80, b"data: 1\n\ndata: 2\n\n"]):
         record, sink = begin(recorder, streaming=True)
         sink.start(200, EVENTS)
-        sink.push(reading % 1)
-        recorder.finish(record, sink, "chat", CLIENT_LEFT)
-        assert [row.first_token_ms for row in await rows(recorder)] == [250, 250, -1]
+        for piece in pieces:
+            assert record.first_token_at is None
+            sink.push(piece)
+        assert record.first_token_at is not None
+        record.began = record.first_token_at - 0.25
+        sink.push(reading % 3)
+        recorder.finish(record, sink, "chat", 200)
+    record, sink = begin(recorder, streaming=True)
+    sink.start(200, EVENTS)
+    sink.push(reading % 1)
+    recorder.finish(record, sink, "chat", CLIENT_LEFT)
+    assert [row.first_token_ms for row in await rows(recorder)] == [250, 250, -1]
 
 
-async def test_the_engine_tells_when_the_first_token_of_a_whole_answer_was_there():
-    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
-        for timings, status in ((b'{"predicted_ms":1500}', 200), (b"{}", 200), (b'{"predicted_ms":9}', 500)):
-            record, sink = begin(recorder)
-            record.began -= 2.0
-            sink.start(status, JSON)
-            sink.push(b'{"timings":%b}' % timings)
-            recorder.finish(record, sink, "chat", status)
-        first, *others = [row.first_token_ms for row in await rows(recorder)]
-        assert 500 <= first < 1500
-        assert others == [-1, -1]
+async def test_the_engine_tells_when_the_first_token_of_a_whole_answer_was_there(recorder: Recorder):
+    for timings, status in ((b'{"predicted_ms":1500}', 200), (b"{}", 200), (b'{"predicted_ms":9}', 500)):
+        record, sink = begin(recorder)
+        record.began -= 2.0
+        sink.start(status, JSON)
+        sink.push(b'{"timings":%b}' % timings)
+        recorder.finish(record, sink, "chat", status)
+    first, *others = [row.first_token_ms for row in await rows(recorder)]
+    assert 500 <= first < 1500
+    assert others == [-1, -1]
 
 
 class Always(Load):
@@ -423,25 +423,23 @@ def tokens(count: int, seed: int = 0) -> Iterable[bytes]:
         yield b'data: {"choices":[{"index":0,"delta":{"content":"%x"}}]}\n\n' % source.getrandbits(64)
 
 
-async def test_an_open_stream_holds_little_more_than_its_data():
+async def test_an_open_stream_holds_little_more_than_its_data(recorder: Recorder):
     count, length = 200, 40
-    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
-        recorder.captures = CaptureBuffer(MIB)
-        chunks = list(tokens(length))
-        data = sum(map(len, chunks))
-        tracemalloc.start()
-        try:
-            before, _ = tracemalloc.get_traced_memory()
-            open_ones = [begin(recorder, streaming=True) for _ in range(count)]
-            for _, sink in open_ones:
-                sink.start(200, EVENTS)
-                for chunk in chunks:
-                    sink.push(bytes(bytearray(chunk)))
-                sink.inner.got.clear()
-            after, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert (after - before) / count < data + 3000
+    chunks = list(tokens(length))
+    data = sum(map(len, chunks))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        open_ones = [begin(recorder, streaming=True) for _ in range(count)]
+        for _, sink in open_ones:
+            sink.start(200, EVENTS)
+            for chunk in chunks:
+                sink.push(bytes(bytearray(chunk)))
+            sink.inner.got.clear()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / count < data + 3000
 
 
 async def test_a_large_request_body_holds_nobody_up():
