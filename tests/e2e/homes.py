@@ -22,6 +22,8 @@ class Home:
 
     front: Sequence[str] = ()
     """The first words of every verb that is run here."""
+    apart = False
+    """Verbs are processes: they run beside each other."""
 
     def __init__(self, folder: Path, env: Mapping[str, str] | None = None, program: Path = COMMAND) -> None:
         self.folder = folder
@@ -36,12 +38,12 @@ class Home:
         env: Mapping[str, str] | None = None,
         timeout: float = 2 * COMMAND_TIME,
     ) -> CompletedProcess[str]:
-        """Run a verb to its end, in this process if it can be the installed program's.
+        """Run a verb to its end, in this process if that is the installed program, and nothing sets them apart.
 
         ``under`` is a command that becomes the program, or stands for it.
         """
         argv = (*self.front, *map(str, words))
-        if under is None and self.program == COMMAND:
+        if under is None and self.program == COMMAND and not self.apart:
             return run_here(argv, self.folder, {**fresh_environment(self.folder), **self.env, **(env or {})})
         program = [self.program] if under is None else under
         return run_command(*argv, cwd=self.folder, env={**self.env, **(env or {})}, timeout=timeout, program=program)

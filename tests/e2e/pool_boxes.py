@@ -99,6 +99,7 @@ class PoolBox:
         self.name = f"b{number}"
         self.address = bridge.address(number)
         self.home = Home(folder / self.name)
+        self.home.apart = True
         self.models = folder / self.name / "models"
         self.models.mkdir(parents=True)
         self.space = bridge.space(number)

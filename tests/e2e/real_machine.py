@@ -27,6 +27,8 @@ machine."""
 class Machine(Home):
     """A home. ``cached`` builds are found in its cache, as those that `llama-builds/build.py` makes."""
 
+    apart = True
+
     def __init__(self, folder: Path, cached: Sequence[Path], env: Mapping[str, str]) -> None:
         super().__init__(folder, {**env, "PATH": "/usr/bin:/bin"})
         self.cached = tuple(cached)

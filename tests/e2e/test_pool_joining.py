@@ -41,6 +41,7 @@ NEVER_RUNS = 9
 class PooledHome(Home):
     """A user's machine whose program may be in a pool."""
 
+    apart = True
     server: Server
 
     def __init__(self, folder: Path, name: str, engine: Path) -> None:
