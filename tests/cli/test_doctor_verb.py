@@ -93,7 +93,8 @@ def test_a_running_server_is_asked_and_its_bundle_tells_no_secret(
     assert findings(command, "--url", server.url)["server-wants-key"]["severity"] == "warning"
     access = ("--url", server.url, "--api-key", SECRET)
     said = command.good("run", "starter", WORDS, *access).strip()
-    assert said in command.good("logs", "starter", *access), "at this verbosity the engine prints what it answers"
+    # At this verbosity the engine prints what it answers.
+    wait(lambda: command.good("logs", "starter", *access), lambda logs: said in logs)
 
     doctor = ("doctor", *access, "--config", str(config))
     assert "starter loaded" in command(*doctor).out

@@ -8,14 +8,13 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
+from command_line import run_here
 from config_files import ConfigFile, ask, running
 from gguf_files import WriteModel
-from program import ANY_PORT, Server, StartServer, http, run_command, wait_gone
+from program import ANY_PORT, Server, StartServer, fresh_environment, http, run_command, wait_gone
 from waiting import SOON, wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")
@@ -77,9 +76,7 @@ def test_a_second_copy_says_what_is_taken(serve: StartServer, file: ConfigFile, 
     assert list(running(first)) == ["m"]
 
 
-def test_a_configuration_that_cannot_be_used_is_told_whole(
-    verb: Callable[..., CompletedProcess[str]], tmp_path: Path
-) -> None:
+def test_a_configuration_that_cannot_be_used_is_told_whole(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("startPort: x\nmodels:\n  m:\n    ttl: -5\n    cmd: serve ${PORT} ${nothing}\nlogToStdout: loud\n")
     for argv, *told in (
@@ -90,7 +87,7 @@ def test_a_configuration_that_cannot_be_used_is_told_whole(
         (("--config-dir", bad), "is not a folder"),
         (("--watch-config",), "--watch-config needs something to watch"),
     ):
-        done = verb("serve", *ANY_PORT, *map(str, argv))
+        done = run_here(("serve", *ANY_PORT, *map(str, argv)), tmp_path, fresh_environment(tmp_path))
         assert (done.returncode, done.stdout) == (2, "")
         assert all(each in done.stderr for each in told), done.stderr
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run_here
 from gguf_files import write_model
-from homes import run_here
 from hub_process import FakeHub, fake_hub
-from program import Server, StartServer, answer, engine_argv, http
+from program import Server, StartServer, answer, engine_argv, fresh_environment, http
 from waiting import wait
 
 from appliance.engines.found import ENGINE_VARIABLE
@@ -121,7 +121,8 @@ def test_the_environment_names_it_and_a_token_opens_it(fetching: StartServer, hu
 
 def test_off_line_it_says_what_is_missing(environment: dict[str, str], tmp_path: Path, hub: FakeHub) -> None:
     for words, more in ((("--offline",), {}), ((), {"HF_HUB_OFFLINE": "1"}), ((), {"LLAMA_ARG_OFFLINE": "1"})):
-        done = run_here("llama-server", "-hf", REPO, *words, cwd=tmp_path, env={**environment, **more})
+        here = {**fresh_environment(tmp_path), **environment, **more}
+        done = run_here(("llama-server", "-hf", REPO, *words), tmp_path, here)
         assert done.returncode == 1
         assert f"{REPO} is not in the cache at {tmp_path / 'cache'}, and --offline" in done.stderr
     assert hub.requests() == []
@@ -151,7 +152,7 @@ def test_off_line_what_is_in_the_cache_is_served(fetching: StartServer, tmp_path
 def test_what_cannot_be_found_is_told(
     environment: dict[str, str], tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
-    done = run_here("llama-server", *words, cwd=tmp_path, env=environment)
+    done = run_here(("llama-server", *words), tmp_path, {**fresh_environment(tmp_path), **environment})
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -6,14 +6,14 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
+from command_line import run_here
 from gguf_files import write_model
-from program import Server, StartServer, answer, engine_argv, http
+from program import Server, StartServer, answer, engine_argv, fresh_environment, http
 
 from appliance.catalog import downloads
 from appliance.engines.found import ENGINE_VARIABLE
@@ -189,7 +189,7 @@ REFUSALS: Sequence[tuple[tuple[str, ...], dict[str, object], str]] = [
 
 @pytest.mark.parametrize(("words", "shelf_has", "message"), REFUSALS)
 def test_what_cannot_be_fetched_is_told(
-    verb: Callable[..., CompletedProcess[str]],
+    tmp_path: Path,
     environment: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     shelf: Shelf,
@@ -200,10 +200,8 @@ def test_what_cannot_be_fetched_is_told(
     """And secrets of an address are not, nor does a registry that gives out nonsense get any."""
     vars(shelf).update(shelf_has)
     given = [word.replace("PLACE", shelf.place) for word in words]
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setattr(downloads, "LISTING_ATTEMPTS", 2)
-    done = verb("llama-server", *given)
+    done = run_here(("llama-server", *given), tmp_path, {**fresh_environment(tmp_path), **environment})
     assert done.returncode == 1
     assert message.replace("PLACE", shelf.place) in done.stderr
     assert "Traceback" not in done.stderr

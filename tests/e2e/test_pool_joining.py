@@ -21,7 +21,7 @@ import pytest
 from gguf_files import write_model
 from homes import Home
 from port_blocks import port_block
-from program import COMMAND, Server
+from program import Server
 from program import http as ask
 from waiting import wait
 
@@ -278,10 +278,8 @@ def test_two_boxes_join_at_two_others_at_the_same_time(make_box: MakeBox) -> Non
     b1, b2 = pool_of(make_box, "b1", "b2")
     b3, b4 = make_box("b3"), make_box("b4")
     codes = [_code(box.good("pool", "invite")) for box in (b1, b2)]
-    joins = [("pool", "join", code, *box.words()) for box, code in zip((b3, b4), codes, strict=True)]
-    with ThreadPoolExecutor(2) as together:  # as processes: a thread has no environment of its own
-        done = list(together.map(lambda box, words: box.run(*words, under=[COMMAND]), (b3, b4), joins))
-    assert [each.returncode for each in done] == [0, 0], done
+    with ThreadPoolExecutor(2) as together:
+        list(together.map(PooledHome.join, (b3, b4), codes))
     wait_together([b1, b2, b3, b4])
     rosters = {tuple(box.state()["boxes"][number]["name"] for number in range(4)) for box in (b1, b2, b3, b4)}
     assert len(rosters) == 1

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from command_line import run_here
 from program import (
     COMMAND,
     Server,
@@ -265,11 +266,9 @@ def test_without_a_log_nothing_is_printed(
     assert server.told() == ""
 
 
-def test_unknown_flags_are_refused_as_the_real_program_refuses_them(
-    verb: Callable[..., subprocess.CompletedProcess[str]], built_engine: str
-) -> None:
+def test_unknown_flags_are_refused_as_the_real_program_refuses_them(tmp_path: Path, built_engine: str) -> None:
     for words in (["--foo"], ["-m", "x", "--bar", "1"], ["stray"]):
-        ours = verb("llama-server", *words)
+        ours = run_here(("llama-server", *words), tmp_path, fresh_environment(tmp_path))
         real = subprocess.run([built_engine, *words], capture_output=True, text=True, timeout=30)
         assert ours.returncode == real.returncode == 1
         assert ours.stderr.splitlines()[0] == real.stderr.splitlines()[0]

@@ -264,7 +264,8 @@ async def test_an_unload_under_an_answer_is_told_as_that(open_server: OpenServer
     async with open_server(fleet=FleetSettings(stop_timeout=0.3)) as server:
         async with server.asking(chat(stream=stream, tokens=200, token_delay=0.05), times=4) as answers:
             await until(
-                lambda: server.state("alpha") == "loaded" and server.slots_busy("alpha"), lambda busy: busy == 4
+                lambda: server.state("alpha") == "loaded" and server.slots_busy("alpha"),
+                lambda busy: len(busy or ()) == 4,
             )
             await server.fleet.unload("alpha")
         rows = await server.rows()
