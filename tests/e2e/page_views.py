@@ -38,13 +38,10 @@ def drawn(scenario: str, seed: str, *, main_flow: bool) -> list[str]:
 def touched(changed: Iterable[str], sources: Mapping[str, str]) -> set[str]:
     """Return the files of scenarios that a change touches, of those in ``sources``, which are their texts by name.
 
-    It has changed itself, or it names a screen that has. What several screens share would touch all, which is what
-    `--all` is for.
+    It names a screen that has changed. What several screens share would touch all, which is what `--all` is for.
     """
     found: set[str] = set()
     for path in changed:
-        if match := re.fullmatch(r"tests/web/scenarios/(\w+)\.mjs", path):
-            found.add(match[1])
-        elif match := re.fullmatch(r"appliance/web/src/screens/([\w/]+)\.svelte", path):
+        if match := re.fullmatch(r"appliance/web/src/screens/([\w/]+)\.svelte", path):
             found |= {name for name, text in sources.items() if f"#/{match[1].lower()}" in text}
-    return found & sources.keys()
+    return found

@@ -50,8 +50,7 @@ def test_a_view_is_chosen_for_looking():
 @pytest.mark.parametrize(
     ("path", "names"),
     [
-        ("tests/web/scenarios/talking.mjs", {"talking"}),
-        ("tests/web/scenarios/gone.mjs", set()),
+        ("tests/web/scenarios/talking.mjs", set()),
         ("appliance/web/src/screens/machine/Why.svelte", {"machine"}),
         ("appliance/web/src/screens/Chat.svelte", {"machine", "talking"}),
         ("appliance/web/src/lib/chat.svelte.ts", set()),
