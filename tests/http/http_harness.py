@@ -137,10 +137,10 @@ class Client:
 
     async def rest(self) -> bytes:
         """The body from here to its end."""
-        got = b""
+        got = bytearray()
         while data := await self.data():
             got += data
-        return got
+        return bytes(got)
 
     async def until(self, words: bytes, count: int = 1) -> bytes:
         """The body from here to where it has had these words so often."""
