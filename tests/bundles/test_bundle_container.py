@@ -254,7 +254,7 @@ LISTS = {
         b'"items":[],"blobs":[{"sha256":"%b","size":0,"chunks":[%b"a"]}]' % (b"a" * 64, b'"a",' * ((2 << 20) - 100))
     ),
     "files": lambda: (
-        b'"blobs":[],"items":[{"kind":"engine","name":"linux-x64-cpu/b1","digest":"a","files":[%b{}]}]'
+        b'"blobs":[],"items":[{"kind":"engine","name":"linux-x64-cpu/b1","digest":"a","files":[%b{"path":"x"}]}]'
         % b"".join(b'{"path":"%x"},' % number for number in range(480_000))
     ),
 }
