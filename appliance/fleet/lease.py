@@ -27,10 +27,8 @@ class QueuePlace:
         """The place in the queue when it came; 0: only its model's load was waited for. None: it did not wait."""
         self.waited = 0.0
         """Seconds that it has waited, once that is over."""
-        self.loaded = False
-        """Its model was loaded while it waited."""
         self.load: tuple[float, float] | None = None
-        """That load within its wait: how many seconds before the end of the wait it began, and was over."""
+        """Its model's load within its wait: how many seconds before the end of the wait it began, and was over."""
         # These are functions and not values. A place changes with every event of the queue, and most places are never
         # asked for.
         self._position: Callable[[], int | None] | None = None

@@ -235,10 +235,9 @@ class Fleet:
 
     def waited(self, lease: Lease, seconds: float) -> None:
         """See `Lender`."""
-        if lease.place is not None and (run := self._runs.get(lease.model.id)) is not None:
-            lease.place.loaded = not run.reused
-            if run.ready_at is not None and run.ready_at > (now := _now()) - seconds:
-                lease.place.load = min(now - run.began, seconds), now - run.ready_at
+        run, now = self._runs.get(lease.model.id), _now()
+        if lease.place is not None and run is not None and run.ready_at is not None and run.ready_at > now - seconds:
+            lease.place.load = min(now - run.began, seconds), now - run.ready_at
         if self.observer is not None:
             self.observer.waited(lease.model.id, seconds)
 

@@ -328,7 +328,7 @@ class Ask:
                     if place.load is not None:  # a load, and then its context
                         waiting.load = place.load[0] + placed.seconds, place.load[1] + placed.seconds
                 waiting.ended = time.perf_counter()
-                job.record.loaded = place.loaded
+                job.record.loaded = place.load is not None
                 if place.waited >= LEAST_WAIT:
                     job.record.metadata["waited_ms"] = str(round(place.waited * 1000))
                 course.begin(lease, address)  # what was named on the hub has its whole name by now
