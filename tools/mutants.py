@@ -6,7 +6,9 @@
 A mutant is one change that an operator of cosmic-ray makes: `<` becomes `<=`, `and` becomes `or`, a condition gets a
 `not`, a number is one more. The seed draws the places, as many in each room as it has lines; pure code and the files of
 the last hundred commits count twice. A worker for each core has a copy of the checkout and a process that has imported
-what the tests import from elsewhere. It forks for each mutant, and runs the tests of the room until one fails.
+what the tests import from elsewhere. The tests of a room run once as they are, and coverage notes which of them run
+which line; that is kept until a file of the room or of its tests changes. Then the worker forks for each mutant, and
+runs the tests that run its line, the quickest first, until one fails.
 
 The share of mutants killed in each room stands in docs/reliability.md. The exit status is 1 if a room is below its
 share by more than chance. A mutant that no test can see belongs in mutants_equivalent.toml, with the reason.
@@ -21,8 +23,8 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
 import importlib
-import json
 import multiprocessing
 import os
 import random
@@ -39,7 +41,7 @@ import tomllib
 import warnings
 from bisect import bisect
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Generator, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, count, groupby, islice
@@ -48,10 +50,12 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from msgspec import DecodeError, Struct, json
 
 try:
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.operators.provider import OperatorProvider
+    from coverage import Coverage
 except ImportError:
     sys.exit("first: .venv/bin/pip install --no-deps --require-hashes -r requirements/mutants.txt")
 
@@ -60,8 +64,9 @@ EQUIVALENT, RECORDED = ROOT / "tools" / "mutants_equivalent.toml", ROOT / "docs"
 WORKERS = min(2, len(os.sched_getaffinity(0)))
 OF_ROOM = 24
 """Mutants for ``--room``: three minutes are enough for them."""
-OF_EDGE = 10
-"""Files of tests for a mutant outside of core: those that fit it best, then the longest. Each takes seconds."""
+SECONDS, MOST = 20.0, 100
+"""So long a mutant's tests may take without it, and so many they may be; the quickest are taken."""
+CACHE = ROOT / ".cache" / "mutants"
 CHANCE = 10
 """By so many of a hundred one draw may differ from another one."""
 MEMORY = 4 << 30
@@ -136,7 +141,7 @@ TYPE_OR_TEXT = re.compile(r"(None|[A-Z][a-z]\w*|str|bytes|int|float|dict|list|tu
 """What stands beside an operator that calculates nothing."""
 LIMIT = re.compile(r"0x|\d{2}")
 """A number that is one: no test has to know it to the last digit, where nothing is compared with it."""
-PYTEST = ("-x", "-q", "-n", "0", "-m", "not frozen and not slow", "-p", "no:cacheprovider", "--hypothesis-seed", "0")
+PYTEST = ("-q", "-n", "0", "-m", "not frozen and not slow", "-p", "no:cacheprovider", "--hypothesis-seed", "0")
 PYTEST += ("--hypothesis-profile", "unshrunk", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 PRCTL, ADOPT, DIE_WITH_PARENT = ctypes.CDLL(None).prctl, 36, 1
 """Of Linux: to be the parent of orphans below; and a signal when the parent ends."""
@@ -284,25 +289,110 @@ def begin(folder: str) -> None:
     PRCTL(DIE_WITH_PARENT, signal.SIGKILL)
 
 
+class Seen(Struct):
+    """What the tests of a room run, unchanged. A test has pytest's node id."""
+
+    key: str
+    """Of the files that it was found with."""
+    seconds: dict[str, float]
+    """What each test takes that passes."""
+    lines: dict[str, dict[int, list[str]]]
+    """File, line, and the tests that run it; "" is the import."""
+    imported: list[str]
+    """Modules from elsewhere."""
+
+
+class Watch:
+    """A plugin of pytest that finds what is `Seen`."""
+
+    def __init__(self, key: str, files: Sequence[str]) -> None:
+        self.key = key
+        self.coverage = Coverage(data_file=None, include=files, messages=False)
+        self.seconds: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self.coverage.switch_context(item.nodeid)
+        self.seconds[item.nodeid] = 0.0
+        return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed or report.skipped:
+            self.seconds.pop(report.nodeid, None)
+        elif report.nodeid in self.seconds:
+            self.seconds[report.nodeid] += report.duration
+
+    def seen(self) -> Seen:
+        data = self.coverage.get_data()
+        lines = {os.path.relpath(file): data.contexts_by_lineno(file) for file in data.measured_files()}
+        modules = list(sys.modules.items())
+        elsewhere = [name for name, module in modules if "/site-packages/" in str(module.__dict__.get("__file__"))]
+        return Seen(self.key, self.seconds, lines, elsewhere)
+
+
+def watch(room: str) -> str:
+    """Find what the tests of a room run, if that is not known already. Returns a line about it."""
+    tests, files = tests_of(room), [file for each, file in all_files() if each == room]
+    digest = hashlib.sha256(b"".join(Path(name).read_bytes() for name in (*tests, *files)))
+    kept = CACHE / f"{room.replace('/', '-')}.json"
+    with suppress(OSError, DecodeError):
+        if json.decode(kept.read_bytes(), type=Seen).key == digest.hexdigest():
+            return f"{room}: known"
+    fate = tried(tests, 1800, 1800, watch=Watch(digest.hexdigest(), files))
+    found = Path("../seen")
+    if not found.exists():
+        return f"{room}: its tests do not run: {fate.by}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    shutil.move(found, kept)
+    return f"{room}: {fate.by or 'passed'} in {fate.seconds:.0f} s, unchanged"
+
+
 def try_all(mutants: Sequence[Mutant]) -> list[tuple[Mutant, Fate]]:
-    """What became of mutants of one room; nothing, if its tests fail anyway."""
-    room = mutants[0].room
-    fate = tried(list(dict.fromkeys(test for each in mutants for test in tests_of(room, each.file))), 1200, 1200)
-    say(f"{room}: {fate.by or 'passed'} in {fate.seconds:.0f} s, unchanged")
-    for name in Path("../imported").read_text("utf-8").split():
+    """What became of mutants of one room; nothing, if its tests do not run."""
+    try:
+        seen = json.decode((CACHE / f"{mutants[0].room.replace('/', '-')}.json").read_bytes(), type=Seen)
+    except OSError:
+        return []
+    for name in seen.imported:
         with suppress(Exception):
             importlib.import_module(name)
-    limits = 30 + 4 * fate.seconds, 15 + int(4 * fate.seconds)
-    return [] if fate.killed else [(mutant, tell(mutant, *limits)) for mutant in mutants]
+    return [(mutant, tell(mutant, *tests_for(mutant, seen))) for mutant in mutants]
 
 
-def tell(mutant: Mutant, limit: float, processor_limit: int) -> Fate:
+def tests_for(mutant: Mutant, seen: Seen) -> tuple[list[str], float]:
+    """The tests that run a mutant's line, the quickest first, and their seconds.
+
+    For a line that only an import runs, they are the tests that run a line of the room with its first name.
+    """
+    lines = seen.lines.get(mutant.file, {})
+    line = max((each for each in lines if each <= mutant.line), default=0)
+    found = {test for test in lines.get(line, ()) if test}
+    if not found and (name := re.match(r"\w+", mutant.before)) is not None:
+        named = re.compile(rf"\b{name[0]}\b")
+        for file, tests in seen.lines.items():
+            text = (ROOT / file).read_text("utf-8").splitlines()
+            found.update(*(tests.get(at, ()) for at, line in enumerate(text, 1) if named.search(line)))
+    own = f"test_{Path(mutant.file).stem}"
+    order = sorted((own not in test, seen.seconds[test], test) for test in found if test in seen.seconds)
+    chosen, whole = list[str](), 0.0
+    for _, seconds, test in order[:MOST]:
+        if chosen and whole + seconds > SECONDS:
+            continue
+        chosen.append(test)
+        whole += seconds
+    return chosen, whole
+
+
+def tell(mutant: Mutant, tests: Sequence[str], seconds: float) -> Fate:
+    if not tests:
+        say(f"SURVIVED: no test of the room runs it\n  {mutant}")
+        return Fate(False, "", 0.0)
     path = Path(mutant.file)
     original, was = path.read_text("utf-8"), path.stat()
     try:
         path.write_text(mutant.source, "utf-8")
         os.utime(path, (time.time(), next(TIMES)))  # a time that no cached bytecode has
-        fate = tried(tests_of(mutant.room, mutant.file), limit, processor_limit)
+        fate = tried(tests, 30 + 4 * seconds, 15 + int(4 * seconds))
     finally:
         path.write_text(original, "utf-8")
         os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
@@ -310,34 +400,24 @@ def tell(mutant: Mutant, limit: float, processor_limit: int) -> Fate:
     return fate
 
 
-def tests_of(room: str, file: str) -> list[str]:
-    """The files of a room's tests: those first that have the module's name or its words, or import it."""
+def tests_of(room: str) -> list[str]:
+    """The files of a room's tests."""
     named = [room] * room.startswith("core/") + ROOMS.get(room, "").split()
-    found = {
-        path
-        for name in named
-        for path in (ROOT / "tests").glob(name if name.endswith(".py") else f"{name}/**/test_*.py")
-    }
-    package, _, stem = file.removesuffix(".py").replace("/", ".").rpartition(".")
-    most = None if room.startswith("core") else OF_EDGE
-    imports = re.compile(rf"from {re.escape(package)}(\.{stem}\b| import .*\b{stem}\b)")
-
-    def order(path: Path) -> tuple[bool, int, int]:
-        text = path.read_text("utf-8")
-        words = {*stem.split("_")} & {*path.stem.split("_")}
-        fits = len(words) + 2 * bool(imports.search(text))
-        return not path.stem.startswith(f"test_{stem}"), -fits, -len(text) if most else len(text)
-
-    return [path.relative_to(ROOT).as_posix() for path in sorted(found, key=order)[:most]]
+    patterns = (name if name.endswith(".py") else f"{name}/**/test_*.py" for name in named)
+    found = {path for pattern in patterns for path in (ROOT / "tests").glob(pattern)}
+    return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 
-def tried(tests: Sequence[str], limit: float, processor_limit: int) -> Fate:
-    """Run tests in a child of this process, and end whatever they leave behind."""
+def tried(tests: Sequence[str], limit: float, processor_limit: int, *, watch: Watch | None = None) -> Fate:
+    """Run tests in a child of this process until one fails, and end whatever they leave behind.
+
+    With ``watch`` all run, and what is `Seen` is written.
+    """
     began = time.monotonic()
     child = os.fork()
     if not child:
         try:
-            run_pytest(tests, processor_limit)
+            run_pytest(tests, processor_limit, watch)
         finally:
             os._exit(70)
     waited = os.pidfd_open(child)
@@ -357,7 +437,7 @@ def tried(tests: Sequence[str], limit: float, processor_limit: int) -> Fate:
     return Fate(status != 0, by, time.monotonic() - began)
 
 
-def run_pytest(tests: Sequence[str], processor_limit: int) -> None:
+def run_pytest(tests: Sequence[str], processor_limit: int, watch: Watch | None) -> None:
     os.setsid()
     PRCTL(DIE_WITH_PARENT, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CPU, (processor_limit, processor_limit))
@@ -366,11 +446,13 @@ def run_pytest(tests: Sequence[str], processor_limit: int) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     for number, to in ((0, null), (1, log), (2, log)):
         os.dup2(to, number)
-    status = pytest.main([*PYTEST, "--basetemp", str(Path("../t").resolve()), *tests])
-    elsewhere = (
-        name for name, module in list(sys.modules.items()) if "/site-packages/" in str(module.__dict__.get("__file__"))
-    )
-    Path("../imported").write_text("\n".join(elsewhere), "utf-8")
+    options = [*PYTEST, "--basetemp", str(Path("../t").resolve()), *tests]
+    if watch is not None:
+        with watch.coverage.collect():
+            status = pytest.main(options, [watch])
+        Path("../seen").write_bytes(json.encode(watch.seen()))
+    else:
+        status = pytest.main(["-x", *options])
     sys.stdout.flush()
     os._exit(status)
 
@@ -397,12 +479,14 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder,
         multiprocessing.get_context("fork").Pool(WORKERS, begin, [folder]) as pool,
     ):
+        for line in pool.imap_unordered(watch, [room[0].room for room in rooms]):
+            say(line)
         told: list[tuple[Mutant, Fate]] = []
         for batch in pool.imap_unordered(try_all, batches):
             told += batch
             if options.json:
                 rows = ({**mutant._asdict(), **fate._asdict(), "source": None} for mutant, fate in told)
-                options.json.write_text(json.dumps(list(rows), indent=1), "utf-8")
+                options.json.write_bytes(json.format(json.encode(list(rows))))
     return report(told, {mutant.room for mutant in mutants})
 
 

@@ -129,7 +129,6 @@ async def why_it_ended(server: Appliance) -> str:
     known = server.fleet.known
     await until(lambda: (status := known("alpha")) and status.pid is None, changed=server.fleet.wait_changed)
     status = known("alpha")
-    assert status is not None
     return status.error or ""
 
 

@@ -63,7 +63,6 @@ def test_the_routers_own_options(command: Command, tmp_path: Path, preset: Path)
         *("--ssl-cert-file", "c.pem", "--ssl-key-file", "k.pem"),
     )
     assert app.sources.models_dir == tmp_path / "models"
-    assert app.sources.presets is not None
     assert app.sources.presets.file == preset
     assert (app.fleet.models_max, app.http.autoload, app.http.page) == (0, False, False)
     assert app.http.listen == (("127.0.0.1", 7), ("::1", 7), UnixSocket("a.sock"))

@@ -126,7 +126,6 @@ class Running:
             self.process.kill()
         self.process.wait(TIME)
         self._reader.join(TIME)
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
 

@@ -230,7 +230,6 @@ def test_what_is_followed_comes_at_once(
     command.good("load", "alpha")
     before = command.good(*words.replace("-f ", "").replace("--follow ", "").split()).splitlines()
     with subprocess.Popen([COMMAND, *words.split()], stdout=subprocess.PIPE, text=True, encoding="utf-8") as reader:
-        assert reader.stdout is not None
         try:
             assert [reader.stdout.readline().rstrip() for _ in before] == before
             command.good("load", "beta")

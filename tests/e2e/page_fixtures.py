@@ -66,8 +66,6 @@ class Browser:
         return said
 
     def _send(self, line: str) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
 

@@ -81,7 +81,6 @@ def test_who_followed_a_run_is_told_its_end_by_the_program_that_was_restarted(
     server = start_server(*argv, "--listen", "127.0.0.1:0")
     watching = [str(COMMAND), "agent", "run", str(tmp_path / "task.json"), "--url", server.url]
     with subprocess.Popen(watching, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.read(500)
         process.send_signal(signal.SIGSTOP)
         server.process.kill()

@@ -57,7 +57,6 @@ def test_openai_responses(openai_client: openai.OpenAI) -> None:
 def test_openai_completions(openai_client: openai.OpenAI) -> None:
     completion = openai_client.completions.create(model="starter", prompt="Hello", max_tokens=5, temperature=0)
     assert completion.choices[0].finish_reason in ("length", "stop")
-    assert completion.usage is not None
     assert 0 < completion.usage.completion_tokens <= 5
 
 

@@ -82,7 +82,6 @@ class Host:
             stderr=subprocess.PIPE,
             text=True,
         ) as application:
-            assert application.stdout is not None
             try:
                 yield application, json.loads(application.stdout.readline())
             finally:

@@ -111,7 +111,6 @@ def test_who_stops_a_pull_pauses_the_servers_download_and_the_same_command_goes_
     with subprocess.Popen(
         command, cwd=home.folder, env=fresh_environment(home.folder), stdout=subprocess.PIPE, text=True
     ) as pull:
-        assert pull.stdout is not None
         assert json.loads(pull.stdout.readline())["event"] == "plan"
         wait(lambda: hub.sent() > 100_000, within=30)
         pull.send_signal(signal.SIGINT)

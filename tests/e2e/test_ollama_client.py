@@ -41,7 +41,6 @@ def test_lists_and_details(client: ollama.Client) -> None:
     assert (listed.model, listed.details.quantization_level if listed.details else "") == ("starter:latest", "Q8_0")
     shown = client.show("starter")
     assert shown.capabilities == ["completion"]
-    assert shown.modelinfo is not None
     assert shown.modelinfo["general.architecture"] == "llama"
     assert shown.modelinfo["llama.context_length"] == 8192
 

@@ -672,7 +672,6 @@ def test_the_development_server_stands_in_front_of_a_running_one(
     with subprocess.Popen(
         command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
-        assert process.stdout is not None
         try:
             while b"Local:" not in (line := process.stdout.readline()):
                 assert line, "it has ended"

@@ -109,7 +109,5 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()

@@ -86,7 +86,6 @@ class Server:
         self.process.kill()
         self.process.wait()
         self._reader.join()
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
 

@@ -243,7 +243,6 @@ class Appliance:
     def process(self, model_id: str = "alpha") -> psutil.Process:
         """That of a model which runs."""
         status = self.fleet.known(model_id)
-        assert status is not None
         assert status.pid is not None
         return psutil.Process(status.pid)
 

@@ -66,7 +66,6 @@ async def test_a_wrong_question_is_refused_with_its_parameter(server: Appliance)
 
 async def test_kept_contexts_are_listed_and_removed_by_model_or_alias(server: Appliance) -> None:
     contexts = server.opened.owners.contexts
-    assert contexts is not None
     one, _ = [await kept_one(contexts, model=model) for model in ("alpha", "beta")]
     await contexts.used(one.name, 30)
     listed = (await told(server))["kept"]

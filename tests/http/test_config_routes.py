@@ -62,7 +62,6 @@ async def test_a_ttl_is_changed_and_every_process_goes_on(open_server: OpenServe
         assert answer.json["version"] == (await shown(server))["version"]
         assert [pid(server, "m"), pid(server, "n")] == before
         assert await load(server, "m", "n") == before
-        assert server.catalog.snapshot.config is not None
         assert server.catalog.snapshot.config.models["m"].ttl == 77
         assert file.path.read_text("utf-8") == edit["text"]
         restarts = await checked(server, set=[setting("models.m.disabled", True)])
@@ -90,7 +89,6 @@ async def test_two_edits_at_once_lose_neither(open_server: OpenServer, file: Fil
         again = await checked(server, set=[setting(f"models.{model}.ttl", 5)])
         answer = await server.ask("PUT", CONFIG, {"text": again["text"], "version": loser["version"]})
         assert answer.status == 200, answer.body
-        assert server.catalog.snapshot.config is not None
         assert [one.ttl for one in server.catalog.snapshot.config.models.values()] == [5, 5]
 
 
@@ -139,7 +137,6 @@ async def test_earlier_versions_are_kept_and_one_is_restored(open_server: OpenSe
         kept = (await server.ask("GET", VERSIONS)).json["versions"]
         assert [one["number"] for one in kept] == [2, 1]
         (folder,) = (server.owners.editor and server.owners.editor.kept(str(file.path)).folder,)
-        assert folder is not None
         if sys.platform != "win32":
             assert {stat.S_IMODE(path.stat().st_mode) for path in folder.glob("0*")} == {0o600}
         old = (await server.ask("GET", f"{VERSIONS}/1")).json

@@ -213,7 +213,6 @@ async def test_what_a_peer_lists_is_told(server: Appliance, fake_model: Path):
         await reader.first()
         await server.ask("POST", CHAT, chat("alpha"))
         address = server.fleet.address("alpha")
-        assert address is not None
         config = Config(peers={"p": Peer(proxy=f"http://127.0.0.1:{address.port}", api_key=address.key or "")})
         server.catalog.adopt(config)
         server.owners.peers.adopt(config)
@@ -321,6 +320,5 @@ async def _asked(client: Client, path: str, run_id: str) -> str:
     if status != "503":
         return status
     again = re.search(rb"(?i)retry-after: (\d+)", received)
-    assert again is not None
     reason = json.loads(received[received.index(b"{") :])["error"]["reason"]
     return f"503 {reason}, again in {again[1].decode()}"

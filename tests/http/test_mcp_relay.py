@@ -27,12 +27,10 @@ class Client:
         self._rest = b""
 
     async def say(self, message: object) -> None:
-        assert self.process.stdin is not None
         data = message if isinstance(message, bytes) else json.dumps(message).encode()
         await self.process.stdin.send_all(data + b"\n")
 
     async def hear(self) -> dict:
-        assert self.process.stdout is not None
         while b"\n" not in self._rest:
             data = await self.process.stdout.receive_some()
             assert data, "it ended"
@@ -134,7 +132,6 @@ async def test_ctrl_c_ends_it_and_lines_of_no_use_do_not(open_server: OpenServer
 async def test_it_ends_when_nobody_reads_its_answers(open_server: OpenServer) -> None:
     async with open_server(**ON) as server, relay(server.port) as client:
         await client.ask("tools/list", _meta=META)
-        assert client.process.stdout is not None
         await client.process.stdout.aclose()
         await client.say({"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {"_meta": META}})
         assert await client.process.wait() == 1
@@ -143,7 +140,6 @@ async def test_it_ends_when_nobody_reads_its_answers(open_server: OpenServer) ->
 async def test_the_end_of_the_input_ends_it_after_the_last_answer(open_server: OpenServer) -> None:
     async with open_server(**ON) as server, relay(server.port) as client:
         await client.say({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "list_models"}})
-        assert client.process.stdin is not None
         await client.process.stdin.aclose()
         assert (await client.hear())["id"] == 1
         assert await client.process.wait() == 0

@@ -223,7 +223,6 @@ async def test_a_model_of_several_files_gets_its_names_together(
         before = line.count
         assert (await fetched(mine, [member], files, "seer")).state == "finished"
         assert line.count == before, "the second time nothing travels"
-    assert mine.models_dir is not None
     assert sorted(path.name for path in mine.models_dir.iterdir()) == ["seer"]
 
 

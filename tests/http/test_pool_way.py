@@ -271,7 +271,6 @@ async def test_a_load_is_ordered_and_an_answer_is_not(open_server: OpenServer, t
         answer = await entry.ask("POST", CHAT, chat())
         [(asked, choice)] = orders.asked
         assert (answer.status, asked) == (200, "alpha")
-        assert choice is not None
         assert choice.need is Need.LOAD
         assert box_of(answer) == (told or choice.box)
         loaded_at = box_of(answer)

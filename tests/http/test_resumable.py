@@ -331,7 +331,6 @@ async def test_the_websocket_of_streams_takes_no_long_message(server: Appliance)
         await socket.send_message("x" * ((1 << 16) + 1))
         with pytest.raises(ConnectionClosed) as closed:
             await socket.get_message()
-        assert closed.value.reason is not None
         assert closed.value.reason.code == 1009
 
 

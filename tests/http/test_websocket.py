@@ -81,7 +81,6 @@ async def test_the_servers_close_reaches_the_client(code: int, reason: str | Non
     async with relayed(close) as client:
         with pytest.raises(ConnectionClosed) as closed:
             await client.get_message()
-        assert closed.value.reason is not None
         assert (closed.value.reason.code, closed.value.reason.reason) == (code, reason)
 
 
@@ -210,7 +209,6 @@ async def test_a_message_beyond_all_measure_ends_the_websocket():
             pass  # it ended while the message was under way
         with pytest.raises(ConnectionClosed) as closed:
             await client.get_message()
-        assert closed.value.reason is not None
         assert closed.value.reason.code == 1009
 
 

@@ -124,7 +124,6 @@ async def test_whoever_looks_right_after_finds_everything(recorder: Recorder):
     assert (await recorder.read(lambda table: table.stats(()))).total_output_tokens == 8
     await answer(recorder, ANSWER[:9], ANSWER[9:])
     capture = await recorder.capture(3)
-    assert capture is not None
     assert (capture.req_body, capture.resp_body) == (b'{"model":"m"}', ANSWER)
     assert capture.req_headers == {"Host": "localhost", "Authorization": "[REDACTED]"}
     assert capture.resp_headers == {"Content-Type": "application/json", "Set-Cookie": "[REDACTED]"}
@@ -133,7 +132,6 @@ async def test_whoever_looks_right_after_finds_everything(recorder: Recorder):
     assert recorder.metrics.models["m"].requests == {("chat", 200): 3, ("chat", 500): 1}
     assert recorder.metrics.models["m"].generated_tokens == 12
     failed = await recorder.capture(4)
-    assert failed is not None
     assert (failed.resp_headers, failed.resp_body) == (None, None)
     assert (await rows(recorder))[-1].error_msg == "no"
 
@@ -185,7 +183,6 @@ async def test_what_is_told_to_a_waiting_client_is_no_part_of_the_answer(recorde
     recorder.finish(record, sink, "chat", 200)
     recorder.settle()
     capture = await recorder.capture(1)
-    assert capture is not None
     assert capture.resp_body == b"data: [DONE]\n\n"
 
 
@@ -398,7 +395,6 @@ def test_however_a_stream_passes_the_same_is_noted(records: list[bytes], at: lis
             recorder.finish(record, sink, "chat", 200)
             [row] = await rows(recorder)
             capture = await recorder.capture(1)
-            assert capture is not None
             assert capture.resp_body == whole
             assert row.tokens == counted(whole).tokens
             assert client.sent == sink.passed == len(whole)
@@ -452,7 +448,6 @@ async def test_a_large_request_body_holds_nobody_up():
             recorder.settle()
             assert time.thread_time() - began < 0.25
             capture = await recorder.capture(1)
-            assert capture is not None
             assert capture.req_body == (large if budget > len(large) else None)
 
 
@@ -469,7 +464,6 @@ async def test_captures_are_compressed_when_there_is_time(monkeypatch: pytest.Mo
         await until(lambda: recorder.captures.used <= raw / 10, within=10)
         for row in range(1, 21):
             capture = await recorder.capture(row)
-            assert capture is not None
             assert (capture.req_body, capture.resp_body) == (body, ANSWER)
 
 

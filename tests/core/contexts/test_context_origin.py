@@ -151,7 +151,6 @@ class ChangesOfSeats(RuleBasedStateMachine):
     @precondition(lambda self: self.now is not None)
     @rule(seat=st.sampled_from(SEATS))
     def crash_and_come_back(self, seat: str) -> None:
-        assert self.now is not None
         self.begin(self.now.seat)
         before, home = self.offered(), self.now.seat
         self.begin(seat)

@@ -83,7 +83,6 @@ def test_a_seat_that_is_proven_again_waits_minutes_at_most(start: float, times_f
     one = None
     for _ in range(times_failed):
         one = failed(one, start)
-    assert one is not None
     trusted = eased(one)
     assert trusted.until == min(one.until, start + EASED)
     assert eased(trusted) == trusted

@@ -93,6 +93,7 @@ def test_unknown_keys_are_told() -> None:
         ('{"mcpServers": {"a": {"command": "x", "timeout_ms": 0}}}', "a.timeout_ms is not"),
         ('{"mcpServers": {"a": {"command": "x", "timeout_ms": "9"}}}', "a.timeout_ms is not"),
         ('{"mcpServers": {"a": {"url": "ftp://x"}}}', "a.url is not an http"),
+        ('{"mcpServers": {"a": {"url": "http://[x"}}}', "a.url is not an http"),
         ('{"mcpServers": {"a": {"url": "http://x", "headers": {"A b": "c"}}}}', "cannot be an HTTP header"),
         ('{"mcpServers": {"a": {"url": "http://x", "headers": {"Host": "y"}}}}', "'Host' is set by the program"),
         ('{"mcpServers": {"a": {"url": "http://x", "headers": {"A": "c\\r\\nB: d"}}}}', "cannot be an HTTP header"),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from cutting import cut
 from drawn_json import json_values
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
@@ -143,6 +143,7 @@ def test_any_result_is_told_somehow(value: object) -> None:
     assert len(json.loads(found.body)) == 1
 
 
+@example({})
 @given(JSON)
 def test_any_list_of_tools_is_read_or_refused(value: object) -> None:
     read_tools("s", Raw(json.dumps(value).encode()))

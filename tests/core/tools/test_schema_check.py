@@ -101,7 +101,6 @@ def test_a_break_of_the_schema_names_the_place(arguments: str, told: str | None)
 
 def test_a_long_value_is_not_told_in_full_but_what_is_wrong_is():
     told = problem(FILE, json.dumps({"path": list(range(100_000))}))
-    assert told is not None
     assert len(told) < 400
     assert told.endswith("is not of type 'string'")
 
