@@ -24,6 +24,7 @@ from program import Server, StartServer, http, wait_gone
 from test_lifetimes import CHAT, ENDLESS, send
 from waiting import wait
 
+from appliance.http.bytes.connection import LAST_HEAD
 from appliance.platform.posix import WARDEN_TIME
 
 if sys.platform != "linux":
@@ -239,7 +240,10 @@ def many_files() -> Generator[None]:
 def test_a_burst_beyond_the_places_is_answered_in_words(
     serve: StartServer, tmp_path: Path, files: int, clients: int
 ) -> None:
-    """Each connects, waits a moment and sends a request in two parts, as many do."""
+    """Each connects, waits a moment and sends a request in two parts, as many do.
+
+    One that a busy machine keeps from sending for longer than the server waits may find the connection closed.
+    """
     model = write_model(tmp_path / "alpha.gguf")
     words = ("--no-starter", "--model", f"alpha={model}", "--preload", "alpha")
     server = serve(*words, limited=partial(limit_files, files))
@@ -251,6 +255,7 @@ def test_a_burst_beyond_the_places_is_answered_in_words(
     async def ask() -> None:
         with trio.socket.socket() as sock:
             try:
+                began = trio.current_time()
                 await sock.connect((server.host, server.port))
                 await trio.sleep(0.05)
                 await sock.send(head)
@@ -258,7 +263,7 @@ def test_a_burst_beyond_the_places_is_answered_in_words(
                 await sock.send(content)
                 found[await _answer(sock)] += 1
             except OSError as error:
-                found[f"cut: {error}"] += 1
+                found["late" if trio.current_time() - began > LAST_HEAD else f"cut: {error}"] += 1
 
     async def burst() -> None:
         with trio.fail_after(60):
@@ -269,7 +274,7 @@ def test_a_burst_beyond_the_places_is_answered_in_words(
     for _ in range(3):
         trio.run(burst)
     assert found.total() == 3 * clients
-    assert set(found) <= {"200", "503 busy, again in 1"}, found
+    assert set(found) <= {"200", "503 busy, again in 1", "late"}, found
     assert found["200"] >= 3, found
     wait(lambda: http(server, "GET", "/health").status, lambda status: status == 200)
 
