@@ -43,6 +43,7 @@ class InOrder:
         self.look = look
         self.damage: dict[str, str] = {}
         self.told: list[tuple[str, str, str]] = []
+        self.pardons: list[str] = []
 
     async def lacks(self, cards: tuple[str, ...]) -> str:
         await trio.lowlevel.checkpoint()
@@ -60,7 +61,7 @@ class InOrder:
         self.engines.append(engine)
 
     def pardoned(self, seat: str, model: str) -> None:
-        """They stay in their order."""
+        self.pardons.append(seat)
 
     async def check(self, engine: Engine) -> str:
         await trio.lowlevel.checkpoint()

@@ -49,6 +49,13 @@ def file(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -
 
 
 @pytest.fixture
+async def served(open_server: OpenServer, downloads: DownloadSettings) -> AsyncGenerator[Appliance]:
+    """Serve what is downloaded from `hub`."""
+    async with open_server(downloads=downloads) as running:
+        yield running
+
+
+@pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
     """Run a hub with one model, of which no two parts are alike."""
     monkeypatch.delenv("HF_TOKEN", raising=False)

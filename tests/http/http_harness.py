@@ -37,6 +37,12 @@ from appliance.upstream.client import HttpCall
 
 LOCAL = (("127.0.0.1", 0),)
 CHAT = "/v1/chat/completions"
+UPGRADE = [
+    ("Upgrade", "websocket"),
+    ("Connection", "Upgrade"),
+    ("Sec-WebSocket-Key", f"{'A' * 22}=="),
+    ("Sec-WebSocket-Version", "13"),
+]
 
 
 class Answer:
@@ -104,8 +110,8 @@ class Client:
 
     async def event(self) -> h11.Event:
         while (event := self.h11.next_event()) is h11.NEED_DATA:
-            data = await self.stream.receive_some(1 << 16)
-            self.h11.receive_data(data)
+            with trio.fail_after(3 * PATIENCE):
+                self.h11.receive_data(await self.stream.receive_some(1 << 16))
         assert isinstance(event, h11.Event), event
         return event
 
@@ -145,10 +151,11 @@ class Client:
     async def until(self, words: bytes, count: int = 1) -> bytes:
         """The body from here to where it has had these words so often."""
         got = b""
-        while got.count(words) < count:
-            data = await self.data()
-            assert data, f"it ends without {words!r}: {got[-1000:]!r}"
-            got += data
+        with trio.fail_after(3 * PATIENCE):
+            while got.count(words) < count:
+                data = await self.data()
+                assert data, f"it ends without {words!r}: {got[-1000:]!r}"
+                got += data
         return got
 
     async def everything(self, patience: float = 10) -> bytes:
@@ -208,6 +215,23 @@ class Appliance:
                 await client.send(method, target, body, headers)
                 return await client.answer()
 
+    async def good(self, method: str, target: str, *more: Any, **others: Any) -> Answer:
+        """Ask for what is there."""
+        answer = await self.ask(method, target, *more, **others)
+        assert answer.status == 200, (method, target, answer.status, answer.body[:1000])
+        return answer
+
+    async def refuses(
+        self, status: int, reason: str | None, method: str, target: str, *more: Any, words: str = "", **others: Any
+    ) -> Answer:
+        """Ask for what is refused so, with these words in the message. None: its reason does not matter."""
+        answer = await self.ask(method, target, *more, **others)
+        told = (method, target, answer.status, answer.body[:1000])
+        assert answer.status == status, told
+        assert reason in (None, answer.error.get("reason")), told
+        assert words in answer.error["message"], told
+        return answer
+
     @asynccontextmanager
     async def asking(
         self, body: object, target: str = CHAT, *, times: int = 1, patience: float = 15
@@ -242,9 +266,7 @@ class Appliance:
 
     def process(self, model_id: str = "alpha") -> psutil.Process:
         """That of a model which runs."""
-        status = self.fleet.known(model_id)
-        assert status.pid is not None
-        return psutil.Process(status.pid)
+        return psutil.Process(self.fleet.known(model_id).pid)
 
     def state(self, model_id: str) -> str:
         status = self.fleet.known(model_id)
@@ -255,9 +277,7 @@ class Appliance:
 
         It has sent the last bytes of an answer before its slot is free.
         """
-        address = self.fleet.address(model_id)
-        assert address is not None
-        async with HttpCall(address, "GET", "/slots") as response:
+        async with HttpCall(self.fleet.address(model_id), "GET", "/slots") as response:
             return [slot for slot in json.loads(await response.read(1 << 20)) if slot["is_processing"]]
 
     async def wait_held_up(self, model_id: str) -> None:

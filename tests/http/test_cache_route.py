@@ -9,15 +9,12 @@ from kept_files import kept_one
 
 
 async def told(server: Appliance, query: str = "") -> dict[str, Any]:
-    answer = await server.ask("GET", f"/api/cache?{query}")
-    assert answer.status == 200
-    return answer.json
+    return (await server.good("GET", f"/api/cache?{query}")).json
 
 
 async def asks(server: Appliance, model: str, *, headers: tuple[tuple[str, str], ...] = (), **body: object) -> None:
     cached = body.pop("cached", 0)
-    answer = await server.ask("POST", CHAT, {**chat(model, cached=cached), **body}, headers)
-    assert answer.status == 200
+    await server.good("POST", CHAT, {**chat(model, cached=cached), **body}, headers)
 
 
 async def test_reasons_figures_and_seats(server: Appliance) -> None:

@@ -19,15 +19,11 @@ VERSIONS = f"{CONFIG}/versions"
 
 
 async def shown(server: Appliance) -> dict[str, Any]:
-    answer = await server.ask("GET", CONFIG)
-    assert answer.status == 200, answer.body
-    return answer.json
+    return (await server.good("GET", CONFIG)).json
 
 
 async def checked(server: Appliance, **asked: object) -> dict[str, Any]:
-    answer = await server.ask("POST", CHECK, asked)
-    assert answer.status == 200, answer.body
-    return answer.json
+    return (await server.good("POST", CHECK, asked)).json
 
 
 def setting(path: str, value: object) -> dict[str, object]:
@@ -41,9 +37,7 @@ async def test_without_admin_every_route_says_how_to_switch_it_on(open_server: O
             ("GET", CONFIG), ("PUT", CONFIG), ("POST", CHECK), ("GET", VERSIONS), ("GET", f"{VERSIONS}/1")
         ):  # fmt: skip
             body = {"text": "", "version": ""} if method == "PUT" else {} if method == "POST" else None
-            answer = await server.ask(method, path, body)
-            assert (answer.status, answer.error["reason"]) == (403, "admin_off"), (method, path)
-            assert "--admin" in answer.error["message"]
+            answer = await server.refuses(403, "admin_off", method, path, body, words="--admin")
             assert "llama-appliance config " in answer.error["message"]
         assert file.path.read_bytes() == before
 
@@ -56,8 +50,7 @@ async def test_a_ttl_is_changed_and_every_process_goes_on(open_server: OpenServe
         edit = await checked(server, set=[setting("models.m.ttl", 77)])
         assert (edit["problems"], edit["refused"], edit["changed"]) == ([], [], [])
         assert '"ttl": 77' in edit["difference"]
-        answer = await server.ask("PUT", CONFIG, {"text": edit["text"], "version": found["version"]})
-        assert answer.status == 200, answer.body
+        answer = await server.good("PUT", CONFIG, {"text": edit["text"], "version": found["version"]})
         assert (answer.json["changed"], answer.json["warnings"]) == ([], [])
         assert answer.json["version"] == (await shown(server))["version"]
         assert [pid(server, "m"), pid(server, "n")] == before
@@ -87,8 +80,7 @@ async def test_two_edits_at_once_lose_neither(open_server: OpenServer, file: Fil
         assert loser["text"] == file.path.read_text("utf-8") == edits[loser["yours"] == edits[0]]
         model = "mn"[loser["yours"] == edits[1]]
         again = await checked(server, set=[setting(f"models.{model}.ttl", 5)])
-        answer = await server.ask("PUT", CONFIG, {"text": again["text"], "version": loser["version"]})
-        assert answer.status == 200, answer.body
+        await server.good("PUT", CONFIG, {"text": again["text"], "version": loser["version"]})
         assert [one.ttl for one in server.catalog.snapshot.config.models.values()] == [5, 5]
 
 
@@ -101,9 +93,7 @@ async def test_what_runs_is_not_changed_over_http(open_server: OpenServer, file:
         before = file.path.read_bytes()
         for old, new, path in (('"cmd": "', '"cmd": "nice ', "models.m.cmd"), ("(secret 1)", '"mine"', "apiKeys")):
             body = {"text": found["text"].replace(old, new, 1), "version": found["version"]}
-            answer = await server.ask("PUT", CONFIG, body, key)
-            assert (answer.status, answer.error["reason"]) == (403, "edit_refused"), answer.body
-            assert f"{path}: " in answer.error["message"]
+            answer = await server.refuses(403, "edit_refused", "PUT", CONFIG, body, key, words=f"{path}: ")
             assert "config edit" in answer.error["message"]
             edit = await server.ask("POST", CHECK, {"text": body["text"]}, key)
             assert [one["path"] for one in edit.json["refused"]] == [path]
@@ -121,8 +111,7 @@ async def test_a_mistake_is_found_before_and_writes_nothing(open_server: OpenSer
         for text in (found["text"] + "]", found["text"].replace('"swap": false', '"swap": 7')):
             (problem, *_) = (await checked(server, text=text))["problems"]
             assert problem["at"]["line"] > 1
-            answer = await server.ask("PUT", CONFIG, {"text": text, "version": found["version"]})
-            assert (answer.status, answer.error["reason"]) == (400, "invalid_config")
+            await server.refuses(400, "invalid_config", "PUT", CONFIG, {"text": text, "version": found["version"]})
         assert file.path.read_bytes() == before
         assert (await server.ask("GET", VERSIONS)).json == {"versions": []}
 

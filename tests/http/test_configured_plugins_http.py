@@ -32,9 +32,7 @@ def folder(tmp_path: Path) -> str:
 
 async def agents(server: Appliance) -> dict[str, object]:
     """The list, once everything is loaded."""
-    answer = await server.ask("POST", "/api/agents/reload")
-    assert answer.status == 200, answer.body
-    return answer.json
+    return (await server.good("POST", "/api/agents/reload")).json
 
 
 def names(listing: dict[str, object]) -> set[str]:
@@ -50,8 +48,7 @@ def body(text: str) -> bytes:
 
 async def got(server: Appliance, text: str) -> bytes:
     """The body that the engine gets."""
-    answer = await server.ask("POST", CHAT, body(text))
-    assert answer.status == 200, answer.body
+    answer = await server.good("POST", CHAT, body(text))
     return answer.json["body"].encode()
 
 
@@ -118,9 +115,7 @@ async def test_mistakes_are_told_where_they_are_looked_for(open_server: OpenServ
         assert answer.status == 502
         assert "plugin 'tell' failed in its settings: plugins.tell.settings.word" in answer.error["message"]
         file.write({"m": ()}, plugins_dir=folder, plugins={"tell": {"enabled": "perhaps"}})
-        refused = await server.ask("POST", RELOAD)
-        assert refused.status == 400
-        assert "plugins.tell.enabled" in refused.error["message"]
+        await server.refuses(400, None, "POST", RELOAD, words="plugins.tell.enabled")
         assert (await agents(server))["problems"] == [problem]
 
 

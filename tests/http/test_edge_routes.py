@@ -61,16 +61,14 @@ async def test_head_is_get_without_its_body_and_a_slash_behind_a_path_changes_no
             same = await server.ask("GET", f"{path}/")
             assert (same.status, len(told(same))) == (full.status, len(told(full))), path
         for method in ("PUT", "PATCH", "TRACE"):
-            refused = await server.ask(method, path)
-            assert (refused.status, refused.error["reason"]) == (404, "route_not_found"), path
+            await server.refuses(404, "route_not_found", method, path)
 
 
 async def test_a_path_that_begins_with_two_slashes_is_no_route(server: Appliance):
     """The guard does not know it, so that another site's link to it could unload a model."""
     await server.ask("POST", CHAT, chat())
     for path in ("//", "//unload", "//models?reload=1", "///health", "//api/agents", f"//{CHAT}"):
-        answer = await server.ask("GET", path, headers=[BROWSER, *LED])
-        assert (answer.status, answer.error["reason"]) == (404, "route_not_found"), path
+        await server.refuses(404, "route_not_found", "GET", path, headers=[BROWSER, *LED])
     assert server.state("alpha") == "loaded"
 
 
@@ -84,8 +82,7 @@ async def test_a_connection_outlives_a_body_that_nobody_wants_unless_a_stranger_
         await client.send("GET", "/health", b"nobody reads this")
         answer = await client.answer()
         assert (answer.status, answer.header("connection")) == (200, "close")
-        large = await server.ask("GET", "/running", bytes(MAX_CONTROL_BODY + 1))
-        assert (large.status, large.error["reason"]) == (413, "body_too_large")
+        await server.refuses(413, "body_too_large", "GET", "/running", bytes(MAX_CONTROL_BODY + 1))
 
 
 # ---- files of the page -----------------------------------------------------------------------------------------------

@@ -91,8 +91,7 @@ async def test_a_bug_costs_one_request_and_tells_the_client_nothing_but_its_numb
 ):
     good = server.catalog.snapshot
     server.catalog.snapshot = None  # pyright: ignore[reportAttributeAccessIssue]
-    answer = await server.ask(method, path, chat() if method == "POST" else None)
-    assert (answer.status, answer.error["reason"]) == (500, "internal_error")
+    answer = await server.refuses(500, "internal_error", method, path, chat() if method == "POST" else None)
     number = re.fullmatch(r"internal error ([0-9a-f]{8}); the log says more", answer.error["message"])
     assert number
     assert number[1] in caplog.text
@@ -113,8 +112,7 @@ async def test_a_wrong_key_is_told_once_and_in_the_dialect_of_the_route(open_ser
 
 
 async def test_no_message_echoes_what_was_sent_at_length(server: Appliance):
-    answer = await server.ask("POST", CHAT, chat("m" * 3_000_000))
-    assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
+    answer = await server.refuses(404, "model_not_found", "POST", CHAT, chat("m" * 3_000_000))
     assert "m" * 200 + "..." in answer.error["message"]
     assert len(answer.body) < 2000
     answer = await server.ask("POST", "/models/load", {"model": "m" * 3_000_000})

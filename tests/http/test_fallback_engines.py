@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
+from fleet_harness import InOrder
 from http_harness import CHAT, Answer, Appliance, OpenServer, model
 from msgspec import structs
-from test_fallback import InOrder, records
+from test_fallback import records
 
 from appliance.engines.found import EMBEDDED, find_engine, list_engines
 
@@ -72,11 +72,10 @@ def tokens_of(path: str, found: list[dict[str, Any]]) -> int:
 
 async def broken_off(server: Appliance, path: str, body: dict[str, object]) -> tuple[bytes, list[dict[str, Any]], int]:
     """A stream whose engine is killed after some records: its bytes, its records, and which one marks the break."""
-    with trio.fail_after(60):
-        async with server.begun(body, path) as client:
-            got = await client.until(b"data: ", 12)
-            server.process("starter").kill()
-            got += await client.rest()
+    async with server.begun(body, path) as client:
+        got = await client.until(b"data: ", 12)
+        server.process("starter").kill()
+        got += await client.rest()
     found = records(Answer(200, [], got, cut=False))
     assert "error" not in found[-1], found[-1]
     [at] = [number for number, one in enumerate(found) if "appliance" in one]

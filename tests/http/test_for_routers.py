@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fleet_harness import InOrder
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from swap_harness import Configure
-from test_fallback import InOrder
 
 from appliance.catalog.catalog import Snapshot
 from appliance.core.models.model import Model

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import trio
 from gguf_files import write_model
-from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
+from http_harness import CHAT, UPGRADE, Appliance, Client, OpenServer, chat, model
 from hub_process import FakeHub
 from kept_files import kept_one
 from msgspec import structs
-from waiting import PATIENCE, until
+from waiting import until
 
 from appliance.catalog.downloads import DownloadSettings
 from appliance.http.control import model_routes
@@ -25,11 +25,6 @@ REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
 SIZE = 1 << 20
 Event = dict[str, object]
-
-HANDSHAKE = (
-    b"GET /ws?model=alpha HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-)
 
 
 class Feed:
@@ -73,21 +68,13 @@ async def feed(server: Appliance, query: str = "") -> AsyncGenerator[Feed]:
     """When this has been entered, the head is here."""
     async with server.connect() as client:
         await client.send("GET", f"/models/sse{query}")
-        with trio.fail_after(PATIENCE):
-            head = await client.head()
+        head = await client.head()
         headers = dict(head.headers)
         assert head.status_code == 200
         assert headers[b"content-type"] == b"text/event-stream"
         assert headers[b"transfer-encoding"] == b"chunked"
         assert headers[b"x-accel-buffering"] == b"no"
         yield Feed(client)
-
-
-@pytest.fixture
-async def served(open_server: OpenServer, downloads: DownloadSettings) -> AsyncGenerator[Appliance]:
-    """A server that downloads from `hub`."""
-    async with open_server(downloads=downloads) as running:
-        yield running
 
 
 async def ok(server: Appliance, method: str, target: str, body: object = None) -> None:
@@ -116,6 +103,10 @@ async def downloaded(server: Appliance, name: str = MODEL) -> None:
     async with feed(server) as reader:
         await ok(server, "POST", "/models", {"model": name})
         await reader.until("download_finished")
+
+
+async def disk(server: Appliance) -> dict[str, list[dict[str, Any]]]:
+    return (await server.ask("GET", "/api/disk")).json
 
 
 def files_in(cache: Path) -> list[str]:
@@ -170,8 +161,7 @@ async def test_a_load_that_fails_tells_its_exit_code(open_server: OpenServer, fa
         for _ in range(2):  # the second failure is news, although it is the same as the first
             await ok(server, "POST", "/models/load", {"model": "alpha"})
             events = await reader.until("status_change", status="unloaded")
-            assert words(events)[0] == ("model_status", "loading")
-            assert events[-1]["data"]["exit_code"] == 7
+            assert (words(events)[0], events[-1]["data"]["exit_code"]) == (("model_status", "loading"), 7)
 
 
 async def test_an_engine_that_dies_has_failed(server: Appliance):
@@ -203,8 +193,9 @@ async def test_one_process_after_another_is_an_end_and_a_beginning(server: Appli
 
 
 async def test_a_snapshot_begins_with_every_model(server: Appliance):
+    """Without it nothing is told of before."""
     await ok(server, "POST", "/models/load", {"model": "beta", "wait": True})
-    async with feed(server, "?snapshot=1") as reader:
+    async with feed(server, "?snapshot=1") as reader, feed(server, "?snapshot=0") as plain:
         first, second = [await reader.next() for _ in range(2)]
         assert first == {
             "model": "alpha",
@@ -213,14 +204,8 @@ async def test_a_snapshot_begins_with_every_model(server: Appliance):
         }
         assert (second["model"], status_of(second), second["data"]["info"]["id"]) == ("beta", "loaded", "beta")
         await ok(server, "POST", "/models/unload", {"model": "beta"})
-        assert status_of(await reader.next()) == "unloaded"
-
-
-async def test_without_a_snapshot_nothing_is_told_of_before(server: Appliance):
-    await ok(server, "POST", "/models/load", {"model": "beta", "wait": True})
-    async with feed(server, "?snapshot=0") as reader:
-        await ok(server, "POST", "/models/load", {"model": "alpha"})
-        assert await reader.next() == {"model": "alpha", "event": "model_status", "data": {"status": "loading"}}
+        for each in (reader, plain):
+            assert await each.next() == {**first, "model": "beta"}
 
 
 async def test_pings_fill_silence(server: Appliance, monkeypatch: pytest.MonkeyPatch):
@@ -270,7 +255,9 @@ async def test_a_download_is_listed_loaded_and_asked(served: Appliance, hub: Fak
         assert (await served.ask("POST", CHAT, chat(REPO))).status == 200
 
 
-async def test_a_coming_model_is_in_the_list(served: Appliance, hub: FakeHub):
+async def test_a_coming_model_is_in_the_list_and_removed_with_what_has_come(
+    served: Appliance, downloads: DownloadSettings, hub: FakeHub
+):
     hub.behave(stall_after=SIZE // 2)
     async with feed(served) as reader:
         await ok(served, "POST", "/models", {"model": MODEL})
@@ -284,6 +271,12 @@ async def test_a_coming_model_is_in_the_list(served: Appliance, hub: FakeHub):
         async with feed(served, "?snapshot=1") as late:
             assert words(await late.until("download_progress"))[0] == ("model_status", "downloading")
         assert (await served.ask("GET", "/")).status == 200
+        assert await removed(served) == []
+        events = await reader.until("model_remove")
+        told = [event["event"] for event in events if event["event"] != "download_progress"]
+        assert told == ["download_failed", "model_remove"]
+        assert files_in(downloads.cache) == []
+        assert (await refused(served, "DELETE", f"/models?model={MODEL}"))[0] == 404
 
 
 async def test_a_download_is_cancelled_by_unload(served: Appliance, hub: FakeHub):
@@ -355,18 +348,13 @@ async def test_offline_and_without_a_cache_nothing_is_downloaded(open_server: Op
 
 
 async def test_what_is_here_is_not_downloaded_again(served: Appliance, downloads: DownloadSettings):
-    assert downloads.models_dir is not None
     write_model(downloads.models_dir / "mine.gguf")
     await downloaded(served)
     for name in (MODEL, MODEL.lower(), "mine"):
-        assert await refused(served, "POST", "/models", {"model": name}) == (
-            400,
-            "invalid_request",
-            f"model '{name}' already exists",
-        )
+        told = (400, "invalid_request", f"model '{name}' already exists")
+        assert await refused(served, "POST", "/models", {"model": name}) == told
     for body in ({"model": ""}, {}):
-        status, _, message = await refused(served, "POST", "/models", body)
-        assert (status, message) == (400, "model must be a non-empty string")
+        assert (await refused(served, "POST", "/models", body))[2] == "model must be a non-empty string"
     assert (await refused(served, "POST", "/models", b"{"))[0] == 400
 
 
@@ -388,7 +376,6 @@ async def test_a_loaded_model_is_stopped_and_its_files_go(served: Appliance, dow
     await downloaded(served)
     await ok(served, "POST", "/models/load", {"model": MODEL, "wait": True})
     contexts = served.owners.contexts
-    assert contexts is not None
     other, _ = [await kept_one(contexts, model=model) for model in ("other", MODEL)]
     async with feed(served) as reader:
         [path] = await removed(served)
@@ -408,21 +395,6 @@ async def test_a_loaded_model_is_stopped_and_its_files_go(served: Appliance, dow
     assert list(await entries(served)) == [MODEL]
 
 
-async def test_a_coming_model_is_removed_with_what_has_come(
-    served: Appliance, downloads: DownloadSettings, hub: FakeHub
-):
-    hub.behave(stall_after=SIZE // 2)
-    async with feed(served) as reader:
-        await ok(served, "POST", "/models", {"model": MODEL})
-        await reader.until("download_progress")
-        assert await removed(served) == []
-        events = await reader.until("model_remove")
-        told = [event["event"] for event in events if event["event"] != "download_progress"]
-        assert told == ["download_failed", "model_remove"]
-        assert files_in(downloads.cache) == []
-        assert (await refused(served, "DELETE", f"/models?model={MODEL}"))[0] == 404
-
-
 async def test_what_an_ended_download_has_left_is_removed(served: Appliance, downloads: DownloadSettings, hub: FakeHub):
     hub.behave(stall_after=SIZE // 2)
     await ok(served, "POST", "/models", {"model": MODEL})
@@ -437,7 +409,6 @@ async def test_the_disk_says_what_is_taken_and_what_a_removal_frees(
     open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
 ):
     """`tests/catalog/test_disk_spaces.py` has where each byte belongs."""
-    assert downloads.models_dir is not None
     write_model(downloads.models_dir / "mine.gguf", weights=5000)
     async with open_server(downloads=downloads) as server:
         await downloaded(server)
@@ -465,18 +436,11 @@ async def test_the_disk_says_what_is_taken_and_what_a_removal_frees(
         assert (await server.ask("DELETE", f"/models?model={MODEL}")).json["size"] == left["frees"]
 
 
-async def disk(server: Appliance) -> dict[str, list[dict[str, Any]]]:
-    return (await server.ask("GET", "/api/disk")).json
-
-
 async def test_only_the_caches_models_are_removed(served: Appliance, downloads: DownloadSettings):
-    assert downloads.models_dir is not None
     mine = write_model(downloads.models_dir / "mine.gguf")
     await downloaded(served)
-    status, reason, message = await refused(served, "DELETE", "/models?model=mine")
-    assert (status, reason) == (403, "forbidden")
-    assert "not removable" in message
-    assert "models_dir" in message
+    told = await served.refuses(403, "forbidden", "DELETE", "/models?model=mine", words="not removable")
+    assert "models_dir" in told.error["message"]
     assert mine.exists()
     for query, expected in (("", 400), ("?model=", 400), ("?model=nobody", 404), (f"?model={REPO}", 404)):
         assert (await refused(served, "DELETE", f"/models{query}"))[0] == expected
@@ -491,11 +455,10 @@ async def test_without_autoload_a_request_finds_only_what_runs(open_server: Open
         assert (await server.ask("GET", "/props")).json["models_autoload"] is False
         for headers in ((), (("X-Conversation-Id", "c1"),)):
             for stream in (False, True):
-                answer = await server.ask("POST", CHAT, chat(stream=stream), headers)
-                assert (answer.status, answer.error["reason"]) == (400, "model_not_loaded")
-                assert "model is not loaded" in answer.error["message"]
+                asked = (CHAT, chat(stream=stream), headers)
+                await server.refuses(400, "model_not_loaded", "POST", *asked, words="model is not loaded")
         assert (await server.ask("GET", "/upstream/alpha/v1/models")).status == 400
-        assert (await server.exchange(HANDSHAKE)).startswith(b"HTTP/1.1 400 ")
+        assert (await server.ask("GET", "/ws?model=alpha", headers=UPGRADE)).status == 400
         assert server.state("alpha") == "unknown"
         await ok(server, "POST", "/models/load", {"model": "alpha"})
         assert (await server.ask("POST", CHAT, chat())).status == 200  # it waits for what loads already

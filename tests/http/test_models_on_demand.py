@@ -40,12 +40,10 @@ async def test_a_smart_proxy_file_downloads_what_a_request_names(
     open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub, name: str
 ):
     async with open_server(config=config(tmp_path), downloads=downloads) as server:
-        answer = await server.ask("POST", CHAT, chat(name))
-        assert answer.status == 200, answer.body
+        await server.good("POST", CHAT, chat(name))
         assert await listed(server) == [MODEL]
         assert server.state(MODEL) == "loaded"
-        again = await server.ask("POST", CHAT, chat(name))
-        assert again.status == 200
+        await server.good("POST", CHAT, chat(name))
         assert server.state(name) in ("loaded", "unknown"), "a name is no second model"
     assert asked_for(hub) == 1
 
@@ -54,8 +52,7 @@ async def test_without_consent_a_404_says_how_to_pull(
     open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
 ):
     async with open_server(config=config(tmp_path, autoDownload="off"), downloads=downloads) as server:
-        answer = await server.ask("POST", CHAT, chat(MODEL))
-        assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
+        answer = await server.refuses(404, "model_not_found", "POST", CHAT, chat(MODEL))
         assert f"'llama-appliance pull {MODEL}' downloads it" in answer.error["message"]
         other = await server.ask("POST", CHAT, chat("gpt"))
         assert "pull" not in other.error["message"]
@@ -66,12 +63,9 @@ async def test_ask_wants_the_requests_consent(
     open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
 ):
     async with open_server(config=config(tmp_path, autoDownload="ask"), downloads=downloads) as server:
-        refused = await server.ask("POST", CHAT, chat(MODEL))
-        assert (refused.status, refused.error["reason"]) == (409, "download_needed")
-        assert "X-Appliance-Download: allow" in refused.error["message"]
+        await server.refuses(409, "download_needed", "POST", CHAT, chat(MODEL), words="X-Appliance-Download: allow")
         assert hub.requests() == []
-        agreed = await server.ask("POST", CHAT, chat(MODEL), [("X-Appliance-Download", "allow")])
-        assert agreed.status == 200
+        await server.good("POST", CHAT, chat(MODEL), [("X-Appliance-Download", "allow")])
         assert (await server.ask("POST", CHAT, chat(MODEL))).status == 200, "it is here now"
 
 
@@ -84,9 +78,7 @@ async def test_owners_and_sizes_are_limited(
         assert stranger.status == 404
         assert "only download models of Acme (autoDownloadFrom)" in stranger.error["message"]
         assert hub.requests() == []
-        large = await server.ask("POST", CHAT, chat(MODEL))
-        assert (large.status, large.error["reason"]) == (403, "download_too_large")
-        assert "0.00 GB (autoDownloadMax)" in large.error["message"]
+        await server.refuses(403, "download_too_large", "POST", CHAT, chat(MODEL), words="0.00 GB (autoDownloadMax)")
         assert not list((tmp_path / "cache").rglob("blobs/*"))
 
 
@@ -151,10 +143,7 @@ async def test_what_the_hub_has_not_is_told_and_shown_as_failed(
     open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
 ):
     async with open_server(config=config(tmp_path), downloads=downloads) as server:
-        none = await server.ask("POST", CHAT, chat("acme/none"))
-        assert (none.status, none.error["reason"]) == (404, "repository_not_found")
-        tag = await server.ask("POST", CHAT, chat(f"{REPO}:Q2_K"))
-        assert tag.status == 404
-        assert "it has Q8_0" in tag.error["message"]
+        await server.refuses(404, "repository_not_found", "POST", CHAT, chat("acme/none"))
+        await server.refuses(404, None, "POST", CHAT, chat(f"{REPO}:Q2_K"), words="it has Q8_0")
         status = server.fleet.known("acme/none")
         assert "there is no repository acme/none" in (status.error or "")

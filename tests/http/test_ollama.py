@@ -14,7 +14,6 @@ from hub_process import FakeHub
 from msgspec import structs
 from waiting import PATIENCE, until
 
-from appliance.catalog.downloads import DownloadSettings
 from appliance.core.models.gguf import GgufInfo, read_gguf
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
@@ -153,7 +152,6 @@ REFUSED = [
     ("chat", {**ASK, "model": "alpha:cloud"}, 404, "model 'alpha:cloud' not found"),
     ("chat", {**ASK, "think": True}, 400, '"alpha" does not support thinking'),
     ("chat", {**ASK, "model": "vectors"}, 400, '"vectors" does not support chat'),
-    ("chat", {**ASK, "options": {"seed": "x"}}, 500, 'option "seed" must be of type integer'),
     ("generate", {"prompt": "x"}, 404, "model '' not found"),
     ("generate", {"model": "x y", "prompt": "x"}, 400, "invalid model name"),
     ("generate", {"model": "vectors", "prompt": "x"}, 400, '"vectors" does not support generate'),
@@ -216,11 +214,7 @@ async def test_keys_hosts_and_origins(open_server: OpenServer):
 
 async def test_somebody_is_there(server: Appliance):
     alive = await server.ask("GET", "/", headers=[("Accept", "*/*")])
-    assert (alive.status, alive.body, alive.header("content-type")) == (
-        200,
-        b"Ollama is running",
-        "text/plain; charset=utf-8",
-    )
+    assert (alive.body, alive.header("content-type")) == (b"Ollama is running", "text/plain; charset=utf-8")
     assert b"<!doctype html>" in (await server.ask("GET", "/", headers=[("Accept", "text/html")])).body
     for path in ("/", "/api/version", "/api/tags"):
         head = await server.ask("HEAD", path)
@@ -251,8 +245,7 @@ async def test_a_model_is_loaded_kept_and_unloaded_by_wish(server: Appliance):
     assert await loaded(server) == {}
     assert (await error(server, "chat", {**ASK, "keep_alive": "-1"}))[0] == 400
     assert (await server.ask("POST", CHAT, chat(), [("X-Keep-Alive", "soon")])).status == 400
-    rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
-    assert {row["req_path"] for row in rows} == {"/api/chat", CHAT}  # to load is no generation
+    assert {row["req_path"] for row in await server.rows()} == {"/api/chat", CHAT}  # to load is no generation
 
 
 async def test_a_model_goes_when_its_time_is_over(server: Appliance):
@@ -279,8 +272,7 @@ async def test_clients_that_wish_for_other_contexts_share_an_engine(server: Appl
     for number in range(20):
         options = {"num_ctx": 8192 if number % 2 else 131_072, "num_gpu": number, "num_thread": 1}
         assert (await ask(server, "chat", {**ASK, "stream": False, "options": options})).status == 200
-        status = server.fleet.known("alpha")
-        engines.add(status.pid if status is not None else None)
+        engines.add(server.fleet.known("alpha").pid)
     assert len(engines) == 1
 
 
@@ -306,8 +298,7 @@ async def test_lists_answer_while_a_model_loads(open_server: OpenServer):
         nursery.start_soon(ask, server, "generate", {"model": "alpha"})
         await until(lambda: server.state("alpha"), lambda state: state == "loading")
         for path in ("tags", "version", "ps") * 20:
-            with trio.fail_after(PATIENCE):
-                assert (await server.ask("GET", f"/api/{path}")).status == 200
+            assert (await server.ask("GET", f"/api/{path}")).status == 200
         assert server.state("alpha") == "loading"
         assert (await loaded(server))["alpha:latest"]["state"] == "loading"
         nursery.cancel_scope.cancel()
@@ -342,9 +333,7 @@ async def test_details_of_a_model(open_server: OpenServer, fake_model: Path):
         assert shown["model_info"]["llama.context_length"] == 4096
         assert shown["template"].startswith(THINKS)
         assert ".Suffix" in shown["template"]
-        assert all(
-            isinstance(shown["details"][name], str) for name in ("family", "parameter_size", "quantization_level")
-        )
+        assert {type(shown["details"][name]) for name in ("family", "parameter_size", "quantization_level")} == {str}
         assert "/" not in shown["modelfile"]
         copilot = await ask(server, "show", {"name": "alpha"}, ("User-Agent", "GitHubCopilotChat/0.1"))
         assert copilot.json["model_info"]["general.basename"] == "alpha"
@@ -361,9 +350,7 @@ async def test_the_list_is_kept_and_follows_what_changes(open_server: OpenServer
             return {each["name"]: each["capabilities"] for each in told}
 
         first = await listed()
-        assert (
-            first == await listed() == {name: ["completion"] for name in ("alpha:latest", "al:latest", "beta:latest")}
-        )
+        assert first == await listed() == {key: ["completion"] for key in ("alpha:latest", "al:latest", "beta:latest")}
         await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})
         shown = (await ask(server, "show", {"model": "alpha"})).json["capabilities"]  # now the engine has been asked
         assert shown != first["alpha:latest"]
@@ -421,58 +408,51 @@ NAME = f"hf.co/{REPO}:Q8_0"
 SIZE = 1 << 20
 
 
-async def test_a_pull_tells_how_far_it_is_and_can_be_removed(
-    open_server: OpenServer, hub: FakeHub, downloads: DownloadSettings
-):
+async def test_a_pull_tells_how_far_it_is_and_can_be_removed(served: Appliance, hub: FakeHub):
     hub.behave(rate=SIZE * 2)
-    async with open_server(downloads=downloads) as server:
-        records = lines(await ask(server, "pull", {"model": NAME, "insecure": True}))
-        assert records[0] == {"status": "pulling manifest"}
-        assert [record["status"] for record in records[-4:]] == [
-            "verifying sha256 digest", "writing manifest", "removing unused layers", "success"
-        ]  # fmt: skip
-        layers = [record for record in records if "digest" in record]
-        assert len(layers) > 3
-        done = [record.get("completed", 0) for record in layers]
-        assert done == sorted(done)
-        assert done[-1] == layers[-1]["total"]
-        assert layers[0]["status"] == f"pulling {layers[0]['digest'][7:19]}"
-        assert (await ask(server, "pull", {"name": NAME, "stream": False})).json == {"status": "success"}
-        assert said(lines(await ask(server, "chat", {**ASK, "model": NAME}))) == STORY
-        assert (await server.ask("DELETE", "/api/delete", {"model": NAME})).status == 200
-        assert (await server.ask("GET", "/api/tags")).json["models"] == []
+    records = lines(await ask(served, "pull", {"model": NAME, "insecure": True}))
+    assert records[0] == {"status": "pulling manifest"}
+    assert [record["status"] for record in records[-4:]] == [
+        "verifying sha256 digest", "writing manifest", "removing unused layers", "success"
+    ]  # fmt: skip
+    layers = [record for record in records if "digest" in record]
+    assert len(layers) > 3
+    done = [record.get("completed", 0) for record in layers]
+    assert done == sorted(done)
+    assert done[-1] == layers[-1]["total"]
+    assert layers[0]["status"] == f"pulling {layers[0]['digest'][7:19]}"
+    assert (await ask(served, "pull", {"name": NAME, "stream": False})).json == {"status": "success"}
+    assert said(lines(await ask(served, "chat", {**ASK, "model": NAME}))) == STORY
+    assert (await served.ask("DELETE", "/api/delete", {"model": NAME})).status == 200
+    assert (await served.ask("GET", "/api/tags")).json["models"] == []
 
 
-async def test_a_pull_that_is_left_ends_and_resumes(open_server: OpenServer, hub: FakeHub, downloads: DownloadSettings):
+async def test_a_pull_that_is_left_ends_and_resumes(served: Appliance, hub: FakeHub):
     hub.behave(rate=SIZE // 2)
-    async with open_server(downloads=downloads) as server:
-        async with server.begun({"model": NAME}, "/api/pull") as client:
-            await client.until(b"completed", 8)
-        download = server.opened.owners.require_downloads().find(f"{REPO}:Q8_0")
-        with trio.fail_after(PATIENCE):
-            assert (await download.wait()).state == "cancelled"
-        sent = hub.sent()
-        assert download.status.done > 0
-        hub.behave()
-        assert (await ask(server, "pull", {"model": NAME, "stream": False})).status == 200
-        assert hub.sent() - sent < SIZE + 8192
+    async with served.begun({"model": NAME}, "/api/pull") as client:
+        await client.until(b"completed", 8)
+    download = served.opened.owners.require_downloads().find(f"{REPO}:Q8_0")
+    with trio.fail_after(PATIENCE):
+        assert (await download.wait()).state == "cancelled"
+    sent = hub.sent()
+    assert download.status.done > 0
+    hub.behave()
+    assert (await ask(served, "pull", {"model": NAME, "stream": False})).status == 200
+    assert hub.sent() - sent < SIZE + 8192
 
 
-async def test_two_share_a_pull_and_the_first_that_leaves_does_not_end_it(
-    open_server: OpenServer, hub: FakeHub, downloads: DownloadSettings
-):
+async def test_two_share_a_pull_and_the_first_that_leaves_does_not_end_it(served: Appliance, hub: FakeHub):
     hub.behave(rate=SIZE)
-    async with open_server(downloads=downloads) as server, server.begun({"model": NAME}, "/api/pull") as second:
-        async with server.begun({"model": NAME}, "/api/pull") as first:
+    async with served.begun({"model": NAME}, "/api/pull") as second:
+        async with served.begun({"model": NAME}, "/api/pull") as first:
             for client in (first, second):
                 await client.until(b"digest")  # from here on it follows the download
         assert json.loads((await second.rest()).splitlines()[-1]) == {"status": "success"}
 
 
-async def test_pulls_that_fail(open_server: OpenServer, downloads: DownloadSettings):
-    async with open_server(downloads=downloads) as server:
-        failed = lines(await ask(server, "pull", {"model": "hf.co/acme/nothing"}))
-        assert failed[-1]["error"].startswith("pull model manifest: there is no repository acme/nothing")
-        status, text = await error(server, "pull", {"model": "llama3", "stream": False})
-        assert (status, text[:20]) == (404, "file does not exist:")
-        assert (await error(server, "pull", {}))[0] == 400
+async def test_pulls_that_fail(served: Appliance):
+    failed = lines(await ask(served, "pull", {"model": "hf.co/acme/nothing"}))
+    assert failed[-1]["error"].startswith("pull model manifest: there is no repository acme/nothing")
+    status, text = await error(served, "pull", {"model": "llama3", "stream": False})
+    assert (status, text[:20]) == (404, "file does not exist:")
+    assert (await error(served, "pull", {}))[0] == 400

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import trio
+from fleet_harness import InOrder, fake_engine
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from msgspec import structs
 from random_models import random_dense, write_random
-from test_fallback import DIES, STORY, InOrder, engine, marks, text
+from test_fallback import DIES, STORY, marks, text
 from waiting import until
 
 from appliance.core.pool.placing import BoxChoice, Need
@@ -148,8 +149,7 @@ async def test_a_box_that_refuses_is_followed_by_the_next_and_the_last_refusal_p
         other.catalog.snapshot = type(other.catalog.snapshot)([])
         answer = await entry.ask("POST", CHAT, chat())
         assert (answer.status, box_of(answer), cables["b2"].requests) == (200, "b1", 1)
-        answer = await entry.ask("POST", CHAT, chat("b2/beta"))
-        assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
+        await entry.refuses(404, "model_not_found", "POST", CHAT, chat("b2/beta"))
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -190,7 +190,7 @@ async def test_a_stream_that_breaks_is_continued_on_another_box_and_stays_resuma
     monkeypatch.setattr(owner, "LOOK_TIME", 1.0)
     async with (
         open_server() as entry,
-        open_server(chooser=InOrder(engine("there"))) as other,
+        open_server(chooser=InOrder(fake_engine("there"))) as other,
         pooled(entry, b2=other) as cables,
     ):
         await loaded(entry, other, "b2")
@@ -212,7 +212,7 @@ async def test_a_stream_that_breaks_is_continued_on_another_box_and_stays_resuma
 
 
 async def test_an_engine_of_this_box_that_dies_is_followed_by_another_box(open_server: OpenServer):
-    here = InOrder(engine("here", *DIES))
+    here = InOrder(fake_engine("here", *DIES))
     async with open_server(chooser=here) as entry, open_server() as other, pooled(entry, b2=other):
         await loaded(entry, other, "b2")
         entry.owners.peers.side = PoolSide(me="b1", drained=("b2",))
@@ -226,7 +226,7 @@ async def test_an_engine_of_this_box_that_dies_is_followed_by_another_box(open_s
 
 
 async def test_a_model_that_does_not_start_here_is_asked_of_another_box(open_server: OpenServer):
-    here = InOrder(engine("here", "--fail-to-load"))
+    here = InOrder(fake_engine("here", "--fail-to-load"))
     async with open_server(chooser=here) as entry, open_server() as other, pooled(entry, b2=other):
         entry.owners.peers.side = PoolSide(me="b1", drained=("b2",))
         answer = await entry.ask("POST", CHAT, chat())

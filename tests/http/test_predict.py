@@ -27,8 +27,7 @@ async def test_each_instance_has_its_own_prediction(open_server: OpenServer, sin
             {"messages": []},
             [1],
         ]
-        answer = await server.ask("POST", "/ask", {"instances": given})
-        assert answer.status == 200, answer.body
+        answer = await server.good("POST", "/ask", {"instances": given})
         talk, message, tokens, unknown, formless, listed = answer.json["predictions"]
         assert talk["choices"][0]["message"]["role"] == "assistant"
         assert message["type"] == "message"
@@ -55,8 +54,7 @@ async def test_what_is_no_such_request(open_server: OpenServer) -> None:
             (b'{"instances": 1}', "request body must include an array field named instances"),
             (b'{"instances": [%s]}' % b",".join([b"1"] * (MAX_INSTANCES + 1)), "exceeds maximum size of 128"),
         ):
-            answer = await server.ask("POST", "/predict", body)
-            assert (answer.status, message in answer.error["message"]) == (400, True)
+            await server.refuses(400, None, "POST", "/predict", body, words=message)
         assert (await server.ask("POST", "/predict", b'{"instances": []}')).json == {"predictions": []}
 
 

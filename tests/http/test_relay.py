@@ -104,16 +104,13 @@ async def test_a_broken_model_says_why_and_starts_nothing(open_server: OpenServe
     async with open_server(
         models=[model(fake_model, "bad", error="it is truncated"), model(fake_model, "b")]
     ) as server:
-        answer = await server.ask("POST", CHAT, chat("bad"))
-        assert (answer.status, answer.error["reason"]) == (500, "invalid_model_file")
-        assert "it is truncated" in answer.error["message"]
+        await server.refuses(500, "invalid_model_file", "POST", CHAT, chat("bad"), words="it is truncated")
         assert server.state("bad") == "unknown"
 
 
 async def test_asking_never_loads(server: Appliance):
     for path in ("/slots", "/props", "/metrics", "/lora-adapters"):
-        answer = await server.ask("GET", f"{path}?model=alpha")
-        assert (answer.status, answer.error["reason"]) == (400, "model_not_loaded"), path
+        await server.refuses(400, "model_not_loaded", "GET", f"{path}?model=alpha")
         assert (await server.ask("GET", f"{path}?model=nope")).status == 404
     assert server.state("alpha") == "unknown"
     await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})
@@ -150,8 +147,7 @@ async def test_an_engine_that_dies_in_a_stream_leaves_a_whole_error_record(
     assert "upstream_failed" in (error.get("reason"), error["code"])
     assert f"exit status {fault.get('exit_code', 1)}" in error["message"]
     assert answer.header("transfer-encoding") == "chunked"
-    again = await server.ask("POST", path, chat() | {"prompt": "x", "input": "x"})
-    assert again.status == 200
+    await server.good("POST", path, chat() | {"prompt": "x", "input": "x"})
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -184,9 +180,7 @@ async def test_an_engine_that_gives_no_answer_is_a_502_that_says_why(
     server: Appliance, fault: dict[str, object], words: str
 ):
     for path in (CHAT, "/v1/messages"):
-        answer = await server.ask("POST", path, chat(**fault))
-        assert (answer.status, answer.error["reason"]) == (502, "upstream_failed")
-        assert words in answer.error["message"]
+        answer = await server.refuses(502, "upstream_failed", "POST", path, chat(**fault), words=words)
     assert (answer.json["type"], answer.error["type"]) == ("error", "api_error")
     assert (await server.ask("POST", CHAT, chat())).status == 200
 
@@ -199,9 +193,7 @@ async def test_a_stream_cut_by_a_living_engine_ends_with_an_error(server: Applia
 
 async def test_a_model_that_cannot_start_says_why(open_server: OpenServer, fake_model: Path):
     async with open_server(models=[model(fake_model, "bad", args=("--fail-to-load", "--exit-code", "9"))]) as server:
-        answer = await server.ask("POST", CHAT, chat("bad"))
-        assert (answer.status, answer.error["reason"]) == (500, "model_failed_to_start")
-        assert "9" in answer.error["message"]
+        await server.refuses(500, "model_failed_to_start", "POST", CHAT, chat("bad"), words="9")
         entry = (await server.ask("GET", "/v1/models")).json["data"][0]
         assert entry["status"]["failed"] is True
         assert entry["status"]["exit_code"] == 9
@@ -244,8 +236,7 @@ async def test_comments_can_be_switched_off_and_are_for_streams_alone(
     open_server: OpenServer, ping_after: float, stream: bool
 ):
     async with open_server(ping_after=ping_after) as server:
-        answer = await server.ask("POST", CHAT, chat(stream=stream, slow_prompt=0.3))
-        assert answer.status == 200
+        answer = await server.good("POST", CHAT, chat(stream=stream, slow_prompt=0.3))
         assert b": ping" not in answer.body
 
 

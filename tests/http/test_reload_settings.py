@@ -10,9 +10,9 @@ from pathlib import Path
 import h11
 import pytest
 import trio
-from http_harness import CHAT, Appliance, OpenServer, chat
+from http_harness import CHAT, UPGRADE, Appliance, OpenServer, chat
 from reload_harness import RELOAD, File, load, pid, program_log, reload, wait_state
-from waiting import PATIENCE, until
+from waiting import until
 
 from appliance.core.settings import HttpSettings
 from appliance.upstream import websocket
@@ -23,24 +23,19 @@ async def test_a_bad_file_changes_nothing_and_says_why_and_where(open_server: Op
         before = await load(server, "m")
         good = file.path.read_text()
         file.path.write_text("startPort: x\nmodels:\n  m: {ttl: -5}\n")
-        refused = await server.ask("POST", RELOAD)
-        assert refused.status == 400
+        refused = await server.refuses(400, None, "POST", RELOAD)
         for place in (f"{file.path}:1:12", f"{file.path}:3:12"):
             assert place in refused.error["message"]
             assert any(place in line and "\\n" not in line for line in program_log(server).splitlines())
         file.path.unlink()
-        refused = await server.ask("POST", RELOAD)
-        assert refused.status == 400
-        assert f"there is no file {file.path}" in refused.error["message"]
+        await server.refuses(400, None, "POST", RELOAD, words=f"there is no file {file.path}")
         assert await load(server, "m") == before
         file.path.write_text(good)
         assert (await reload(server))["changed"] == []
 
 
 async def test_without_a_file_there_is_nothing_to_reload(server: Appliance) -> None:
-    answer = await server.ask("POST", RELOAD)
-    assert answer.status == 400
-    assert "--config" in answer.error["message"]
+    await server.refuses(400, None, "POST", RELOAD, words="--config")
 
 
 async def test_keys_change_at_once(open_server: OpenServer, file: File) -> None:
@@ -74,23 +69,18 @@ async def test_what_a_key_has_begun_ends_when_it_is_revoked(
                 await client.send(method, path, body, [key, *((name, value + key[1][-3:]) for name, value in more)])
                 assert (await client.head()).status_code == 200
         socket = await stack.enter_async_context(server.connect())
-        await socket.stream.send_all(
-            b"GET /v1/stream/ws HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer old\r\nConnection: Upgrade\r\n"
-            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        )
+        await socket.send("GET", "/v1/stream/ws", headers=[old, *UPGRADE])
         assert b" 101 " in await socket.stream.receive_some(1000)
         file.write({"m": ()}, apiKeys=["kept"])
         assert (await server.ask("POST", RELOAD, headers=[old])).status == 200
-        with trio.fail_after(PATIENCE):
-            for client, (method, *_) in zip(ended, asks, strict=True):
-                if method == "POST":
-                    last = json.loads((await client.rest()).rstrip().rpartition(b"data: ")[2])
-                    assert last["error"]["reason"] == "invalid_api_key"
-                else:
-                    with pytest.raises((h11.RemoteProtocolError, trio.BrokenResourceError)):
-                        await client.rest()
-            while await socket.stream.receive_some(1000):
-                pass
+        for client, (method, *_) in zip(ended, asks, strict=True):
+            if method == "POST":
+                last = json.loads((await client.rest()).rstrip().rpartition(b"data: ")[2])
+                assert last["error"]["reason"] == "invalid_api_key"
+            else:
+                with pytest.raises((h11.RemoteProtocolError, trio.BrokenResourceError)):
+                    await client.rest()
+        await socket.everything()
         ids = {"conversation_ids": ["aold", "aept"]}
         streams = (await server.ask("POST", "/v1/streams/lookup", ids, [kept])).json
         assert {each["conversation_id"]: each["is_done"] for each in streams} == {"aold": True, "aept": False}
@@ -108,9 +98,7 @@ async def test_the_last_key_is_not_taken_away_from_a_server_that_others_can_reac
     async with open_server(config=file.write({"m": ()}, apiKeys=["old"]), http=http) as server:
         old = [("Authorization", "Bearer old")]
         file.write({"m": (), "n": ()})
-        refused = await server.ask("POST", RELOAD, headers=old)
-        assert refused.status == 400
-        assert "without a key" in refused.error["message"]
+        await server.refuses(400, None, "POST", RELOAD, headers=old, words="without a key")
         assert "refusing to listen" in program_log(server)
         assert (await server.ask("GET", "/running")).status == 401
         assert (await server.ask("POST", CHAT, chat("n"), headers=old)).status == 404
@@ -186,8 +174,7 @@ async def test_log_and_capture_settings_change_at_once(open_server: OpenServer, 
         await reload(server)
         assert "[INFO] the configuration was read again" in program_log(server)
         await load(server, "a")
-        rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
-        assert [row["has_capture"] for row in rows] == [True, False]
+        assert [row["has_capture"] for row in await server.rows()] == [True, False]
         await server.ask("POST", "/models/unload", {"model": "a", "wait": True})
         await load(server, "a")
         assert {line.split()[0] for line in (await server.ask("GET", "/logs")).body.decode().splitlines()} == {"[a]"}

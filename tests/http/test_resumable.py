@@ -38,9 +38,8 @@ async def post(client: Client, conversation: str = ID, **request: object) -> Non
 
 async def begin(server: Appliance, conversation: str = ID, **request: object) -> bytes:
     """Post, read a little of the answer, and go."""
-    with trio.fail_after(10):
-        async with server.begun(chat(**{"stream": True, **request}), CHAT, named(conversation)) as client:
-            return await client.data()
+    async with server.begun(chat(**{"stream": True, **request}), CHAT, named(conversation)) as client:
+        return await client.data()
 
 
 async def read(server: Appliance, conversation: str = ID, offset: object = 0, **more: object) -> Answer:
@@ -49,9 +48,7 @@ async def read(server: Appliance, conversation: str = ID, offset: object = 0, **
 
 
 async def lookup(server: Appliance, *ids: object) -> list[dict[str, object]]:
-    answer = await server.ask("POST", "/v1/streams/lookup", {"conversation_ids": list(ids)})
-    assert answer.status == 200, answer.body
-    return answer.json
+    return (await server.good("POST", "/v1/streams/lookup", {"conversation_ids": list(ids)})).json
 
 
 async def until_done(server: Appliance, conversation: str = ID) -> dict[str, object]:

@@ -6,15 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fleet_harness import InOrder, fake_engine
 from http_harness import CHAT, Appliance, OpenServer, chat, model
 from swap_harness import Configure
-from test_fallback import InOrder, engine
 
 
 async def speed(server: Appliance, query: str = "") -> dict[str, Any]:
-    answer = await server.ask("GET", f"/api/speed?{query}")
-    assert answer.status == 200
-    return answer.json
+    return (await server.good("GET", f"/api/speed?{query}")).json
 
 
 def requests(told: dict[str, Any]) -> dict[str, int]:
@@ -23,7 +21,7 @@ def requests(told: dict[str, Any]) -> dict[str, int]:
 
 async def test_curves_of_real_requests(open_server: OpenServer, fake_model: Path) -> None:
     """`tests/store/test_speed_figures.py` has the figures."""
-    seats = InOrder(engine("cpu"), engine("gpu"))
+    seats = InOrder(fake_engine("cpu"), fake_engine("gpu"))
     async with open_server(models=[model(fake_model, "a"), model(fake_model, "b")], chooser=seats) as server:
         assert requests(await speed(server)) == {}
         for name, stream in (("a", True), ("a", False), ("a", True), ("b", False)):

@@ -100,8 +100,7 @@ async def test_types_and_caching(server: Appliance):
         ("/noextension", "application/octet-stream", "no-cache"),
         ("/.well-known/security.txt", "text/plain; charset=utf-8", "no-cache"),
     ):
-        answer = await server.ask("GET", target)
-        assert answer.status == 200, target
+        answer = await server.good("GET", target)
         assert (answer.header("content-type"), answer.header("cache-control")) == (kind, cached)
     assert (await server.ask("GET", "/docs/deep/a%20b%20%C3%BC%2541.txt")).body == b"umlaut"
 

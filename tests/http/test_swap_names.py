@@ -20,8 +20,7 @@ def three(**keys: object) -> dict[str, dict[str, object]]:
 
 async def named(server: Appliance, name: str, target: str = CHAT) -> tuple[str, str]:
     """The name that reached the engine, and the model whose engine it was."""
-    answer = await server.ask("POST", target, chat(name, **ECHO))
-    assert answer.status == 200, answer.body
+    answer = await server.good("POST", target, chat(name, **ECHO))
     ports = {status.port: status.model for status in server.fleet.status() if status.port}
     told = answer.json["head"].lower()
     assert told
@@ -62,8 +61,7 @@ async def test_a_profile_changes_what_names_mean_while_the_server_runs(open_serv
         assert (await choose(server, "work")).json == {"active": "work"}
         assert await named(server, "chat") == ("beta", "beta")
         assert await named(server, "alpha") == ("be", "beta")
-        gone = await server.ask("POST", CHAT, chat("gone"))
-        assert (gone.status, gone.error["reason"]) == (404, "model_not_found")
+        await server.refuses(404, "model_not_found", "POST", CHAT, chat("gone"))
         passed = await server.ask("POST", f"/upstream/chat{CHAT}", chat("whatever", **ECHO))
         assert json.loads(passed.json["body"])["model"] == "whatever"
         assert "chat" in [entry["id"] for entry in (await server.ask("GET", "/v1/models")).json["data"]]
@@ -144,8 +142,7 @@ async def test_a_peer_gets_its_own_names_and_nothing_of_the_client(
         mine = [("Authorization", "Bearer mine"), ("X-Forwarded-For", "1.2.3.4"), ("Host", "here.localhost")]
         async with open_server(config=ours) as server:
             for name in ("far/org/big", "org/big", "any"):
-                answer = await server.ask("POST", CHAT, {**chat(name, **ECHO), "top_k": 1}, mine)
-                assert answer.status == 200, answer.body
+                answer = await server.good("POST", CHAT, {**chat(name, **ECHO), "top_k": 1}, mine)
                 body = json.loads(answer.json["body"])
                 assert (body["model"], body["x"], "top_k" in body) == ("org/big", 1, False)
                 head = answer.json["head"].lower()
@@ -171,7 +168,6 @@ async def test_a_disabled_model_is_neither_listed_nor_served(open_server: OpenSe
         listed = (await server.ask("GET", "/v1/models")).json["data"]
         assert [entry["id"] for entry in listed] == ["beta"]
         for name in ("alpha", "al"):
-            answer = await server.ask("POST", CHAT, chat(name))
-            assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
+            answer = await server.refuses(404, "model_not_found", "POST", CHAT, chat(name))
             assert "models.alpha.disabled in the configuration switches it off" in answer.error["message"]
         assert (await server.ask("POST", CHAT, chat("beta"))).status == 200

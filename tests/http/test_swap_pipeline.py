@@ -112,8 +112,7 @@ async def test_credentials_travel_on_where_the_program_asks_for_none(open_server
 
 async def test_the_programs_keys_stay_with_it(open_server: OpenServer, configured: Configure):
     async with open_server(config=configured({"alpha": {}}, apiKeys=["mine"])) as server:
-        refused = await server.ask("POST", CHAT, chat("alpha"))
-        assert (refused.status, refused.error["reason"]) == (401, "invalid_api_key")
+        await server.refuses(401, "invalid_api_key", "POST", CHAT, chat("alpha"))
         got = headers(await server.ask("POST", CHAT, chat("alpha", **ECHO), MINE))
         assert not {"authorization", "x-api-key"} & got.keys()
         assert got["cookie"] == ["theme=dark"]

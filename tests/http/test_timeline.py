@@ -8,10 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import trio
+from fleet_harness import InOrder, fake_engine
 from http_harness import CHAT, Appliance, OpenServer, chat, model
 from swap_harness import Configure
 from test_events import feed
-from test_fallback import DIES, InOrder, engine
+from test_fallback import DIES
 from waiting import PATIENCE
 
 from appliance.core.settings import FleetSettings
@@ -22,14 +23,13 @@ SEED = 20261127
 
 
 async def timeline(server: Appliance, query: str = "after=0&limit=1000") -> list[dict[str, object]]:
-    answer = await server.ask("GET", f"/api/history?{query}")
-    assert answer.status == 200
+    answer = await server.good("GET", f"/api/history?{query}")
     return answer.json["data"]
 
 
 async def test_a_run_of_random_requests(open_server: OpenServer, fake_model: Path) -> None:
     """Evictions, refusals and fallbacks, each once, with the reason that the client or the counter has got."""
-    chance, seats = random.Random(SEED), InOrder(engine("gpu", *DIES), engine("cpu"))
+    chance, seats = random.Random(SEED), InOrder(fake_engine("gpu", *DIES), fake_engine("cpu"))
     models = [model(fake_model, name) for name in MODELS]
     fleet = FleetSettings(models_max=2, queue_limit=3, stop_timeout=2, patience=0.5)
     refused: Counter[str] = Counter()

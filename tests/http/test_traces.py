@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import trio
+from fleet_harness import fake_engine
 from http_harness import CHAT, OpenServer, chat
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from otlp_collector import Collector, open_collector, told
 from swap_harness import Configure
 from test_chat_tools import LOOKS, SAYS, Files, asked
-from test_fallback import DIES, engine, serving
+from test_fallback import DIES, serving
 
 from appliance import __version__
 from appliance.core.config.additions import TracingConfig
@@ -78,7 +79,7 @@ async def test_a_load_a_prompt_and_an_answer_join_the_trace_of_the_client(
 async def test_a_fallback_lies_between_two_answers(open_server: OpenServer):
     async with (
         open_collector() as collector,
-        serving(open_server, engine("first:GPU", *DIES), engine("second:CPU")) as server,
+        serving(open_server, fake_engine("first:GPU", *DIES), fake_engine("second:CPU")) as server,
     ):
         server.traffic.recorder.tracer.adopt(TracingConfig(endpoint=collector.endpoint))
         body = chat(stream=True, token_delay=0.02) | {"max_tokens": 8}

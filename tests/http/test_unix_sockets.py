@@ -46,10 +46,9 @@ async def connected(path: Path) -> AsyncGenerator[Client]:
 
 
 async def ask(path: Path, method: str, target: str, body: object = None, **headers: str) -> Answer:
-    with trio.fail_after(10):
-        async with connected(path) as client:
-            await client.send(method, target, body, headers.items())
-            return await client.answer()
+    async with connected(path) as client:
+        await client.send(method, target, body, headers.items())
+        return await client.answer()
 
 
 @asynccontextmanager
