@@ -106,7 +106,7 @@ ROOMS = {
     "http/test_swap_pipeline.py http/test_swap_upstream.py http/test_pool_way.py http/test_loading.py "
     "http/test_resumable.py http/test_disconnect.py http/test_hangs.py http/test_ollama.py http/test_plugin_chain.py "
     "http/test_inward.py http/test_tool_routes.py peers/test_peer_relay.py",
-    "peers": "peers http/test_peer_states.py",
+    "peers": "peers http/test_swap_names.py",
     "platform": "platform children/test_platform.py upstream/test_client.py http/test_unix_sockets.py",
     "plugins": "plugins plugins_bundled/test_plugin_shapes.py http/test_plugin_chain.py",
     "pool": "pool http/test_pool_way.py http/test_door.py",

@@ -12,6 +12,7 @@ import h11
 import msgspec
 import psutil
 import trio
+from trio_websocket import WebSocketConnection, wrap_client_stream
 from waiting import PATIENCE, until
 
 from appliance.catalog.catalog import Catalog, Snapshot
@@ -21,6 +22,7 @@ from appliance.catalog.sources import ModelFolders
 from appliance.composition import AppliancePaths
 from appliance.composition import OpenAppliance as Opened
 from appliance.composition import open_appliance as open_opened
+from appliance.core.bodies.head import read_query
 from appliance.core.config.additions import RunsConfig, StreamsConfig
 from appliance.core.config.load import Loaded
 from appliance.core.config.types import Config
@@ -32,6 +34,7 @@ from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.store.kept_contexts import ContextPlace
 from appliance.tools.box import Toolbox
+from appliance.traffic.request import Request
 from appliance.upkeep import logging_into
 from appliance.upstream.client import HttpCall
 
@@ -200,6 +203,18 @@ class Appliance:
             assert (await client.head()).status_code == 200
             yield client
 
+    @asynccontextmanager
+    async def events(self, target: str) -> AsyncGenerator[Client]:
+        """A connection on which this stream of events has begun."""
+        async with self.connect() as client:
+            await client.send("GET", target)
+            head = await client.head()
+            headers = {name.decode(): value.decode() for name, value in head.headers}
+            assert (head.status_code, headers["content-type"]) == (200, "text/event-stream")
+            assert (headers["x-accel-buffering"], headers["cache-control"]) == ("no", "no-cache")
+            assert headers["transfer-encoding"] == "chunked"
+            yield client
+
     async def ask(
         self,
         method: str,
@@ -216,7 +231,7 @@ class Appliance:
                 return await client.answer()
 
     async def good(self, method: str, target: str, *more: Any, **others: Any) -> Answer:
-        """Ask for what is there."""
+        """An answer with status 200."""
         answer = await self.ask(method, target, *more, **others)
         assert answer.status == 200, (method, target, answer.status, answer.body[:1000])
         return answer
@@ -224,7 +239,7 @@ class Appliance:
     async def refuses(
         self, status: int, reason: str | None, method: str, target: str, *more: Any, words: str = "", **others: Any
     ) -> Answer:
-        """Ask for what is refused so, with these words in the message. None: its reason does not matter."""
+        """A refusal with this status and reason, and these words in its message. None: any reason."""
         answer = await self.ask(method, target, *more, **others)
         told = (method, target, answer.status, answer.body[:1000])
         assert answer.status == status, told
@@ -246,6 +261,15 @@ class Appliance:
             for _ in range(times):
                 nursery.start_soon(ask)
             yield answers
+
+    @asynccontextmanager
+    async def joined(self, target: str, **options: Any) -> AsyncGenerator[WebSocketConnection]:
+        """A client's websocket."""
+        with trio.fail_after(PATIENCE):
+            async with self.connect() as client, trio.open_nursery() as nursery:
+                options["max_message_size"] = 1 << 22
+                yield await wrap_client_stream(nursery, client.stream, "localhost", target, **options)
+                nursery.cancel_scope.cancel()
 
     async def exchange(self, wire: bytes, *, patience: float = 10) -> bytes:
         """Send raw bytes; everything that comes back until the server closes."""
@@ -304,13 +328,13 @@ class Appliance:
 
     async def wait_idle(self, model_id: str) -> None:
         """Wait until the engine works on nothing and nobody leases it."""
-        with trio.fail_after(PATIENCE):
-            while True:
-                status = self.fleet.known(model_id)
-                leased = status is not None and status.leases + status.waiting > 0
-                if not leased and (self.state(model_id) != "loaded" or not await self.slots_busy(model_id)):
-                    return
-                await trio.sleep(0.02)
+
+        async def idle() -> bool:
+            status = self.fleet.known(model_id)
+            leased = status is not None and status.leases + status.waiting > 0
+            return not leased and (self.state(model_id) != "loaded" or not await self.slots_busy(model_id))
+
+        await until(idle)
 
 
 OpenServer = Callable[..., AbstractAsyncContextManager[Appliance]]
@@ -327,6 +351,13 @@ def chat(model: str | None = "alpha", *, stream: bool = False, **fake: object) -
     if fake:
         body["fake"] = fake
     return body
+
+
+def request(path: str, *headers: tuple[str, str], method: str = "POST", query: str = "", client: str = "") -> Request:
+    """What the program makes of a request's head."""
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    read = read_query(query.encode())
+    return Request(method=method, path=path, target=path, query=read, headers=raw, http_version="1.1", client=client)
 
 
 def raw_post(body: bytes, *extra: str, path: str = CHAT, version: str = "1.1", length: int | None = None) -> bytes:

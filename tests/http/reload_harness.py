@@ -40,21 +40,17 @@ class File:
 
 
 def pid(server: Appliance, model: str) -> int | None:
-    status = server.fleet.known(model)
-    return status.pid if status else None
+    return getattr(server.fleet.known(model), "pid", None)
 
 
 async def load(server: Appliance, *models: str) -> list[int | None]:
     for model in models:
-        answer = await server.ask("POST", CHAT, chat(model))
-        assert answer.status == 200, answer.body
+        await server.good("POST", CHAT, chat(model))
     return [pid(server, model) for model in models]
 
 
 async def reload(server: Appliance) -> dict[str, object]:
-    answer = await server.ask("POST", RELOAD)
-    assert answer.status == 200, answer.body
-    return answer.json
+    return (await server.good("POST", RELOAD)).json
 
 
 async def wait_state(server: Appliance, model: str, *states: str) -> None:

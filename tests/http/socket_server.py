@@ -1,8 +1,8 @@
 """A model's server that speaks websockets, on trio-websocket. Argument: port.
 
 It echoes messages and takes the last subprotocol on offer. Below these paths it does something else: ``/tell`` says
-what it was asked for, ``/close/CODE`` closes with the code, ``/die`` exits after the first message, ``/note`` writes
-the code that its client closes with to the file in argument 2. Every plain HTTP request is answered 200.
+what it was asked for, ``/die`` exits after the first message, ``/note`` writes the code that its client closes with to
+the file in argument 2. Every plain HTTP request is answered 200.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ async def answer(request: WebSocketRequest) -> None:
         if path.endswith("/tell"):
             headers = [[name.decode(), value.decode()] for name, value in request.headers]
             await socket.send_message(json.dumps({"target": request.path, "headers": headers}))
-        if "/close/" in path:
-            await socket.aclose(int(path.rpartition("/")[2]), "as asked")
         while True:
             message = await socket.get_message()
             if path.endswith("/die"):

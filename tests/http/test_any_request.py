@@ -22,11 +22,12 @@ import pytest
 import trio
 from any_request import FORMS, JSONS, METHODS, PREDICT, TEXTS, Case, Place
 from gguf_files import write_model
-from http_harness import Appliance, OpenServer, model
+from http_harness import Answer, Appliance, OpenServer, model
 from hub_process import fake_hub
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from swap_harness import configure
+from waiting import PATIENCE
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Message, Request
 
@@ -45,7 +46,6 @@ FEWEST, FEW, DEEP = 50, 150, 20_000
 """Requests to each kind of server."""
 BASE = "/api/conversations"
 TYPED = ((b"content-type", b"application/json"),)
-PATIENCE = 20.0
 WORST = ("²", "1" * 23, "\0", "\ud800", "a\r\nX-Own: b", "a" * 5000)
 WORST_NUMBERS = ("1e300", "1" * 23)
 WORST_MEMBERS = (r'"audio/\u1234\r\nX-Own: b\u0000"',)
@@ -60,11 +60,9 @@ KINDS = ("folder", "config", "single")
 # ---- the client ------------------------------------------------------------------------------------------------------
 
 
-class Reply:
-    def __init__(self, head: h11.Response | h11.InformationalResponse, body: bytes) -> None:
-        self.status = head.status_code
-        self.headers = {name.decode(): value.decode("latin-1") for name, value in head.headers}
-        self.body = body
+def answer_of(head: h11.Response | h11.InformationalResponse, body: bytes) -> Answer:
+    headers = [(name.decode(), value.decode("latin-1")) for name, value in head.headers]
+    return Answer(head.status_code, headers, body, cut=False)
 
 
 class Talker:
@@ -74,7 +72,7 @@ class Talker:
         self._port = port
         self._socket: socket.socket | None = None
 
-    def ask(self, case: Case) -> Reply:
+    def ask(self, case: Case) -> Answer:
         link = self._socket = self._socket or socket.create_connection(("127.0.0.1", self._port), PATIENCE)
         link.sendall(case.wire())
         parser = h11.Connection(h11.CLIENT)
@@ -90,7 +88,7 @@ class Talker:
                     any(name == b"content-length" for name, _ in head.headers)
                 ):
                     self.close()  # it may go on for ever
-                    return Reply(head, b"")
+                    return answer_of(head, b"")
                 case h11.Response() as head:
                     pass
                 case h11.Data(data=data):
@@ -99,13 +97,12 @@ class Talker:
                     break
                 case other:
                     raise AssertionError(f"{case.told()}: the connection ended without an answer: {other}")
-        assert head is not None
         rest = parser.trailing_data[0]
         if parser.their_state is h11.MUST_CLOSE:
             rest += link.recv(1)
             self.close()
         assert not rest, f"{case.told()}: something follows the answer: {rest!r}"
-        return Reply(head, body)
+        return answer_of(head, body)
 
     def close(self) -> None:
         if self._socket is not None:
@@ -124,7 +121,7 @@ class Strange:
         self.routes = any_request.all_routes(any_request.app_of(server))
         self.talker = Talker(server.port)
         self._caplog = caplog
-        self._usual: dict[object, Reply] = {}
+        self._usual: dict[object, Answer] = {}
         self._settled = False
 
     def new_bugs(self) -> list[str]:
@@ -144,7 +141,7 @@ class Strange:
     def others(self) -> list[Place]:
         return list(any_request.places(route for route in self.routes if route.methods == METHODS))
 
-    def usual(self, place: Place, method: str, form: str) -> Reply:
+    def usual(self, place: Place, method: str, form: str) -> Answer:
         """The answer to the request in which nothing is odd."""
         key = (place.route, place.kind, method, form)
         if key not in self._usual:
@@ -160,13 +157,13 @@ class Strange:
         assert reply.status < 500 or reply.status == usual.status, told
         if reply.status < 400 or method == "HEAD" or (reply.status, reply.body) == (usual.status, usual.body):
             return
-        assert reply.headers["content-type"].startswith("application/json"), told
+        assert reply.header("content-type").startswith("application/json"), told
         message = _message(case, json.loads(reply.body), told)
         if reply.status == 400 and not MALFORMED.search(message) and case.odd not in message:
             again = self._ask(place.case(method, form, None))  # it may be what earlier requests have left behind
             assert again.status >= 400, f"{told} does not name {case.odd!r}"
 
-    def _ask(self, case: Case) -> Reply:
+    def _ask(self, case: Case) -> Answer:
         """With what is stored by it shown again."""
         theirs = case.path.startswith(BASE)
         if theirs and not self._settled:
@@ -193,12 +190,12 @@ class Strange:
             files += [file["hash"] for message in messages for file in message.get("attachments", ())]
             self._get(f"{BASE}/export?id={each}")
         for file in files:
-            kind = self._get(f"{BASE}/attachments/{file}").headers["content-type"]
+            kind = self._get(f"{BASE}/attachments/{file}").header("content-type")
             assert SHOWN.fullmatch(kind), kind
         self.talker.ask(Case("DELETE", f"{BASE}?all=1".encode()))
         self._settled = False
 
-    def _get(self, path: str) -> Reply:
+    def _get(self, path: str) -> Answer:
         reply = self.talker.ask(Case("GET", path.encode()))
         assert reply.status == 200, (path, reply.body)
         return reply

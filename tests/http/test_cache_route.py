@@ -57,8 +57,7 @@ async def test_the_slot_of_a_conversation_is_told_where_it_is_sure(server: Appli
 
 async def test_a_wrong_question_is_refused_with_its_parameter(server: Appliance) -> None:
     for query, name in (("by=day", "by"), ("span=long", "span")):
-        wrong = await server.ask("GET", f"/api/cache?{query}")
-        assert (wrong.status, wrong.error["param"]) == (400, name)
+        assert (await server.refuses(400, None, "GET", f"/api/cache?{query}")).error["param"] == name
 
 
 async def test_kept_contexts_are_listed_and_removed_by_model_or_alias(server: Appliance) -> None:
@@ -75,6 +74,5 @@ async def test_kept_contexts_are_listed_and_removed_by_model_or_alias(server: Ap
     assert folders["contexts"]["bytes"] >= 2 * one.size
     gone = {"contexts": 1, "size": one.size}
     for query, answer in (("?model=al", gone), ("?model=al", {"contexts": 0, "size": 0}), ("", gone)):
-        removed = await server.ask("DELETE", f"/api/cache/kept{query}")
-        assert (removed.status, removed.json) == (200, answer)
+        assert (await server.good("DELETE", f"/api/cache/kept{query}")).json == answer
     assert (await told(server))["kept"] == []

@@ -26,6 +26,10 @@ async def checked(server: Appliance, **asked: object) -> dict[str, Any]:
     return (await server.good("POST", CHECK, asked)).json
 
 
+async def write(server: Appliance, edit: dict[str, Any]) -> dict[str, Any]:
+    return (await server.good("PUT", CONFIG, {"text": edit["text"], "version": edit["version"]})).json
+
+
 def setting(path: str, value: object) -> dict[str, object]:
     return {"path": path.split("."), "value": value}
 
@@ -50,15 +54,14 @@ async def test_a_ttl_is_changed_and_every_process_goes_on(open_server: OpenServe
         edit = await checked(server, set=[setting("models.m.ttl", 77)])
         assert (edit["problems"], edit["refused"], edit["changed"]) == ([], [], [])
         assert '"ttl": 77' in edit["difference"]
-        answer = await server.good("PUT", CONFIG, {"text": edit["text"], "version": found["version"]})
-        assert (answer.json["changed"], answer.json["warnings"]) == ([], [])
-        assert answer.json["version"] == (await shown(server))["version"]
+        written = await write(server, {**found, "text": edit["text"]})
+        assert (written["changed"], written["warnings"]) == ([], [])
+        assert written["version"] == (await shown(server))["version"]
         assert [pid(server, "m"), pid(server, "n")] == before
         assert await load(server, "m", "n") == before
         assert server.catalog.snapshot.config.models["m"].ttl == 77
         assert file.path.read_text("utf-8") == edit["text"]
-        restarts = await checked(server, set=[setting("models.m.disabled", True)])
-        assert restarts["changed"] == ["m"]
+        assert (await checked(server, set=[setting("models.m.disabled", True)]))["changed"] == ["m"]
 
 
 async def test_two_edits_at_once_lose_neither(open_server: OpenServer, file: File) -> None:
@@ -67,12 +70,12 @@ async def test_two_edits_at_once_lose_neither(open_server: OpenServer, file: Fil
         edits = [(await checked(server, set=[setting(f"models.{model}.ttl", 5)]))["text"] for model in "mn"]
         answers: list[Answer] = []
 
-        async def write(text: str) -> None:
+        async def race(text: str) -> None:
             answers.append(await server.ask("PUT", CONFIG, {"text": text, "version": version}))
 
         async with trio.open_nursery() as nursery:
             for text in edits:
-                nursery.start_soon(write, text)
+                nursery.start_soon(race, text)
         _, refused = sorted(answers, key=lambda answer: answer.status)
         loser = refused.json
         assert (refused.status, loser["error"]["reason"]) == (409, "text_changed")
@@ -80,7 +83,7 @@ async def test_two_edits_at_once_lose_neither(open_server: OpenServer, file: Fil
         assert loser["text"] == file.path.read_text("utf-8") == edits[loser["yours"] == edits[0]]
         model = "mn"[loser["yours"] == edits[1]]
         again = await checked(server, set=[setting(f"models.{model}.ttl", 5)])
-        await server.good("PUT", CONFIG, {"text": again["text"], "version": loser["version"]})
+        await write(server, {**loser, "text": again["text"]})
         assert [one.ttl for one in server.catalog.snapshot.config.models.values()] == [5, 5]
 
 
@@ -120,9 +123,7 @@ async def test_earlier_versions_are_kept_and_one_is_restored(open_server: OpenSe
     async with open_server(config=file.write({"m": ()}), admin=True) as server:
         first = await shown(server)
         for ttl in (5, 6):
-            edit = await checked(server, set=[setting("models.m.ttl", ttl)])
-            body = {"text": edit["text"], "version": edit["version"]}
-            assert (await server.ask("PUT", CONFIG, body)).status == 200
+            await write(server, await checked(server, set=[setting("models.m.ttl", ttl)]))
         kept = (await server.ask("GET", VERSIONS)).json["versions"]
         assert [one["number"] for one in kept] == [2, 1]
         (folder,) = (server.owners.editor and server.owners.editor.kept(str(file.path)).folder,)
@@ -130,8 +131,7 @@ async def test_earlier_versions_are_kept_and_one_is_restored(open_server: OpenSe
             assert {stat.S_IMODE(path.stat().st_mode) for path in folder.glob("0*")} == {0o600}
         old = (await server.ask("GET", f"{VERSIONS}/1")).json
         assert old == {"number": 1, "text": first["text"]}
-        body = {"text": old["text"], "version": (await shown(server))["version"]}
-        assert (await server.ask("PUT", CONFIG, body)).status == 200
+        await write(server, {**(await shown(server)), **old})
         assert file.path.read_text("utf-8") == first["text"]
         assert (await server.ask("GET", f"{VERSIONS}/9")).status == 404
         assert "the configuration was read again" in program_log(server)
@@ -146,8 +146,7 @@ async def test_a_link_and_the_permissions_stay(open_server: OpenServer, file: Fi
     file.path.symlink_to(real)
     async with open_server(config=file.path, admin=True) as server:
         edit = await checked(server, set=[setting("globalTTL", 5)])
-        body = {"text": edit["text"], "version": edit["version"]}
-        assert (await server.ask("PUT", CONFIG, body)).status == 200
+        await write(server, edit)
         assert file.path.is_symlink()
         assert real.read_text("utf-8") == edit["text"]
         assert stat.S_IMODE(real.stat().st_mode) == 0o640

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from http_harness import CHAT, Appliance, OpenServer
@@ -30,15 +31,9 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path / "plugins")
 
 
-async def agents(server: Appliance) -> dict[str, object]:
+async def agents(server: Appliance) -> dict[str, Any]:
     """The list, once everything is loaded."""
     return (await server.good("POST", "/api/agents/reload")).json
-
-
-def names(listing: dict[str, object]) -> set[str]:
-    found = listing["agents"]
-    assert isinstance(found, list)
-    return {each["name"] for each in found}
 
 
 def body(text: str) -> bytes:
@@ -48,8 +43,7 @@ def body(text: str) -> bytes:
 
 async def got(server: Appliance, text: str) -> bytes:
     """The body that the engine gets."""
-    answer = await server.good("POST", CHAT, body(text))
-    return answer.json["body"].encode()
+    return (await server.good("POST", CHAT, body(text))).json["body"].encode()
 
 
 async def test_a_llama_swap_configuration_is_served_as_llama_swap_does(open_server: OpenServer, file: File):
@@ -65,7 +59,8 @@ async def test_plugins_are_on_where_the_configuration_speaks_of_them(open_server
     for more in ({"plugins": {}}, {"plugins": None}, {"plugins_dir": folder}, {"plugins_dir": [folder]}):
         async with open_server(config=file.write({"m": ()}, **more)) as server:
             listing = await agents(server)
-            assert names(listing) == SHIPPED | ({"tell"} if "plugins_dir" in more else set())
+            found = {each["name"] for each in listing["agents"]}
+            assert found == SHIPPED | ({"tell"} if "plugins_dir" in more else set())
             assert listing["off"] is None
 
 
@@ -106,14 +101,11 @@ async def test_mistakes_are_told_where_they_are_looked_for(open_server: OpenServ
         assert warnings == [f"warning: {problem}"]
         listing = await agents(server)
         assert listing["problems"] == [problem]
-        found = listing["agents"]
-        assert isinstance(found, list)
-        [tell] = [each for each in found if each["name"] == "tell"]
+        [tell] = [each for each in listing["agents"] if each["name"] == "tell"]
         assert tell["state"] == "error"
         assert tell["error"] == "plugins.tell.settings.word: expected `str`, got `array`"
-        answer = await server.ask("POST", CHAT, body("/tell hi"))
-        assert answer.status == 502
-        assert "plugin 'tell' failed in its settings: plugins.tell.settings.word" in answer.error["message"]
+        told = "plugin 'tell' failed in its settings: plugins.tell.settings.word"
+        await server.refuses(502, None, "POST", CHAT, body("/tell hi"), words=told)
         file.write({"m": ()}, plugins_dir=folder, plugins={"tell": {"enabled": "perhaps"}})
         await server.refuses(400, None, "POST", RELOAD, words="plugins.tell.enabled")
         assert (await agents(server))["problems"] == [problem]
@@ -125,16 +117,11 @@ async def test_values_leave_over_http_but_secrets_do_not(open_server: OpenServer
         await agents(server)
         answer = await server.ask("GET", "/api/agents")
         [tell] = [each for each in answer.json["agents"] if each["name"] == "tell"]
-        assert tell["sources"] == {
-            "enabled": "default",
-            "timeout": "default",
-            "settings.word": "configuration",
-            "settings.login": "configuration",
-        }
-        assert tell["values"] == {
-            "enabled": True,
-            "timeout": 300,
-            "settings.word": "a word",
-            "settings.login": {"api_key": "[REDACTED]"},
+        told = {name: (tell["sources"][name], value) for name, value in tell["values"].items()}
+        assert told == {
+            "enabled": ("default", True),
+            "timeout": ("default", 300),
+            "settings.word": ("configuration", "a word"),
+            "settings.login": ("configuration", {"api_key": "[REDACTED]"}),
         }
         assert b"a secret" not in answer.body

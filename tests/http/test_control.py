@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
 
-import psutil
 import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
@@ -22,14 +20,14 @@ BROWSER = [("Accept", "text/html,*/*;q=0.8")]
 
 
 async def test_the_list_has_llama_servers_shape(open_server: OpenServer, fake_model: Path):
-    models = [model(fake_model, "zeta"), model(fake_model, "alpha", "al"), model(fake_model, "bad", error="truncated")]
+    alpha = model(fake_model, "alpha", "al", args=("--mmproj", "x", "--output", "decisions"))
+    models = [model(fake_model, "zeta"), alpha, model(fake_model, "bad", error="truncated")]
     async with open_server(models=models) as server:
         listed = (await server.ask("GET", "/v1/models")).json
         assert listed["object"] == "list"
         assert [entry["id"] for entry in listed["data"]] == ["alpha", "bad", "zeta"]
         entry = listed["data"][0]
-        assert entry["aliases"] == ["al"]
-        assert entry["tags"] == []
+        assert (entry["aliases"], entry["tags"]) == (["al"], [])
         assert (entry["object"], entry["owned_by"], entry["source"]) == ("model", "llamacpp", "path")
         assert isinstance(entry["created"], int)
         assert entry["status"]["value"] == "unloaded"
@@ -41,19 +39,8 @@ async def test_the_list_has_llama_servers_shape(open_server: OpenServer, fake_mo
         assert entry["status"]["value"] == "loaded"
         assert "--model" in entry["status"]["args"]
         assert entry["meta"]["n_ctx"] == 4096
-
-
-async def test_a_loaded_model_says_itself_what_it_takes_and_gives(open_server: OpenServer, fake_model: Path):
-    decides = model(fake_model, "decides", args=("--mmproj", "x", "--output", "decisions"))
-    async with open_server(models=[decides]) as server:
-        await server.ask("POST", "/models/load", {"model": "decides", "wait": True})
-        [entry] = (await server.ask("GET", "/models")).json["data"]
         told = {"input_modalities": ["text", "image", "audio"], "output_modalities": ["decisions"]}
-        assert entry["architecture"] == told
-
-
-async def test_reload_looks_at_the_disk_again(server: Appliance):
-    assert (await server.ask("GET", "/v1/models?reload=1")).json == {"data": [], "object": "list"}
+        assert entry["architecture"] == told, "a loaded model says itself what it takes and gives"
 
 
 async def test_load_and_unload(open_server: OpenServer, fake_model: Path):
@@ -70,8 +57,7 @@ async def test_load_and_unload(open_server: OpenServer, fake_model: Path):
         assert server.state("slow") == "loaded"
         assert (await server.ask("POST", "/models/unload", {"model": "slow", "wait": True})).json == {"success": True}
         assert server.state("slow") == "unloaded"
-        entry = (await server.ask("GET", "/models")).json["data"][0]
-        assert "failed" not in entry["status"]
+        assert "failed" not in (await server.ask("GET", "/models")).json["data"][0]["status"]
 
 
 async def test_a_bad_control_request_is_the_callers_fault(server: Appliance):
@@ -113,9 +99,7 @@ async def test_a_model_that_failed_is_unhealthy_with_its_reason_until_it_runs_ag
         assert "exit status" in bad["reason"]
         assert "\n" not in bad["reason"]
         assert health["models"] == ["good"]
-        killed = server.fleet.known("good")
-        assert killed.pid is not None
-        psutil.Process(killed.pid).kill()
+        server.process("good").kill()
         await until(lambda: server.state("good") != "loaded")
         servers = (await server.ask("GET", "/health")).json["pool"]["servers"]
         assert {each["model"]: each["state"] for each in servers} == {"bad": "unhealthy", "good": "unhealthy"}
@@ -203,9 +187,8 @@ async def test_what_belongs_to_the_page_is_public(open_server: OpenServer, more:
 async def test_single_mode_is_one_llama_server(open_server: OpenServer, fake_model: Path):
     only = model(fake_model, "only", args=("--load-delay", "0.3"))
     async with open_server(models=[only, model(fake_model, "other")], single="only") as server:
-        loading = await server.ask("GET", "/health")
-        assert (loading.status, loading.error["message"]) == (503, "Loading model")
-        assert loading.error["type"] == "unavailable_error"
+        loading = await server.refuses(503, None, "GET", "/health")
+        assert (loading.error["message"], loading.error["type"]) == ("Loading model", "unavailable_error")
         assert (await server.ask("GET", "/v1/models")).status == 503
         await server.fleet.load(only)
         assert (await server.ask("GET", "/health")).json == {
@@ -218,13 +201,9 @@ async def test_single_mode_is_one_llama_server(open_server: OpenServer, fake_mod
         assert (await server.ask("GET", "/v1/models")).json["data"][0]["id"] == "only"
         assert (await server.ask("GET", "/slots")).json[0]["id"] == 0
         assert (await server.ask("POST", "/lora-adapters", b"[]")).json == {"success": True}
-        missing = await server.ask("GET", "/nope")
-        assert missing.status == 404
-        assert missing.error["message"] == "File Not Found"
+        assert (await server.refuses(404, None, "GET", "/nope")).error["message"] == "File Not Found"
         assert b"<!doctype html>" in (await server.ask("GET", "/")).body
-        refused = await server.ask("POST", CHAT, b"{")
-        assert refused.status == 400
-        assert json.loads(refused.body)["error"]["code"] == 400
+        assert (await server.refuses(400, None, "POST", CHAT, b"{")).error["code"] == 400
 
 
 async def test_a_model_that_is_put_into_the_folder_is_there(open_server: OpenServer, write_model, tmp_path: Path):
@@ -266,3 +245,4 @@ async def test_one_model_of_the_list(server: Appliance):
         answer = await server.ask("GET", f"/v1/models/{name}")
         assert (answer.status, answer.json["id"], sorted(answer.json)) == (200, "alpha", sorted(entry))
     await server.refuses(404, "model_not_found", "GET", "/v1/models/org/nobody")
+    assert (await server.ask("GET", "/v1/models?reload=1")).json == {"data": [], "object": "list"}  # none is on disk

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from http_harness import CHAT, Appliance, Client, OpenServer, chat, raw_post
+from http_harness import CHAT, Appliance, OpenServer, chat, raw_post
 from waiting import until
 
 from appliance.core.settings import FleetSettings
@@ -22,10 +22,6 @@ WAITS = {
 }
 
 
-async def send(client: Client, body: dict[str, object]) -> None:
-    await client.send("POST", CHAT, body)
-
-
 def used(server: Appliance, model_id: str, field: str = "leases") -> int:
     return getattr(server.fleet.known(model_id), field, 0)
 
@@ -34,7 +30,7 @@ def used(server: Appliance, model_id: str, field: str = "leases") -> int:
 async def test_while_the_prompt_is_worked_on(open_server: OpenServer, stream: bool, ping_after: float):
     async with open_server(ping_after=ping_after) as server:
         async with server.connect() as client:
-            await send(client, chat(stream=stream, slow_prompt=90))
+            await client.send("POST", CHAT, chat(stream=stream, slow_prompt=90))
             await until(lambda: used(server, "alpha") and server.slots_busy("alpha"))
         await server.wait_idle("alpha")
         assert (await server.ask("POST", CHAT, chat())).status == 200
@@ -50,7 +46,7 @@ async def test_in_the_middle_of_a_flood_that_is_not_read(server: Appliance):
 async def test_while_it_waits(open_server: OpenServer, field: str, settings: dict[str, object]):
     async with open_server(**settings) as server:
         async with server.connect() as client:
-            await send(client, chat())
+            await client.send("POST", CHAT, chat())
             await until(lambda: used(server, "alpha", field))
         await until(lambda: not used(server, "alpha", "waiting") + used(server, "alpha"))
         assert (await server.ask("POST", "/models/unload", {"model": "alpha", "wait": True})).status == 200
@@ -58,11 +54,10 @@ async def test_while_it_waits(open_server: OpenServer, field: str, settings: dic
 
 
 async def test_while_queued_behind_a_busy_model(open_server: OpenServer):
-    async with open_server(fleet=FleetSettings(models_max=1)) as server, server.connect() as holder:
-        await send(holder, chat("alpha", stream=True, stall_after_tokens=1))
-        await holder.head()
+    busy = chat("alpha", stream=True, stall_after_tokens=1)
+    async with open_server(fleet=FleetSettings(models_max=1)) as server, server.begun(busy):
         async with server.connect() as client:
-            await send(client, chat("beta"))
+            await client.send("POST", CHAT, chat("beta"))
             await until(lambda: used(server, "beta", "waiting"))
         await until(lambda: not used(server, "beta", "waiting"))
         assert server.state("alpha") == "loaded"

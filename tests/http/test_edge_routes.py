@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import any_request
 import pytest
-from http_harness import CHAT, Answer, Appliance, chat
+from http_harness import CHAT, Answer, Appliance, chat, request
 
 from appliance.http.control import own_routes, page
 from appliance.http.control.edge_routes import MAX_CONTROL_BODY, ONE_MODEL, EdgeRoutes
 from appliance.http.control.own_routes import ON_QUART
 from appliance.http.control.page import accepts_gzip
-from appliance.traffic.request import PAGE_PATHS, PUBLIC_PATHS, Request
+from appliance.traffic.request import PAGE_PATHS, PUBLIC_PATHS
 
 BROWSER = ("Accept", "text/html")
 FILES = {path.name: path.read_bytes() for path in (page.DIST / "assets").iterdir()}
@@ -40,8 +40,7 @@ async def test_quart_has_no_route_that_is_answered_before_it(server: Appliance):
 
 def test_nothing_public_leads_to_quart():
     for path in PUBLIC_PATHS | {"/ui", "/ui/x"}:
-        request = Request(method="POST", path=path, target=path, query={}, headers=(), http_version="1.1")
-        assert not own_routes.may_be_on_quart(request), path
+        assert not own_routes.may_be_on_quart(request(path)), path
 
 
 async def test_head_is_get_without_its_body_and_a_slash_behind_a_path_changes_nothing(server: Appliance):

@@ -46,9 +46,8 @@ async def routes(root: Path, *, may_choose: bool = False) -> AsyncGenerator[Quar
     async with open_engines(found, StateFile(root), starter=STARTER) as engines:
         app = QuartTrio("appliance.http", static_folder=None)
         app.register_error_handler(ApplianceError, refuse)
-        add_engine_routes(
-            app, EngineRoutes(engines, lambda: {"starter": "a seat"}, lambda: None, may_choose=may_choose)
-        )
+        told = EngineRoutes(engines, lambda: {"starter": "a seat"}, lambda: None, may_choose=may_choose)
+        add_engine_routes(app, told)
         yield app
 
 
@@ -180,21 +179,20 @@ async def test_a_flood_of_requests_starts_no_flood_of_engines(tmp_path: Path) ->
     listed = json.loads(manifest.read_text())
     del listed["files"]
     manifest.write_text(json.dumps(listed))
-    statuses: list[int] = []
     async with routes(tmp_path) as app:
 
-        async def send(path: str) -> None:
-            status, _ = await ask(app, "POST", path)
-            statuses.append(status)
+        async def flood(path: str) -> list[int]:
+            statuses: list[int] = []
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(send, "/api/engines/probe")
-        assert statuses == [200] * 20
+            async def send() -> None:
+                statuses.append((await ask(app, "POST", path))[0])
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(20):
+                    nursery.start_soon(send)
+            return statuses
+
+        assert await flood("/api/engines/probe") == [200] * 20
         assert len(count.read_text().splitlines()) <= 2, "one that was under way, and one for all others"
-        statuses.clear()
-        async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(send, "/api/engines/prove")
-        assert sorted(statuses) == [200] * 4 + [409] * 16
+        assert sorted(await flood("/api/engines/prove")) == [200] * 4 + [409] * 16
         assert (await ask(app, "POST", "/api/engines/prove"))[0] == 200

@@ -58,14 +58,7 @@ class Feed:
 
 @asynccontextmanager
 async def feed(server: Appliance) -> AsyncGenerator[Feed]:
-    async with server.connect() as client:
-        await client.send("GET", "/api/events")
-        head = await client.head()
-        headers = dict(head.headers)
-        assert head.status_code == 200
-        assert headers[b"content-type"] == b"text/event-stream"
-        assert headers[b"x-accel-buffering"] == b"no"
-        assert headers[b"cache-control"] == b"no-cache"
+    async with server.events("/api/events") as client:
         yield Feed(client)
 
 

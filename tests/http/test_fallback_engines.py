@@ -9,7 +9,7 @@ import pytest
 from fleet_harness import InOrder
 from http_harness import CHAT, Answer, Appliance, OpenServer, model
 from msgspec import structs
-from test_fallback import records
+from test_fallback import records, said
 
 from appliance.engines.found import EMBEDDED, find_engine, list_engines
 
@@ -45,16 +45,6 @@ def engines(request: pytest.FixtureRequest) -> InOrder:
         for number, engine in enumerate(pair)
     ]
     return InOrder(*seated)
-
-
-def said(data: dict[str, Any]) -> str:
-    """What one record adds to the text."""
-    for choice in data.get("choices", ()):
-        return choice.get("text") or choice.get("delta", {}).get("content") or ""
-    delta = data.get("delta", "")
-    if isinstance(delta, dict):
-        return delta.get("text", "")
-    return str(delta or data.get("content", ""))
 
 
 def tokens_of(path: str, found: list[dict[str, Any]]) -> int:

@@ -40,14 +40,14 @@ async def test_a_drained_server_lives_and_answers_and_is_not_ready(server: Appli
     assert await reason(server) == "stopping"
 
 
-async def test_without_an_engine_a_server_is_not_ready_if_a_model_needs_one(open_server: OpenServer):
+async def test_without_an_engine_a_server_is_not_ready_if_a_model_needs_one(
+    open_server: OpenServer, configured: Configure
+):
+    """A configured command does not."""
     async with open_server(chooser=InOrder()) as server:
         assert await reason(server) == "no_seat"
         server.catalog.snapshot = Snapshot(models=[])
         assert await reason(server) is None
-
-
-async def test_a_configured_command_needs_no_engine(open_server: OpenServer, configured: Configure):
     async with open_server(config=configured({"alpha": {}}), chooser=InOrder()) as server:
         assert await reason(server) is None
 
@@ -88,21 +88,18 @@ async def test_a_name_with_slashes_is_one_part_of_the_path(open_server: OpenServ
     named = model(fake_model, "org/repo:Q4")
     async with open_server(models=[named, model(fake_model, "beta")]) as server:
         assert ids(await server.ask("GET", "/worker/org%2Frepo%3AQ4/v1/models")) == ["org/repo:Q4"]
-        missing = await server.ask("GET", "/worker/org/model_info")
-        assert missing.status == 404
+        assert (await server.ask("GET", "/worker/org/model_info")).status == 404
         assert ids(await server.ask("GET", "/worker/nope/v1/models")) == []
 
 
-async def test_an_api_prefix_stands_before_worker(open_server: OpenServer):
-    async with open_server(api_prefix="/a") as server:
-        assert ids(await server.ask("GET", "/a/worker/alpha/v1/models")) == ["alpha"]
-        assert (await server.ask("GET", "/worker/alpha/v1/models")).status == 404
-
-
-async def test_a_model_says_what_it_can_see(open_server: OpenServer, fake_model: Path):
+async def test_an_api_prefix_stands_before_worker_and_a_model_says_what_it_can_see(
+    open_server: OpenServer, fake_model: Path
+):
     sees = Model(id="eyes", source="path", path=str(fake_model), input_modalities=("text", "image"))
-    async with open_server(models=[sees]) as server:
-        assert (await server.ask("GET", "/model_info")).json["has_image_understanding"] is True
+    async with open_server(models=[sees], api_prefix="/a") as server:
+        assert (await server.ask("GET", "/a/model_info")).json["has_image_understanding"] is True
+        assert ids(await server.ask("GET", "/a/worker/eyes/v1/models")) == ["eyes"]
+        assert (await server.ask("GET", "/worker/eyes/v1/models")).status == 404
 
 
 async def test_loads_are_those_of_the_model_that_the_path_names(server: Appliance):

@@ -9,11 +9,11 @@ from pathlib import Path
 import any_request
 import pytest
 from http_harness import CHAT, UPGRADE, Appliance, OpenServer, chat
+from http_harness import request as any_path
 from hypothesis import given
 from hypothesis import strategies as st
 from plugin_folders import write_plugin
 
-from appliance.core.bodies.head import read_query
 from appliance.core.settings import Cors, HttpSettings
 from appliance.core.tools.specs import chosen_tools
 from appliance.errors import Forbidden
@@ -23,25 +23,21 @@ from appliance.traffic.request import Request
 
 
 def request(*headers: tuple[str, str], method: str = "GET", path: str = "/v1/models", query: str = "") -> Request:
-    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
-    read = read_query(query.encode())
-    return Request(method=method, path=path, target=path, query=read, headers=raw, http_version="1.1")
+    return any_path(path, *headers, method=method, query=query)
+
+
+def passes(guard: Guard, asks: Request, says: str = "") -> bool:
+    """False if it is refused, and the refusal says this."""
+    try:
+        guard.check_place(asks)
+    except Forbidden as refusal:
+        return says not in str(refusal)
+    return True
 
 
 def is_let_in(settings: HttpSettings, *headers: tuple[str, str]) -> bool:
-    try:
-        Guard(settings, [("192.168.1.5", 8080)]).check_place(request(*headers))
-    except Forbidden as refusal:
-        return "--allow-host" not in str(refusal)  # a refusal says how to be let in
-    return True
-
-
-def passes(guard: Guard, asks: Request) -> bool:
-    try:
-        guard.check_place(asks)
-    except Forbidden:
-        return False
-    return True
+    """A refusal says how to be let in."""
+    return passes(Guard(settings, [("192.168.1.5", 8080)]), request(*headers), "--allow-host")
 
 
 GOOD_HOSTS = """localhost LOCALHOST:8080 chat.localhost:1 127.0.0.1:8080 10.1.2.3 [::1]:8080 [fe80::1] named.lan:80
@@ -191,6 +187,8 @@ def test_origins(origins: str, good: bool):
     for origin in origins.split():
         assert is_let_in(settings, ("Host", "10.0.0.7:8080"), ("Origin", origin)) is good, origin
         assert is_let_in(everybody, ("Host", "10.0.0.7:8080"), ("Origin", origin))
+    assert is_let_in(settings, ("Host", "app.example"), ("Origin", "https://app.example"))  # it is a name of the server
+    assert not is_let_in(settings, ("Host", "evil.example"))
 
 
 def basic(user: str, password: str) -> str:
@@ -296,9 +294,8 @@ def test_a_preflight_gets_back_the_names_of_headers_that_it_asked_for_and_no_oth
 async def test_over_the_wire_refusals_carry_cors_and_the_order_is_place_key_route(open_server: OpenServer):
     here = LOCAL_PAGE
     async with open_server(api_keys=("secret",)) as server:
-        refused = await server.ask("GET", "/v1/models", headers=[here])
-        assert (refused.status, refused.error["message"]) == (401, "Invalid API Key")
-        assert refused.error["reason"] == "invalid_api_key"
+        refused = await server.refuses(401, "invalid_api_key", "GET", "/v1/models", headers=[here])
+        assert refused.error["message"] == "Invalid API Key"
         assert ("Access-Control-Allow-Origin", "http://localhost:3000") in refused.headers
         assert (await server.ask("GET", "/nope")).status == 401
         assert (await server.ask("GET", "/", headers=[("Host", "evil.example")])).status == 403
@@ -363,9 +360,3 @@ def test_what_is_public_may_be_held():
     guard = Guard(HttpSettings(), [])
     assert passes(guard, request(CROSS, path="/favicon.ico"))
     assert not passes(guard, request(CROSS, *LINK, method="POST", path="/tools"))
-
-
-def test_the_host_of_a_page_that_is_let_in_is_a_name_of_the_server():
-    settings = HttpSettings(cors=Cors(origins="https://app.example"))
-    assert is_let_in(settings, ("Host", "app.example"), ("Origin", "https://app.example"))
-    assert not is_let_in(settings, ("Host", "evil.example"))

@@ -41,10 +41,9 @@ async def test_the_hub_is_searched_and_its_quantisations_are_judged(
         choices = (await server.ask("GET", f"/api/hub/choices?repo={REPO}")).json["data"]
         assert [choice["model"] for choice in choices] == [f"{REPO}:Q4_K_M", f"{REPO}:Q8_0"]
         files = hub.root / REPO
-        projector = (files / "mmproj-F16.gguf").stat().st_size
-        assert choices[0]["size"] == (files / "tiny-Q4_K_M.gguf").stat().st_size + projector
-        assert choices[0]["vision"] is True
-        assert choices[0]["fit"]["verdict"] == "fits"
+        size = sum((files / name).stat().st_size for name in ("tiny-Q4_K_M.gguf", "mmproj-F16.gguf"))
+        first = choices[0]
+        assert (first["size"], first["vision"], first["fit"]["verdict"]) == (size, True, "fits")
         assert (await server.ask("GET", "/api/hub/choices?repo=acme/none")).status == 404
         assert (await server.ask("GET", "/api/hub/choices?repo=..")).status == 400
 
@@ -54,9 +53,7 @@ async def test_a_recommended_file_must_be_the_one_that_was_recommended(
 ) -> None:
     async with open_server(downloads=settings_for(hub.url, tmp_path)) as server:
         body = {"model": f"{REPO}:Q8_0", "sha256": "0" * 64}
-        answer = await server.ask("POST", "/models", body)
-        assert answer.status == 409
-        assert "another file" in answer.json["error"]["message"]
+        await server.refuses(409, None, "POST", "/models", body, words="another file")
         listed = (await server.ask("GET", "/v1/models")).json["data"]
         assert not [entry for entry in listed if REPO in entry["id"]]
 
@@ -64,11 +61,8 @@ async def test_a_recommended_file_must_be_the_one_that_was_recommended(
 async def test_the_server_finds_out_whether_there_is_a_hub(
     open_server: OpenServer, hub: FakeHub, tmp_path: Path
 ) -> None:
-    for endpoint, offline, online in (
-        (hub.url, False, True),
-        (hub.url, True, False),
-        ("http://127.0.0.1:9", False, False),
-    ):
+    cases = ((hub.url, False, True), (hub.url, True, False), ("http://127.0.0.1:9", False, False))
+    for endpoint, offline, online in cases:
         async with open_server(downloads=settings_for(endpoint, tmp_path, offline=offline)) as server:
             answer = (await server.ask("GET", "/api/recommended")).json
             assert answer["online"] is online

@@ -6,26 +6,15 @@ import itertools
 
 import msgspec
 import trio
+from http_harness import CHAT, request
 
 from appliance.core.records.progress import AnswerSoFar, Held
 from appliance.errors import RequestCancelled
 from appliance.traffic.inflight import HELD_CHANGES, UPDATE_INTERVAL, InFlight, InFlightChange
-from appliance.traffic.request import Request
 
-ASK = Request(
-    method="POST",
-    path="/v1/chat/completions",
-    target="/v1/chat/completions",
-    query={},
-    headers=[
-        (b"authorization", b"Bearer secret"),
-        (b"user-agent", b"tester/1.0 (any)"),
-        (b"x-session-id", b"one"),
-        (b"X-Session-ID", b"two"),
-    ],
-    http_version="1.1",
-    client="10.0.0.1",
-)
+HEADERS = [("authorization", "Bearer secret"), ("user-agent", "tester/1.0 (any)")]
+SESSIONS = [("x-session-id", "one"), ("X-Session-ID", "two")]
+ASK = request(CHAT, *HEADERS, *SESSIONS, client="10.0.0.1")
 
 
 class Answer:

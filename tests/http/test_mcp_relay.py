@@ -52,9 +52,6 @@ async def relay(port: int, key: str = "k") -> AsyncGenerator[Client]:
     process = await trio.lowlevel.open_process(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
     try:
         with trio.fail_after(60):
             yield Client(process)

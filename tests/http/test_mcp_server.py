@@ -40,14 +40,25 @@ async def post(server: Appliance, body: object, *headers: tuple[str, str], accep
     return await server.ask("POST", "/mcp", body, [*always, *headers], patience=30)
 
 
+def message(method: str, **params: object) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
 async def rpc(server: Appliance, method: str, *headers: tuple[str, str], **params: object) -> Answer:
-    return await post(server, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, *headers)
+    return await post(server, message(method, **params), *headers)
 
 
 async def use(server: Appliance, name: str, **arguments: object) -> dict:
     answer = await rpc(server, "tools/call", name=name, arguments=arguments)
     assert answer.status == 200
     return answer.json["result"]
+
+
+async def failed(server: Appliance, name: str, **arguments: object) -> str:
+    """What a model is told of a tool that failed."""
+    found = await use(server, name, **arguments)
+    assert found["isError"] is True
+    return found["content"][0]["text"]
 
 
 def modern(method: str, name: str = "") -> list[tuple[str, str]]:
@@ -64,16 +75,14 @@ def messages(answer: Answer) -> list[dict]:
 async def test_it_is_off_by_default(open_server: OpenServer) -> None:
     async with open_server() as server:
         answer = await rpc(server, "initialize")
-    assert answer.status == 403
-    assert "--mcp-server" in answer.error["message"]
+    assert (answer.status, "--mcp-server" in answer.error["message"]) == (403, True)
 
 
 async def test_without_a_key_it_must_have_been_allowed(open_server: OpenServer) -> None:
     """As when a configuration that is read again has lost its keys."""
     async with open_server(mcp_server=True) as server:
         answer = await rpc(server, "ping")
-        assert answer.status == 403
-        assert "needs an API key" in answer.error["message"]
+        assert (answer.status, "needs an API key" in answer.error["message"]) == (403, True)
     async with open_server(mcp_server=True, mcp_server_open=True) as server:
         assert (await rpc(server, "ping")).status == 200
 
@@ -81,11 +90,9 @@ async def test_without_a_key_it_must_have_been_allowed(open_server: OpenServer) 
 async def test_the_handshake_of_older_clients(server: Appliance) -> None:
     answer = await rpc(server, "initialize", protocolVersion="2024-11-05", capabilities={}, clientInfo={})
     found = answer.json["result"]
-    assert found["protocolVersion"] == "2024-11-05"
-    assert found["capabilities"] == {"tools": {}}
+    assert (found["protocolVersion"], found["capabilities"]) == ("2024-11-05", {"tools": {}})
     assert found["serverInfo"]["name"] == "llama-appliance"
-    assert answer.header("mcp-session-id") is None
-    assert answer.header("content-type") == "application/json"
+    assert (answer.header("mcp-session-id"), answer.header("content-type")) == (None, "application/json")
     begun = await post(server, {"jsonrpc": "2.0", "method": "notifications/initialized"})
     assert (begun.status, begun.body) == (202, b"")
     listed = (await rpc(server, "tools/list", ("MCP-Protocol-Version", "2024-11-05"))).json["result"]
@@ -96,8 +103,7 @@ async def test_the_handshake_of_older_clients(server: Appliance) -> None:
 async def test_the_stateless_revision(server: Appliance) -> None:
     found = (await rpc(server, "server/discover", *modern("server/discover"), _meta=META)).json["result"]
     assert (found["supportedVersions"][0], found["resultType"]) == ("2026-07-28", "complete")
-    assert found["ttlMs"] >= 0
-    assert found["cacheScope"] == "private"
+    assert (found["ttlMs"] >= 0, found["cacheScope"]) == (True, "private")
     assert found["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "llama-appliance"
     listed = (await rpc(server, "tools/list", *modern("tools/list"), _meta=META)).json["result"]
     assert listed["resultType"] == "complete"
@@ -115,14 +121,11 @@ async def test_other_methods_and_forms(server: Appliance) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     for method in ("GET", "DELETE", "PUT"):
         answer = await server.ask(method, "/mcp", None if method == "GET" else b"", [KEY, BOTH])
-        assert answer.status == 405
-        assert answer.header("allow") == "POST"
+        assert (answer.status, answer.header("allow")) == (405, "POST")
     assert (await post(server, body, ("Accept", "text/html"), accept=False)).status == 406
-    for accept in ("*/*", "application/json", "text/event-stream"):
-        assert (await post(server, body, ("Accept", accept), accept=False)).status == 200
-    assert (await post(server, body, accept=False)).status == 200
-    answered = await post(server, {"jsonrpc": "2.0", "id": "x", "result": {}})
-    assert answered.status == 202
+    for accept in ([], *([("Accept", each)] for each in ("*/*", "application/json", "text/event-stream"))):
+        assert (await post(server, body, *accept, accept=False)).status == 200
+    assert (await post(server, {"jsonrpc": "2.0", "id": "x", "result": {}})).status == 202
 
 
 async def test_models_are_listed(server: Appliance) -> None:
@@ -157,33 +160,24 @@ async def test_what_a_model_can_mend_is_told_as_a_result(server: Appliance) -> N
         ({"model": "alpha", "promt": "hi"}, "promt"),
         ({"model": 7, "prompt": "hi"}, "arguments cannot be used"),
     ):
-        found = await use(server, "chat", **arguments)
-        assert found["isError"] is True
-        assert words in found["content"][0]["text"]
+        assert words in await failed(server, "chat", **arguments)
     assert server.state("alpha") != "loaded", "none of them has loaded a model"
 
 
 async def test_texts_are_embedded(open_server: OpenServer) -> None:
     fleet = FleetSettings(stop_timeout=2.0, engine_args=("--embeddings",))
     async with open_server(**ON, fleet=fleet) as server:
-        found = await use(server, "embed", model="alpha", input=["a", "b"])
-        assert len(found["structuredContent"]["embeddings"]) == 2
-        one = await use(server, "embed", model="alpha", input="a")
-        assert len(one["structuredContent"]["embeddings"]) == 1
+        for texts, count in ((["a", "b"], 2), ("a", 1)):
+            found = await use(server, "embed", model="alpha", input=texts)
+            assert len(found["structuredContent"]["embeddings"]) == count
     async with open_server(**ON) as server:
-        refused = await use(server, "embed", model="alpha", input="a")
-        assert refused["isError"] is True
-        assert "Start it with `--embeddings`" in refused["content"][0]["text"], "the engine's own words"
+        told = await failed(server, "embed", model="alpha", input="a")
+        assert "Start it with `--embeddings`" in told, "the engine's own words"
 
 
 async def test_progress_is_told_as_it_comes(server: Appliance) -> None:
-    answer = await rpc(
-        server,
-        "tools/call",
-        name="chat",
-        arguments={"model": "alpha", "prompt": "hi", "params": {"fake": {"tokens": 12, "token_delay": 0.1}}},
-        _meta={"progressToken": "t"},
-    )
+    slow = {"model": "alpha", "prompt": "hi", "params": {"fake": {"tokens": 12, "token_delay": 0.1}}}
+    answer = await rpc(server, "tools/call", name="chat", arguments=slow, _meta={"progressToken": "t"})
     assert answer.header("content-type") == "text/event-stream"
     *listed, last = messages(answer)
     assert len(listed) >= 2
@@ -203,7 +197,7 @@ async def test_silence_becomes_a_stream_that_is_kept_open(open_server: OpenServe
         assert answer.header("content-type") == "text/event-stream"
         assert any(record.startswith(":") for record in answer.events)
         assert len(messages(answer)) == 1
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "chat", "arguments": slow}}
+        body = message("tools/call", name="chat", arguments=slow)
         plain = await post(server, body, ("Accept", "application/json"), accept=False)
         assert plain.header("content-type") == "application/json"
 
@@ -211,10 +205,8 @@ async def test_silence_becomes_a_stream_that_is_kept_open(open_server: OpenServe
 async def test_who_leaves_stops_the_model(server: Appliance) -> None:
     await use(server, "chat", model="alpha", prompt="hi")
     endless = {"model": "alpha", "prompt": "hi", "params": {"fake": {"tokens": 1000, "token_delay": 0.1}}}
-    params = {"name": "chat", "arguments": endless}
     async with server.connect() as client:
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        await client.send("POST", "/mcp", body, [KEY, BOTH])
+        await client.send("POST", "/mcp", message("tools/call", name="chat", arguments=endless), [KEY, BOTH])
         await until(lambda: server.slots_busy("alpha"))
     await server.wait_idle("alpha")
 
@@ -233,11 +225,8 @@ async def test_only_those_of_the_programs_tools_that_were_chosen(open_server: Op
         listed = (await rpc(server, "tools/list")).json["result"]["tools"]
         assert [tool["name"] for tool in listed if tool["name"].startswith("s_")] == ["s_echo", "s_fail"]
         assert (await use(server, "s_echo", message="x"))["content"][0]["text"] == "echo: x\nsecond"
-        failed = await use(server, "s_fail", message="no")
-        assert failed["isError"] is True
-        assert failed["content"][0]["text"] == "no"
-        hidden = await rpc(server, "tools/call", name="s_about", arguments={})
-        assert hidden.error["code"] == -32602
+        assert await failed(server, "s_fail", message="no") == "no"
+        assert (await rpc(server, "tools/call", name="s_about", arguments={})).error["code"] == -32602
 
 
 async def test_an_agent_works_with_the_tools_that_were_chosen(open_server: OpenServer) -> None:
@@ -252,19 +241,15 @@ async def test_an_agent_works_with_the_tools_that_were_chosen(open_server: OpenS
         words = "".join(each["params"]["message"] for each in messages(followed)[:-1])
         assert "[uses s_add]" in words
         assert "it is five" in words
-        refused = await use(server, "run_agent", model="alpha", prompt="x", tools=["s_about"])
-        assert refused["isError"] is True
-        assert "--mcp-server-tools s_about" in refused["content"][0]["text"]
-        lost = await use(server, "run_agent", model="nobody", prompt="x")
-        assert "model 'nobody' not found" in lost["content"][0]["text"]
+        refused = await failed(server, "run_agent", model="alpha", prompt="x", tools=["s_about"])
+        assert "--mcp-server-tools s_about" in refused
+        assert "model 'nobody' not found" in await failed(server, "run_agent", model="nobody", prompt="x")
 
 
 async def test_an_agent_that_nobody_waits_for_is_cancelled(server: Appliance) -> None:
     endless = {"model": "alpha", "prompt": "x", "params": {"fake": {"tokens": 5000, "token_delay": 0.1}}}
-    params = {"name": "run_agent", "arguments": endless}
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
     async with server.connect() as client:
-        await client.send("POST", "/mcp", body, [KEY, BOTH])
+        await client.send("POST", "/mcp", message("tools/call", name="run_agent", arguments=endless), [KEY, BOTH])
         await until(lambda: server.state("alpha") == "loaded", changed=server.fleet.wait_changed)
         await until(lambda: server.slots_busy("alpha"))
     await until(lambda: [run.outcome.state for run in server.owners.agents.list()] == ["canceled"])

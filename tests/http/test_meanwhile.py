@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from http_harness import CHAT, Answer, Appliance, OpenServer, chat
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from reload_harness import reload
-from swap_harness import Configure, configure
+from swap_harness import Configure
 from test_chat_tools import Files
 from waiting import until
 
@@ -80,10 +80,7 @@ async def test_every_kind_of_stream_says_so_before_its_first_word(open_server: O
         assert answer.header(SAID) == "small; for=big"
         kept = await server.ask("POST", CHAT, chat("any", stream=True), [("X-Conversation-Id", "c")])
         assert kept.header(SAID) == "small; for=big"
-        ollamas = await server.ask(
-            "POST", "/api/chat", {"model": "any", "messages": [{"role": "user", "content": "?"}]}
-        )
-        assert ollamas.header(SAID) == "small; for=big"
+        assert (await server.ask("POST", "/api/chat", chat("any"))).header(SAID) == "small; for=big"
         assert await begins(server, "big") == 1
 
 
@@ -162,26 +159,14 @@ async def test_the_load_waits_for_the_last_turn_of_a_chat_with_tools(open_server
 
 @pytest.mark.parametrize("up", [True, False])
 async def test_a_peers_model_stands_in_unless_the_peer_is_down(
-    open_server: OpenServer,
-    configured: Configure,
-    tmp_path: Path,
-    fake_llama_server: tuple[str, ...],
-    fake_model: Path,
-    *,
-    up: bool,
+    open_server: OpenServer, configured: Configure, fake_model: Path, *, up: bool
 ):
-    async with open_server(config=configured({"far": {}})) as there:
+    async with open_server(models=[model(fake_model, "far")]) as there:
         if not up:
             await there.end()
-        ours = configure(
-            tmp_path / "ours.yaml",
-            fake_llama_server,
-            fake_model,
-            models(*SLOW),
-            peers={"p": {"proxy": f"http://127.0.0.1:{there.port}", "models": ["far"]}},
-            selectors={"any": {"strategy": "meanwhile", "targets": ["big", "p/far", "small"]}},
-        )
-        async with open_server(config=ours) as server:
+        theirs = {"peers": {"p": {"proxy": there.url, "models": ["far"]}}}
+        chain = {"selectors": {"any": {"strategy": "meanwhile", "targets": ["big", "p/far", "small"]}}}
+        async with open_server(config=configured(models(*SLOW), **theirs, **chain)) as server:
             if not up:
                 await until(lambda: [peer.up for peer in server.owners.peers.snapshot()] == [False])
             answer = await ask(server)

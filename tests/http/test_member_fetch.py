@@ -108,12 +108,8 @@ async def files_of(server: Appliance, model: str) -> list[HashedFile]:
 
 @pytest.fixture
 def mine(tmp_path: Path) -> DownloadSettings:
-    return DownloadSettings(
-        cache=tmp_path / "mine" / "cache",
-        models_dir=tmp_path / "mine" / "models",
-        spare=0,
-        retry_delay=lambda attempt, asked: 0.01,
-    )
+    places = {"cache": tmp_path / "mine" / "cache", "models_dir": tmp_path / "mine" / "models"}
+    return DownloadSettings(**places, spare=0, retry_delay=lambda attempt, asked: 0.01)
 
 
 async def fetched(
@@ -157,7 +153,6 @@ async def test_a_file_crosses_lines_that_break_and_no_byte_twice(
             status = await fetched(mine, [to_one, to_two], files, "large")
     assert (status.state, status.done, status.error) == ("finished", size, None)
     assert not at, "every cut was made"
-    assert mine.models_dir is not None
     with (mine.models_dir / "large.gguf").open("rb") as file:
         assert hashlib.file_digest(file, "sha256").hexdigest() == sha256
     assert first.count > size // 10, "both have given a part"
@@ -206,11 +201,8 @@ async def test_a_model_of_several_files_gets_its_names_together(
     theirs = DownloadSettings(cache=tmp_path / "none", models_dir=tmp_path / "theirs")
     async with boxes(open_server, tmp_path, theirs) as (box,), relayed(box.port) as (line, member):
         files = await files_of(box, "seer")
-        assert [file.name for file in files] == [
-            "seer/big-00001-of-00002.gguf",
-            "seer/big-00002-of-00002.gguf",
-            "seer/mmproj-big.gguf",
-        ]
+        names = ["big-00001-of-00002.gguf", "big-00002-of-00002.gguf", "mmproj-big.gguf"]
+        assert [file.name for file in files] == [f"seer/{name}" for name in names]
         seen: list[dict[str, str | None]] = []
         async with open_downloads(mine) as downloads:
             download = await downloads.fetch_from([member], files, "seer")
@@ -227,7 +219,6 @@ async def test_a_model_of_several_files_gets_its_names_together(
 
 
 async def test_what_cannot_be_fetched_is_refused_and_nothing_here_changes(mine: DownloadSettings) -> None:
-    assert mine.models_dir is not None
     here = write_model(mine.models_dir / "tiny.gguf")
     write_model(mine.models_dir / "refs" / "refs.gguf")
     before = here.read_bytes()
@@ -240,7 +231,7 @@ async def test_what_cannot_be_fetched_is_refused_and_nothing_here_changes(mine: 
         *,
         model: str = "tiny",
         members: Sequence[Address] = (nobody,),
-        **changes: object,
+        **changes,
     ) -> str:
         async with open_downloads(structs.replace(mine, **changes)) as downloads:
             with pytest.raises(error) as caught:
@@ -251,13 +242,8 @@ async def test_what_cannot_be_fetched_is_refused_and_nothing_here_changes(mine: 
     other = structs.replace(good, name="other.gguf")
     assert "--models-dir" in await refused(Conflict, other, model="other", models_dir=None)
     await refused(BadRequest, other, model="other", members=[])
-    for wrong in (
-        structs.replace(good, name="../tiny.gguf"),
-        structs.replace(good, sha256="../x"),
-        structs.replace(good, size=0),
-        structs.replace(good, name="another.gguf"),
-    ):
-        await refused(BadRequest, wrong)
+    for wrong in ({"name": "../tiny.gguf"}, {"sha256": "../x"}, {"size": 0}, {"name": "another.gguf"}):
+        await refused(BadRequest, structs.replace(good, **wrong))
     async with open_downloads(mine) as downloads:
         await downloads.fetch_from([nobody], [other], "other")
         assert await downloads.discard("other") is not None

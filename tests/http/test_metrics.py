@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import psutil
@@ -44,8 +45,11 @@ def read(metrics: Metrics, children: Sequence[ChildStatus] = (), machine: Sample
     return found
 
 
-def key(name: str, /, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    return (f"llama_appliance_{name}", tuple(sorted(labels.items())))
+def key(name: str, /, by: str = "llama_appliance", **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return (f"{by}_{name}", tuple(sorted(labels.items())))
+
+
+swap = partial(key, by="llamaswap")
 
 
 def test_a_new_server(metrics: Metrics):
@@ -60,9 +64,10 @@ def test_a_new_server(metrics: Metrics):
 
 def test_a_model_tells_its_engine_and_its_memory(metrics: Metrics):
     children = [
-        ChildStatus(model="a", state="loaded", pid=os.getpid(), seat="linux-x64-cpu/b1:CPU"),
-        ChildStatus(model="b", state="loaded", pid=os.getpid()),
-        ChildStatus(model="c", state="unloaded", seat="linux-x64-cpu/b1:CPU"),
+        ChildStatus(model="a", state="loaded", pid=os.getpid(), seat="linux-x64-cpu/b1:CPU", leases=2),
+        ChildStatus(model="b", state="loading", waiting=4),
+        ChildStatus(model="c", state="unloaded", pid=2**31 - 1),
+        ChildStatus(model="d", state="unloaded", seat="linux-x64-cpu/b1:CPU"),
     ]
     text = exposition(metrics, children, taken={"a": {"gpu0": 5, "ram": 6}})
     found = [line for line in text.splitlines() if "engine_info{" in line or "model_memory_bytes{" in line]
@@ -71,6 +76,12 @@ def test_a_model_tells_its_engine_and_its_memory(metrics: Metrics):
         'llama_appliance_model_memory_bytes{device="ram",model="a"} 6.0',
         'llama_appliance_engine_info{model="a",seat="linux-x64-cpu/b1:CPU"} 1.0',
     ]
+    samples = read(metrics, children)
+    assert samples[key("leases", model="a")] == 2
+    assert samples[key("waiting", model="b")] == 4
+    assert samples[key("models", state="loading")] == 1
+    assert [model for model in "abc" if key("child_resident_bytes", model=model) in samples] == ["a"]
+    assert 0 < samples[key("child_resident_bytes", model="a")] < psutil.virtual_memory().total
 
 
 @pytest.mark.parametrize(
@@ -137,6 +148,27 @@ CHAT = "/v1/chat/completions"
             [("died", "a"), ("loaded", "a", 1, ROOM), ("loaded", "a", 1, ROOM)],
             {key("child_restarts_total", model="a"): 1},
         ),
+        (
+            [
+                ("request_done", "a", "chat", 200, 0.3, 0.02),
+                ("request_done", "a", "chat", 200, 0.5, 0.1),
+                ("request_done", "a", "chat", 503, 700.0, None),
+                ("request_done", "b", "embeddings", 200, 0.001, 0.001),
+            ],
+            {
+                key("model_requests_total", model="a", route="chat", status="200"): 2,
+                key("model_requests_total", model="a", route="chat", status="503"): 1,
+                key("model_requests_total", model="b", route="embeddings", status="200"): 1,
+                key("request_seconds_count", model="a"): 3,
+                key("request_seconds_sum", model="a"): pytest.approx(700.8),
+                key("first_byte_seconds_count", model="a"): 2,
+                key("request_seconds_bucket", model="a", le="+Inf"): 3,
+                **{  # 0.5 is a bound, and belongs to its own bucket
+                    key("request_seconds_bucket", model="a", le=str(bound)): (bound >= 0.3) + (bound >= 0.5)
+                    for bound in BUCKETS
+                },
+            },
+        ),
     ],
 )
 def test_what_is_counted_is_told(
@@ -146,24 +178,6 @@ def test_what_is_counted_is_told(
         getattr(metrics, name)(*facts)
     found = read(metrics)
     assert {each: found.get(each) for each in expected} == expected
-
-
-def test_requests_of_a_model(metrics: Metrics):
-    metrics.request_done("a", "chat", 200, 0.3, 0.02)
-    metrics.request_done("a", "chat", 200, 0.5, 0.1)
-    metrics.request_done("a", "chat", 503, 700.0, None)
-    metrics.request_done("b", "embeddings", 200, 0.001, 0.001)
-    found = read(metrics)
-    assert found[key("model_requests_total", model="a", route="chat", status="200")] == 2
-    assert found[key("model_requests_total", model="a", route="chat", status="503")] == 1
-    assert found[key("model_requests_total", model="b", route="embeddings", status="200")] == 1
-    assert found[key("request_seconds_count", model="a")] == 3
-    assert found[key("request_seconds_sum", model="a")] == pytest.approx(700.8)
-    assert found[key("first_byte_seconds_count", model="a")] == 2
-    buckets = [found[key("request_seconds_bucket", model="a", le=str(bound))] for bound in BUCKETS]
-    expected = [sum(seconds <= bound for seconds in (0.3, 0.5, 700.0)) for bound in BUCKETS]
-    assert buckets == expected  # 0.5 is a bound, and belongs to its own bucket
-    assert found[key("request_seconds_bucket", model="a", le="+Inf")] == 3
 
 
 def test_models_beyond_the_limit_share_a_label(metrics: Metrics):
@@ -180,21 +194,6 @@ def test_models_beyond_the_limit_share_a_label(metrics: Metrics):
     assert found[key("leases", model="model-3")] == 5
 
 
-def test_children(metrics: Metrics):
-    children = [
-        ChildStatus(model="a", state="loaded", pid=os.getpid(), leases=2),
-        ChildStatus(model="b", state="loading", waiting=4),
-        ChildStatus(model="c", state="unloaded", pid=2**31 - 1),
-    ]
-    found = read(metrics, children)
-    assert found[key("leases", model="a")] == 2
-    assert found[key("waiting", model="b")] == 4
-    assert found[key("models", state="loading")] == 1
-    assert 0 < found[key("child_resident_bytes", model="a")] < psutil.virtual_memory().total
-    assert key("child_resident_bytes", model="b") not in found
-    assert key("child_resident_bytes", model="c") not in found
-
-
 def test_labels_may_hold_anything(metrics: Metrics):
     names = ['quo"te', "back\\slash", "new\nline", "größe:7b/é", "{}=,"]
     for name in names:
@@ -204,43 +203,19 @@ def test_labels_may_hold_anything(metrics: Metrics):
 
 
 def machine(*gpus: GpuSample) -> Sample:
-    return Sample(
-        system=SystemSample(
-            timestamp=NOW,
-            cpu_util_per_core=(12.5, 99.0),
-            mem_total_mb=24576,
-            mem_used_mb=1024,
-            mem_free_mb=2048,
-            swap_total_mb=512,
-            swap_used_mb=1,
-            load_avg_1=0.5,
-            load_avg_5=0.25,
-            load_avg_15=0.1,
-            net_io=(NetworkCounters(name="eth0", bytes_recv=123456789012, bytes_sent=7),),
-        ),
-        gpus=gpus,
-    )
-
-
-def swap(name: str, /, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    return (f"llamaswap_{name}", tuple(sorted(labels.items())))
+    system = SystemSample(
+        timestamp=NOW, cpu_util_per_core=(12.5, 99.0), mem_total_mb=24576, mem_used_mb=1024, mem_free_mb=2048,
+        swap_total_mb=512, swap_used_mb=1, load_avg_1=0.5, load_avg_5=0.25, load_avg_15=0.1,
+        net_io=(NetworkCounters(name="eth0", bytes_recv=123456789012, bytes_sent=7),),
+    )  # fmt: skip
+    return Sample(system=system, gpus=gpus)
 
 
 def test_the_families_of_llama_swap(metrics: Metrics):
     full = GpuSample(
-        timestamp=NOW,
-        id=0,
-        name="NVIDIA H200",
-        uuid="GPU-1",
-        temp_c=41,
-        vram_temp_c=47,
-        gpu_util_pct=87,
-        mem_util_pct=35,
-        mem_used_mb=1024,
-        mem_total_mb=143360,
-        fan_speed_pct=30,
-        power_draw_w=123.5,
-    )
+        timestamp=NOW, id=0, name="NVIDIA H200", uuid="GPU-1", temp_c=41, vram_temp_c=47, gpu_util_pct=87,
+        mem_util_pct=35, mem_used_mb=1024, mem_total_mb=143360, fan_speed_pct=30, power_draw_w=123.5,
+    )  # fmt: skip
     found = read(metrics, (), machine(full, GpuSample(timestamp=NOW, id=1, name="Intel GPU e20b", temp_c=44)))
     nvidia = {"id": "0", "name": "NVIDIA H200", "uuid": "GPU-1"}
     assert {name: value for name, value in found.items() if name[0].startswith("llamaswap_")} == {

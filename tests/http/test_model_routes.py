@@ -66,26 +66,18 @@ def words(events: list[Event]) -> list[tuple[object, object]]:
 @asynccontextmanager
 async def feed(server: Appliance, query: str = "") -> AsyncGenerator[Feed]:
     """When this has been entered, the head is here."""
-    async with server.connect() as client:
-        await client.send("GET", f"/models/sse{query}")
-        head = await client.head()
-        headers = dict(head.headers)
-        assert head.status_code == 200
-        assert headers[b"content-type"] == b"text/event-stream"
-        assert headers[b"transfer-encoding"] == b"chunked"
-        assert headers[b"x-accel-buffering"] == b"no"
+    async with server.events(f"/models/sse{query}") as client:
         yield Feed(client)
 
 
 async def ok(server: Appliance, method: str, target: str, body: object = None) -> None:
-    answer = await server.ask(method, target, body)
-    assert (answer.status, answer.json) == (200, {"success": True})
+    assert (await server.good(method, target, body)).json == {"success": True}
 
 
 async def removed(server: Appliance) -> list[str]:
-    answer = await server.ask("DELETE", f"/models?model={MODEL}")
-    assert (answer.status, answer.json["success"], answer.json["model"]) == (200, True, MODEL)
-    return answer.json["paths"]
+    told = (await server.good("DELETE", f"/models?model={MODEL}")).json
+    assert (told["success"], told["model"]) == (True, MODEL)
+    return told["paths"]
 
 
 async def refused(server: Appliance, method: str, target: str, body: object = None) -> tuple[int, str, str]:
@@ -147,9 +139,8 @@ async def test_loaded_is_told_once_and_with_what_has_been_loaded(open_server: Op
         assert server.state("alpha") == "loaded"
         assert server.fleet.status()[0].says_more
         events = await reader.until("status_change", status="loaded")
-        assert [event["data"].get("info", {}).get("id") for event in events if status_of(event) == "loaded"] == [
-            "alpha"
-        ]
+        told = [event["data"] for event in events if status_of(event) == "loaded"]
+        assert [data.get("info", {}).get("id") for data in told] == ["alpha"]
         await ok(server, "POST", "/models/unload", {"model": "alpha"})
         events = await reader.until("status_change", status="unloaded")
         assert [status_of(event) for event in events] == ["unloaded"]
@@ -197,11 +188,8 @@ async def test_a_snapshot_begins_with_every_model(server: Appliance):
     await ok(server, "POST", "/models/load", {"model": "beta", "wait": True})
     async with feed(server, "?snapshot=1") as reader, feed(server, "?snapshot=0") as plain:
         first, second = [await reader.next() for _ in range(2)]
-        assert first == {
-            "model": "alpha",
-            "event": "status_change",
-            "data": {"status": "unloaded", "exit_code": 0},
-        }
+        unloaded = {"status": "unloaded", "exit_code": 0}
+        assert first == {"model": "alpha", "event": "status_change", "data": unloaded}
         assert (second["model"], status_of(second), second["data"]["info"]["id"]) == ("beta", "loaded", "beta")
         await ok(server, "POST", "/models/unload", {"model": "beta"})
         for each in (reader, plain):
@@ -362,8 +350,7 @@ async def test_what_is_here_and_broken_is_downloaded_again(served: Appliance, do
     await downloaded(served)
     [file] = (downloads.cache / "models--acme--tiny-GGUF" / "snapshots").glob("*/*.gguf")
     file.resolve().write_bytes(b"rubbish")
-    listed = await served.ask("GET", "/models?reload=1")
-    assert listed.json["data"][0]["status"]["error"]
+    assert (await served.ask("GET", "/models?reload=1")).json["data"][0]["status"]["error"]
     await downloaded(served)
     assert "error" not in (await entries(served))[MODEL]["status"]
     assert (await served.ask("POST", CHAT, chat(MODEL))).status == 200
@@ -422,8 +409,7 @@ async def test_the_disk_says_what_is_taken_and_what_a_removal_frees(
         assert "llama-appliance rm mine" in mine["why"]
         assert (model["model"], model["why"], model["last_used"]) == (MODEL, "", None)
         assert model["frees"] >= SIZE
-        answer = await server.ask("DELETE", f"/models?model={MODEL}")
-        assert answer.json["size"] == model["frees"]
+        assert (await server.ask("DELETE", f"/models?model={MODEL}")).json["size"] == model["frees"]
         assert [one["model"] for one in (await disk(server))["models"]] == ["mine"]
         hub.behave(stall_after=SIZE // 2)
         await ok(server, "POST", "/models", {"model": MODEL})

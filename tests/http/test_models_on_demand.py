@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,16 @@ MODEL = f"{REPO}:Q8_0"
 SIZE = 1 << 20
 
 
-def config(folder: Path, **keys: object) -> Path:
-    """A Llama Smart Proxy file, with keys of the program beside its own."""
-    path = folder / "proxy.json"
-    path.write_text(json.dumps({"server_pool": {"num_servers": 2}, **keys}))
-    return path
+@pytest.fixture
+def serve(open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path) -> OpenServer:
+    """Serve by a Llama Smart Proxy file, with keys of the program beside its own; models come from `hub`."""
+
+    def serve(places: DownloadSettings = downloads, ping_after: float = 15, **keys: object):
+        path = tmp_path / "proxy.json"
+        path.write_text(json.dumps({"server_pool": {"num_servers": 2}, **keys}))
+        return open_server(config=path, downloads=places, ping_after=ping_after)
+
+    return serve
 
 
 def asked_for(hub: FakeHub) -> int:
@@ -36,10 +42,8 @@ async def listed(server: Appliance) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [REPO, MODEL, f"{REPO}:q8_0"])
-async def test_a_smart_proxy_file_downloads_what_a_request_names(
-    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub, name: str
-):
-    async with open_server(config=config(tmp_path), downloads=downloads) as server:
+async def test_a_smart_proxy_file_downloads_what_a_request_names(serve: OpenServer, hub: FakeHub, name: str):
+    async with serve() as server:
         await server.good("POST", CHAT, chat(name))
         assert await listed(server) == [MODEL]
         assert server.state(MODEL) == "loaded"
@@ -48,55 +52,41 @@ async def test_a_smart_proxy_file_downloads_what_a_request_names(
     assert asked_for(hub) == 1
 
 
-async def test_without_consent_a_404_says_how_to_pull(
-    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
-):
-    async with open_server(config=config(tmp_path, autoDownload="off"), downloads=downloads) as server:
-        answer = await server.refuses(404, "model_not_found", "POST", CHAT, chat(MODEL))
-        assert f"'llama-appliance pull {MODEL}' downloads it" in answer.error["message"]
-        other = await server.ask("POST", CHAT, chat("gpt"))
-        assert "pull" not in other.error["message"]
+async def test_without_consent_a_404_says_how_to_pull(serve: OpenServer, hub: FakeHub):
+    async with serve(autoDownload="off") as server:
+        how = f"'llama-appliance pull {MODEL}' downloads it"
+        await server.refuses(404, "model_not_found", "POST", CHAT, chat(MODEL), words=how)
+        assert "pull" not in (await server.ask("POST", CHAT, chat("gpt"))).error["message"]
     assert hub.requests() == []
 
 
-async def test_ask_wants_the_requests_consent(
-    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
-):
-    async with open_server(config=config(tmp_path, autoDownload="ask"), downloads=downloads) as server:
+async def test_ask_wants_the_requests_consent(serve: OpenServer, hub: FakeHub):
+    async with serve(autoDownload="ask") as server:
         await server.refuses(409, "download_needed", "POST", CHAT, chat(MODEL), words="X-Appliance-Download: allow")
         assert hub.requests() == []
         await server.good("POST", CHAT, chat(MODEL), [("X-Appliance-Download", "allow")])
         assert (await server.ask("POST", CHAT, chat(MODEL))).status == 200, "it is here now"
 
 
-async def test_owners_and_sizes_are_limited(
-    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
-):
-    told = config(tmp_path, autoDownloadFrom=["Acme"], autoDownloadMax="100KB")
-    async with open_server(config=told, downloads=downloads) as server:
-        stranger = await server.ask("POST", CHAT, chat("other/tiny-GGUF"))
-        assert stranger.status == 404
-        assert "only download models of Acme (autoDownloadFrom)" in stranger.error["message"]
+async def test_owners_and_sizes_are_limited(serve: OpenServer, tmp_path: Path, hub: FakeHub):
+    async with serve(autoDownloadFrom=["Acme"], autoDownloadMax="100KB") as server:
+        whose = "only download models of Acme (autoDownloadFrom)"
+        await server.refuses(404, None, "POST", CHAT, chat("other/tiny-GGUF"), words=whose)
         assert hub.requests() == []
         await server.refuses(403, "download_too_large", "POST", CHAT, chat(MODEL), words="0.00 GB (autoDownloadMax)")
         assert not list((tmp_path / "cache").rglob("blobs/*"))
 
 
-async def test_the_disk_is_looked_at_first(
-    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
-):
-    async with open_server(config=config(tmp_path), downloads=structs.replace(downloads, spare=1 << 60)) as server:
-        answer = await server.ask("POST", CHAT, chat(MODEL))
-        assert answer.error["reason"] == "disk_full"
+async def test_the_disk_is_looked_at_first(serve: OpenServer, downloads: DownloadSettings, hub: FakeHub):
+    async with serve(structs.replace(downloads, spare=1 << 60)) as server:
+        assert (await server.ask("POST", CHAT, chat(MODEL))).error["reason"] == "disk_full"
     assert hub.requests("cdn") == []
 
 
-async def test_all_wait_for_one_download_and_it_outlives_the_first(
-    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
-):
+async def test_all_wait_for_one_download_and_it_outlives_the_first(serve: OpenServer, hub: FakeHub):
     hub.behave(rate=SIZE)
     answers: list[Answer] = []
-    async with open_server(config=config(tmp_path), downloads=downloads) as server, trio.open_nursery() as nursery:
+    async with serve() as server, trio.open_nursery() as nursery:
         first = trio.CancelScope()
 
         async def ask() -> None:
@@ -119,31 +109,21 @@ async def test_all_wait_for_one_download_and_it_outlives_the_first(
     assert asked_for(hub) == 1
 
 
-async def test_a_waiting_stream_hears_pings_and_how_far_it_is(
-    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
-):
+async def test_a_waiting_stream_hears_pings_and_how_far_it_is(serve: OpenServer, tmp_path: Path, hub: FakeHub):
     hub.behave(rate=SIZE)
-    told = config(tmp_path, sendLoadingState=True)
-    async with open_server(config=told, downloads=downloads, ping_after=0.1) as server:
+    async with serve(ping_after=0.1, sendLoadingState=True) as server:
         answer = await server.ask("POST", CHAT, chat(REPO, stream=True))
         assert "Downloading: " in answer.body.decode()
         assert answer.events[-1] == "data: [DONE]"
-    for path in (tmp_path / "cache").rglob("*.gguf"):
-        path.unlink()
-    for path in (tmp_path / "cache").rglob("blobs/*"):
-        path.unlink()
-    hub.behave(rate=SIZE)
-    async with open_server(config=config(tmp_path), downloads=downloads, ping_after=0.1) as server:
+    shutil.rmtree(tmp_path / "cache")
+    async with serve(ping_after=0.1) as server:
         answer = await server.ask("POST", CHAT, chat(REPO, stream=True))
         assert answer.events[0] == ": ping"
         assert answer.events[-1] == "data: [DONE]"
 
 
-async def test_what_the_hub_has_not_is_told_and_shown_as_failed(
-    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
-):
-    async with open_server(config=config(tmp_path), downloads=downloads) as server:
+async def test_what_the_hub_has_not_is_told_and_shown_as_failed(serve: OpenServer):
+    async with serve() as server:
         await server.refuses(404, "repository_not_found", "POST", CHAT, chat("acme/none"))
         await server.refuses(404, None, "POST", CHAT, chat(f"{REPO}:Q2_K"), words="it has Q8_0")
-        status = server.fleet.known("acme/none")
-        assert "there is no repository acme/none" in (status.error or "")
+        assert "there is no repository acme/none" in server.fleet.known("acme/none").error

@@ -130,8 +130,7 @@ async def test_plugins_run_in_the_order_in_which_they_are_named(
 
 
 async def test_a_request_that_names_none_reaches_the_engine_byte_for_byte(server: Appliance, plugins: Path):
-    texts = ("hi", "/unknown /one hi", "say /one", "/one, hi")
-    for text in texts:
+    for text in ("hi", "/unknown /one hi", "say /one", "/one, hi"):
         body = json.dumps(asked(CHAT, text, fake={"echo": True}), indent=1).encode()
         answer = await server.ask("POST", CHAT, body, [("Content-Type", "application/json")])
         assert answer.json["body"].encode() == body
@@ -141,8 +140,7 @@ async def test_a_request_that_names_none_reaches_the_engine_byte_for_byte(server
 
 
 async def test_only_routes_with_a_prompt_have_commands(server: Appliance, plugins: Path):
-    body = {"model": "alpha", "content": "/one hi"}
-    answer = await server.ask("POST", "/tokenize", body)
+    answer = await server.ask("POST", "/tokenize", {"model": "alpha", "content": "/one hi"})
     assert bytes(answer.json["tokens"]) == b"/one hi"
     passed = await server.ask("POST", f"/upstream/alpha{CHAT}", asked(CHAT, "/one hi", fake={"echo": True}))
     assert "/one hi" in passed.json["body"]
@@ -290,10 +288,9 @@ async def test_a_plugin_that_fails_is_a_502_with_its_name_and_logged(
     async with open_server(plugins=[tmp_path / "plugins"]) as server:
         for name, (_, says) in FAILING.items():
             for stream in (False, True):
-                answer = await server.ask("POST", CHAT, asked(CHAT, f"/{name} hi", stream=stream))
-                assert (answer.status, answer.error["reason"]) == (502, "plugin_failed"), answer.body
+                body = asked(CHAT, f"/{name} hi", stream=stream)
+                answer = await server.refuses(502, "plugin_failed", "POST", CHAT, body, words=says)
                 assert answer.error["message"].startswith(f"plugin '{name}' failed in ")
-                assert says in answer.error["message"]
         assert (await server.ask("POST", CHAT, chat())).status == 200
     logged = [f"{record.name} {record.getMessage()}" for record in caplog.records if record.levelname == "WARNING"]
     for name, (_, says) in FAILING.items():
@@ -323,29 +320,22 @@ async def test_a_plugin_that_fails_in_a_stream_is_an_error_record(open_server: O
             assert FAILING_STREAMS[name][1] in told["error"]["message"]
 
 
-async def test_an_engines_refusal_passes_as_it_is(server: Appliance):
+async def test_what_fails_in_the_engine_is_told_as_without_plugins(server: Appliance):
     for stream in (False, True):
         body = partial(asked, CHAT, stream=stream, fake={"status": 400})
         direct = await server.ask("POST", CHAT, body(text="hi"))
         hooked = await server.ask("POST", CHAT, body(text="/one /whole /stream hi"))
         assert (hooked.status, hooked.body) == (direct.status, direct.body)
-
-
-async def test_an_error_in_the_engines_stream_is_the_last_record(server: Appliance):
     for command in ("/one", "/whole", "/stream /whole"):
         answer = await server.ask("POST", CHAT, asked(CHAT, f"{command} hi", stream=True, fake={"error_record": 3}))
         last = json.loads(Decoder().feed(answer.body)[-1].data)
         assert last["error"]["message"] == "the fake was told to fail"
         assert b"plugin_failed" not in answer.body
-
-
-@pytest.mark.parametrize("command", ["/one", "/whole"])
-async def test_an_engine_that_dies_in_the_middle_is_told(server: Appliance, plugins: Path, command: str):
-    answer = await server.ask("POST", CHAT, asked(CHAT, f"{command} hi", stream=True, fake={"die_after_tokens": 3}))
-    whole = await server.ask("POST", CHAT, asked(CHAT, f"{command} hi", fake={"die_after_tokens": 3}))
-    said = answer.body if answer.status != 200 else Decoder().feed(answer.body)[-1].data
-    assert json.loads(said)["error"]["reason"] == "upstream_failed"
-    assert whole.json["error"]["reason"] == "upstream_failed"
+    for command in ("/one", "/whole"):
+        body = partial(asked, CHAT, f"{command} hi", fake={"die_after_tokens": 3})
+        answer, whole = [await server.ask("POST", CHAT, body(stream=stream)) for stream in (True, False)]
+        said = answer.body if answer.status != 200 else Decoder().feed(answer.body)[-1].data
+        assert json.loads(said)["error"]["reason"] == whole.error["reason"] == "upstream_failed"
 
 
 async def test_a_client_that_leaves_ends_hooks_and_generation(open_server: OpenServer, tmp_path: Path):
@@ -361,10 +351,7 @@ async def test_a_client_that_leaves_ends_hooks_and_generation(open_server: OpenS
     """
     write_plugin(tmp_path / "plugins", "waits", code)
     async with open_server(plugins=[tmp_path / "plugins"]) as server:
-        async with server.connect() as client:
-            body = json.dumps(asked(CHAT, "/waits hi", stream=True, fake={"stall_after_tokens": 2})).encode()
-            await client.send("POST", CHAT, body)
-            await client.head()
+        async with server.begun(asked(CHAT, "/waits hi", stream=True, fake={"stall_after_tokens": 2})) as client:
             await client.data()
         await server.wait_idle("alpha")
     assert (tmp_path / "plugin-data" / "waits" / "ended").exists()
@@ -397,7 +384,7 @@ async def test_streams_survive_and_are_accounted_with_plugins(server: Appliance,
     body = asked(CHAT, "/one hi", stream=True)
     first = await server.ask("POST", CHAT, body, [("X-Conversation-Id", "c1")])
     again = await server.ask("GET", "/v1/stream/c1")
-    [row] = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+    [row] = await server.rows()
     assert again.body == first.body
     assert b'"seen":["one"]' in again.body
     assert (row["model"], row["tokens"]["output_tokens"]) == ("alpha", 8)
@@ -409,9 +396,8 @@ async def test_the_list_of_agents_and_looking_again(open_server: OpenServer, tmp
     async with open_server(plugins=[tmp_path / "plugins"]) as server:
         before = (await server.ask("POST", "/api/agents/reload")).json
         mine = next(each for each in before["agents"] if each["name"] == "one")
-        assert mine["state"] == "ready"
-        assert mine["description"] == "first"
-        assert mine["end_points"] == ["/chat/completions"]
+        told = (mine["state"], mine["description"], mine["end_points"])
+        assert told == ("ready", "first", ["/chat/completions"])
         assert str(tmp_path / "plugins") in before["folders"]
         write_plugin(tmp_path / "plugins", "two", SEEN)
         write_plugin(tmp_path / "plugins", "bad", "1 / 0")

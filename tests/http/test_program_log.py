@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
+from functools import partial
 
 import pytest
 import trio
+from http_harness import request
 from waiting import PATIENCE
 
 from appliance.core.records.log_lines import LineStyle, LogToStdout
 from appliance.fleet.logs import MODEL_LIMIT, Logs
 from appliance.traffic.program_log import LIMIT, LogFeeds, ProgramLog, ToProgramLog
-from appliance.traffic.request import Request
 
-
-def ask(path: str) -> Request:
-    return Request(
-        method="POST",
-        path=path,
-        target=path,
-        query={},
-        headers=[(b"User-Agent", b"curl/8")],
-        http_version="1.1",
-        client="10.0.0.1",
-    )
+ask = partial(request, client="10.0.0.1")
+CURL = ("User-Agent", "curl/8")
 
 
 class World:
@@ -107,7 +99,7 @@ async def test_the_log_keeps_the_newest(world: World):
 
 
 async def test_the_line_of_a_request_is_that_of_its_time_whenever_it_is_read(world: World):
-    asked = ask("/v1/chat/completions")
+    asked = ask("/v1/chat/completions", CURL)
     world.log.answered(asked, 200, 1024, 0.0125)
     world.processes.append("alpha", "between")
     world.log.style = LineStyle("info", "rfc3339")

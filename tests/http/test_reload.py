@@ -9,7 +9,7 @@ from http_harness import CHAT, OpenServer, chat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reload_harness import File, load, pid, reload, wait_state
-from waiting import PATIENCE, until
+from waiting import until
 
 
 async def test_what_has_not_changed_goes_on_whatever_comes_before_it(open_server: OpenServer, file: File) -> None:
@@ -52,8 +52,7 @@ async def test_a_changed_model_is_replaced_when_its_stream_has_ended(open_server
         assert text.count(b"data: ") >= 40
         assert text.rstrip().endswith(b"data: [DONE]")
         assert pid(server, "m") not in (before, None)
-        status = server.fleet.known("m")
-        assert "777" in status.argv
+        assert "777" in server.fleet.known("m").argv
         assert pid(server, "n") == other
 
 
@@ -79,14 +78,12 @@ async def test_who_waits_for_a_model_gets_its_new_process_and_never_one_that_was
         async def ask(model: str) -> None:
             answers[model] = (await server.ask("POST", CHAT, chat(model))).status
 
-        with trio.fail_after(PATIENCE):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(ask, "m")
-                nursery.start_soon(ask, "gone")
-                await wait_state(server, "m", "loading")
-                await wait_state(server, "gone", "loading")
-                file.write({"m": ()})
-                await reload(server)
+        async with trio.open_nursery() as nursery:
+            for model in ("m", "gone"):
+                nursery.start_soon(ask, model)
+                await wait_state(server, model, "loading")
+            file.write({"m": ()})
+            await reload(server)
         assert answers["m"] == 200
         assert answers["gone"] >= 400
         await wait_state(server, "gone", "unloaded", "unknown")
@@ -143,8 +140,7 @@ async def test_no_request_fails_because_the_configuration_changes(open_server: O
     async with open_server(config=file.write({"a": (), "b": ()})) as server:
 
         async def ask(model: str, number: int) -> None:
-            body = chat(model, stream=number % 2 == 0, token_delay=0.002)
-            answer = await server.good("POST", CHAT, body)
+            answer = await server.good("POST", CHAT, chat(model, stream=number % 2 == 0, token_delay=0.002))
             assert not answer.cut
             if number % 2 == 0:
                 assert answer.events[-1] == "data: [DONE]"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from fleet_harness import InOrder, fake_engine
 from http_harness import CHAT, Appliance, OpenServer, chat, model
-from swap_harness import Configure
 
 
 async def speed(server: Appliance, query: str = "") -> dict[str, Any]:
@@ -50,18 +48,4 @@ async def test_curves_of_real_requests(open_server: OpenServer, fake_model: Path
         assert (mark["kind"], mark["model"]) == ("loaded", "a")
         assert mark["why"].endswith(" on gpu")
         assert (await speed(server, "end=2026-01-01T00:00:00Z"))["curves"] == []
-        wrong = await server.ask("GET", "/api/speed?span=long")
-        assert (wrong.status, wrong.error["param"]) == (400, "span")
-
-
-async def test_a_new_configuration_is_a_mark_and_a_broken_one_is_not(
-    open_server: OpenServer, configured: Configure
-) -> None:
-    file = configured({"a": {}})
-    async with open_server(config=file) as server:
-        configured({"a": {"args": ["--alias", "other"]}})
-        await server.ask("POST", "/api/config/reload")
-        file.write_text(json.dumps({"models": 3}), "utf-8")
-        await server.ask("POST", "/api/config/reload")
-        told = await speed(server)
-    assert [mark["kind"] for mark in told["marks"]] == ["reload"]
+        assert (await server.refuses(400, None, "GET", "/api/speed?span=long")).error["param"] == "span"

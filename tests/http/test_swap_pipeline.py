@@ -19,18 +19,13 @@ def sent(answer: Answer) -> bytes:
     return answer.json["body"].encode("latin-1")
 
 
-def head(answer: Answer) -> list[str]:
-    """The head that reached the engine, in lines."""
-    assert answer.status == 200, answer.body
-    return answer.json["head"].split("\r\n")
-
-
 def headers(answer: Answer) -> dict[str, list[str]]:
+    """Those that reached the engine."""
+    assert answer.status == 200, answer.body
     found: dict[str, list[str]] = {}
-    for line in head(answer)[1:]:
-        if line:
-            name, _, value = line.partition(":")
-            found.setdefault(name.lower(), []).append(value.strip())
+    for line in answer.json["head"].strip().split("\r\n")[1:]:
+        name, _, value = line.partition(":")
+        found.setdefault(name.lower(), []).append(value.strip())
     return found
 
 
@@ -38,6 +33,7 @@ def headers(answer: Answer) -> dict[str, list[str]]:
 
 
 async def test_a_body_in_json_arrives_byte_for_byte_whatever_its_type(open_server: OpenServer, configured: Configure):
+    """And one that comes in chunks."""
     async with open_server(config=configured({"alpha": {}, "beta": {}})) as server:
         for content_type in ("application/json", None, "text/plain", URLENCODED[1], "Application/JSON"):
             told = [("Content-Type", content_type)] if content_type else []
@@ -45,22 +41,18 @@ async def test_a_body_in_json_arrives_byte_for_byte_whatever_its_type(open_serve
             assert sent(answer) == ODD
             assert headers(answer).get("content-type") == ([content_type] if content_type else None)
             assert headers(answer)["content-length"] == [str(len(ODD))]
-
-
-async def test_a_json_body_called_a_form_is_still_edited_as_json(open_server: OpenServer, configured: Configure):
-    async with open_server(config=configured({"alpha": {"useModelName": "real"}})) as server:
-        answer = await server.ask("POST", CHAT, ODD, [URLENCODED])
-        assert sent(answer) == ODD.replace(b'"alpha"', b'"real"')
-
-
-async def test_a_chunked_body_arrives_whole(open_server: OpenServer, configured: Configure):
-    async with open_server(config=configured({"alpha": {}})) as server:
         wire = b"POST %b HTTP/1.1\r\nHost: x.localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
         pieces = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (ODD[:30], ODD[30:]))
         got = await server.exchange(wire % CHAT.encode() + pieces + b"0\r\n\r\n")
         content = json.loads(got.partition(b"\r\n\r\n")[2])
         assert content["body"].encode("latin-1") == ODD
         assert "transfer-encoding" not in content["head"].lower()
+
+
+async def test_a_json_body_called_a_form_is_still_edited_as_json(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {"useModelName": "real"}})) as server:
+        answer = await server.ask("POST", CHAT, ODD, [URLENCODED])
+        assert sent(answer) == ODD.replace(b'"alpha"', b'"real"')
 
 
 # ---- edits -----------------------------------------------------------------------------------------------------------
@@ -163,21 +155,13 @@ async def test_where_nothing_is_told_of_a_load(open_server: OpenServer, configur
 # ---- the log ---------------------------------------------------------------------------------------------------------
 
 
-async def activity(server: Appliance, count: int) -> list[dict[str, object]]:
-    """The rows of the activity log, oldest first."""
-    page = (await server.ask("GET", "/api/metrics/activity?limit=100")).json
-    assert page["total"] == count, page
-    return sorted(page["data"], key=lambda row: row["id"])
-
-
 async def test_one_row_for_every_post_on_a_models_route(open_server: OpenServer, configured: Configure):
     models = {"alpha": {"aliases": ["al"]}, "bad": {"args": ("--fail-to-load",)}}
     async with open_server(config=configured(models)) as server:
         await server.ask("POST", CHAT, chat("al"))
         await server.ask("POST", CHAT, chat("al", stream=True))
-        await server.ask("POST", CHAT, chat("gamma"))
-        await server.ask("POST", CHAT, chat(None))
-        await server.ask("POST", CHAT, chat("bad"))
+        for name in ("gamma", None, "bad"):
+            await server.ask("POST", CHAT, chat(name))
         await server.ask("POST", CHAT, chat("alpha", status=418))
         await server.ask("POST", f"/upstream/al{CHAT}", chat("ignored"))
         await server.ask("POST", f"/upstream/gamma{CHAT}", chat("ignored"))
@@ -185,7 +169,7 @@ async def test_one_row_for_every_post_on_a_models_route(open_server: OpenServer,
         await server.ask("POST", "/upstream/al/tokenize", {"content": "x"})
         await server.ask("GET", "/upstream/al/health")
         await server.ask("GET", CHAT)
-        rows = await activity(server, 9)
+        rows = sorted(await server.rows(), key=lambda row: row["id"])
         told = [(row["model"], row["req_path"], row["resp_status_code"]) for row in rows]
         assert told == [
             ("alpha", CHAT, 200),

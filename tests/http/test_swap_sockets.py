@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,27 +11,17 @@ import trio
 from command_lines import command_line
 from http_harness import UPGRADE, Appliance, OpenServer
 from swap_harness import Configure
-from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
+from trio_websocket import ConnectionClosed, WebSocketConnection
 from waiting import until
 
 from appliance.upstream import websocket
 
 SERVER = Path(__file__).parent / "socket_server.py"
-LARGE = 1 << 22
 
 
 def sockets(*args: object, **keys: object) -> dict[str, object]:
     """A model whose server is `SERVER`."""
     return {"cmd": f"{command_line((sys.executable, str(SERVER)))} ${{PORT}} {command_line([*map(str, args)])}", **keys}
-
-
-@asynccontextmanager
-async def joined(server: Appliance, target: str, **options: object) -> AsyncGenerator[WebSocketConnection]:
-    """A client's websocket with the server."""
-    with trio.fail_after(15):
-        async with await trio.open_tcp_stream("127.0.0.1", server.port) as stream, trio.open_nursery() as nursery:
-            yield await wrap_client_stream(nursery, stream, "localhost", target, max_message_size=LARGE, **options)
-            nursery.cancel_scope.cancel()
 
 
 async def refused(server: Appliance, target: str, *headers: tuple[str, str]) -> tuple[int, str]:
@@ -52,7 +40,7 @@ async def closing(socket: WebSocketConnection) -> tuple[int, str | None]:
 async def test_messages_pass_in_both_directions(open_server: OpenServer, configured: Configure):
     async with open_server(config=configured({"org/m": sockets(aliases=["al"])})) as server:
         for target in ("/upstream/org/m/ws", "/upstream/al/ws", "/v1/realtime?model=org/m", "/anything?model=al"):
-            async with joined(server, target, subprotocols=["one", "two"]) as socket:
+            async with server.joined(target, subprotocols=["one", "two"]) as socket:
                 assert socket.subprotocol == "two"
                 for message in ("text é", b"x" * 1_000_000):
                     await socket.send_message(message)
@@ -68,21 +56,17 @@ async def test_much_of_a_message_without_its_end_is_not_held_for_ever(
     """One that ended may be followed by as long a silence as the client likes."""
     monkeypatch.setattr(websocket, "CLOSE_TIME", 0.5)
     part = b"\x01\xfe" + (60_000).to_bytes(2, "big") + bytes(4) + b"x" * 60_000  # of a text that goes on
-    head = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE)
     async with (
         open_server(config=configured({"m": sockets()}), body_stall=0.5) as server,
-        joined(server, "/upstream/m") as silent,
-        await trio.open_tcp_stream("127.0.0.1", server.port) as stream,
+        server.joined("/upstream/m") as silent,
+        server.connect() as client,
     ):
         await silent.send_message("x" * 1_000_000)
         assert len(await silent.get_message()) == 1_000_000
-        await stream.send_all(f"GET /upstream/m HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode())
-        assert b" 101 " in await stream.receive_some(1000)
-        await stream.send_all(part + (b"\x00" + part[1:]) * 30)
-        told = b""
-        while data := await stream.receive_some(1000):
-            told += data
-        assert b"progress" in told
+        await client.send("GET", "/upstream/m", headers=UPGRADE)
+        assert b" 101 " in await client.stream.receive_some(1000)
+        await client.stream.send_all(part + (b"\x00" + part[1:]) * 30)
+        assert b"progress" in await client.everything()
         await silent.send_message("there")
         assert await silent.get_message() == "there"
 
@@ -101,11 +85,11 @@ async def test_what_the_server_is_asked_for(open_server: OpenServer, configured:
     mine = [(b"Authorization", b"Bearer mine"), (b"Cookie", b"a=b"), (b"X-Forwarded-For", b"9.9.9.9")]
     async with open_server(config=configured(models, selectors=selectors)) as server:
         for target in ("/upstream/m", "/upstream/m?x"):
-            async with joined(server, target) as socket:
+            async with server.joined(target) as socket:
                 await socket.send_message("there")
                 assert await socket.get_message() == "there"
         for target, arrives in ARRIVES.items():
-            async with joined(server, target, extra_headers=mine) as socket:
+            async with server.joined(target, extra_headers=mine) as socket:
                 told = json.loads(await socket.get_message())
                 assert told["target"] == arrives
                 headers = dict(told["headers"])
@@ -115,13 +99,12 @@ async def test_what_the_server_is_asked_for(open_server: OpenServer, configured:
 
 async def test_a_server_that_dies_ends_its_websockets(open_server: OpenServer, configured: Configure):
     async with open_server(config=configured({"m": sockets()})) as server:
-        async with joined(server, "/upstream/m/die") as socket:
+        async with server.joined("/upstream/m/die") as socket:
             await socket.send_message("now")
             code, reason = await closing(socket)
-            assert code == 1011
-            assert "'m' broke the connection" in str(reason)
+            assert (code, "'m' broke the connection" in str(reason)) == (1011, True)
         await until(lambda: server.state("m") == "unloaded")
-        async with joined(server, "/upstream/m/x") as socket:
+        async with server.joined("/upstream/m/x") as socket:
             await socket.send_message("again")
             assert await socket.get_message() == "again"
 
@@ -130,7 +113,7 @@ async def test_a_client_that_leaves_while_the_model_loads(open_server: OpenServe
     models = {"slow": {"args": ("--load-delay", "90")}}
     async with open_server(config=configured(models)) as server:
         with trio.move_on_after(0.5):
-            async with joined(server, "/upstream/slow/ws"):
+            async with server.joined("/upstream/slow/ws"):
                 pass
         await until(lambda: not (server.fleet.known("slow").waiting))
 
@@ -152,7 +135,7 @@ async def test_who_may_open_one(open_server: OpenServer, configured: Configure):
         assert (await refused(server, "/upstream/m/ws", ("X-Api-Key", "yours")))[0] == 401
         assert (await refused(server, "/upstream/m/ws", right, evil))[0] == 403
         assert server.fleet.status() == []
-        async with joined(server, "/upstream/m/tell", extra_headers=[(b"Authorization", b"Bearer mine")]) as socket:
+        async with server.joined("/upstream/m/tell", extra_headers=[(b"Authorization", b"Bearer mine")]) as socket:
             told = json.loads(await socket.get_message())
             assert "authorization" not in dict(told["headers"])
 
@@ -160,7 +143,7 @@ async def test_who_may_open_one(open_server: OpenServer, configured: Configure):
 async def test_one_counts_against_the_limit(open_server: OpenServer, configured: Configure):
     async with (
         open_server(config=configured({"m": sockets(concurrencyLimit=1)})) as server,
-        joined(server, "/upstream/m/ws"),
+        server.joined("/upstream/m/ws"),
     ):
         assert await refused(server, "/upstream/m/ws") == (429, "concurrency_limit")
 
@@ -177,7 +160,7 @@ async def test_ignored_ones_neither_start_nor_keep_their_model(open_server: Open
         assert server.fleet.status() == []
         used_at = trio.current_time()
         assert (await server.ask("GET", "/upstream/m/x")).status == 200
-        async with joined(server, "/upstream/m/ws") as first, joined(server, "/upstream/m/ws") as second:
+        async with server.joined("/upstream/m/ws") as first, server.joined("/upstream/m/ws") as second:
             await second.send_message("both")
             assert await second.get_message() == "both"
             assert server.fleet.known("m").leases == 0
@@ -192,7 +175,7 @@ async def test_ignored_ones_neither_start_nor_keep_their_model(open_server: Open
 async def test_the_end_of_the_server_is_a_goodbye(open_server: OpenServer, configured: Configure, tmp_path: Path):
     note = tmp_path / "note"
     async with open_server(config=configured({"m": sockets(note)}), grace=1.5) as server:
-        async with joined(server, "/upstream/m/note") as socket, joined(server, "/api/link") as link:
+        async with server.joined("/upstream/m/note") as socket, server.joined("/api/link") as link:
             await socket.send_message("x")
             assert await socket.get_message() == "x"
             assert await link.get_message()
@@ -218,7 +201,7 @@ async def test_the_end_of_the_server_refuses_who_waits(open_server: OpenServer, 
 
 async def test_one_can_be_cancelled(open_server: OpenServer, configured: Configure):
     async with open_server(config=configured({"m": sockets()})) as server:
-        async with joined(server, "/upstream/m/ws") as socket:
+        async with server.joined("/upstream/m/ws") as socket:
             await socket.send_message("there")
             await socket.get_message()
             assert (await server.ask("POST", "/api/inflight/1/cancel")).status == 200

@@ -52,11 +52,8 @@ async def test_the_longest_name_wins(open_server: OpenServer, configured: Config
     """`tests/core/scheduling/test_routing.py` has the rule."""
     models = {"org": ECHO, "org/big": ECHO, "plain": {**ECHO, "aliases": ["né"]}}
     async with open_server(config=configured(models)) as server:
-        for path, owner, rest in (
-            ("org/bigger", "org", "/bigger"),
-            ("org%2Fbig/x", "org/big", "/x"),
-            ("n%C3%A9/", "plain", "/"),
-        ):
+        found = (("org/bigger", "org", "/bigger"), ("org%2Fbig/x", "org/big", "/x"), ("n%C3%A9/", "plain", "/"))
+        for path, owner, rest in found:
             answer = await server.ask("GET", f"/upstream/{path}")
             assert (answer.status, answer.json["target"]) == (200, rest)
             assert server.state(owner) == "loaded"
@@ -90,8 +87,7 @@ async def test_what_belongs_to_a_page_does_not_start_its_model(echoing: Applianc
 
 
 async def test_own_patterns(open_server: OpenServer, configured: Configure):
-    file = configured({"alpha": ECHO}, upstream={"ignorePaths": ["^/quiet"]})
-    async with open_server(config=file) as server:
+    async with open_server(config=configured({"alpha": ECHO}, upstream={"ignorePaths": ["^/quiet"]})) as server:
         assert (await server.ask("GET", "/upstream/alpha/quiet/x")).status == 409
         assert (await server.ask("GET", "/upstream/alpha/app.js")).status == 200
 
@@ -101,8 +97,7 @@ async def test_models_on_disk_beside_a_configuration(open_server: OpenServer, fa
     async with open_server(models=models) as server:
         for path in ("org/repo:Q4/health", "org/repo%3AQ4/health", "al/health", "plain/health"):
             assert (await server.ask("GET", f"/upstream/{path}")).status == 200
-        answer = await server.ask("POST", f"/upstream/org/repo:Q4{CHAT}", {"messages": []})
-        assert answer.status < 500
+        assert (await server.ask("POST", f"/upstream/org/repo:Q4{CHAT}", {"messages": []})).status < 500
         rows = await server.rows()
         assert [(row["model"], row["req_path"]) for row in rows] == [("org/repo:Q4", CHAT)]
 

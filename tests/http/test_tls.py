@@ -91,18 +91,13 @@ async def test_a_handshake_that_is_not_finished_ends_in_time(
     open_server: OpenServer, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.3)
-    async with open_server(tls=pair) as server, await trio.open_tcp_stream("127.0.0.1", server.port) as stream:
-        await stream.send_all(b"\x16\x03\x01\x02\x00\x01")
-        with trio.fail_after(PATIENCE):
-            assert await stream.receive_some(1000) == b""
+    async with open_server(tls=pair) as server:
+        assert await server.exchange(b"\x16\x03\x01\x02\x00\x01") == b""
 
 
 async def test_the_server_ends_in_spite_of_handshakes_under_way(open_server: OpenServer, pair: tuple[str, str]):
-    async with (
-        open_server(tls=pair, grace=5.0) as server,
-        await trio.open_tcp_stream("127.0.0.1", server.port) as stream,
-    ):
-        await stream.send_all(b"\x16\x03\x01\x02\x00\x01")
+    async with open_server(tls=pair, grace=5.0) as server, server.connect() as client:
+        await client.stream.send_all(b"\x16\x03\x01\x02\x00\x01")
         await trio.sleep(0.05)
         await server.end()
 
@@ -134,13 +129,10 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, pair: tuple[str, st
     cert, key = pair
     other = make_certificate(tmp_path / "other")
     weak = make_certificate(tmp_path / "weak", key="-newkey rsa:1024")
-    text = tmp_path / "text.pem"
+    text, binary, garbled, locked = (tmp_path / f"{name}.pem" for name in ("text", "binary", "garbled", "locked"))
     text.write_text("hello")
-    binary = tmp_path / "binary.pem"
     binary.write_bytes(bytes(range(256)))
-    garbled = tmp_path / "garbled.pem"
     garbled.write_text("-----BEGIN CERTIFICATE-----\nnot base64\n-----END CERTIFICATE-----\n")
-    locked = tmp_path / "locked.pem"
     subprocess.run(["openssl", "pkey", "-in", key, "-aes128", "-passout", "pass:x", "-out", str(locked)], check=True)
     for files, words in (
         ((str(tmp_path / "no.pem"), key), ("--ssl-cert-file", "No such file")),

@@ -45,9 +45,8 @@ async def test_a_load_a_prompt_and_an_answer_join_the_trace_of_the_client(
             assert (await server.ask("POST", CHAT, chat("nothing"))).status == 404
             unsampled = [("traceparent", f"00-{TRACE}-{PARENT}-00")]
             assert (await server.ask("POST", CHAT, chat(), unsampled)).status == 200
-    assert all(target == b"/v1/traces" for target, _ in collector.heads)
-    assert all(head["content-type"] == "application/x-protobuf" for _, head in collector.heads)
-    assert all(head["x-team"] == "llama" for _, head in collector.heads)
+    heads = {(target, head["content-type"], head["x-team"]) for target, head in collector.heads}
+    assert heads == {(b"/v1/traces", "application/x-protobuf", "llama")}
     [resource] = {str(of.resource) for export in collector.taken for of in export.resource_spans}
     of = told(collector.taken[0].resource_spans[0].resource.attributes)
     assert of == {"service.name": "box", "service.version": __version__}, resource
@@ -55,13 +54,12 @@ async def test_a_load_a_prompt_and_an_answer_join_the_trace_of_the_client(
     assert (first.trace_id.hex(), first.parent_span_id.hex(), first.trace_state) == (TRACE, PARENT, "vendor=1")
     assert first.name == "chat alpha"
     attributes = told(first.attributes)
-    assert attributes["gen_ai.operation.name"] == "chat"
-    assert attributes["gen_ai.response.model"] == "alpha"
-    assert attributes["gen_ai.request.model"] == "al"
-    assert attributes["gen_ai.usage.output_tokens"] == 5
     assert attributes["gen_ai.usage.input_tokens"] > 0
-    assert attributes["server.address"] == "localhost"
-    assert (attributes["http.route"], attributes["http.response.status_code"]) == (CHAT, 200)
+    assert attributes.items() >= {
+        ("gen_ai.operation.name", "chat"), ("gen_ai.response.model", "alpha"), ("gen_ai.request.model", "al"),
+        ("gen_ai.usage.output_tokens", 5), ("server.address", "localhost"), ("http.route", CHAT),
+        ("http.response.status_code", 200),
+    }  # fmt: skip
     assert "error.type" not in attributes
     assert [name for name in names(collector, first) if name != "wait"] == ["load", "prompt", "answer"]
     check_order(collector, first)
@@ -84,8 +82,6 @@ async def test_a_fallback_lies_between_two_answers(open_server: OpenServer):
         server.traffic.recorder.tracer.adopt(TracingConfig(endpoint=collector.endpoint))
         body = chat(stream=True, token_delay=0.02) | {"max_tokens": 8}
         assert (await server.ask("POST", CHAT, body)).status == 200
-        await server.rows()
-        await server.traffic.recorder.tracer.send()
     [root] = collector.roots
     found = [name for name in names(collector, root) if name != "wait"]
     assert found == ["load", "prompt", "answer", "fallback", "load", "answer"]
@@ -99,8 +95,6 @@ async def test_tools_lie_between_turns(open_server: OpenServer):
     async with open_collector() as collector, open_server(tools=Toolbox([Files()])) as server:
         server.traffic.recorder.tracer.adopt(TracingConfig(endpoint=collector.endpoint))
         assert (await server.ask("POST", CHAT, asked(LOOKS, SAYS))).status == 200
-        await server.rows()
-        await server.traffic.recorder.tracer.send()
     [root] = [span for span in collector.roots if "execute_tool read_file" in names(collector, span)]
     found = [name for name in names(collector, root) if name != "wait"]
     assert (found[0], found[-1]) == ("load", "answer")
@@ -113,8 +107,6 @@ async def test_a_broken_answer_is_an_error(open_server: OpenServer):
     async with open_collector() as collector, open_server() as server:
         server.traffic.recorder.tracer.adopt(TracingConfig(endpoint=collector.endpoint))
         await server.ask("POST", CHAT, chat(stream=True, close_after_tokens=2))
-        await server.rows()
-        await server.traffic.recorder.tracer.send()
     [root] = collector.roots
     assert root.status.code == Status.STATUS_CODE_ERROR
     assert told(root.attributes)["error.type"] == "answer_broken"
@@ -139,10 +131,9 @@ async def test_requests_and_the_end_do_not_wait_for_a_collector(open_server: Ope
         collector.gate = trio.Event()
         config = configured({"alpha": {}}, tracing={"endpoint": collector.endpoint})
         async with open_server(config=config) as server:
-            with trio.fail_after(20):
-                for _ in range(3):
-                    assert (await server.ask("POST", CHAT, chat())).status == 200
-                    await server.rows()
+            for _ in range(3):
+                assert (await server.ask("POST", CHAT, chat())).status == 200
+                await server.rows()
             began = trio.current_time()
         assert trio.current_time() - began < 15
         assert server.traffic.metrics.traces_dropped == 3

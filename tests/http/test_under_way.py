@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import trio
@@ -44,24 +45,19 @@ async def test_a_request_is_seen_waiting_loading_reading_answering_and_gone(open
         assert answering["tokens_per_second"] > 0
         assert answering["resp_bytes"] > 0
         await until(lambda: server.slots_busy("alpha"))
-        [request] = await until_told(
-            server, lambda requests: "slot" in requests[0] and "tokens_estimated" not in requests[0]
-        )
+        [request] = await until_told(server, lambda all: "slot" in all[0] and "tokens_estimated" not in all[0])
         assert request["slot"] in (0, 1)
         await server.good("POST", f"/api/inflight/{request['id']}/cancel")
         await until_told(server, lambda requests: not requests)
 
 
-async def test_a_whole_answer_is_told_by_its_slot(open_server: OpenServer):
-    fleet = FleetSettings(stop_timeout=2.0)
-    async with open_server(fleet=fleet) as server, server.connect() as client:
-        await server.ask("POST", CHAT, chat("alpha"))
-        slow = chat("alpha", slow_prompt=2, tokens=5000, token_delay=0.02)
-        await client.send("POST", CHAT, slow)
-        reading = (await until_phase(server, "prompt"))[0]
-        assert reading["slot"] >= 0
-        assert "prompt_total" not in reading  # a slot tells only how much it has read
-        assert (await until_phase(server, "answering"))[0]["tokens"] >= 1
+async def test_a_whole_answer_is_told_by_its_slot(server: Appliance, client: Client):
+    await server.ask("POST", CHAT, chat("alpha"))
+    await client.send("POST", CHAT, chat("alpha", slow_prompt=2, tokens=5000, token_delay=0.02))
+    reading = (await until_phase(server, "prompt"))[0]
+    assert reading["slot"] >= 0
+    assert "prompt_total" not in reading  # a slot tells only how much it has read
+    assert (await until_phase(server, "answering"))[0]["tokens"] >= 1
 
 
 async def test_without_slots_less_is_told_and_tokens_are_estimated(open_server: OpenServer):
@@ -73,9 +69,7 @@ async def test_without_slots_less_is_told_and_tokens_are_estimated(open_server: 
         assert "slot" not in (await until_phase(server, "working"))[0]
         stream = chat("alpha", stream=True, tokens=5000, token_delay=0.005)
         begun = await stack.enter_async_context(server.begun(stream))
-        seen = b""
-        while seen.count(b"data:") < 200:
-            seen += await begun.data()
+        await begun.until(b"data:", 200)
         request = (await told(server))[1]
         assert (request["phase"], request["tokens_estimated"]) == ("answering", True)
         assert 180 <= request["tokens"] <= 2 * 200 + 100  # more has come since the client's last look
@@ -97,9 +91,8 @@ async def test_the_engine_is_asked_for_slots_once_a_second_however_many_look(ser
 
 
 async def test_a_page_hears_how_many_are_under_way_and_the_slowest_phase(open_server: OpenServer):
-    async with open_server(fleet=ONE_BY_ONE) as server, server.connect() as page, AsyncExitStack() as stack:
-        await page.send("GET", "/api/conversations/events")
-        await page.head()
+    path = "/api/conversations/events"
+    async with open_server(fleet=ONE_BY_ONE) as server, server.events(path) as page, AsyncExitStack() as stack:
         long = chat("beta", stream=True, tokens=5000, token_delay=0.05)
         beta = await stack.enter_async_context(server.begun(long))
         await until_heard(page, {"count": 1, "phase": "answering"})
@@ -125,7 +118,4 @@ async def until_phase(server: Appliance, phase: str) -> list[dict[str, Any]]:
 
 
 async def until_told(server: Appliance, is_so: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, Any]]:
-    async def look() -> list[dict[str, Any]]:
-        return await told(server)
-
-    return await until(look, is_so)
+    return await until(partial(told, server), is_so)

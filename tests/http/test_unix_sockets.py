@@ -76,8 +76,7 @@ async def test_a_server_on_a_file(open_server: OpenServer, path: Path, both: Htt
         assert (await ask(path, "GET", "/health")).status == 200
         long = {**chat(stream=True, tokens=3), "padding": "x" * 2_000_000}
         assert len((await ask(path, "POST", CHAT, long)).events) >= 3
-        page = await ask(path, "GET", "/ui/status")
-        assert str(path).encode() in page.body
+        assert str(path).encode() in (await ask(path, "GET", "/ui/status")).body
         assert (await server.ask("GET", "/health")).status == 200
         async with connected(path) as client:
             await client.send("POST", CHAT, chat(stream=True, tokens=10_000, token_delay=0.01))
@@ -94,11 +93,6 @@ async def test_host_and_origin_are_checked_as_elsewhere(open_server: OpenServer,
             assert (await ask(path, "GET", "/v1/models", Host=host)).status == 200
         assert (await ask(path, "GET", "/v1/models", Host="evil.example")).status == 403
         assert (await ask(path, "GET", "/v1/models", Origin="http://evil.example")).status == 403
-
-
-async def test_permissions_can_be_chosen(path: Path):
-    async with listening(path, 0o660):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o660
 
 
 @pytest.mark.needs("root")
@@ -144,8 +138,9 @@ async def test_a_socket_that_nobody_answers_on_is_replaced(path: Path):
     assert not path.exists()
 
 
-async def test_a_socket_that_somebody_answers_on_is_left_alone(path: Path):
-    async with listening(path):
+async def test_permissions_can_be_chosen_and_a_socket_that_somebody_answers_on_is_left_alone(path: Path):
+    async with listening(path, 0o660):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
         assert "another program listens there already" in await fails(path)
         await answers(path)
 

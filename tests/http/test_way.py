@@ -43,7 +43,6 @@ def tasks(task: Task) -> Iterator[Task]:
 def standing() -> list[list[str]]:
     """Where the tasks of connections that wait for a stream stand, each from the outside in, Trio left out."""
     root = trio.lowlevel.current_root_task()
-    assert root is not None
     stacks: list[list[str]] = []
     for task in tasks(root):
         frames = [frame for frame, _ in task.iter_await_frames()]
@@ -64,7 +63,6 @@ async def test_a_waiting_stream_stands_where_the_document_says(server: Appliance
         assert await until(standing) == [told()[0]]
         assert len(told()[0]) <= MOST
         root = trio.lowlevel.current_root_task()
-        assert root is not None
         [serving] = [task for task in tasks(root) if task.name.endswith("Connection._run")]
         assert serving.child_nurseries == []
 

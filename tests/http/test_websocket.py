@@ -10,7 +10,7 @@ import pytest
 import trio
 from connection_harness import BODIES, Gateway, Handler, echo, serving, websocket_server
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_client_stream
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 from appliance.core.settings import HttpSettings
 from appliance.http.bytes.body import Bodies
@@ -37,31 +37,44 @@ class Relaying(Gateway):
 
 
 @asynccontextmanager
-async def relayed(handler: Handler, target: str = "/", **options) -> AsyncGenerator[WebSocketConnection]:
+async def wired(handler: Handler, bodies: Bodies = BODIES, **options) -> AsyncGenerator[trio.SocketStream]:
+    """A client's connection to a relay to ``handler``."""
+    with trio.fail_after(3 * PATIENCE):
+        async with (
+            websocket_server(handler) as server,
+            serving(Relaying(server, bodies), **options) as port,
+            await trio.open_tcp_stream("127.0.0.1", port) as stream,
+        ):
+            yield stream
+
+
+@asynccontextmanager
+async def relayed(handler: Handler, bodies: Bodies = BODIES, **options) -> AsyncGenerator[WebSocketConnection]:
     """A client's websocket, through the relay, to ``handler``."""
-    async with websocket_server(handler) as server, serving(Relaying(server)) as port:
-        with trio.fail_after(3 * PATIENCE):
-            async with await trio.open_tcp_stream("127.0.0.1", port) as stream, trio.open_nursery() as nursery:
-                yield await wrap_client_stream(nursery, stream, "localhost", target, max_message_size=LARGE, **options)
-                nursery.cancel_scope.cancel()
+    async with wired(handler, bodies) as stream, trio.open_nursery() as nursery:
+        yield await wrap_client_stream(nursery, stream, "localhost", "/", max_message_size=LARGE, **options)
+        nursery.cancel_scope.cancel()
 
 
 HANDSHAKE = (
-    "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    f"Sec-WebSocket-Key: {'A' * 22}==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 
 
-async def refused(port: int, handshake: str = HANDSHAKE, encoding: str = "utf-8") -> tuple[bytes, bytes]:
-    """Head and body of the answer to a handshake."""
+async def told(stream: trio.SocketStream, wire: bytes = HANDSHAKE) -> tuple[bytes, bytes]:
+    """Head of the answer to this, and what follows it until the end."""
+    await stream.send_all(wire)
     got = b""
-    with trio.fail_after(10):
-        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            await stream.send_all(handshake.encode(encoding))
-            while data := await stream.receive_some():
-                got += data
-    answer, _, content = got.partition(b"\r\n\r\n")
-    return answer, content
+    while data := await stream.receive_some():
+        got += data
+    head, _, content = got.partition(b"\r\n\r\n")
+    return head, content
+
+
+async def sleep(request: WebSocketRequest) -> None:
+    await request.accept()
+    await trio.sleep_forever()
 
 
 async def test_messages_keep_their_kind_and_order():
@@ -111,16 +124,16 @@ async def test_a_refusal_passes_with_its_status_and_body():
     async def refuse(request: WebSocketRequest) -> None:
         await request.reject(418, body=b"no tea", extra_headers=[(b"X-Why", b"1")])
 
-    async with websocket_server(refuse) as server, serving(Relaying(server)) as port:
-        head, content = await refused(port)
+    async with wired(refuse) as stream:
+        head, content = await told(stream)
     assert head.startswith(b"HTTP/1.1 418 ")
     assert b"\r\nx-why: 1" in head
     assert content == b"no tea"
 
 
 async def test_a_server_that_is_not_there_is_an_error_with_words(free_port: Callable[[], int]):
-    async with serving(Relaying(free_port())) as port:
-        head, content = await refused(port)
+    async with serving(Relaying(free_port())) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        head, content = await told(stream)
     assert head.startswith(b"HTTP/1.1 502 ")
     assert b"'alpha' failed: it does not accept connections" in content
 
@@ -133,27 +146,26 @@ async def test_a_client_that_leaves_before_the_server_answers():
         await request._connection._close_handshake.wait()  # set when the connection breaks, too
         left.set()
 
-    async with websocket_server(consider) as server, serving(Relaying(server)) as port:
-        with trio.fail_after(PATIENCE):
-            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-                await stream.send_all(HANDSHAKE.encode())
-                await asked.wait()
-            await left.wait()
+    async with wired(consider) as stream:
+        await stream.send_all(HANDSHAKE)
+        await asked.wait()
+        await stream.aclose()
+        await left.wait()
 
 
-WITH_BODY = HANDSHAKE.replace("\r\n\r\n", "\r\nContent-Length: 5\r\n\r\n")
+WITH_BODY = HANDSHAKE.replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\n")
 
 
 @pytest.mark.parametrize(
     ("handshake", "why"),
     [
-        (HANDSHAKE.replace("13", "12"), b"13"),
-        *((WITH_BODY + body, b"has no body") for body in ("hello", "hel", "")),
+        (HANDSHAKE.replace(b"13", b"12"), b"13"),
+        *((WITH_BODY + body, b"has no body") for body in (b"hello", b"hel", b"")),
     ],
 )
-async def test_a_handshake_that_cannot_be_one_is_refused(handshake: str, why: bytes):
-    async with websocket_server(echo) as server, serving(Relaying(server)) as port:
-        head, content = await refused(port, handshake)
+async def test_a_handshake_that_cannot_be_one_is_refused(handshake: bytes, why: bytes):
+    async with wired(echo) as stream:
+        head, content = await told(stream, handshake)
     assert head.startswith(b"HTTP/1.1 400 ")
     assert why in content
     assert b"invalid_request_error" in content
@@ -219,35 +231,23 @@ async def test_unfinished_messages_count_against_the_budget_of_bodies(monkeypatc
     part = b"\x01\xfe" + (60_000).to_bytes(2, "big") + bytes(4) + b"x" * 60_000  # of a text that goes on
     rest = b"\x00" + part[1:]
 
-    async def sleep(request: WebSocketRequest) -> None:
-        await request.accept()
-        await trio.sleep_forever()
-
     bodies = Bodies(settings)
-    async with websocket_server(sleep) as server, serving(Relaying(server, bodies), settings=settings) as port:
-        with trio.fail_after(10):
-            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-                await stream.send_all(HANDSHAKE.encode() + part + rest * 40)
-                while bodies.held < 2_000_000:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
-                await stream.send_all(rest * 40)
-                got = b""
-                while b"no room" not in got:
-                    got += await stream.receive_some()
-            while bodies.held:  # noqa: ASYNC110
-                await trio.sleep(0.01)
+    async with wired(sleep, bodies, settings=settings) as stream:
+        await stream.send_all(HANDSHAKE + part + rest * 40)
+        await until(lambda: bodies.held >= 2_000_000)
+        await stream.send_all(rest * 40)
+        got = b""
+        while b"no room" not in got:
+            got += await stream.receive_some()
+        await stream.aclose()
+        await until(lambda: not bodies.held)
 
 
 async def test_a_taken_message_counts_no_longer():
-    bodies = Bodies(HttpSettings(max_bodies=1 << 20))
-    async with websocket_server(echo) as server, serving(Relaying(server, bodies)) as port:
-        with trio.fail_after(20):
-            async with await trio.open_tcp_stream("127.0.0.1", port) as stream, trio.open_nursery() as nursery:
-                client = await wrap_client_stream(nursery, stream, "localhost", "/")
-                for _ in range(5):
-                    await client.send_message("x" * 700_000)
-                    assert len(await client.get_message()) == 700_000
-                nursery.cancel_scope.cancel()
+    async with relayed(echo, Bodies(HttpSettings(max_bodies=1 << 20))) as client:
+        for _ in range(5):
+            await client.send_message("x" * 700_000)
+            assert len(await client.get_message()) == 700_000
 
 
 # ---- bytes that no good client sends ---------------------------------------------------------------------------------
@@ -256,11 +256,6 @@ async def test_a_taken_message_counts_no_longer():
 def frame(opcode: int, payload: bytes, *, masked: bool = True) -> bytes:
     """One short frame; its mask changes nothing."""
     return bytes([0x80 | opcode, len(payload) | (0x80 if masked else 0)]) + bytes(4 if masked else 0) + payload
-
-
-async def talk(port: int, wire: bytes) -> tuple[bytes, bytes]:
-    """Shake hands and send ``wire`` in the same breath: head of the answer, and frames until the end."""
-    return await refused(port, HANDSHAKE + wire.decode("latin-1"), encoding="latin-1")
 
 
 @pytest.mark.parametrize(
@@ -278,10 +273,9 @@ async def talk(port: int, wire: bytes) -> tuple[bytes, bytes]:
 async def test_who_breaks_the_protocol_is_told_so(wire: bytes, code: int):
     heard: list[tuple[int, str | None]] = []
     ended = trio.Event()
-    async with websocket_server(_noting(heard, ended)) as server, serving(Relaying(server)) as port:
-        head, got = await talk(port, wire)
-        with trio.fail_after(PATIENCE):
-            await ended.wait()
+    async with wired(_noting(heard, ended)) as stream:
+        head, got = await told(stream, HANDSHAKE + wire)
+        await ended.wait()
     assert head.startswith(b"HTTP/1.1 101 ")
     assert got[0] == 0x88
     assert int.from_bytes(got[2:4], "big") == code
@@ -299,16 +293,17 @@ async def test_messages_in_one_breath_with_the_handshake_are_not_lost():
         except ConnectionClosed:
             pass
 
-    async with websocket_server(note) as server, serving(Relaying(server)) as port:
-        _, got = await talk(port, frame(1, b"early") + frame(2, b"bird") + frame(9, b"ping") + frame(8, b"\x03\xe8"))
+    frames = frame(1, b"early") + frame(2, b"bird") + frame(9, b"ping") + frame(8, b"\x03\xe8")
+    async with wired(note) as stream:
+        _, got = await told(stream, HANDSHAKE + frames)
     assert heard == ["early", b"bird"]
     assert got == frame(10, b"ping", masked=False) + frame(8, b"\x03\xe8", masked=False)
 
 
 async def test_nothing_is_compressed():
-    offer = HANDSHAKE.replace("\r\n\r\n", "\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n")
-    async with websocket_server(echo) as server, serving(Relaying(server)) as port:
-        head, _ = await refused(port, offer + frame(8, b"\x03\xe8").decode("latin-1"), encoding="latin-1")
+    offer = HANDSHAKE.replace(b"\r\n\r\n", b"\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n")
+    async with wired(echo) as stream:
+        head, _ = await told(stream, offer + frame(8, b"\x03\xe8"))
     assert head.startswith(b"HTTP/1.1 101 ")
     assert b"extensions" not in head.lower()
 
@@ -317,15 +312,13 @@ async def test_a_ping_behind_our_goodbye_does_no_harm(caplog: pytest.LogCaptureF
     async def close(request: WebSocketRequest) -> None:
         await (await request.accept()).aclose(4001)
 
-    async with websocket_server(close) as server, serving(Relaying(server)) as port:
-        with trio.fail_after(PATIENCE):
-            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-                await stream.send_all(HANDSHAKE.encode())
-                got = b""
-                while frame(8, (4001).to_bytes(2, "big"), masked=False) not in got:
-                    got += await stream.receive_some()
-                await stream.send_all(frame(9, b"ping"))
-                assert await stream.receive_some() == b""
+    async with wired(close) as stream:
+        await stream.send_all(HANDSHAKE)
+        got = b""
+        while frame(8, (4001).to_bytes(2, "big"), masked=False) not in got:
+            got += await stream.receive_some()
+        await stream.send_all(frame(9, b"ping"))
+        assert await stream.receive_some() == b""
     assert not caplog.records
 
 
@@ -341,14 +334,10 @@ async def test_a_client_that_floods_and_is_gone_does_not_hold_the_server(monkeyp
             finally:
                 over.set()
 
-    async def sleep(request: WebSocketRequest) -> None:
-        await request.accept()
-        await trio.sleep_forever()
-
     message = b"\x82\xff" + (100_000).to_bytes(8, "big") + bytes(100_004)
     async with websocket_server(sleep) as server, serving(Noting(server)) as port:
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            await stream.send_all(HANDSHAKE.encode())
+            await stream.send_all(HANDSHAKE)
             await stream.receive_some()
             with trio.move_on_after(1) as full:
                 for _ in range(1000):

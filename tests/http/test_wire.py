@@ -99,8 +99,7 @@ async def test_the_answer_to_a_refused_upload_reaches_a_client_that_sends_first(
             body = b"x" * (30 * MIB)
             wire = raw_post(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if extra else body, *extra)
             got = await server.exchange(wire)
-            assert status(got) == 413
-            assert b"body_too_large" in got
+            assert (status(got), b"body_too_large" in got) == (413, True)
 
 
 async def test_a_hundred_megabytes_go_through(server: Appliance):
@@ -129,23 +128,17 @@ async def test_a_promise_of_many_bytes_takes_nobodys_room(open_server: OpenServe
     ("wire", "drop"),
     [
         (raw_post(b"{", length=1000), b" "),
+        (raw_post(b"{", length=1000), b""),
         (raw_post(b"x" * MIB, length=2 * MIB), b"x"),
         (raw_post(b"%x\r\n%b\r\n" % (MIB, b"x" * MIB), CHUNKED), b"1\r\nx\r\n"),
     ],
-    ids=["a letter", "much", "much in a chunk"],
+    ids=["a letter", "a letter and no more", "much", "much in a chunk"],
 )
 async def test_a_body_that_comes_drop_by_drop_is_a_408(open_server: OpenServer, wire: bytes, drop: bytes):
     """Behind much at once, too: a megabyte would pay for a quarter of an hour if the least rate were an average."""
     async with open_server(body_stall=0.6) as server, server.connect() as client:
         await client.stream.send_all(wire)
         assert await timed_out(client, drop) == "body_timeout"
-
-
-async def test_a_body_that_stops_coming_is_a_408(open_server: OpenServer):
-    async with open_server(body_stall=0.3) as server:
-        got = await server.exchange(raw_post(b'{"model"', length=100))
-        assert status(got) == 408
-        assert b"body_timeout" in got
 
 
 async def test_a_head_that_comes_drop_by_drop_is_a_408(server: Appliance, monkeypatch: pytest.MonkeyPatch):
@@ -162,8 +155,7 @@ async def test_an_idle_connection_is_closed_in_time(server: Appliance, monkeypat
     async with server.connect() as client:
         await client.send("GET", "/health")
         assert (await client.answer()).status == 200
-        with trio.fail_after(PATIENCE):
-            assert await client.stream.receive_some(10) == b""
+        assert await client.everything() == b""
 
 
 async def test_connections_without_a_request_make_way_for_others(
@@ -185,7 +177,7 @@ async def test_connections_without_a_request_make_way_for_others(
             assert (answer.status, answer.error["reason"], answer.header("retry-after")) == (503, "busy", "1")
 
 
-async def test_clients_that_have_just_come_make_way_for_nobody(open_server: OpenServer):
+async def test_clients_that_have_just_come_and_requests_under_way_make_way_for_nobody(open_server: OpenServer):
     """Each may be about to ask; a client without a place is told so when it does."""
     async with open_server(clients=2) as server, server.connect() as one, server.connect() as two:
         for _ in range(3):
@@ -196,6 +188,12 @@ async def test_clients_that_have_just_come_make_way_for_nobody(open_server: Open
         for client in (one, two):
             await client.send("GET", "/health")
             assert (await client.answer()).status == 200
+            client.next_request()
+            await client.send("POST", CHAT, chat(stream=True, tokens=3, stall_after_tokens=2))
+            assert (await client.head()).status_code == 200
+        async with server.connect() as silent:
+            answer = await silent.answer()
+            assert (answer.status, answer.error["reason"]) == (503, "busy")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="addresses of the loopback, as Linux has them")
@@ -310,16 +308,6 @@ async def test_what_a_public_path_is_sent_takes_nobodys_room(open_server: OpenSe
         assert (await server.ask("POST", CHAT, body, [("Authorization", "Bearer k")])).status == 200
 
 
-async def test_requests_under_way_make_way_for_nobody(open_server: OpenServer):
-    async with open_server(clients=2) as server, server.connect() as one, server.connect() as two:
-        for client in (one, two):
-            await client.send("POST", CHAT, chat(stream=True, tokens=3, stall_after_tokens=2))
-            assert (await client.head()).status_code == 200
-        async with server.connect() as third:
-            answer = await third.answer()
-            assert (answer.status, answer.error["reason"]) == (503, "busy")
-
-
 async def test_one_connection_serves_many_requests_also_pipelined(server: Appliance):
     stream, body = (json.dumps(chat(stream=stream)).encode() for stream in (True, False))
     own = b"GET /%b HTTP/1.1\r\nHost: x.localhost\r\n\r\n"
@@ -359,15 +347,8 @@ async def test_head_and_options(server: Appliance):
 
 
 async def test_bodies_that_cannot_be_read_start_nothing(server: Appliance):
-    for body in (
-        b"{",
-        b"[]",
-        b"",
-        b'{"model": []}',
-        b"\xff" * 100,
-        b'{"a":' * 100_000,
-        b'{"model":"alpha","stream":"x"}',
-    ):
+    shapes = (b"{", b"[]", b"", b'{"model": []}', b"\xff" * 100, b'{"a":' * 100_000, b'{"model":"alpha","stream":"x"}')
+    for body in shapes:
         answer = await server.ask("POST", CHAT, body)
         assert (answer.status, answer.error["code"], answer.error["type"]) == (400, 400, "invalid_request_error")
         assert server.fleet.status() == []
