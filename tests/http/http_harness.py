@@ -290,7 +290,9 @@ class Appliance:
 
     def process(self, model_id: str = "alpha") -> psutil.Process:
         """That of a model which runs."""
-        return psutil.Process(self.fleet.known(model_id).pid)
+        pid = self.fleet.known(model_id).pid
+        assert pid is not None, "without a number it would be this process"
+        return psutil.Process(pid)
 
     def state(self, model_id: str) -> str:
         status = self.fleet.known(model_id)

@@ -9,7 +9,7 @@ from pathlib import Path
 import any_request
 import pytest
 from http_harness import CHAT, UPGRADE, Appliance, OpenServer, chat
-from http_harness import request as any_path
+from http_harness import request as make_request
 from hypothesis import given
 from hypothesis import strategies as st
 from plugin_folders import write_plugin
@@ -23,7 +23,7 @@ from appliance.traffic.request import Request
 
 
 def request(*headers: tuple[str, str], method: str = "GET", path: str = "/v1/models", query: str = "") -> Request:
-    return any_path(path, *headers, method=method, query=query)
+    return make_request(path, *headers, method=method, query=query)
 
 
 def passes(guard: Guard, asks: Request, says: str = "") -> bool:
