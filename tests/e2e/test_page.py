@@ -25,6 +25,7 @@ from engine_folders import HERE, Lie, Listed, make_build
 from fake_nvml_library import build as build_nvml
 from gguf_files import write_model
 from hub_process import FakeHub
+from kept_conversations import seats
 from kept_files import kept_one, opened
 from page_fixtures import SIZE, Play
 from page_texts import ENDS, FOLDED, GROWING, HOSTILE, PREVIEWED, RIGHT_TO_LEFT, SPOKEN, TABLE
@@ -262,6 +263,8 @@ def test_a_dead_server_takes_nothing_along(
 
 def test_the_page_outlives_a_killed_engine(play: Play, serve_fake: StartServer) -> None:
     server = serve_fake(FAKE_TOKENS="200", FAKE_TOKEN_DELAY="0.05")
+    # A process that was started before its engine's devices are known has another to fall back to: the same, named.
+    server.wait_for(lambda: not any(seat["id"].endswith(":") for seat in seats(server)))
 
     def kill() -> None:
         engines = [child for child in server.children() if "--port" in child.cmdline()]

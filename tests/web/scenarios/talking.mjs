@@ -108,8 +108,9 @@ export async function closed({ page, browser, url }) {
   await page.close();
   const device = await another(browser, url);
   await device.page.goto(place);
-  await answered(device.page);
-  const [, answer] = await stored(device.page);
+  const isOver = ([, answer]) => answer.state !== "answering"; // it may be over before this page is there to tell it
+  const [, answer] = await until(() => stored(device.page), isOver, "the answer is complete");
+  await idle(device.page);
   assert.equal(answer.state ?? "done", "done");
   assert.equal((answer.content.match(/\S+/g) ?? []).length, answer.content.split(" ").filter(Boolean).length);
   assert.ok(answer.content.length > 50);
