@@ -1,4 +1,4 @@
-"""Writes GGUF files: what they begin with, and the smallest one that llama.cpp's reader would accept."""
+"""Writes GGUF files: their beginning, the smallest that llama.cpp's reader would accept, and a place in a cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 WriteModel = Callable[..., Path]
 Value = str | int | bool | float | Sequence[int] | Sequence[bool] | Sequence[float] | Sequence[str]
 ALIGNMENT = 32
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def header(keys: Mapping[str, Value], tensors: int) -> bytes:
@@ -70,3 +71,13 @@ def write_model(path: Path, *, weights: int = 8, architecture: str = "llama", **
         body += tensor("w", (weights,), 0, 0)
     path.write_bytes(aligned(body) + bytes(4 * weights))
     return path
+
+
+def cached_repository(cache: Path, repo: str, *, ref: str = COMMIT) -> Path:
+    """Make an empty repository in a cache of the hub, and return its snapshot's folder."""
+    folder = cache / f"models--{repo.replace('/', '--')}"
+    snapshot = folder / "snapshots" / COMMIT
+    for made in (folder / "refs", snapshot):
+        made.mkdir(parents=True, exist_ok=True)
+    (folder / "refs" / "main").write_text(ref)
+    return snapshot

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from gguf_files import WriteModel
+from gguf_files import WriteModel, cached_repository
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.presets import LARGEST, open_presets
@@ -17,7 +18,6 @@ from appliance.core.models.model import Model
 from appliance.errors import InvalidConfig, InvalidModelFile, UsageError
 
 BOTH = {"org/repo:Q8_0", "org/draft:F32"}
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Disk:
@@ -32,18 +32,16 @@ class Disk:
         self.file.write_text("")
 
     def model(self, *names: str) -> None:
-        for name in names:
-            mmproj = {"architecture": "clip", "clip__has_vision_encoder": True} if "mmproj" in name else {}
-            self._write(self.models / name, **mmproj)
+        self._fill(self.models, names)
 
     def cached(self, repo: str, *names: str) -> Path:
-        folder = self.cache / f"models--{repo.replace('/', '--')}"
-        (folder / "refs").mkdir(parents=True)
-        (folder / "refs" / "main").write_text(COMMIT)
+        return self._fill(cached_repository(self.cache, repo), names)
+
+    def _fill(self, folder: Path, names: Iterable[str]) -> Path:
         for name in names:
             mmproj = {"architecture": "clip", "clip__has_vision_encoder": True} if "mmproj" in name else {}
-            self._write(folder / "snapshots" / COMMIT / name, **mmproj)
-        return folder / "snapshots" / COMMIT
+            self._write(folder / name, **mmproj)
+        return folder
 
     def catalog(self, text: str, argv: str = "", starter: Path | None = None) -> Catalog:
         self.file.write_text(text)

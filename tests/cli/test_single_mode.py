@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Command, settings_of
-from gguf_files import write_model
+from gguf_files import cached_repository, write_model
 
 from appliance.core.llama.older import SHORTHANDS
 
@@ -22,6 +22,9 @@ def test_defaults_are_llama_servers(command: Command) -> None:
     assert (app.http.page, app.http.api_keys, app.http.api_prefix) == (True, (), "")
     assert app.fleet.engine_args == ()
     assert app.preload == (app.http.single,)
+    assert app.http.grace + app.fleet.stop_timeout <= 3, "it is gone soon after SIGTERM"
+    several = settings_of(command, "llama-server", "-m", "m.gguf", "--host", "127.0.0.1,::1", "--port", "7")
+    assert several.http.listen == (("127.0.0.1", 7), ("::1", 7))
 
 
 def test_the_front_takes_its_own_options_and_the_engine_gets_the_rest(command: Command, tmp_path: Path) -> None:
@@ -47,11 +50,6 @@ def test_the_front_takes_its_own_options_and_the_engine_gets_the_rest(command: C
     )
 
 
-def test_several_hosts(command: Command) -> None:
-    app = settings_of(command, "llama-server", "-m", "m.gguf", "--host", "127.0.0.1,::1", "--port", "7")
-    assert app.http.listen == (("127.0.0.1", 7), ("::1", 7))
-
-
 def test_the_environment_counts_and_flags_beat_it(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "LLAMA_ARG_MODEL": "env.gguf",
@@ -70,11 +68,6 @@ def test_the_environment_counts_and_flags_beat_it(command: Command, monkeypatch:
     assert app.fleet.engine_args == ("--no-ui", "--ctx-size", "128", "-n", "6")
 
 
-def test_it_is_gone_soon_after_sigterm(command: Command) -> None:
-    app = settings_of(command, "llama-server", "-m", "m.gguf")
-    assert app.http.grace + app.fleet.stop_timeout <= 3
-
-
 @pytest.mark.parametrize("flag", sorted(SHORTHANDS))
 def test_what_stands_for_several_options(command: Command, flag: str, tmp_path: Path) -> None:
     """Off-line and with an empty cache, the message tells which model is meant."""
@@ -85,11 +78,7 @@ def test_what_stands_for_several_options(command: Command, flag: str, tmp_path: 
 
 
 def test_they_count_where_they_stand(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    folder = tmp_path / "cache" / "models--ggml-org--gemma-3-4b-it-qat-GGUF"
-    write_model(folder / "snapshots" / commit / "gemma-Q4_0.gguf")
-    (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text(commit)
+    write_model(cached_repository(tmp_path / "cache", "ggml-org/gemma-3-4b-it-qat-GGUF") / "gemma-Q4_0.gguf")
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
     app = settings_of(command, "llama-server", "--port", "5", "-c", "7", "--vision-gemma-4b-default", "--no-jinja")
     assert app.http.listen == (("127.0.0.1", 8014),)
