@@ -117,12 +117,9 @@ def test_every_room_says_what_it_does_and_refuses(folder: str) -> None:
     assert "Refuses" in (ROOT / "appliance" / folder / "__init__.py").read_text("utf-8")
 
 
-def test_every_model_route_is_documented() -> None:
+def test_every_model_route_and_every_field_of_a_listed_model_is_documented() -> None:
     for path in (*routes._POST, *routes._ASK, *routes._LISTS):
         assert f"`{path}" in HTTP, path
-
-
-def test_every_field_of_a_listed_model_is_documented() -> None:
     for field in structs.fields(ListedModel):
         assert f"`{field.encode_name}`" in HTTP, field.name
 
@@ -245,19 +242,13 @@ def test_every_key_of_a_run_is_there_and_no_other() -> None:
     assert told == set(KEYS)
 
 
-def test_states_and_reasons_of_runs_are_there() -> None:
+def test_states_reasons_fields_and_settings_of_runs_are_there() -> None:
     table = rows("whatever the reason")
     assert set(re.findall(r"^\| `([a-z_]+)`", table, re.MULTILINE)) == set(get_args(FailReason))
     for word in (*get_args(RunState), *get_args(FinishReason)):
         assert f"`{word}`" in AGENTS, word
-
-
-def test_fields_of_the_answers_about_runs_are_there() -> None:
     for field in {*RunStatus.__struct_fields__, *RunResult.__struct_fields__} - {"id", "model"}:
         assert f"`{field}`" in AGENTS, field
-
-
-def test_settings_of_runs_exist() -> None:
     names = {info.encode_name for info in structs.fields(RunsConfig)}
     assert set(re.findall(r"`runs\.([A-Za-z]+)`", AGENTS)) <= names
 
@@ -265,12 +256,9 @@ def test_settings_of_runs_exist() -> None:
 # ---- engines ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_verb_of_engines_is_there() -> None:
+def test_every_verb_of_engines_is_there_and_every_option_of_one_that_changes_something() -> None:
     for verb in engines.commands:
         assert f"`engines {verb}" in ENGINES, verb
-
-
-def test_every_option_of_a_verb_of_engines_that_changes_something_is_told_of() -> None:
     elsewhere = ("--api-key", "--config-dir", "--config-root")
     for verb in ("install", "update", "use", "remove"):
         for parameter in engines.commands[verb].params:
@@ -334,12 +322,7 @@ def test_every_key_of_the_configuration_is_there_and_no_other() -> None:
     known, told = keys_below(info, ""), documented()
     assert sorted(known.keys() - told.keys()) == []
     assert sorted(told.keys() - known.keys()) == []
-    wrong = {path: told[path] for path, default in known.items() if told[path] != _written(default)}
-    assert wrong == {}
-
-
-def _written(default: object) -> str:
-    return ABSENT if default == ABSENT else json.dumps(default)
+    assert told == {path: default if default == ABSENT else json.dumps(default) for path, default in known.items()}
 
 
 def test_the_verbs_and_files_of_the_page_exist() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import marshal
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -22,19 +24,15 @@ from appliance.engines.found import check_build
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture
-def contents(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "packaging"))
-    import contents
+def script(name: str) -> Callable[..., ModuleType]:
+    def imported(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+        monkeypatch.syspath_prepend(str(ROOT / "packaging"))
+        return importlib.import_module(name)
 
-    return contents
+    return pytest.fixture(imported, name=name)
 
 
-@pytest.fixture
-def freeze(contents: ModuleType) -> ModuleType:
-    import freeze
-
-    return freeze
+contents, freeze, builder_paths = map(script, ("contents", "freeze", "builder_paths"))
 
 
 @pytest.fixture
@@ -51,13 +49,6 @@ def engine(tmp_path: Path) -> Path:
     facts = {"name": "x", "platform": "linux-x64", "backend": "cpu", "build": "b1", "files": entries}
     (folder / "engine.json").write_text(json.dumps(facts))
     return folder
-
-
-@pytest.fixture
-def builder_paths(contents: ModuleType) -> ModuleType:
-    import builder_paths
-
-    return builder_paths
 
 
 @pytest.fixture
@@ -84,7 +75,7 @@ def finish(contents: ModuleType, payload: Path) -> str:
     return str(digest)
 
 
-def test_the_program_reads_the_list_and_finds_every_file_in_it(contents: ModuleType, payload: Path) -> None:
+def test_the_list_and_the_bill_of_materials_have_every_file_and_engine(contents: ModuleType, payload: Path) -> None:
     digest = finish(contents, payload)
     content = (payload / "payload.json").read_bytes()
     listed = read_payload(content)
@@ -96,19 +87,18 @@ def test_the_program_reads_the_list_and_finds_every_file_in_it(contents: ModuleT
     assert files["program"].executable
     assert not files["text"].executable
     assert files["second"].link == "program"
-
-
-def test_the_bill_of_materials_lists_every_file_and_engine(contents: ModuleType, payload: Path) -> None:
-    finish(contents, payload)
     bill = json.loads((payload / "sbom.cdx.json").read_bytes())
-    there = {path.relative_to(payload).as_posix() for path in payload.rglob("*") if not path.is_dir()}
-    assert {each["name"] for each in bill["components"] if each["type"] == "file"} == there - {
-        "payload.json",
-        "sbom.cdx.json",
-    }
+    named = {each["name"] for each in bill["components"] if each["type"] == "file"}
+    assert named == there - {"payload.json", "sbom.cdx.json"}
     assert "linux-x64-cpu/b1" in {each["name"] for each in bill["components"]}
     references = [each["bom-ref"] for each in bill["components"]]
     assert len(references) == len(set(references))
+    wanted = json.loads((ROOT / "appliance" / "web" / "package.json").read_bytes())["dependencies"]
+    of_page = {each["purl"] for each in bill["components"] if each.get("purl", "").startswith("pkg:npm/")}
+    assert {f"pkg:npm/{name}@{version}" for name, version in wanted.items()} <= of_page
+    assert all(
+        "Permission" in (payload / f"licenses/npm-{name}/LICENSE").read_text("utf-8") for name in ("svelte", "katex")
+    )
 
 
 def test_licences_have_spdxs_names_and_what_is_no_name_of_it_stays_as_stated(
@@ -143,17 +133,6 @@ def test_the_bill_says_which_part_needs_which_and_leads_to_every_part(contents: 
     }
 
 
-def test_what_the_page_is_made_of_is_listed_with_its_licence(contents: ModuleType, payload: Path) -> None:
-    finish(contents, payload)
-    wanted = json.loads((ROOT / "appliance" / "web" / "package.json").read_bytes())["dependencies"]
-    bill = json.loads((payload / "sbom.cdx.json").read_bytes())
-    listed = {each["purl"] for each in bill["components"] if each.get("purl", "").startswith("pkg:npm/")}
-    assert {f"pkg:npm/{name}@{version}" for name, version in wanted.items()} <= listed
-    assert all(
-        "Permission" in (payload / f"licenses/npm-{name}/LICENSE").read_text("utf-8") for name in ("svelte", "katex")
-    )
-
-
 def test_equal_files_give_equal_lists_whenever_they_were_written(contents: ModuleType, payload: Path) -> None:
     other = payload.with_name("other")
     shutil.copytree(payload, other, symlinks=True, copy_function=shutil.copyfile)
@@ -168,7 +147,9 @@ def test_equal_files_give_equal_lists_whenever_they_were_written(contents: Modul
 
 
 @pytest.mark.needs("openssl")
-def test_the_signature_holds_for_these_bytes_alone(contents: ModuleType, payload: Path, tmp_path: Path) -> None:
+def test_the_signature_holds_for_these_bytes_alone_and_a_key_that_cannot_sign_is_named(
+    contents: ModuleType, payload: Path, tmp_path: Path
+) -> None:
     finish(contents, payload)
     key, public = openssl_key(tmp_path)
     contents.sign(payload, key)
@@ -176,11 +157,6 @@ def test_the_signature_holds_for_these_bytes_alone(contents: ModuleType, payload
     assert openssl_verifies(listed, public)
     listed.write_bytes(listed.read_bytes().replace(b"words", b"Words") + b" ")
     assert not openssl_verifies(listed, public)
-
-
-@pytest.mark.needs("openssl")
-def test_a_key_that_cannot_sign_is_named_with_the_fix(contents: ModuleType, payload: Path, tmp_path: Path) -> None:
-    finish(contents, payload)
     with pytest.raises(SystemExit, match="openssl genpkey -algorithm ed25519"):
         contents.sign(payload, tmp_path / "missing.pem")
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli.doctor import ALL_WELL, page
+from appliance.cli.doctor import ALL_WELL, free_path, page
 from appliance.core.doctor.facts import DoctorFacts, Finding
+from appliance.errors import UsageError
 
 FACTS = DoctorFacts(version="1.0", now=0.0)
 
 
-def test_the_page_has_evidence_and_commands() -> None:
+def test_the_page_has_evidence_and_commands_or_fits_a_screen() -> None:
     finding = Finding(
         id="x", severity="warning", title="It is slow", evidence=("2 \x1b[31mthreads",), advice="Do this.",
         commands=("llama-appliance ls",),
@@ -22,18 +23,12 @@ def test_the_page_has_evidence_and_commands() -> None:
     assert "\n        $ llama-appliance ls" in text
     assert "\x1b" not in text
     assert ALL_WELL not in text
-
-
-def test_a_page_on_which_all_is_well_fits_a_screen() -> None:
     text = page(FACTS, [], colours=False)
     assert text.endswith(ALL_WELL)
     assert len(text.splitlines()) <= 24
 
 
 def test_a_folder_that_is_not_there_is_no_place_for_a_bundle(tmp_path: Path) -> None:
-    from appliance.cli.doctor import free_path
-    from appliance.errors import UsageError
-
     with pytest.raises(UsageError, match="there is no folder"):
         free_path(str(tmp_path / "none" / "x.zip"))
     (tmp_path / "x.zip").touch()

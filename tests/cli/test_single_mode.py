@@ -23,8 +23,6 @@ def test_defaults_are_llama_servers(command: Command) -> None:
     assert app.fleet.engine_args == ()
     assert app.preload == (app.http.single,)
     assert app.http.grace + app.fleet.stop_timeout <= 3, "it is gone soon after SIGTERM"
-    several = settings_of(command, "llama-server", "-m", "m.gguf", "--host", "127.0.0.1,::1", "--port", "7")
-    assert several.http.listen == (("127.0.0.1", 7), ("::1", 7))
 
 
 def test_the_front_takes_its_own_options_and_the_engine_gets_the_rest(command: Command, tmp_path: Path) -> None:
@@ -48,6 +46,11 @@ def test_the_front_takes_its_own_options_and_the_engine_gets_the_rest(command: C
         *("--no-ui", "--temp", "0.8", "--seed", "42", "--slots", "--no-jinja", "--ctx-size", "64", "-ngl", "99"),
         *("--alias", "zeta,alpha", "--timeout", "9"),
     )
+
+
+def test_several_hosts(command: Command) -> None:
+    app = settings_of(command, "llama-server", "-m", "m.gguf", "--host", "127.0.0.1,::1", "--port", "7")
+    assert app.http.listen == (("127.0.0.1", 7), ("::1", 7))
 
 
 def test_the_environment_counts_and_flags_beat_it(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,15 +50,11 @@ def test_a_size_is_a_positive_number_or_a_complaint(text: str) -> None:
     assert size > 0
 
 
-def test_keys_come_from_options_the_environment_and_a_file(tmp_path: Path) -> None:
+def test_keys_come_from_options_the_environment_and_a_file_that_has_some(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# the team's\nfrom-file\n\n  second  \none\n")
     keys = api_keys(["one,two", " three"], file, {"K": "four, five,"}, "K")
     assert keys == ("one", "two", "three", "four", "five", "from-file", "second")
-
-
-def test_a_key_file_without_a_key_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
     file.write_text("# nothing here\n")
     with pytest.raises(UsageError, match="contains no key"):
         api_keys([], file, {}, "K")

@@ -102,14 +102,8 @@ def test_the_newest_build_wins_by_number_and_of_one_release_the_processors(place
         build(places.cache, version)
     build(places.cache, "b11434", "vulkan")
     build(places.cache, "b11434-native", version="b11434")
-    ids = [engine.id for engine in list_engines(places)][:5]
-    assert ids == [
-        f"{here()}-cpu/b11434-native",
-        f"{here()}-cpu/b11434",
-        f"{here()}-vulkan/b11434",
-        f"{here()}-cpu/b10441",
-        f"{here()}-cpu/b9999",
-    ]
+    order = ("cpu/b11434-native", "cpu/b11434", "vulkan/b11434", "cpu/b10441", "cpu/b9999")
+    assert [engine.id for engine in list_engines(places)][:5] == [f"{here()}-{each}" for each in order]
 
 
 def test_what_is_being_made_and_what_is_for_other_machines_is_not_found(places: EngineFolders) -> None:
@@ -160,10 +154,8 @@ def test_one_build_in_two_places_is_named_once_unless_the_first_is_damaged(place
     shutil.copytree(first, second)
     assert [engine.folder for engine in list_engines(places) if engine.folder] == [str(first)]
     (first / EXECUTABLE).unlink()
-    assert [(engine.folder, bool(engine.damage)) for engine in list_engines(places) if engine.folder] == [
-        (str(first), True),
-        (str(second), False),
-    ]
+    found = [(engine.folder, bool(engine.damage)) for engine in list_engines(places) if engine.folder]
+    assert found == [(str(first), True), (str(second), False)]
     assert find_engine(None, places).folder == str(second)
     assert find_engine(f"{here()}-cpu/b1", places).folder == str(second)
 
@@ -193,7 +185,9 @@ def test_a_missing_file_is_named_and_the_build_never_started(places: EngineFolde
         find_engine(None, structs.replace(places, named=str(folder)))
 
 
-def test_a_changed_file_is_found_by_its_size_or_its_time(places: EngineFolders) -> None:
+def test_a_changed_file_is_found_by_its_size_or_its_time_and_by_a_careful_look_alone_without(
+    places: EngineFolders,
+) -> None:
     folder = build(places.cache, "b2")
     library = folder / "libggml-cpu-x64.so"
     whole = library.read_bytes()
@@ -206,28 +200,19 @@ def test_a_changed_file_is_found_by_its_size_or_its_time(places: EngineFolders) 
     library.write_bytes(whole)
     os.utime(library, ns=(listed + 2 * 10**9, listed + 2 * 10**9))
     assert check_build(folder) == "", "a copy is newer, and whole"
-
-
-def test_a_careful_look_reads_what_size_and_time_vouch_for(places: EngineFolders) -> None:
-    folder = build(places.cache, "b2")
-    library = folder / "libggml-cpu-x64.so"
-    state = library.stat()
-    library.write_bytes(b"X" * state.st_size)
-    os.utime(library, ns=(state.st_mtime_ns - 10**9, state.st_mtime_ns - 10**9))
+    library.write_bytes(b"X" * len(whole))
+    os.utime(library, ns=(listed - 10**9, listed - 10**9))
     assert check_build(folder) == ""
     assert check_build(folder, read_all=True) == "libggml-cpu-x64.so is changed"
 
 
-def test_a_list_that_points_elsewhere_is_damage(places: EngineFolders) -> None:
+def test_a_list_that_points_elsewhere_is_damage_and_many_files_are_told_in_one_line(places: EngineFolders) -> None:
     folder = build(places.cache, "b2")
     facts = json.loads((folder / MANIFEST).read_bytes())
     for path in ("/etc/hostname", "../b2/llama-server", "C:x", ""):
         (folder / MANIFEST).write_text(json.dumps(facts | {"files": [{"path": path, "size": 1, "sha256": ""}]}))
         assert check_build(folder).endswith("is changed")
-
-
-def test_many_files_are_told_in_one_line(places: EngineFolders) -> None:
-    folder = build(places.cache, "b2", files=[{"path": f"{n}.so", "size": 1, "sha256": ""} for n in range(9)])
+    folder = build(places.cache, "b3", files=[{"path": f"{n}.so", "size": 1, "sha256": ""} for n in range(9)])
     assert check_build(folder) == "0.so, 1.so, 2.so and 6 more are missing"
     (folder / MANIFEST).unlink()
     assert check_build(folder).startswith("engine.json cannot be read")
@@ -333,34 +318,36 @@ def test_the_embedded_engine_is_last_and_can_be_named(places: EngineFolders) -> 
             find_engine("embedded", places)
 
 
+def on_path(places: EngineFolders) -> list[str]:
+    return [engine.id for engine in list_engines(places) if engine.source == "PATH"]
+
+
 @posix_only
 @pytest.mark.parametrize("entry", [".", "", "bin", "./bin"])
 def test_a_program_in_the_folder_that_one_happens_to_be_in_is_not_found(
-    entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    entry: str, places: EngineFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path / EXECUTABLE)
     program(tmp_path / "bin" / EXECUTABLE)
     monkeypatch.chdir(tmp_path)
-    places = EngineFolders(
-        named=None, beside=None, cache=tmp_path / "no", search_path=f"{entry}:{tmp_path / 'nothing'}"
-    )
-    assert [engine.source for engine in list_engines(places) if engine.source == "PATH"] == []
+    places = structs.replace(places, search_path=f"{entry}:{tmp_path / 'nothing'}")
+    assert on_path(places) == []
     own = program(tmp_path / "own" / EXECUTABLE)
     places = structs.replace(places, search_path=f"{entry}:{own.parent}")
-    assert [engine.command for engine in list_engines(places) if engine.source == "PATH"] == [(str(own),)]
+    assert on_path(places) == [str(own)]
 
 
 @posix_only
-def test_a_program_that_anybody_may_have_put_into_path_is_not_found(tmp_path: Path) -> None:
+def test_a_program_that_anybody_may_have_put_into_path_is_not_found(places: EngineFolders, tmp_path: Path) -> None:
     theirs = program(tmp_path / "theirs" / EXECUTABLE)
     own = program(tmp_path / "own" / EXECUTABLE)
-    places = EngineFolders(named=None, beside=None, cache=tmp_path / "no", search_path=f"{theirs.parent}:{own.parent}")
+    places = structs.replace(places, search_path=f"{theirs.parent}:{own.parent}")
     for anybodys in (theirs, theirs.parent):
         before = anybodys.stat().st_mode
         anybodys.chmod(0o777)
-        assert [engine.id for engine in list_engines(places) if engine.source == "PATH"] == [str(own)]
+        assert on_path(places) == [str(own)]
         anybodys.chmod(before)
-    assert [engine.id for engine in list_engines(places) if engine.source == "PATH"] == [str(theirs)]
+    assert on_path(places) == [str(theirs)]
     assert find_engine(str(theirs), places).id == str(theirs)
 
 

@@ -45,11 +45,8 @@ def copying(folder: Path) -> Callable[[Archive, Path], object]:
     """Fetches from a folder."""
 
     async def fetch(archive: Archive, path: Path) -> None:
-        await trio.to_thread.run_sync(copy, folder / archive.name, path)
-
-    def copy(source: Path, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(source.read_bytes())
+        await trio.Path(path.parent).mkdir(parents=True, exist_ok=True)
+        await trio.Path(path).write_bytes((folder / archive.name).read_bytes())
 
     return fetch
 

@@ -11,7 +11,6 @@ import pytest
 import trio
 from waiting import SOON
 
-from appliance.core.engines.workers import RpcWorker
 from appliance.engines.probing import look_at_worker, workers_for
 from appliance.errors import ModelFailedToStart
 
@@ -121,29 +120,23 @@ async def test_a_name_that_nobody_knows() -> None:
 
 
 async def test_all_are_looked_at_at_once_and_told_in_their_order() -> None:
-    def fits(workers: Sequence[RpcWorker]) -> bool:
-        return True
-
     async with listening(answering()) as silent, listening(answering(HELLO, COUNT, MEMORY)) as good:
         began = trio.current_time()
-        crew = await workers_for("m", (silent, good, silent), "7.0.0", fits=fits, in_use={}, seconds=1.5)
+        crew = await workers_for("m", (silent, good, silent), "7.0.0", fits=lambda _: True, in_use={}, seconds=1.5)
         assert trio.current_time() - began < 2.9
         assert [worker.endpoint for worker in crew.workers] == [good]
         assert len(crew.notes) == 1
-        none = await workers_for("m", (good,), None, fits=fits, in_use={})
+        none = await workers_for("m", (good,), None, fits=lambda _: True, in_use={})
     assert none.workers == ()
     assert "the engine has no RPC" in none.notes[0]
 
 
 async def test_one_that_is_missed_may_come_back() -> None:
-    def all_of_them(workers: Sequence[RpcWorker]) -> bool:
-        return False
-
     with socket.socket() as later:
         later.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{later.getsockname()[1]}"
         with pytest.raises(ModelFailedToStart, match=f"does not fit without {endpoint}"):
-            await workers_for("m", (endpoint,), "7.0.0", fits=all_of_them, in_use={}, patience=0)
+            await workers_for("m", (endpoint,), "7.0.0", fits=lambda _: False, in_use={}, patience=0)
         async with trio.open_nursery() as nursery:
 
             async def come_back() -> None:
@@ -154,20 +147,17 @@ async def test_one_that_is_missed_may_come_back() -> None:
                 )
 
             nursery.start_soon(come_back)
-            crew = await workers_for("m", (endpoint,), "7.0.0", fits=all_of_them, in_use={}, patience=5)
+            crew = await workers_for("m", (endpoint,), "7.0.0", fits=lambda _: False, in_use={}, patience=5)
             nursery.cancel_scope.cancel()
     assert [worker.endpoint for worker in crew.workers] == [endpoint]
     assert crew.notes == ()
 
 
 async def test_nobody_waits_for_one_that_will_not_do() -> None:
-    def all_of_them(workers: Sequence[RpcWorker]) -> bool:
-        return False
-
     began = trio.current_time()
     async with listening(answering(HELLO, COUNT, MEMORY)) as endpoint:
         with pytest.raises(ModelFailedToStart, match="install the same build on both"):
-            await workers_for("m", (endpoint,), "7.1.0", fits=all_of_them, in_use={}, patience=9)
+            await workers_for("m", (endpoint,), "7.1.0", fits=lambda _: False, in_use={}, patience=9)
     with pytest.raises(ModelFailedToStart, match="serves model 'a'"):
-        await workers_for("m", ("h:1",), "7.0.0", fits=all_of_them, in_use={"h:1": "a"}, patience=9)
+        await workers_for("m", ("h:1",), "7.0.0", fits=lambda _: False, in_use={"h:1": "a"}, patience=9)
     assert trio.current_time() - began < SOON

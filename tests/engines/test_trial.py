@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import psutil
@@ -15,16 +17,26 @@ from msgspec import structs
 from waiting import SOON
 
 from appliance.engines.found import Engine
-from appliance.engines.trial import FIRST_LINES, LAST_LINES, MAX_LINE, TrialFailed, open_trial
+from appliance.engines.trial import FIRST_LINES, LAST_LINES, MAX_LINE, TrialFailed, TrialServer, open_trial
 from appliance.platform.children import open_children
 from appliance.upstream.client import HttpCall
 
 CARD = ("--device", "CUDA0")
 GPU = (Listed(name="CUDA0", pci="0000:01:00.0"),)
+TryFake = Callable[..., AbstractAsyncContextManager[TrialServer]]
 
 
-def fake(fake_engine: Path) -> Engine:
-    return Engine(name="fake", backend="cpu", version=None, command=(str(fake_engine),), source="the tests")
+@pytest.fixture
+def try_fake(fake_engine: Path, fake_model: Path) -> TryFake:
+    """Try out the fake, with children of its own."""
+
+    @asynccontextmanager
+    async def tried(seconds: float = 10) -> AsyncGenerator[TrialServer]:
+        fake = Engine(name="fake", backend="cpu", version=None, command=(str(fake_engine),), source="the tests")
+        async with open_children() as children, open_trial(fake, (), fake_model, children, seconds=seconds) as trial:
+            yield trial
+
+    return tried
 
 
 def running() -> set[int]:
@@ -40,29 +52,24 @@ def words(process: psutil.Process) -> list[str]:
         return []
 
 
-async def test_a_trial_answers_and_ends_with_its_block(fake_engine: Path, fake_model: Path) -> None:
-    async with open_children() as children:
-        async with open_trial(fake(fake_engine), (), fake_model, children, seconds=10) as trial:
-            assert b'"content"' in await trial.ask("/completion", {"prompt": "Hi", "n_predict": 2}, seconds=5)
-            assert any("listening on" in line for line in trial.lines())
-            assert len(running()) == 1
-        assert not running()
+async def test_a_trial_answers_and_ends_with_its_block(try_fake: TryFake) -> None:
+    async with try_fake() as trial:
+        assert b'"content"' in await trial.ask("/completion", {"prompt": "Hi", "n_predict": 2}, seconds=5)
+        assert any("listening on" in line for line in trial.lines())
+        assert len(running()) == 1
+    assert not running()
 
 
 async def test_a_machine_that_is_too_slow_for_one_look_gets_a_longer_one(
-    fake_engine: Path, fake_model: Path, monkeypatch: pytest.MonkeyPatch
+    try_fake: TryFake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_LIST_DELAY", "1.5")
-    async with open_children() as children, open_trial(fake(fake_engine), (), fake_model, children, seconds=20):
+    async with try_fake(20):
         pass  # it was ready
 
 
-async def test_it_asks_for_a_key_that_nobody_else_has(fake_engine: Path, fake_model: Path) -> None:
-    async with (
-        open_children() as children,
-        open_trial(fake(fake_engine), (), fake_model, children, seconds=10) as trial,
-        open_trial(fake(fake_engine), (), fake_model, children, seconds=10) as other,
-    ):
+async def test_it_asks_for_a_key_that_nobody_else_has(try_fake: TryFake) -> None:
+    async with try_fake() as trial, try_fake() as other:
         assert trial.address.key
         assert trial.address.key != other.address.key
         assert trial.address.port != other.address.port
@@ -84,24 +91,20 @@ async def test_leaving_in_the_middle_of_an_answer_ends_it_at_once(tmp_path: Path
 
 
 async def test_another_program_takes_its_port_and_it_is_started_again(
-    tmp_path: Path, fake_engine: Path, fake_model: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, try_fake: TryFake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_PORT_TAKEN_ONCE", str(tmp_path / "once"))
-    async with (
-        open_children() as children,
-        open_trial(fake(fake_engine), (), fake_model, children, seconds=10) as trial,
-    ):
+    async with try_fake() as trial:
         assert await trial.ask("/completion", {"prompt": "Hi"}, seconds=5)
 
 
 async def test_a_port_that_is_always_taken_is_a_failure(
-    tmp_path: Path, fake_engine: Path, fake_model: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, try_fake: TryFake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_PORT_TAKEN_ONCE", str(tmp_path / "no folder" / "never"))
-    async with open_children() as children:
-        with pytest.raises(TrialFailed, match="exit status 1 while it loaded"):
-            async with open_trial(fake(fake_engine), (), fake_model, children, seconds=10):
-                pytest.fail("it cannot have been ready")
+    with pytest.raises(TrialFailed, match="exit status 1 while it loaded"):
+        async with try_fake():
+            pytest.fail("it cannot have been ready")
 
 
 async def test_a_slow_start_is_waited_for_and_a_dead_one_is_not(tmp_path: Path, fake_model: Path) -> None:
@@ -118,11 +121,8 @@ async def test_a_slow_start_is_waited_for_and_a_dead_one_is_not(tmp_path: Path, 
         assert time.monotonic() - began < 5
 
 
-async def test_it_dies_while_it_is_not_asked_anything(fake_engine: Path, fake_model: Path) -> None:
-    async with (
-        open_children() as children,
-        open_trial(fake(fake_engine), (), fake_model, children, seconds=10) as trial,
-    ):
+async def test_it_dies_while_it_is_not_asked_anything(try_fake: TryFake) -> None:
+    async with try_fake() as trial:
         (pid,) = running()
         psutil.Process(pid).kill()
         with pytest.raises(TrialFailed) as caught:
@@ -131,14 +131,11 @@ async def test_it_dies_while_it_is_not_asked_anything(fake_engine: Path, fake_mo
 
 
 async def test_a_flood_of_lines_and_endless_lines_take_no_memory(
-    fake_engine: Path, fake_model: Path, monkeypatch: pytest.MonkeyPatch
+    try_fake: TryFake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_HUGE_LOG_LINES", "1")
     monkeypatch.setenv("FAKE_LOG_LINES", "20000")
-    async with (
-        open_children() as children,
-        open_trial(fake(fake_engine), (), fake_model, children, seconds=30) as trial,
-    ):
+    async with try_fake(30) as trial:
         assert await trial.ask("/completion", {"prompt": "Hi"}, seconds=5)
         assert len(trial.lines()) <= FIRST_LINES + LAST_LINES
         assert max(map(len, trial.lines())) <= MAX_LINE

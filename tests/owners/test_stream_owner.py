@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import Busy, ShuttingDown
 from appliance.streams.generation import Generation, GenerationEnd, GenerationReader, Headers, RingSink
-from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, Streams, open_streams
+from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, open_streams
 
 EVENTS = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
 JSON = ((b"Content-Type", b"application/json"),)
@@ -20,9 +20,10 @@ LAST = b"data: interrupted\n\n"
 Work = Callable[[RingSink], Awaitable[None]]
 
 
-def says(*records: bytes, pause: float = 0, then: Work | None = None) -> Work:
+def says(*records: bytes, after: float = 0, pause: float = 0, status: int = 200, then: Work | None = None) -> Work:
     async def work(sink: RingSink) -> None:
-        sink.start(200, EVENTS)
+        await trio.sleep(after)
+        sink.start(status, EVENTS if status == 200 else JSON)
         for record in records:
             await trio.sleep(pause)
             await sink.write(record)
@@ -90,11 +91,8 @@ async def test_it_goes_on_when_its_first_reader_has_left(autojump_clock: MockClo
 
 
 async def test_it_goes_on_when_its_first_reader_has_left_before_its_head(autojump_clock: MockClock):
-    async def work(sink: RingSink) -> None:
-        await trio.sleep(5)
-        await says(b"1\n\n")(sink)
-
     async with open_streams(StreamsConfig()) as streams:
+        work = says(b"1\n\n", after=5)
         generation = streams.begin("a", work, loading=lambda: trio.current_time() < began + 3)
         began = trio.current_time()
         with trio.move_on_after(1):
@@ -146,14 +144,8 @@ async def test_what_is_no_stream_is_given_up_with_its_reader(autojump_clock: Moc
 
 
 async def test_a_refusal_without_a_reader_is_dropped(autojump_clock: MockClock):
-    async def work(sink: RingSink) -> None:
-        await trio.sleep(2)
-        sink.start(500, JSON)
-        await sink.write(b"{}")
-        await sink.end()
-
     async with open_streams(StreamsConfig()) as streams:
-        generation = streams.begin("a", work)
+        generation = streams.begin("a", says(b"{}", after=2, status=500))
         with trio.move_on_after(1):
             await generation.pass_on(Answer())
         await trio.sleep(2)
@@ -168,8 +160,7 @@ async def test_ended_streams_expire_and_live_ones_never(autojump_clock: MockCloc
         await trio.sleep(100)
         streams.begin("second", says(b"2\n\n"))
         await trio.sleep(199)
-        late = streams.find("first")
-        reader = late.reader(0) if late else None
+        reader = streams.find("first").reader(0)
         await trio.sleep(2)
         assert streams.find("first") is None
         assert await rest(reader) == b"1\n\n"
@@ -236,14 +227,10 @@ async def test_a_stop_before_the_head_tells_the_first_reader(autojump_clock: Moc
 
 
 async def test_the_next_one_takes_over_when_it_has_an_answer(autojump_clock: MockClock):
-    async def work(sink: RingSink) -> None:
-        await trio.sleep(0.1)
-        await says(b"new\n\n")(sink)
-
     async with open_streams(StreamsConfig()) as streams:
         old = streams.begin("a", says(b"old\n\n", then=stalls))
         await wait_all_tasks_blocked()
-        new = streams.begin("a", work)
+        new = streams.begin("a", says(b"new\n\n", after=0.1))
         assert streams.find("a") is old
         assert not streams.owner_loading("a")
         await new.wait_begun()
@@ -265,16 +252,11 @@ async def test_the_next_one_takes_over_when_it_takes_long(autojump_clock: MockCl
 
 
 async def test_a_refused_one_leaves_everything_as_it_was(autojump_clock: MockClock):
-    async def refuse(sink: RingSink) -> None:
-        sink.start(400, JSON)
-        await sink.write(b"{}")
-        await sink.end()
-
     async with open_streams(StreamsConfig()) as streams:
         old = streams.begin("a", says(b"old\n\n", then=stalls))
         await wait_all_tasks_blocked()
         answer = Answer()
-        await streams.begin("a", refuse).pass_on(answer)
+        await streams.begin("a", says(b"{}", status=400)).pass_on(answer)
         assert (answer.status, answer.body) == (400, b"{}")
         await trio.sleep(1)
         assert streams.find("a") is old
@@ -391,17 +373,17 @@ async def test_readers_at_any_offset_while_it_is_written(autojump_clock: MockClo
             nursery.start_soon(compare, number * len(whole) // 100, number * 0.04)
 
 
-async def stop_at_random(streams: Streams, moment: float) -> None:
-    await trio.sleep(moment)
-    streams.stop("a")
-
-
 @pytest.mark.parametrize("moment", [0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35])
 async def test_stopped_at_any_moment_nothing_is_left(autojump_clock: MockClock, moment: float):
     async with open_streams(StreamsConfig()) as streams:
         streams.begin("a", says(b"1\n\n", b"2\n\n", pause=0.1))
+
+        async def stop() -> None:
+            await trio.sleep(moment)
+            streams.stop("a")
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(stop_at_random, streams, moment)
+            nursery.start_soon(stop)
             with trio.move_on_after(0.12):
                 await streams.begin("a", says(b"3\n\n", pause=0.2)).pass_on(Answer())
         await trio.sleep(0.5)

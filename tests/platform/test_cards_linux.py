@@ -54,12 +54,8 @@ def test_amd_cards_with_their_targets(tmp_path: Path) -> None:
     card(tmp_path, "0001:21:00.0", "0x1002", "0x740f", "amdgpu", kind="0x120000", unique_id="9a1b")
     card(tmp_path, "0000:06:01.1", "0x1002", "0x15d8", "amdgpu")
     first, apu, instinct = amd(tmp_path)
-    assert (first.name, first.pci, first.gfx, first.driver) == (
-        "Radeon RX 7900 XTX",
-        "0000:03:00.0",
-        "gfx1100",
-        "amdgpu",
-    )
+    known = ("Radeon RX 7900 XTX", "0000:03:00.0", "gfx1100", "amdgpu")
+    assert (first.name, first.pci, first.gfx, first.driver) == known
     assert (first.total, first.free, first.integrated) == (24560 * MIB, 24000 * MIB, None)
     assert (apu.name, apu.gfx, apu.integrated, apu.total) == ("AMD GPU 15d8", "gfx90c", True, None)
     assert (instinct.pci, instinct.gfx, instinct.uuid) == ("0001:21:00.0", "gfx90a", "9a1b")
@@ -156,18 +152,13 @@ def test_problems_name_the_card_and_what_mends_it(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="nothing is closed to root")
 def test_a_closed_kfd_is_a_problem_of_a_user(tmp_path: Path) -> None:
-    closed(tmp_path)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kfd").touch(mode=0)
     assert "no permission on /dev/kfd" in problems(tmp_path)[0]
 
 
-def closed(root: Path) -> None:
-    (root / "dev").mkdir()
-    (root / "dev/kfd").touch(mode=0)
-
-
 def test_no_files_no_cards(tmp_path: Path) -> None:
-    assert (amd(tmp_path), intel(tmp_path), nvidia_from_files(tmp_path), problems(tmp_path)) == ([], [], [], [])
-    assert sampled(tmp_path) == []
+    assert [look(tmp_path) for look in (amd, intel, nvidia_from_files, problems, sampled)] == [[]] * 5
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ async def test_samples_come_from_another_process(library: Library):
     assert "nvidia-ml" not in mapped()
 
 
-async def test_what_processes_have_there_is_told(library: Library):
+async def test_what_processes_have_there_is_told_where_the_driver_is_asked(library: Library):
     library()
     with trio.fail_after(30):
         async with open_gpus() as gpus:
@@ -77,10 +77,6 @@ async def test_what_processes_have_there_is_told(library: Library):
     assert taken["gpu0"] == 3 * GIB
     assert taken["ram"] > 1 << 20
     assert set(taken) == {"ram", "gpu0"}
-
-
-async def test_without_anybody_who_asks_the_driver_nothing_is_told(library: Library):
-    library()
     gpus = Gpus(None)
     assert await gpus.processes(0) is None
     assert set(await process_memory(os.getpid(), ("ram", "gpu0"), gpus)) == {"ram"}

@@ -107,14 +107,10 @@ PLACES = [
 
 @pytest.mark.parametrize(("files", "environ", "expected"), PLACES)
 def test_environments(
-    tmp_path: Path,
-    files: dict[str, str],
-    environ: dict[str, str],
-    expected: tuple[str, str | None, str | None],
+    tmp_path: Path, files: dict[str, str], environ: dict[str, str], expected: tuple[str, str | None, str | None]
 ):
     kind, name, version = expected
-    found = linux.environment(write(tmp_path, files), environ)
-    assert found == Environment(kind=kind, name=name, version=version)
+    assert linux.environment(write(tmp_path, files), environ) == Environment(kind=kind, name=name, version=version)
 
 
 def test_distributions(tmp_path: Path):

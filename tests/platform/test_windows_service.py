@@ -188,10 +188,7 @@ def test_an_exception_is_reported_as_a_failed_service() -> None:
 def test_programs_of_a_folder_are_ended_and_no_others(tmp_path: Path) -> None:
     sleep = shutil.which("sleep")
     copy = shutil.copy(Path(sleep).resolve(), tmp_path / "napping")
-    with (
-        subprocess.Popen([copy, "600"]) as inside,
-        subprocess.Popen([sleep, "600"]) as outside,
-    ):
+    with subprocess.Popen([copy, "600"]) as inside, subprocess.Popen([sleep, "600"]) as outside:
         try:
             assert end_programs(tmp_path) == 1
             inside.wait(LIMIT)  # it would nap for ten minutes

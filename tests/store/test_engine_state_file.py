@@ -89,11 +89,7 @@ def test_programs_that_write_at_the_same_time_lose_nothing(folder: Path) -> None
         writer.communicate(timeout=60)
         assert writer.returncode == 0
     digests = [one.key.digest for one in StateFile(folder).read().proofs]
-    assert {name: digests.count(name) for name in ("one", "two", "three")} == {
-        "one": count,
-        "two": count,
-        "three": count,
-    }
+    assert {name: digests.count(name) for name in digests} == dict.fromkeys(("one", "two", "three"), count)
 
 
 @posix_only

@@ -250,9 +250,6 @@ async def test_another_setting_removes_what_the_last_one_has_kept(tmp_path: Path
                 await kept_one(kept)
         found = {tier for tier, place in places.items() if place.folder.exists() and names(place.folder)}
         assert found == ({left} if left else set())
-
-
-async def test_no_place_keeps_nothing(tmp_path: Path) -> None:
     async with open_kept_contexts("ram", {}) as kept:
         assert kept is None
 

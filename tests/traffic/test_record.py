@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
 
-from appliance.core.records.accounting import Usage
+from appliance.core.records.accounting import TokenCounter
 from appliance.core.records.activity import Query
 from appliance.core.records.captures import BLOCK, CaptureBuffer, CapturedBody, CapturedExchange
 from appliance.store.activity import open_activity
@@ -379,6 +379,9 @@ RECORD = st.builds(
 def test_however_a_stream_passes_the_same_is_noted(records: list[bytes], at: list[int], push: bool):
     """Its row is that of a reader of the whole, its capture is the whole, and the client has the whole."""
     whole = b"".join(records)
+    counter = TokenCounter(CHAT, streaming=True)
+    counter.feed(whole)
+    usage = counter.end()
     places = sorted({0, len(whole), *(place for place in at if place < len(whole))})
 
     async def pass_by() -> None:
@@ -396,18 +399,10 @@ def test_however_a_stream_passes_the_same_is_noted(records: list[bytes], at: lis
             [row] = await rows(recorder)
             capture = await recorder.capture(1)
             assert capture.resp_body == whole
-            assert row.tokens == counted(whole).tokens
+            assert row.tokens == usage.tokens
             assert client.sent == sink.passed == len(whole)
 
     trio.run(pass_by)
-
-
-def counted(whole: bytes) -> Usage:
-    from appliance.core.records.accounting import TokenCounter
-
-    counter = TokenCounter(CHAT, streaming=True)
-    counter.feed(whole)
-    return counter.end()
 
 
 # ---- what it costs ----
@@ -485,6 +480,4 @@ async def test_a_long_answer_is_compressed_while_it_comes():
     assert batches >= 5
     sink.usage_or_error(200)
     assert packer.captures.add(1, sink.exchange(200))
-    read = packer.captures.find(1)
-    assert read is not None
-    assert read().resp_body == whole
+    assert packer.captures.find(1)().resp_body == whole
