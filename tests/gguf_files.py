@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -70,6 +71,15 @@ def write_model(path: Path, *, weights: int = 8, architecture: str = "llama", **
     if weights:
         body += tensor("w", (weights,), 0, 0)
     path.write_bytes(aligned(body) + bytes(4 * weights))
+    return path
+
+
+def write_big(path: Path, size: int) -> Path:
+    """A model whose weights of so many bytes are no repetition of anything."""
+    write_model(path, weights=size // 4, general__name=path.name)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
     return path
 
 

@@ -115,16 +115,11 @@ def test_an_answer_that_is_an_error_is_told(ends: Ends, tmp_path: Path) -> None:
 def test_work_of_helpers_counts_and_work_of_engines_does_not(ends: Ends, tmp_path: Path) -> None:
     helper = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURNS!r}])"
     with running([sys.executable, "-c", helper], tmp_path / "log") as process:
-        whole = _until_used(process.pid, ends.engine, 0.2)
+        while (whole := used(process.pid, ends.engine).cpu) < 0.2:
+            pass
         assert whole < 60
         without = used(process.pid, Path(os.path.realpath(sys.executable)))
         assert without.cpu == 0
-
-
-def _until_used(pid: int, engine: Path, seconds: float) -> float:
-    while (so_far := used(pid, engine).cpu) < seconds:
-        pass
-    return so_far
 
 
 def test_rounds_are_combined_and_held_against_goals() -> None:

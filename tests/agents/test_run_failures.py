@@ -176,8 +176,13 @@ async def test_a_restart_for_one_run_is_told_to_the_others_on_the_same_engine(op
             assert found["output"] == SAID
 
 
-async def test_an_unload_under_a_run(open_server: OpenServer):
+async def test_a_cancelled_request_and_an_unload_under_a_run(open_server: OpenServer):
     async with open_server(fleet=FleetSettings(stop_timeout=0.5)) as server:
+        cancelled = await begin(server, asked(script=[{"text": SAID, "stall": True}]))
+        await until_said(server, cancelled)
+        answer = await server.ask("POST", "/api/inflight/1/cancel")
+        assert answer.status < 300, answer.body
+        assert (await result(server, cancelled))["state"] == "canceled"
         running = await begin(server, asked(script=[{"text": SAID, "stall": True}]))
         await until_said(server, running)
         await server.ask("POST", "/models/unload", {"model": "alpha", "wait": True})
@@ -198,14 +203,6 @@ async def test_cancelling_twice_keeps_what_was_said_and_frees_the_slot(open_serv
         await server.wait_idle("alpha")
         assert (await run(server, asked()))["state"] == "completed"
         assert server.state("alpha") == "loaded", "nothing was restarted"
-
-
-async def test_a_request_cancelled_among_those_in_flight_is_a_canceled_run(server: Appliance):
-    running = await begin(server, asked(script=[{"text": SAID, "stall": True}]))
-    await until_said(server, running)
-    answer = await server.ask("POST", "/api/inflight/1/cancel")
-    assert answer.status < 300, answer.body
-    assert (await result(server, running))["state"] == "canceled"
 
 
 async def test_too_many_restarts_lock_the_model_out_until_it_is_reset(open_server: OpenServer):

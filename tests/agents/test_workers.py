@@ -18,18 +18,10 @@ def test_slots_then_the_queue_then_nothing() -> None:
         worker.enter("d", SETTINGS)
     assert worker.next(2) is None
     worker.leave("a")
+    with pytest.raises(NoSlotAvailable):
+        worker.enter("d", SETTINGS)  # nobody overtakes who waits
     assert worker.next(2) == "c"
     assert worker.running == {"b", "c"}
-
-
-def test_nobody_overtakes_who_waits() -> None:
-    worker = ModelRuns("m")
-    for run in "abc":
-        worker.enter(run, SETTINGS)
-    worker.leave("a")
-    with pytest.raises(NoSlotAvailable):
-        worker.enter("d", SETTINGS)
-    assert worker.next(2) == "c"
 
 
 def test_who_waits_may_give_up_and_more_slots_let_more_in() -> None:

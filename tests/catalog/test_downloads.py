@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
 import shutil
 import sys
@@ -16,7 +15,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from gguf_files import write_model
+from gguf_files import write_big, write_model
 from hub_process import FakeHub, fake_hub
 from huggingface_hub import scan_cache_dir
 from links import needs_links
@@ -58,15 +57,6 @@ SLACK = 1 << 20
 """What may lie in sockets and in memory when a connection breaks."""
 
 
-def write_big(path: Path, size: int = BIG) -> Path:
-    """A model whose weights are no repetition of anything."""
-    write_model(path, weights=size // 4, general__name=path.name)
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(os.urandom(path.stat().st_size - 4096))
-    return path
-
-
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("HF_TOKEN", "HF_ENDPOINT", "MODEL_ENDPOINT", "HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
@@ -77,7 +67,7 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Generator[FakeHub]:
-    write_big(tmp_path / "hub" / REPO / NAME)
+    write_big(tmp_path / "hub" / REPO / NAME, BIG)
     (tmp_path / "hub" / REPO / "README.md").write_text("# tiny")
     with fake_hub(tmp_path / "hub") as running:
         yield running
@@ -239,7 +229,7 @@ async def test_other_models_of_a_repository_stay_when_it_moves_on(hub: FakeHub, 
 
 async def test_without_links_other_models_stay_unless_they_changed(hub: FakeHub, settings: DownloadSettings) -> None:
     """The first snapshot is as it is where links cannot be made. Nothing travels again, and nothing is copied."""
-    stays, changes = hub.root / REPO / NAME, write_big(hub.root / REPO / "tiny-Q4_0.gguf")
+    stays, changes = hub.root / REPO / NAME, write_big(hub.root / REPO / "tiny-Q4_0.gguf", BIG)
     for tag in ("Q8_0", "Q4_0"):
         await fetched(settings, tag)
     (old,) = (folder(settings) / "snapshots").iterdir()
@@ -279,7 +269,7 @@ async def test_the_rate_is_kept(hub: FakeHub, settings: DownloadSettings) -> Non
 
 async def test_speed_time_left_and_places_in_the_queue_are_told(hub: FakeHub, settings: DownloadSettings) -> None:
     for repo in ("acme/second-GGUF", "acme/third-GGUF"):
-        write_big(hub.root / repo / f"{repo[5:-5]}-Q8_0.gguf")
+        write_big(hub.root / repo / f"{repo[5:-5]}-Q8_0.gguf", BIG)
     hub.behave(rate=BIG // 4)
     async with open_downloads(structs.replace(settings, parallel=1)) as downloads:
         first = await downloads.start(REPO)
@@ -413,7 +403,7 @@ async def test_a_repository_that_changes_under_a_download_is_nobodys_mistake_and
 ) -> None:
     async with stalled(hub, settings) as (_, download):
         download.pause()
-        write_big(hub.root / REPO / NAME)
+        write_big(hub.root / REPO / NAME, BIG)
         download.resume()
         status = await download.wait()
     assert (status.state, status.reason, status.callers_fault) == ("failed", "repository_changed", False)
@@ -428,7 +418,7 @@ async def test_a_version_under_way_is_finished_although_there_is_a_newer_one(
 ) -> None:
     async with stalled(hub, settings) as (downloads, download):
         (hub.root / REPO / "README.md").write_text("a newer commit")
-        write_big(hub.root / REPO / NAME)
+        write_big(hub.root / REPO / NAME, BIG)
         assert await downloads.start(REPO) is download
         part = download.plan.files[0].blob.with_name(download.plan.files[0].oid + ".part")
         assert part.stat().st_size >= BIG // 3
@@ -568,7 +558,7 @@ def test_a_disk_that_became_full_meanwhile_is_no_riddle() -> None:
 
 @pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="nowhere else does the free space stand still")
 async def test_room_is_kept_for_what_is_under_way(hub: FakeHub, settings: DownloadSettings) -> None:
-    write_big(hub.root / "acme/other-GGUF/other-Q8_0.gguf")
+    write_big(hub.root / "acme/other-GGUF/other-Q8_0.gguf", BIG)
     hub.behave(rate=1_000_000)
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as cache:
         spare = shutil.disk_usage(cache).free - int(1.5 * BIG)
@@ -690,7 +680,7 @@ async def test_a_whole_shard_goes_with_its_download_and_stays_for_another(
 ) -> None:
     """No name leads to it before all others are there."""
     for number in (1, 2):
-        write_big(hub.root / REPO / f"s-Q4_0-0000{number}-of-00002.gguf", BIG * number)
+        write_big(hub.root / REPO / f"s-Q4_0-0000{number}-of-00002.gguf", BIG * number, BIG)
     hub.behave(rate=BIG)
     blobs = folder(settings) / "blobs"
     async with open_downloads(settings) as downloads:

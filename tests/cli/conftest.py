@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 from command_line import Command
-from gguf_files import write_model
+from gguf_files import write_big, write_model
 from http_harness import Appliance, OpenServer
 from hub_process import FakeHub, fake_hub
 from waiting import PATIENCE, wait
@@ -32,10 +31,7 @@ def gguf(tmp_path: Path) -> Path:
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_environment: None) -> Generator[FakeHub]:
     """A hub with two sizes of a model; no two parts of the larger one are alike."""
     folder = tmp_path / "hub" / "acme" / "tiny-GGUF"
-    path = write_model(folder / "tiny-Q8_0.gguf", weights=HUB_SIZE // 4)
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(os.urandom(path.stat().st_size - 4096))
+    write_big(folder / "tiny-Q8_0.gguf", HUB_SIZE)
     write_model(folder / "tiny-F16.gguf", weights=1000)
     with fake_hub(tmp_path / "hub") as running:
         monkeypatch.setenv("HF_ENDPOINT", running.url)

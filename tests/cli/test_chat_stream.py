@@ -57,25 +57,13 @@ async def test_pieces_arrive_one_by_one_and_make_the_answer(asked: Ask) -> None:
     ],
 )
 async def test_a_broken_stream_is_an_error_and_what_came_before_was_written(
-    name: str,
-    value: str,
-    why: str,
-    monkeypatch: pytest.MonkeyPatch,
-    fake_llama_server: tuple[str, ...],
-    fake_model: Path,
+    name: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch, asked: Ask
 ) -> None:
     monkeypatch.setenv(name, value)
-    engine = Engine(name="fake", backend="cpu", version=None, command=fake_llama_server, source="tests")
     pieces: list[str] = []
-    failure: UpstreamFailed | None = None
-    async with open_fleet(FleetSettings(stop_timeout=1), engine) as fleet:
-        try:
-            await stream_answer(
-                partial(ask, fleet, Model(id="m", source="path", path=str(fake_model))), REQUEST, pieces.append
-            )
-        except UpstreamFailed as error:
-            failure = error
-    assert failure.model == "m"
-    assert re.search(why, failure.why)
+    with pytest.raises(UpstreamFailed) as caught:
+        await stream_answer(asked, REQUEST, pieces.append)
+    assert caught.value.model == "m"
+    assert re.search(why, caught.value.why)
     if value == "3":
         assert len(pieces) == 3

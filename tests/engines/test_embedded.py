@@ -252,14 +252,6 @@ def test_a_system_that_lacks_a_library_is_told_which_and_its_package(tmp_path: P
     assert "Traceback" not in done.stderr
 
 
-def test_a_broken_model_ends_with_1_and_the_reason(start: Start, starter_model: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(starter_model.read_bytes()[:5000])
-    engine = start(model=broken)
-    assert engine.process.wait(READY) == 1
-    assert "failed to load model" in engine.log.read_text()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a named pipe in the file system")
 def test_while_loading_it_answers_503_and_obeys_a_signal(start: Start, tmp_path: Path) -> None:
     """A model that is a pipe nobody writes to loads for ever."""

@@ -175,25 +175,20 @@ class Handler(BaseHTTPRequestHandler):
         }
         with self.state.lock:
             self.state.requests.append(entry)
-            mood = self.state.mood
-            fails, cdn_fails = mood.fail_times > 0, mood.cdn_times > 0
-            if self.is_cdn:
-                mood.cdn_times -= 1 if cdn_fails else 0
-            else:
-                mood.fail_times -= 1 if fails else 0
+            mood, kind = self.state.mood, "cdn" if self.is_cdn else "fail"
+            times = getattr(mood, f"{kind}_times")
+            setattr(mood, f"{kind}_times", max(times - 1, 0))
         try:
-            if self.is_cdn and cdn_fails:
-                self._json(mood.cdn_status, {"error": "no"}, retry_after=mood.retry_after)
-            elif not self.is_cdn and fails:
-                self._json(mood.fail_status, {"error": "no"}, retry_after=mood.retry_after)
+            if times > 0:
+                self._json(getattr(mood, f"{kind}_status"), {"error": "no"}, retry_after=mood.retry_after)
             elif self.is_cdn:
                 self._content(self.state.root / unquote(url.path).removeprefix("/content/"), mood, entry)
             else:
-                self._hub(url.path, parse_qs(url.query), mood, entry)
+                self._hub(url.path, parse_qs(url.query), mood)
         except (BrokenPipeError, ConnectionResetError):
             pass
 
-    def _hub(self, path: str, query: dict[str, list[str]], mood: Mood, entry: dict[str, object]) -> None:
+    def _hub(self, path: str, query: dict[str, list[str]], mood: Mood) -> None:
         if path == "/api/models":
             words = query.get("search", [""])[0].lower().split()
             repos = sorted(f"{found.parent.name}/{found.name}" for found in self.state.root.glob("*/*"))
@@ -218,7 +213,7 @@ class Handler(BaseHTTPRequestHandler):
         elif resolve and resolve[2] != self.state.commit(repo):
             self._json(404, {}, error="RevisionNotFound", message="no such commit")
         elif resolve:
-            self._resolve(self.state.root / repo / resolve[3], mood, entry)
+            self._resolve(self.state.root / repo / resolve[3], mood)
 
     def _api(self, repo: str, what: str, query: dict[str, list[str]], mood: Mood) -> None:
         commit = self.state.commit(repo)
@@ -241,7 +236,7 @@ class Handler(BaseHTTPRequestHandler):
         link = f'<{self.state.hub}/api/models/{repo}/tree/{commit}?cursor={start + mood.page}>; rel="next"'
         self._json(200, tree[start : start + mood.page], link=link if more else "")
 
-    def _resolve(self, path: Path, mood: Mood, entry: dict[str, object]) -> None:
+    def _resolve(self, path: Path, mood: Mood) -> None:
         if not path.is_file():
             self._json(404, {}, error="EntryNotFound", message="Entry not found")
         else:
@@ -255,9 +250,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _content(self, path: Path, mood: Mood, entry: dict[str, object]) -> None:
         size = path.stat().st_size
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
-        start = int(asked[1]) if asked and not mood.ignore_range else 0
-        if asked and (mood.unsatisfiable or start >= size) and not mood.ignore_range:
+        asked = None if mood.ignore_range else re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        start = int(asked[1]) if asked else 0
+        if asked and (mood.unsatisfiable or start >= size):
             self.send_response(416)
             self.send_header("Content-Range", f"bytes */{size}")
             self.send_header("Content-Length", "0")
@@ -265,8 +260,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         if asked and mood.wrong_range and start:
             start -= 1
-        self.send_response(206 if asked and not mood.ignore_range else 200)
-        if asked and not mood.ignore_range:
+        self.send_response(206 if asked else 200)
+        if asked:
             self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
         self.send_header("Content-Length", str(size - start))
         self.send_header("ETag", f'"{self.state.hash_of(path)[1]}{mood.etag}"')
@@ -297,14 +292,7 @@ class Handler(BaseHTTPRequestHandler):
                     time.sleep(max(0.0, begun + sent / mood.rate - time.monotonic()))
 
     def _json(
-        self,
-        status: int,
-        body: object,
-        *,
-        error: str = "",
-        message: str = "",
-        link: str = "",
-        retry_after: str = "",
+        self, status: int, body: object, *, error: str = "", message: str = "", link: str = "", retry_after: str = ""
     ) -> None:
         data = json.dumps(body).encode()
         self.send_response(status)
