@@ -154,9 +154,9 @@ class Fleets:
         )
 
     def server(self, name: str, settings: Mapping[str, object] | None = None, **options: object) -> Settings:
-        """The configuration of a plain server on a port of its own."""
-        port = options.pop("port", None) or free_port()
-        cmd = self.command(name, str(port), **options)
+        """The configuration of a plain server on a port of its own; ``within`` is a command that has one for ``{}``."""
+        port, within = options.pop("port", None) or free_port(), str(options.pop("within", "{}"))
+        cmd = within.format(self.command(name, str(port), **options))
         return {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}", **(settings or {})}
 
     @asynccontextmanager

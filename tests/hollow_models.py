@@ -116,6 +116,7 @@ def dense(
 def gemma(architecture: str, *, window: int = 512, weights: str = "F16", layers: int = 12) -> Hollow:
     """Sliding windows in most layers, tied weights, a large vocabulary."""
     norms = ("post_attention_norm", "post_ffw_norm", *(("q_norm", "k_norm") if architecture == "gemma3" else ()))
+    caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
     return dense(
         architecture,
         layers=layers,
@@ -129,13 +130,7 @@ def gemma(architecture: str, *, window: int = 512, weights: str = "F16", layers:
         weights=weights,
         tied=True,
         extra=norms,
-        keys={
-            "attention.sliding_window": window,
-            "attn_logit_softcapping": 50.0,
-            "final_logit_softcapping": 30.0,
-        }
-        if architecture == "gemma2"
-        else {"attention.sliding_window": window},
+        keys={"attention.sliding_window": window} | (caps if architecture == "gemma2" else {}),
     )
 
 

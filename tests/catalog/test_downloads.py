@@ -680,7 +680,7 @@ async def test_a_whole_shard_goes_with_its_download_and_stays_for_another(
 ) -> None:
     """No name leads to it before all others are there."""
     for number in (1, 2):
-        write_big(hub.root / REPO / f"s-Q4_0-0000{number}-of-00002.gguf", BIG * number, BIG)
+        write_big(hub.root / REPO / f"s-Q4_0-0000{number}-of-00002.gguf", BIG * number)
     hub.behave(rate=BIG)
     blobs = folder(settings) / "blobs"
     async with open_downloads(settings) as downloads:

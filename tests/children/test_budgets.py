@@ -100,21 +100,16 @@ async def test_another_program_on_the_gpu_has_idle_models_unloaded_and_busy_ones
         assert [fleet.is_ready(name) for name in "ab"] == [True, True]
 
 
-async def test_on_a_gpu_the_engine_is_asked_for_its_buffers_and_told_the_reserve(models: list[Model]) -> None:
-    async with fleet_on(machine(ram=64 * GIB, gpu=8 * GIB)) as fleet:
+@pytest.mark.parametrize("fit", [True, False])
+async def test_on_a_gpu_the_engine_is_asked_for_its_buffers_and_told_the_reserve(
+    models: list[Model], fit: bool
+) -> None:
+    """But not where the user's own flags decide."""
+    async with fleet_on(machine(ram=64 * GIB, gpu=8 * GIB), fit=fit) as fleet:
         await fleet.load(models[0])
         argv = " ".join(argv_of(fleet, "a"))
-        assert "--log-verbosity 4" in argv
-        assert "--fit-target 1024" in argv
-        assert argv.index("--fit-target") < argv.index("--ctx-size 4096")  # what the model says comes later, and wins
-
-
-async def test_where_the_users_own_flags_decide_nothing_is_added(models: list[Model]) -> None:
-    async with fleet_on(machine(ram=64 * GIB, gpu=8 * GIB), fit=False) as fleet:
-        await fleet.load(models[0])
-        argv = " ".join(argv_of(fleet, "a"))
-        assert "--fit-target" not in argv
-        assert "--log-verbosity" not in argv
+        assert ("--log-verbosity 4" in argv) == ("--fit-target 1024" in argv) == fit
+        assert argv.find("--fit-target") < argv.index("--ctx-size 4096")  # what the model says comes later, and wins
 
 
 async def test_the_caches_of_prompts_share_the_budget(models: list[Model]) -> None:

@@ -62,11 +62,8 @@ async def test_the_environment_is_the_programs_with_the_models_later_settings_wi
 
 async def test_a_path_of_the_model_does_not_hide_the_program(fleets: Fleets, tmp_path: Path) -> None:
     """The program is looked for where this one would find it, whatever PATH it then gets."""
-    port = free_port()
-    command = fleets.command("m", port)
-    cmd = f'cmd /d /s /c "{command}"' if WINDOWS else f'sh -c "exec {command}"'
     path = f"PATH={tmp_path / 'missing'}"
-    model = {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}", "env": [path]}
+    model = fleets.server("m", {"env": [path]}, within='cmd /d /s /c "{}"' if WINDOWS else 'sh -c "exec {}"')
     async with fleets.open({"m": model}) as world, world.lease("m") as address:
         assert f"{path}\0".encode() in await ask(address, "/env", b"", "GET") + b"\0"
 
@@ -167,10 +164,9 @@ async def test_a_server_that_ends_before_it_is_ready_is_reported_at_once(fleets:
 async def test_a_wrapper_that_leaves_its_server_behind_is_told_why_that_cannot_be(fleets: Fleets) -> None:
     """As ``docker run -d``: nothing would be left to be stopped. What it forked is ended, so that the port is free."""
     port = free_port()
-    command = fleets.command("m", port)
     # long enough for the server to listen
     leaves = script("import subprocess, sys, time; subprocess.Popen(sys.argv[1:]); time.sleep(0.3)")
-    model = {"cmd": f"{leaves} {command}", "proxy": f"http://127.0.0.1:{port}", "checkEndpoint": "/x"}
+    model = fleets.server("m", {"checkEndpoint": "/x"}, port=port, within=f"{leaves} {{}}")
     async with fleets.open({"m": model}) as world:
         with pytest.raises(ModelFailedToStart, match=r"exit status 0 before it was ready; its cmd must run as long"):
             await world.load("m")
@@ -293,9 +289,7 @@ async def test_a_server_that_dies_is_an_error_for_its_clients_and_runs_again_for
 
 async def test_a_command_has_nobody_to_ask(fleets: Fleets) -> None:
     """A program that reads its input gets the end of it at once, rather than waiting for ever."""
-    port = free_port()
     reads = script("import subprocess, sys; sys.stdin.read(); subprocess.call(sys.argv[1:])")
-    cmd = f"{reads} {fleets.command('m', port)}"
-    async with fleets.open({"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}"}}) as world:
+    async with fleets.open({"m": fleets.server("m", within=f"{reads} {{}}")}) as world:
         with trio.fail_after(PATIENCE):
             await world.load("m")

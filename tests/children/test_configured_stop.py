@@ -50,9 +50,10 @@ subprocess.call(sys.argv[end + 1:])
 """
 
 
-def both(inner: str, outer: str) -> str:
-    """A command that starts one server, and then becomes the other or waits for it."""
-    return f"{script(BOTH)} {inner} and {outer}" if WINDOWS else f'sh -c "{inner} & exec {outer}"'
+def beside(fleets: Fleets) -> str:
+    """A command that starts a server called inner, and then becomes the other one or waits for it."""
+    inner = fleets.command("inner", free_port(), term="ignore")
+    return f"{script(BOTH)} {inner} and {{}}" if WINDOWS else f'sh -c "{inner} & exec {{}}"'
 
 
 async def unload_timed(world: World, model: str) -> float:
@@ -72,9 +73,7 @@ async def test_sigterm_is_enough_and_nobody_waits_longer_than_it_takes(fleets: F
 
 
 async def test_what_ignores_sigterm_is_killed_with_all_it_has_started(fleets: Fleets) -> None:
-    port = free_port()
-    inner, outer = fleets.command("inner", free_port(), term="ignore"), fleets.command("m", port, term="ignore")
-    server: Settings = {"cmd": both(inner, outer), "proxy": f"http://127.0.0.1:{port}"}
+    server = fleets.server("m", term="ignore", within=beside(fleets))
     async with fleets.open({"m": server}, {"m": {"unload_timeout": 0.4}}) as world:
         await world.load("m")
         grandchild = (await world.until_event("inner", "listening")).pid
@@ -87,12 +86,7 @@ async def test_what_ignores_sigterm_is_killed_with_all_it_has_started(fleets: Fl
 @sigterm
 async def test_a_server_may_end_after_its_wrapper(fleets: Fleets) -> None:
     """A shell dies of SIGTERM at once; the server that it ran still has what it has to do, and keeps its port."""
-    port = free_port()
-    server: Settings = {
-        "cmd": f'sh -c "{fleets.command("m", port, term=0.3)}; true"',
-        "proxy": f"http://127.0.0.1:{port}",
-    }
-    async with fleets.open({"m": server}) as world:
+    async with fleets.open({"m": fleets.server("m", term=0.3, within='sh -c "{}; true"')}) as world:
         await world.load("m")
         assert world.event("m", "begun").pid != world.status("m").pid, "the shell executes it in its own place"
         assert 0.3 < await unload_timed(world, "m") < SOON
@@ -219,9 +213,8 @@ async def test_a_stop_while_it_starts_is_polite_but_short(fleets: Fleets) -> Non
 
 
 async def test_cancelling_the_fleet_kills_at_once_and_all(fleets: Fleets) -> None:
-    port, began, pids = free_port(), 0.0, list[int]()
-    inner, outer = fleets.command("inner", free_port(), term="ignore"), fleets.command("m", port, term="ignore")
-    server: Settings = {"cmd": both(inner, outer), "proxy": f"http://127.0.0.1:{port}"}
+    began, pids = 0.0, list[int]()
+    server = fleets.server("m", term="ignore", within=beside(fleets))
     with trio.CancelScope() as scope:
         async with fleets.open({"m": server}) as world:
             await world.load("m")
@@ -275,10 +268,9 @@ os.execvp(sys.argv[2], sys.argv[2:])
 @forks
 async def test_a_zombie_in_the_group_is_nothing_to_wait_for(fleets: Fleets) -> None:
     """Where process 1 reaps no orphans, what a wrapper leaves behind stays in the group for ever."""
-    port, script, note = free_port(), fleets.folder / "zombie.py", fleets.folder / "zombie.pid"
+    script, note = fleets.folder / "zombie.py", fleets.folder / "zombie.pid"
     script.write_text(ZOMBIE, encoding="utf-8")
-    cmd = f"{PYTHON} {script} {note} {fleets.command('m', port)}"
-    async with fleets.open({"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}"}}) as world:
+    async with fleets.open({"m": fleets.server("m", within=f"{PYTHON} {script} {note} {{}}")}) as world:
         await world.load("m")
         try:
             assert await unload_timed(world, "m") < SOON

@@ -166,11 +166,8 @@ def test_child_env_scrubs_settings_and_loader_paths() -> None:
         "LD_LIBRARY_PATH": "/frozen",
         "LD_LIBRARY_PATH_ORIG": "/usr/local/cuda",
     }
-    assert child_env(before, frozen=True) == {
-        "PATH": "/bin",
-        "LLAMA_MEDIA_MARKER": "<m>",
-        "LD_LIBRARY_PATH": "/usr/local/cuda",
-    }
+    kept = {"PATH": "/bin", "LLAMA_MEDIA_MARKER": "<m>", "LD_LIBRARY_PATH": "/usr/local/cuda"}
+    assert child_env(before, frozen=True) == kept
     assert child_env({"LD_LIBRARY_PATH": "/frozen"}, frozen=True) == {}
     assert child_env({"LD_LIBRARY_PATH": "/mine"}, frozen=False) == {"LD_LIBRARY_PATH": "/mine"}
 

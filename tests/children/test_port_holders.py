@@ -74,9 +74,7 @@ async def test_what_the_command_has_started_may_hold_it(fleets: Fleets):
     """A wrapper that waits for its server, and one whose server has left it."""
     # it is stopped long before
     for shell in ("{}; true", "({} &) ; sleep 30"):
-        port = free_port()
-        cmd = f'sh -c "{shell.format(fleets.command("m", port))}"'
-        model = {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}"}
+        model = fleets.server("m", within=f'sh -c "{shell}"')
         async with fleets.open({"m": model}) as world, world.lease("m") as address:
             assert await ask(address)
 

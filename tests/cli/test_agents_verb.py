@@ -26,9 +26,7 @@ def test_ls_lists_what_there_is_and_what_is_wrong_with_it(command: Command, tmp_
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"plugins_dir": str(folder)}))
     options = ("--config", str(config), "--plugins", str(tmp_path / "other"))
-    told = command("agents", "ls", *options, "--json")
-    assert told.status == 0, told.err
-    listing = json.loads(told.out)
+    listing = command.json("agents", "ls", *options)
     assert listing["folders"] == [str(bundled_folder()), str(folder), str(tmp_path / "other")]
     found = {each["name"]: each for each in listing["agents"]}
     assert found["good"]["description"] == "Does better"
@@ -51,9 +49,7 @@ def test_ls_says_where_each_value_comes_from(command: Command, tmp_path: Path) -
     config.write_text(
         f"plugins:\n  {rag}\n  json: {{settings: {{attempts: many}}}}\n  parallel: {{enabled: false}}\n  x: {{}}\n"
     )
-    told = command("agents", "ls", "--config", str(config), "--json")
-    assert told.status == 0, told.err
-    listing = json.loads(told.out)
+    listing = command.json("agents", "ls", "--config", config)
     found = {each["name"]: each for each in listing["agents"]}
     assert found["rag"]["values"]["settings.documents"] == ["~/papers"]
     assert found["rag"]["sources"]["settings.documents"] == "configuration"
@@ -83,34 +79,23 @@ def test_ls_says_why_there_are_none(command: Command, tmp_path: Path) -> None:
 
 
 def test_new_writes_a_plugin_whose_test_passes_and_that_loads(command: Command, tmp_path: Path) -> None:
-    made = command("agents", "new", "shout-2", "--in", "mine")
-    assert made.status == 0, made.err
+    command.good("agents", "new", "shout-2", "--in", "mine")
     home = tmp_path / "mine" / "shout-2"
     assert sorted(path.name for path in home.iterdir()) == ["agent.py", "config.json", "test_shout_2.py"]
-    tested = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(home)],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(home)]
+    env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    tested = subprocess.run(test, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert tested.returncode == 0, tested.stdout
     assert "2 passed" in tested.stdout
-    listing = json.loads(command("agents", "ls", "--plugins", "mine", "--json").out)
+    listing = command.json("agents", "ls", "--plugins", "mine")
     mine = next(each for each in listing["agents"] if each["name"] == "shout-2")
     assert (mine["state"], mine["hooks"]) == ("ready", ["on_request", "on_stream"])
-    again = command("agents", "new", "shout-2", "--in", "mine")
-    assert again.status == 2
-    assert "exists; choose another name" in again.err
+    assert "exists; choose another name" in command.bad("agents", "new", "shout-2", "--in", "mine")
 
 
 @pytest.mark.parametrize("name", ["a b", "", "../x", "-x", "a" * 65])
 def test_new_refuses_a_name_that_cannot_be_a_command(command: Command, tmp_path: Path, name: str) -> None:
-    outcome = command("agents", "new", "--in", str(tmp_path), "--", name)
-    assert outcome.status == 2
-    assert "cannot be a command" in outcome.err
+    assert "cannot be a command" in command.bad("agents", "new", "--in", tmp_path, "--", name)
     assert list(tmp_path.iterdir()) == []
 
 

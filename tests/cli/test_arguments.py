@@ -119,13 +119,8 @@ def test_a_flag_llama_server_cannot_read_is_told_its_way(command: Command, line:
 @pytest.mark.parametrize(
     "line",
     [
-        "-m x --port 1 -c 512",
-        "--models-max 2 --port 1",
-        "-m x --ssl-key-file k",
-        "-m x --foo",
-        "--tools read_files",
-        "-m x --host 0.0.0.0 --tools all",
-        "--help",
+        *("-m x --port 1 -c 512", "--models-max 2 --port 1", "-m x --ssl-key-file k", "-m x --foo"),
+        *("--tools read_files", "-m x --host 0.0.0.0 --tools all", "--help"),
     ],
 )
 @pytest.mark.parametrize("verb", ["serve", "server"])
@@ -192,12 +187,13 @@ def test_help_and_version_import_nothing_heavy() -> None:
         assert done.stdout.endswith("[]\n"), (argv, done.stdout, done.stderr)
 
 
-def test_serve_defaults(command: Command) -> None:
+def test_serve_defaults_and_that_everybody_may_be_let_in_on_purpose(command: Command) -> None:
     app = settings_of(command, "serve")
     assert app.http.listen == (("127.0.0.1", 8080),)
     assert (app.http.api_keys, app.http.open_inference, app.http.single) == ((), False, None)
     assert limits_of(None, app.fleet).capacity == 4
     assert app.sources.starter is not None
+    assert settings_of(command, "serve", "--listen", "0.0.0.0:8080", "--allow-unauthenticated").http.api_keys == ()
 
 
 def test_serve_takes_everything(command: Command, gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,8 +219,3 @@ def test_serve_takes_everything(command: Command, gguf: Path, tmp_path: Path, mo
     assert [(file.id, file.path) for file in app.sources.files] == [("mine", str(gguf))]
     assert (app.sources.models_dir, app.sources.starter) == (tmp_path, None)
     assert (app.preload, app.engine) == (("mine",), "embedded")
-
-
-def test_everybody_may_be_let_in_on_purpose(command: Command) -> None:
-    app = settings_of(command, "serve", "--listen", "0.0.0.0:8080", "--allow-unauthenticated")
-    assert app.http.api_keys == ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import Command
@@ -32,16 +31,10 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def as_json(command: Command, *argv: str) -> Any:
-    outcome = command("config", *argv, "--json")
-    assert (outcome.status, outcome.err, outcome.program) == (0, "", None)
-    return json.loads(outcome.out)
-
-
 def test_a_good_file(command: Command, file: str) -> None:
     outcome = command("config", "check", "--config", file)
     assert (outcome.status, outcome.out, outcome.err) == (0, "OK: 3 models\n", "")
-    assert as_json(command, "check", "--config", file) == {"ok": True, "models": 3, "problems": []}
+    assert command.json("config", "check", "--config", file) == {"ok": True, "models": 3, "problems": []}
 
 
 def test_a_value_that_is_far_too_large_is_a_mistake_in_the_file(command: Command, tmp_path: Path) -> None:
@@ -100,7 +93,7 @@ def test_a_file_that_is_not_there(command: Command, tmp_path: Path, verb: tuple[
 
 
 def test_show(command: Command, file: str, tmp_path: Path) -> None:
-    tree = as_json(command, "show", "--config", file)
+    tree = command.json("config", "show", "--config", file)
     assert tree["models"]["gemma"]["argv"] == ["llama-server", "--port", "5800", "-m", "gemma.gguf"]
     assert tree["models"]["llama"]["proxy"] == "http://localhost:5801"
     assert tree["routing"]["router"]["use"] == "matrix"
@@ -108,17 +101,16 @@ def test_show(command: Command, file: str, tmp_path: Path) -> None:
     again = tmp_path / "again.yaml"
     again.write_text(text)
     assert "  gemma:\n    cmd: llama-server --port 5800 -m gemma.gguf\n" in text
-    assert as_json(command, "show", "--config", str(again)) == tree
+    assert command.json("config", "show", "--config", str(again)) == tree
     assert command("config", "show", "--config", str(again)).out == text
 
 
 def test_a_folder(command: Command, tmp_path: Path) -> None:
     (tmp_path / "1.yaml").write_text(MODELS)
     (tmp_path / "2.yml").write_text(MATRIX)
-    assert as_json(command, "check", "--config-dir", str(tmp_path))["models"] == 3
-    outcome = command("config", "check", "--config-dir", str(tmp_path), "--config", str(tmp_path / "1.yaml"))
-    assert outcome.status == 2
-    assert "would be read twice" in outcome.err
+    assert command.json("config", "check", "--config-dir", str(tmp_path))["models"] == 3
+    twice = ("--config-dir", tmp_path, "--config", tmp_path / "1.yaml")
+    assert "would be read twice" in command.bad("config", "check", *twice)
 
 
 def test_a_root(command: Command, tmp_path: Path) -> None:
@@ -127,16 +119,15 @@ def test_a_root(command: Command, tmp_path: Path) -> None:
     (folder / "10.yaml").write_text(MODELS)
     (folder / "20.yaml").write_text(MATRIX)
     root = ("--config-root", str(tmp_path))
-    assert as_json(command, "check", *root)["models"] == 3
+    assert command.json("config", "check", *root)["models"] == 3
     (tmp_path / "config.yaml").write_text("globalTTL: 7")
-    assert as_json(command, "show", *root)["globalTTL"] == 7
+    assert command.json("config", "show", *root)["globalTTL"] == 7
     (tmp_path / "other.yaml").write_text("globalTTL: 8")
-    assert as_json(command, "show", *root, "--config", str(tmp_path / "other.yaml"))["globalTTL"] == 8
-    outcome = command("config", "check", *root, "--config-dir", str(tmp_path / "none"))
-    assert "there is no folder" in outcome.err
+    assert command.json("config", "show", *root, "--config", str(tmp_path / "other.yaml"))["globalTTL"] == 8
+    assert "there is no folder" in command.bad("config", "check", *root, "--config-dir", tmp_path / "none")
 
 
-PAIR = "the set 'pair'"
+PAIR, BIG = "the set 'pair'", "the set 'big'; with llama may run: llama"
 ELSEWHERE = """\
   open: {proxy: "http://192.168.1.24"}
 selectors:
@@ -160,7 +151,7 @@ selectors:
 def test_resolve(command: Command, file: str, name: str, model: str | None, peer: list[str] | None) -> None:
     """A selector resolves to what it takes when nothing runs, and a peer that lists no models may have any."""
     Path(file).write_text(MODELS + ELSEWHERE, "utf-8")
-    assert as_json(command, "resolve", name, "--config", file) == {"model": model, "peer": peer}
+    assert command.json("config", "resolve", name, "--config", file) == {"model": model, "peer": peer}
     outcome = command("config", "resolve", name, "--config", file)
     if model is not None:
         assert outcome.out == f"{name} is the model {model}\n"
@@ -174,25 +165,15 @@ def test_resolve(command: Command, file: str, name: str, model: str | None, peer
 @pytest.mark.parametrize(
     ("running", "want", "evict", "words"),
     [
-        (
-            "llama",
-            "gemma",
-            ["llama"],
-            "unloaded for gemma: llama (cost 30, the set 'pair'; with gemma may run: gemma, qwen)",
-        ),
+        ("llama", "gemma", ["llama"], f"unloaded for gemma: llama (cost 30, {PAIR}; with gemma may run: gemma, qwen)"),
         ("qwen", "gemma", [], f"nothing is unloaded: gemma may run beside the running models ({PAIR})"),
         ("gemma", "gemma", [], "gemma is running already; nothing is unloaded"),
-        (
-            "small, gemma",
-            "gpt-4o",
-            ["gemma", "qwen"],
-            "unloaded for llama: gemma, qwen (cost 2, the set 'big'; with llama may run: llama)",
-        ),
+        ("small, gemma", "gpt-4o", ["gemma", "qwen"], f"unloaded for llama: gemma, qwen (cost 2, {BIG})"),
     ],
 )
 def test_plan(command: Command, file: str, running: str, want: str, evict: list[str], words: str) -> None:
     argv = ("plan", "--config", file, "--running", running, "--want", want)
-    told = as_json(command, *argv)
+    told = command.json("config", *argv)
     assert (set(told), told["evict"]) == ({"evict", "set", "target_set", "cost"}, evict)
     assert command("config", *argv).out == f"{words}\n"
 

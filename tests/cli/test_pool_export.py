@@ -34,31 +34,25 @@ def urls(folder: Path) -> list[str]:
 
 def test_each_box_that_can_be_reached_is_exported_with_its_models(command: Command, tmp_path: Path) -> None:
     with answering({"/api/pool": POOL, "/api/ls": TABLE}) as url:
-        outcome = command("pool", "export", "smg", "--url", url, "--port", "81", "--out", str(tmp_path / "new"))
-        assert outcome.status == 0, outcome.err
-        boxes = command("pool", "export", "compose", "--url", url, "--out", str(tmp_path))
+        assert "laptop" in command.good(
+            "pool", "export", "smg", "--url", url, "--port", "81", "--out", tmp_path / "new"
+        )
+        command.good("pool", "export", "compose", "--url", url, "--out", tmp_path)
         assert command("pool", "export", "kubernetes", "--url", url).out.count("replicas: 2") == 1
-    assert "laptop" in outcome.err
-    assert urls(tmp_path / "new") == [
-        "http://10.0.0.1:81/worker/own%2Fmodel%3AQ4",
-        "http://[fd00::2]:81/worker/far",
-    ]
+    assert urls(tmp_path / "new") == ["http://10.0.0.1:81/worker/own%2Fmodel%3AQ4", "http://[fd00::2]:81/worker/far"]
     assert (tmp_path / "new/smg.sh").stat().st_mode & 0o111
-    assert boxes.status == 0
     assert list(yaml.safe_load((tmp_path / "compose.yaml").read_text())["services"]) == ["b1", "b2"]
 
 
 def test_outside_of_a_pool_it_is_this_machine_alone(command: Command, tmp_path: Path) -> None:
     for pool in (None, {"pool": None}):
         with answering({"/api/pool": pool, "/api/ls": TABLE}) as url:
-            words = ("--url", url, "--address", "ai.example", "--out", str(tmp_path))
-            assert command("pool", "export", "smg", *words).status == 0
+            command.good("pool", "export", "smg", "--url", url, "--address", "ai.example", "--out", tmp_path)
         assert urls(tmp_path) == ["http://ai.example:8080/worker/own%2Fmodel%3AQ4"]
 
 
 def test_without_a_model_there_is_nothing_that_smg_could_ask(command: Command, tmp_path: Path) -> None:
     with answering({"/api/ls": {"models": []}}) as url:
-        outcome = command("pool", "export", "smg", "--url", url, "--out", str(tmp_path / "new"))
-    assert outcome.status == 2
-    assert "llama-appliance pull" in outcome.err
+        told = command.bad("pool", "export", "smg", "--url", url, "--out", tmp_path / "new")
+    assert "llama-appliance pull" in told
     assert not (tmp_path / "new").exists()

@@ -40,11 +40,8 @@ def options(tree: Any, model: str) -> dict[str, tuple[str, str, str]]:
 
 
 def test_every_value_names_who_gave_it(command: Command, preset: Path, tmp_path: Path) -> None:
-    outcome = command(
-        *("config", "show", "--models-preset", str(preset), "--json", "--"), "--models-dir", "models", "--temp", "1"
-    )
-    assert (outcome.status, outcome.err) == (0, "")
-    tree = json.loads(outcome.out)
+    words = ("config", "show", "--models-preset", preset, "--json", "--", "--models-dir", "models", "--temp", "1")
+    tree = json.loads(command.good(*words))
     assert options(tree, "one") == {
         "temperature": ("1", "command line", "--temp"),
         "alias": ("x", "section", f"{preset}:8"),

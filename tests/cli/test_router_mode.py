@@ -141,9 +141,8 @@ def test_what_is_odd_about_a_preset_file_is_told(command: Command, preset: Path)
 
 def test_more_models_at_the_start_than_may_run(command: Command, preset: Path) -> None:
     preset.write_text("[*]\nload-on-startup = 1\n[a]\nm=/a\n[b]\nm=/b\n[c]\nm=/c\nload-on-startup=0\n", "utf-8")
-    outcome = command("llama-server", "--models-preset", str(preset), "--models-max", "1")
-    assert (outcome.status, outcome.program) == (1, None)
-    assert "2 models are configured to load at the start (a, b), and --models-max is 1" in outcome.err
+    told = command.bad("llama-server", "--models-preset", preset, "--models-max", "1", status=1)
+    assert "2 models are configured to load at the start (a, b), and --models-max is 1" in told
     app = settings_of(command, "llama-server", "--models-preset", str(preset), "--models-max", "2")
     assert [m.id for m in Catalog(app.sources).scan().models if m.load_on_startup] == ["a", "b"]
     assert settings_of(command, "llama-server", "--models-preset", str(preset), "--models-max", "0")
@@ -154,9 +153,7 @@ def test_serve_takes_the_same_file(command: Command, preset: Path) -> None:
     models = {model.id: model for model in Catalog(app.sources).scan().models}
     assert models["m"].args == ("--ctx-size", "3", "--n-gpu-layers", "1")
     preset.write_text("[m]\nfoo=1\n", "utf-8")
-    outcome = command("serve", "--models-preset", str(preset))
-    assert (outcome.status, outcome.program) == (2, None)
-    assert "llama-server has no option 'foo'" in outcome.err
+    assert "llama-server has no option 'foo'" in command.bad("serve", "--models-preset", preset)
 
 
 def cached_presets(tmp_path: Path, text: str) -> None:
@@ -176,10 +173,8 @@ def test_a_repository_that_holds_presets_is_the_router_mode(command: Command, tm
 )
 def test_presets_of_a_repository_reach_no_files_and_servers(command: Command, tmp_path: Path, setting: str) -> None:
     cached_presets(tmp_path, f"[m]\nhf-repo = org/model\n{setting}\n")
-    outcome = command("llama-server", "--hf-repo", "org/presets")
-    assert (outcome.status, outcome.program) == (1, None)
-    key = setting.partition(" ")[0]
-    assert f"preset.ini:3:1: error: [m]: {key} is not taken from a repository" in outcome.err
+    told = command.bad("llama-server", "--hf-repo", "org/presets", status=1)
+    assert f"preset.ini:3:1: error: [m]: {setting.partition(' ')[0]} is not taken from a repository" in told
 
 
 # ---- llama-server's configuration file -------------------------------------------------------------------------------
@@ -234,10 +229,9 @@ def test_a_configuration_file_may_name_the_model(command: Command, tmp_path: Pat
 
 def test_mistakes_in_a_configuration_file(command: Command, tmp_path: Path) -> None:
     path = configured(tmp_path, " models-max=9\nmodels-max=abc\n")
-    outcome = command("llama-server")
-    assert (outcome.status, outcome.program) == (1, None)
-    assert f"{path}:1:2: error: " in outcome.err
-    assert f"{path}:2:1: error: models-max is a whole number, not 'abc'" in outcome.err
+    told = command.bad("llama-server", status=1)
+    assert f"{path}:1:2: error: " in told
+    assert f"{path}:2:1: error: models-max is a whole number, not 'abc'" in told
 
 
 @pytest.mark.parametrize(("said", "seconds"), [("1", 2.0), ("no", 2.0), ("", 0.0)])

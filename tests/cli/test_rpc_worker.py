@@ -57,16 +57,12 @@ def lent(tmp_path: Path) -> Path:
     ],
 )
 def test_what_is_refused(command: Command, lent: Path, words: str, told: str) -> None:
-    outcome = command("rpc-worker", "--engine", str(lent), *words.split())
-    assert outcome.status == 2
-    assert told in outcome.err
-    assert outcome.program is None
+    assert told in command.bad("rpc-worker", "--engine", lent, *words.split())
 
 
 def test_an_engine_without_a_worker_says_how_to_get_one(command: Command, tmp_path: Path) -> None:
-    outcome = command("rpc-worker", "--engine", str(make_build(tmp_path / "engines")))
-    assert outcome.status == 2
-    assert f"has no {PROGRAM}; 'llama-appliance engines install cpu'" in outcome.err
+    told = command.bad("rpc-worker", "--engine", make_build(tmp_path / "engines"))
+    assert f"has no {PROGRAM}; 'llama-appliance engines install cpu'" in told
 
 
 def test_a_port_that_is_taken(command: Command, lent: Path) -> None:
@@ -74,9 +70,8 @@ def test_a_port_that_is_taken(command: Command, lent: Path) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         where = f"127.0.0.1:{other.getsockname()[1]}"
-        outcome = command("rpc-worker", "--engine", str(lent), "--listen", where)
-    assert outcome.status == 2
-    assert f"cannot listen on {where}: another program has it" in outcome.err
+        told = command.bad("rpc-worker", "--engine", lent, "--listen", where)
+    assert f"cannot listen on {where}: another program has it" in told
 
 
 def test_how_the_options_are_handed_on() -> None:

@@ -16,7 +16,6 @@ from engine_folders import HERE, Lie, Listed, make_build, tell
 from msgspec import structs
 from waiting import until
 
-from appliance.core.engines.choice import Ranked
 from appliance.core.engines.events import EngineChosen, StepDone, UpdateBegun
 from appliance.core.records.history import Happening
 from appliance.engines.background import keeping_up
@@ -91,27 +90,19 @@ async def test_before_anything_is_known_the_processor_serves(world: World) -> No
         assert engines.look is None
 
 
-async def test_what_is_learnt_holds_at_the_next_start_without_a_look(world: World) -> None:
+async def test_what_is_learnt_is_told_once_and_holds_at_the_next_start_without_a_look(world: World) -> None:
     async with world.proven() as engines:
         assert chosen(engines) == GPU
         before = engines.ranked()
-    tell(world.gpu, Lie(devices=(), list="hang", load="hang"))
-    async with world.open() as engines:
-        assert chosen(engines) == GPU
-        after: list[Ranked] = engines.ranked()
-        assert [(one.seat.id, one.standing, one.seconds) for one in after] == [
-            (one.seat.id, one.standing, one.seconds) for one in before
-        ]
-
-
-async def test_another_choice_is_told_with_its_reason_once(world: World) -> None:
-    async with world.proven() as engines:
-        assert chosen(engines) == GPU
     [entry] = world.told
     assert (entry.kind, entry.engine, entry.following) == ("engine", CPU, GPU)
     assert entry.error.startswith("proven at ")
-    async with world.open():
-        assert world.told == [entry], "what was chosen before is no news"
+    tell(world.gpu, Lie(devices=(), list="hang", load="hang"))
+    async with world.open() as engines:
+        assert chosen(engines) == GPU
+        for after, one in zip(engines.ranked(), before, strict=True):
+            assert (after.seat.id, after.standing, after.seconds) == (one.seat.id, one.standing, one.seconds)
+    assert world.told == [entry], "what was chosen before is no news"
 
 
 async def test_a_model_gets_the_card_that_it_names_and_no_other(world: World) -> None:

@@ -93,6 +93,17 @@ class Dialect:
             "prompt_tokens_details": {"cached_tokens": self.cached},
         }
 
+    def object_of(self, kind: str, choices: list[Json]) -> Json:
+        """A whole answer or a record, as OpenAI has them."""
+        return {
+            "choices": choices,
+            "created": self.created,
+            "id": f"chatcmpl-{self.unique}",
+            "model": self.model,
+            "system_fingerprint": BUILD,
+            "object": kind,
+        }
+
     def wants_usage(self) -> bool:
         return bool(as_object(self.body.get("stream_options")).get("include_usage"))
 
@@ -156,28 +167,18 @@ class Completion(Dialect):
     paths = ("/v1/completions",)
     done = DONE
 
-    def _object(self, choices: list[Json]) -> Json:
-        return {
-            "choices": choices,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": BUILD,
-            "object": "text_completion",
-            "id": f"chatcmpl-{self.unique}",
-        }
-
-    def _choice(self, text: str, finish: str | None) -> Json:
-        return {"text": text, "index": 0, "logprobs": None, "finish_reason": finish}
+    def _said(self, text: str, finish: str | None) -> Json:
+        choice = {"text": text, "index": 0, "logprobs": None, "finish_reason": finish}
+        return self.object_of("text_completion", [choice])
 
     def on_token(self, piece: str) -> Iterator[bytes]:
-        yield data(self._object([self._choice(piece, None)]))
+        yield data(self._said(piece, None))
 
     def end(self) -> Iterator[bytes]:
-        yield data(self._object([self._choice("", "length")]) | {"usage": self.usage(), "timings": self.timings()})
+        yield data(self._said("", "length") | {"usage": self.usage(), "timings": self.timings()})
 
     def whole(self) -> Json:
-        whole = self._object([self._choice(self.text, "length")])
-        return whole | {"usage": self.usage(), "timings": self.timings()}
+        return self._said(self.text, "length") | {"usage": self.usage(), "timings": self.timings()}
 
 
 class Chat(Dialect):
@@ -189,14 +190,7 @@ class Chat(Dialect):
     done = DONE
 
     def _chunk(self, choices: list[Json]) -> Json:
-        return {
-            "choices": choices,
-            "created": self.created,
-            "id": f"chatcmpl-{self.unique}",
-            "model": self.model,
-            "system_fingerprint": BUILD,
-            "object": "chat.completion.chunk",
-        }
+        return self.object_of("chat.completion.chunk", choices)
 
     def _delta(self, delta: Json, finish: str | None) -> Json:
         return self._chunk([{"finish_reason": finish, "index": 0, "delta": delta}])
@@ -221,16 +215,8 @@ class Chat(Dialect):
 
     def whole(self) -> Json:
         message = {"role": "assistant", "content": self.text}
-        return {
-            "choices": [{"finish_reason": "length", "index": 0, "message": message}],
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": BUILD,
-            "object": "chat.completion",
-            "usage": self.usage(),
-            "id": f"chatcmpl-{self.unique}",
-            "timings": self.timings(),
-        }
+        choices: list[Json] = [{"finish_reason": "length", "index": 0, "message": message}]
+        return self.object_of("chat.completion", choices) | {"usage": self.usage(), "timings": self.timings()}
 
 
 class Messages(Dialect):

@@ -99,8 +99,7 @@ def list_devices(lies: Json) -> None:
     print("Available devices:")
     devices = [as_object(device) for device in as_array(lies.get("devices"))]
     for device in devices:
-        size = ABSURD if lies.get("list") == "absurd" else device["total"]
-        free = ABSURD if lies.get("list") == "absurd" else device["free"]
+        size, free = (ABSURD if lies.get("list") == "absurd" else device[key] for key in ("total", "free"))
         print(f"  {device['name']}: {device['description']} ({size} MiB, {free} MiB free)")
     if not devices:
         print("  (none)")

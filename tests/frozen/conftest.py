@@ -22,6 +22,5 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(program: Path, tmp_path: Path) -> Generator[Server]:
-    running = Server(program, tmp_path, bare_environment())
-    yield running
-    running.close()
+    with Server(program, tmp_path, bare_environment()) as running:
+        yield running

@@ -82,6 +82,12 @@ class Server:
         finally:
             self.close()
 
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait()

@@ -69,6 +69,23 @@ def open_folder() -> Generator[Path]:
     shutil.rmtree(folder)
 
 
+def on_the_other_side(folder: Path, script: str, *words: Path) -> list[str]:
+    """Run a script there as nobody, without a network: its last two lines, below what a model said."""
+    os.chown(folder, NOBODY, NOBODY)
+    done = subprocess.run(
+        [
+            *("unshare", "--net", sys.executable, str(LOOPBACK)),
+            *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+            *("sh", "-c", script, "sh", *map(str, words)),
+        ],
+        cwd=folder, env={"PATH": os.defpath, "HOME": str(folder)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    answer, *last = done.stdout.strip().rsplit("\n", 2)
+    assert answer.strip()
+    return last
+
+
 @pytest.mark.needs("namespaces")
 def test_across_an_air_gap(program: Path, open_folder: Path) -> None:
     here, there = open_folder / "here", open_folder / "there"
@@ -88,37 +105,11 @@ def test_across_an_air_gap(program: Path, open_folder: Path) -> None:
     bundle = open_folder / "office.bundle"
     run("keygen", str(bundle))
     bundle.rename(here / "private")
-    words = (
-        "--models-dir",
-        "models",
-        "--models",
-        "tiny",
-        "--engines",
-        "cpu",
-        "--config",
-        "ours.yaml",
-        "--split",
-        "32M",
-    )
+    models = ("--models-dir", "models", "--models", "tiny")
+    words = (*models, "--engines", "cpu", "--config", "ours.yaml", "--split", "32M")
     run("export", *words, "--key", "private", "-o", str(bundle))
     assert len(list(open_folder.glob("office.bundle.0*"))) > 2
-    os.chown(there, NOBODY, NOBODY)
-    done = subprocess.run(
-        [
-            *("unshare", "--net", sys.executable, str(LOOPBACK)),
-            *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
-            *("sh", "-c", OTHER_SIDE, "sh", str(installed), str(bundle)),
-        ],
-        cwd=there,
-        env={**bare_environment(), "HOME": str(there), "PATH": os.defpath},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    answer, *last = done.stdout.strip().rsplit("\n", 2)
-    assert answer.strip()
+    last = on_the_other_side(there, OTHER_SIDE, installed, bundle)
     assert last == [str(NOBODY), "0"], "nobody, with no route to anywhere"
     news = open_folder / "news.bundle"
     run("export", *words[:-2], "--against", str(there / "there.json"), "-o", str(news))
@@ -153,21 +144,5 @@ def test_one_file_is_the_whole_delivery(open_folder: Path) -> None:
     os.close(end)
     os.close(terminal)
     assert f"'{run} bundle import' brings these into the folders of this machine" in told, told
-    os.chown(there, NOBODY, NOBODY)
-    done = subprocess.run(
-        [
-            *("unshare", "--net", sys.executable, str(LOOPBACK)),
-            *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
-            *("sh", "-c", BARE_BOX, "sh", str(run), str(open_folder / "mine.pub")),
-        ],
-        cwd=there,
-        env={"PATH": os.defpath, "HOME": str(there)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    answer, *counts = done.stdout.strip().rsplit("\n", 2)
-    assert answer.strip()
+    counts = on_the_other_side(there, BARE_BOX, run, open_folder / "mine.pub")
     assert counts == ["3", "3"], "program, engine and model came, signed with the remembered key, and are here"

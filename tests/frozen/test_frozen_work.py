@@ -65,9 +65,8 @@ def server(program: Path, home: Path, fake_llama_server: tuple[str, ...]) -> Gen
     }
     file = home / "config.json"
     file.write_text(json.dumps(config), "utf-8")
-    running = Server(program, home, environment(home), "--config", str(file), key=KEY)
-    yield running
-    running.close()
+    with Server(program, home, environment(home), "--config", str(file), key=KEY) as running:
+        yield running
 
 
 def test_documents_that_the_configuration_names_are_answered_from(server: Server) -> None:
@@ -106,15 +105,8 @@ def test_tools_of_an_mcp_server_are_used(server: Server) -> None:
 
 
 def run(program: Path, home: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(program), *arguments],
-        cwd=home,
-        env=environment(home),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    command, env = [str(program), *arguments], environment(home)
+    return subprocess.run(command, cwd=home, env=env, input=stdin, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_an_agent_works_with_tools_whose_arguments_are_checked(program: Path, home: Path, server: Server) -> None:

@@ -14,7 +14,7 @@ import booted
 import pytest
 from booted import package
 from frozen_harness import commands_of_the_page
-from test_packages import system_of
+from test_packages import newer, system_of
 
 pytestmark = [
     pytest.mark.frozen,
@@ -60,20 +60,6 @@ dnf install llama-appliance; echo "status $?"
 """Shell: before, with and after the package, as the page has it."""
 
 
-def newer(deb: Path, folder: Path) -> Path:
-    """The same package with a higher version and other settings, about which dpkg asks where they were edited."""
-    tree = folder / "tree"
-    subprocess.run(["dpkg-deb", "--raw-extract", deb, tree], check=True)
-    control = tree / "DEBIAN" / "control"
-    control.write_text(control.read_text("utf-8").replace("\nVersion: ", "\nVersion: 99."), "utf-8")
-    settings = tree / "etc" / "default" / "llama-appliance"
-    settings.write_text("# newer\n" + settings.read_text("utf-8"), "utf-8")
-    made = folder / "llama-appliance_99_amd64.deb"
-    subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", tree, made], check=True)
-    shutil.rmtree(tree)
-    return made
-
-
 @contextmanager
 def signing_key(home: Path) -> Generator[None]:
     """A key of gpg in ``home``, as the one that its commands use."""
@@ -105,7 +91,7 @@ def test_a_fleet_brings_its_files_and_upgrades_from_a_repository_without_a_quest
     with signing_key(tmp_path / "gpg"):
         publish(repository, tmp_path / "gpg")
         shutil.copytree(repository, root / "repository")
-        newer(deb, repository)
+        newer(deb, repository / "llama-appliance_99_amd64.deb", "# newer\n")
         publish(repository, tmp_path / "gpg")
     shutil.copytree(repository, root / "next")
     said = booted.boot(root, WORDS + FLEET, {"system.rpm": system_of(rpm, tmp_path)})

@@ -119,16 +119,12 @@ def test_another_user_starts_it_from_a_read_only_medium_without_fuse(
     starter.write_text(script, "utf-8")
     starter.chmod(0o755)
     try:
-        server = Server(
-            starter, tmp_path, {"PATH": os.defpath + ":/usr/sbin:/sbin", "HOME": str(open_folder / "no home")}
-        )
-        try:
+        environ = {"PATH": os.defpath + ":/usr/sbin:/sbin", "HOME": str(open_folder / "no home")}
+        with Server(starter, tmp_path, environ) as server:
             question = {"model": "starter", "messages": [{"role": "user", "content": "What is your name?"}]}
             answer = json.loads(server.ask("/v1/chat/completions", question))
             assert "appliance" in answer["choices"][0]["message"]["content"].lower()
             assert server.stop() == 0
-        finally:
-            server.close()
         assert own.stat().st_uid == NOBODY
     finally:
         shutil.rmtree(own, ignore_errors=True)
@@ -223,15 +219,14 @@ def test_other_versions_are_deleted_unless_a_program_runs_from_them(file: Path, 
 
 def test_a_program_that_runs_holds_its_folder(file: Path, warm: Path, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_CACHE_HOME": str(warm)}
-    server = Server(file, Path("/"), environ)
     folder = os.open(unpacked(warm), os.O_RDONLY)
     try:
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        assert server.stop() == 0
+        with Server(file, Path("/"), environ) as server:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            assert server.stop() == 0
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
-        server.close()
         os.close(folder)
 
 

@@ -124,13 +124,14 @@ section left; diff /tmp/before /tmp/after; getent passwd llama-appliance
 """
 
 
-def newer(deb: Path, folder: Path) -> Path:
-    """The same package with a higher version."""
-    tree = folder / "newer"
+def newer(deb: Path, made: Path, comment: str = "") -> Path:
+    """Make the same package with a higher version, and with this in front of its settings."""
+    tree = made.with_name("tree")
     subprocess.run(["dpkg-deb", "--raw-extract", deb, tree], check=True)
     control = tree / "DEBIAN" / "control"
     control.write_text(control.read_text("utf-8").replace("\nVersion: ", "\nVersion: 99."), "utf-8")
-    made = folder / "newer.deb"
+    settings = tree / "etc" / "default" / "llama-appliance"
+    settings.write_text(comment + settings.read_text("utf-8"), "utf-8")
     subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", tree, made], check=True)
     shutil.rmtree(tree)
     return made
@@ -143,7 +144,7 @@ def answer(text: str) -> str:
 def test_the_deb_from_install_to_purge(tmp_path: Path) -> None:
     deb = package("llama-appliance_*.deb")
     root = booted.unpack_root(tmp_path)
-    said = booted.boot(root, WORDS + DEB, {deb.name: deb, "newer.deb": newer(deb, tmp_path)})
+    said = booted.boot(root, WORDS + DEB, {deb.name: deb, "newer.deb": newer(deb, tmp_path / "newer.deb")})
     assert said["install"].endswith("status 0\n"), said["install"]
     status = json.loads(said["status"])
     assert (status["state"], status["enabled"], status["said"]) == (

@@ -148,23 +148,15 @@ def test_a_child_sees_the_environment_of_an_unfrozen_start(program: Path, tmp_pa
     [engine] = (program.parent / "engines").glob("*/*/llama-server")
     [model] = (program.parent / "_internal" / "appliance" / "catalog" / "starter").glob("*.gguf")
     unfrozen = Path(sysconfig.get_path("scripts")) / "llama-appliance"
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "LANG": "C.UTF-8",
-    }  # else Python would set LC_CTYPE
-    environment["LD_LIBRARY_PATH"] = "/mine"
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LD_LIBRARY_PATH": "/mine"}
+    environment["LANG"] = "C.UTF-8"  # else Python would set LC_CTYPE
     seen: list[dict[str, str]] = []
     for number, each in enumerate((program, unfrozen)):
         file, note = tmp_path / f"{number}.yaml", tmp_path / f"{number}.env"
         file.write_text(CONFIGURATION.format(seen=note, engine=engine, model=model), "utf-8")
-        server = Server(each, tmp_path, environment, "--config", str(file))
-        try:
-            body: dict[str, object] = {"model": "alpha", "max_tokens": 1, "prompt": "Hi"}
-            server.ask("/v1/completions", body)
+        with Server(each, tmp_path, environment, "--config", str(file)) as server:
+            server.ask("/v1/completions", {"model": "alpha", "max_tokens": 1, "prompt": "Hi"})
             assert server.stop() == 0
-        finally:
-            server.close()
         pairs = [line.partition("=") for line in note.read_text("utf-8").splitlines()]
         seen.append({name: value for name, _, value in pairs if name not in ("_", "SHLVL", "PORT")})
     assert seen[0] == seen[1]

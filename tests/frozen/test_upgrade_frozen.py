@@ -33,18 +33,14 @@ def test_an_upgrade_of_the_frozen_program_and_the_way_back(program: Path, tmp_pa
         command = [str(program), "upgrade", *words]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=TIME)
 
-    server = Server(program, tmp_path, environment)
-    try:
+    with Server(program, tmp_path, environment) as server:
         done = run("install", str(tmp_path / "new"), "--key", str(key))
         assert done.returncode == 0, done.stderr
         assert "starter answers" in done.stderr
         assert server.stop() == 0
-    finally:
-        server.close()
     versions = tmp_path / ".local" / "share" / NAME / "programs"
     for folder in (versions / name, program.parent.resolve()):
-        server = Server(program, tmp_path, environment)
-        try:
+        with Server(program, tmp_path, environment) as server:
             process = psutil.Process(server.process.pid)
             assert Path(process.exe()).parent == folder
             assert json.loads(server.ask("/v1/chat/completions", ASKED))["choices"]
@@ -52,8 +48,6 @@ def test_an_upgrade_of_the_frozen_program_and_the_way_back(program: Path, tmp_pa
             assert Path(engine.exe()).is_relative_to(folder)
             assert engine.environ()["LD_LIBRARY_PATH"] == "/mine"
             assert server.stop() == 0
-        finally:
-            server.close()
         unit = subprocess.run(
             [str(program), "service", "unit", "--user"], env=environment, capture_output=True, text=True
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -311,7 +312,7 @@ def _archive(data: bytes) -> bool:
     place = _place()
     into = place / "beside" / "into"
     archive = place / ("a.zip" if data[:2] == b"PK" else "a.tar.gz")
-    archive.write_bytes(data if data[:2] == b"PK" else _gzipped(data))
+    archive.write_bytes(data if data[:2] == b"PK" else gzip.compress(data, compresslevel=0))
     try:
         unpack(archive, into)
     except BadArchive:
@@ -323,19 +324,10 @@ def _archive(data: bytes) -> bool:
     return True
 
 
-def _gzipped(data: bytes) -> bytes:
-    """Fast: the bytes themselves in one stored block each."""
-    import gzip
-
-    return gzip.compress(data, compresslevel=0)
-
-
 def _exports() -> list[bytes]:
     head = {"harness": "llama.app", "type": "session", "id": "abc", "name": "n", "lastModified": 9, "currNode": "b"}
-    extra = [
-        {"type": "IMAGE", "name": "p", "base64Url": "data:image/png;base64,AAAA"},
-        {"type": "TEXT", "content": "t"},
-    ]
+    image = {"type": "IMAGE", "name": "p", "base64Url": "data:image/png;base64,AAAA"}
+    extra = [image, {"type": "TEXT", "content": "t"}]
     sent = [
         {"id": "a", "role": "user", "content": "hi", "timestamp": 1, "parent": "root", "extra": extra},
         {"id": "b", "role": "assistant", "content": "yo", "timestamp": 2, "parent": "a", "toolCalls": [{"id": "1"}]},
@@ -347,12 +339,8 @@ def _exports() -> list[bytes]:
     with zipfile.ZipFile(packed, "w") as file:
         for name in ("a.jsonl", "b.jsonl"):
             file.writestr(zipfile.ZipInfo(name), lines, zipfile.ZIP_STORED if name < "b" else zipfile.ZIP_DEFLATED)
-    return [
-        lines,
-        json.dumps({"conv": head, "messages": sent}).encode(),
-        json.dumps(theirs).encode(),
-        packed.getvalue(),
-    ]
+    conversation = json.dumps({"conv": head, "messages": sent}).encode()
+    return [lines, conversation, json.dumps(theirs).encode(), packed.getvalue()]
 
 
 def _export(data: bytes) -> bool:

@@ -50,6 +50,7 @@ async def test_a_judge_of_no_use_leaves_the_first_answer(
 async def test_the_majority_wins(plugged: OpenPlugged, stream: bool) -> None:
     async with plugged(TEXTS, settings=chosen(choose="vote")) as program:
         said, told = await program.told("parallel", "alpha", "/parallel which?", stream=stream)
+        assert "'n' must be 1" in await program.refused("alpha", "/parallel go", stream=stream, n=2)
     assert (said, told["how"]) == ("the second word", "2 of 3 votes")
 
 
@@ -117,11 +118,6 @@ async def test_a_call_of_tools_passes_as_it_is(plugged: OpenPlugged, stream: boo
             whole = await program.ask("alpha", "/parallel go", tools=[TOOL])
             assert whole["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
             assert "parallel" not in whole
-
-
-async def test_what_cannot_be_done_is_refused(plugged: OpenPlugged) -> None:
-    async with plugged(TEXTS, settings=chosen()) as program:
-        assert "'n' must be 1" in await program.refused("alpha", "/parallel go", n=2)
 
 
 async def test_a_real_judge_is_held_to_the_numbers(plugged: OpenPlugged) -> None:

@@ -87,9 +87,6 @@ def test_a_chunk_knows_its_line_and_heading() -> None:
         first_new = chunk.text if number == 0 else chunk.text.split("\n\n", 1)[1]
         assert lines[chunk.line - 1].startswith(first_new.split("\n")[0][:20])
         assert chunk.embedded.startswith("Top\n")
-
-
-def test_empty_lines_under_a_heading_are_counted() -> None:
     [chunk] = chunks(sections("a.md", "# Top\n\n  \n    indented\n"), 200, 40)
     assert (chunk.line, chunk.text) == (4, "    indented")
 

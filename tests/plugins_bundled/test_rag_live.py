@@ -59,12 +59,8 @@ async def test_an_answer_names_its_sources(plugged: OpenPlugged, documents: Path
         said, sources = await program.told("sources", "alpha", f"/rag {QUESTION}", stream=stream)
     assert said == "At ten [1].\n\nSources:\n[1] docs/museum.md, Museum > Hours, line 7"
     first, *others = sources
-    assert (first["file"], first["heading"], first["line"], first["cited"]) == (
-        "docs/museum.md",
-        "Museum > Hours",
-        7,
-        True,
-    )
+    known = ("docs/museum.md", "Museum > Hours", 7, True)
+    assert (first["file"], first["heading"], first["line"], first["cited"]) == known
     assert not any(source["cited"] for source in others)
     assert [source["score"] for source in sources] == sorted((s["score"] for s in sources), reverse=True)
 

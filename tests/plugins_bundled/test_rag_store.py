@@ -90,7 +90,7 @@ def test_a_changed_file_keeps_the_vectors_of_what_stayed(tmp_path: Path) -> None
         assert [text for _, text in opened.unembedded("other", 9)] == ["two", "three"]
 
 
-def test_a_model_that_changed_under_its_name_is_noticed(tmp_path: Path) -> None:
+def test_a_model_that_changed_under_its_name_is_noticed_and_a_chunk_that_is_gone_has_no_vector(tmp_path: Path) -> None:
     with store.open_store(tmp_path / "i.sqlite") as opened:
         opened.put(found("a"), "h", "r", [piece("one")])
         [(chunk, _)] = opened.unembedded("m", 9)
@@ -99,22 +99,19 @@ def test_a_model_that_changed_under_its_name_is_noticed(tmp_path: Path) -> None:
         assert opened.counts("m").embedded == 1
         opened.forget_unlike("m", b"11112222")
         assert opened.counts("m").embedded == 0
-
-
-def test_a_vector_for_a_chunk_that_is_gone_is_passed_over(tmp_path: Path) -> None:
-    with store.open_store(tmp_path / "i.sqlite") as opened:
-        opened.put(found("a"), "h", "r", [piece("one")])
-        [(chunk, _)] = opened.unembedded("m", 9)
         opened.remove(known.id for known in opened.files().values())
         opened.add_vectors("m", [(chunk, b"0000")])
         assert list(opened.vectors("m")) == []
 
 
-def test_a_damaged_index_says_what_to_do(tmp_path: Path) -> None:
+def test_an_index_that_is_damaged_or_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "i.sqlite"
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(store.Damaged, match=r"i\.sqlite is damaged .*; delete it"), store.open_store(path):
         pytest.fail("it was opened")
+    path = tmp_path / "missing" / "i.sqlite"
+    with pytest.raises(store.Unusable, match=r"i\.sqlite cannot be used .*; make room"), store.open_store(path):
+        pass
 
 
 class Documents:
@@ -236,12 +233,6 @@ def test_passages_are_shown_as_far_as_there_is_room() -> None:
     ]
     assert [source.number for source in cite.within(passages, 800)] == [1, 2]
     assert [source.number for source in cite.within(passages, 10)] == [1]
-
-
-def test_a_folder_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "missing" / "i.sqlite"
-    with pytest.raises(store.Unusable, match=r"i\.sqlite cannot be used .*; make room"), store.open_store(path):
-        pass
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a limit on the size of files stands in for a full disk")

@@ -20,19 +20,15 @@ async def test_a_text_longer_than_the_context_is_summarized_by_its_parts(plugged
     assert told["parts"][0] > 3
 
 
-async def test_a_text_far_longer_is_reduced_more_than_once(plugged: OpenPlugged) -> None:
+async def test_a_text_far_longer_is_reduced_more_than_once_as_long_as_it_gets_shorter(plugged: OpenPlugged) -> None:
     """The fake's token is a byte, and its context is what the settings say."""
     settings = {"summarize": {"context_tokens": 2000, "part_tokens": 400, "answer_tokens": 200}}
-    async with plugged({"alpha": script("word " * 60)}, settings=settings) as program:
+    models = {"alpha": script("word " * 60), "wordy": script("word " * 600)}
+    async with plugged(models, settings=settings) as program:
         whole = await program.ask("alpha", f"/summarize {LONG}")
+        message = await program.refused("wordy", f"/summarize {LONG}", 502)
     first, second, *_ = whole["summarize"]["parts"]
     assert first > second > 1
-
-
-async def test_summaries_that_do_not_get_shorter_end_it(plugged: OpenPlugged) -> None:
-    settings = {"summarize": {"context_tokens": 2000, "part_tokens": 400, "answer_tokens": 200}}
-    async with plugged({"alpha": script("word " * 600)}, settings=settings) as program:
-        message = await program.refused("alpha", f"/summarize {LONG}", 502)
     assert "are not shorter than the text" in message
 
 
@@ -63,19 +59,14 @@ async def test_limits_are_told(plugged: OpenPlugged) -> None:
 async def test_parts_and_their_summaries_as_they_are_asked_for(plugged: OpenPlugged) -> None:
     """The fake's token is a byte, and its context is what the settings say."""
     settings = {"summarize": {"context_tokens": 2000, "part_tokens": 100, "answer_tokens": 100}}
-    async with plugged({"alpha": script("in short")}, settings=settings) as program:
+    async with plugged({"alpha": script("in short"), "mute": script(" ")}, settings=settings) as program:
         whole = await program.ask("alpha", "/summarize " + "word " * 1000)
         asked = await program.ask("alpha", "/summarize " + "word " * 1000, fake={"echo": True, "script": ""})
+        message = await program.refused("mute", "/summarize " + "word " * 1000, 502)
     assert text(whole) == "in short"
     assert whole["summarize"]["parts"] == [4]
     assert "Part 4: in short" in str(asked)
-
-
-async def test_a_part_that_fails_is_named(plugged: OpenPlugged) -> None:
-    settings = {"summarize": {"context_tokens": 2000, "part_tokens": 100, "answer_tokens": 100}}
-    async with plugged({"alpha": script(" ")}, settings=settings) as program:
-        message = await program.refused("alpha", "/summarize " + "word " * 1000, 502)
-    assert "part 1 of 4" in message or "part 2 of 4" in message
+    assert "part 1 of 4" in message or "part 2 of 4" in message, "a part that fails is named"
 
 
 async def test_a_model_that_does_not_say_its_context_needs_a_setting(plugged: OpenPlugged) -> None:

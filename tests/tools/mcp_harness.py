@@ -53,11 +53,7 @@ def living(file: Path) -> list[int]:
 
 async def until_asked(log: Path, words: str) -> None:
     """Until a server that keeps a log has been told these words."""
-    await until(lambda: _says(log, words))
-
-
-def _says(log: Path, words: str) -> bool:
-    return log.exists() and words in log.read_text("utf-8")
+    await until(lambda: log.exists() and words in log.read_text("utf-8"))
 
 
 async def until_gone(file: Path) -> None:

@@ -109,12 +109,9 @@ async def test_a_server_that_goes_away_and_comes_back(tmp_path: Path, monkeypatc
 
 
 async def test_an_address_with_a_slash_and_a_query_is_asked_as_it_is(tmp_path: Path) -> None:
-    async with http_fake(tmp_path / "log", path="/a/") as fake, opened(web={"url": fake.url}) as tools:
-        assert len(tools.specs()) == 3
-    async with http_fake(tmp_path / "log", path="/a?key=1") as fake, opened(web={"url": fake.url}) as tools:
-        assert len(tools.specs()) == 3
-    async with http_fake(tmp_path / "log", path="/") as fake, opened(web={"url": fake.url[:-1]}) as tools:
-        assert len(tools.specs()) == 3
+    for path, end in (("/a/", None), ("/a?key=1", None), ("/", -1)):
+        async with http_fake(tmp_path / "log", path=path) as fake, opened(web={"url": fake.url[:end]}) as tools:
+            assert len(tools.specs()) == 3
 
 
 async def test_an_address_of_no_use_is_said_before_anything_starts() -> None:

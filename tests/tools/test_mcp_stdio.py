@@ -209,7 +209,7 @@ async def test_time_is_up(tmp_path: Path) -> None:
     assert told[0]["params"]["requestId"] == 3
 
 
-async def test_answers_to_nobody(tmp_path: Path) -> None:
+async def test_answers_to_nobody() -> None:
     async with opened(s=entry("--wrong-ids", timeout_ms=700)) as tools:
         assert (await use(tools, "s_echo")).error == "request timed out"
         assert (await use(tools, "s_echo")).error == "request timed out"
@@ -318,14 +318,13 @@ async def test_leaving_is_quick_and_leaves_nothing(tmp_path: Path) -> None:
             assert not living(file)
 
 
-async def test_a_server_has_a_bounded_number_of_tools(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_has_a_bounded_number_of_tools_and_a_bounded_description_of_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     names = ",".join(f"t{n}" for n in range(2500))
     async with opened(many=entry("--tools", names, "--pages", "5")) as tools:
         assert [spec.name for spec in tools.specs()] == [f"many_t{n}" for n in range(1000)]
     assert "has more than 1000 tools" in caplog.text
-
-
-async def test_what_a_server_tells_of_its_tools_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     flags = ("--tools", "a,b,c,d", "--pages", "2", "--description", "1500")
     async with opened(large=entry(*flags), small=entry("--tools", "echo")) as tools:
         assert [spec.name for spec in tools.specs()] == ["large_a", "large_b", "small_echo"]

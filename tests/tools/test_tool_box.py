@@ -65,11 +65,13 @@ def test_what_words_mean(box: Toolbox, words: list[str], names: list[str]) -> No
     assert [each.name for each in box.select(words)] == names
 
 
-def test_what_words_do_not_mean(box: Toolbox) -> None:
+def test_what_words_do_not_mean_and_what_does_not_stream(box: Toolbox) -> None:
     with pytest.raises(BadRequest, match="no tool 'read_fil'; did you mean 'read_file'"):
         box.select(["a_c", "read_fil"])
     with pytest.raises(BadRequest, match=r"no tool 'mcp:nowhere'; there are a_b, a_c, mcp:a, mcp:z, read_file, z_y"):
         box.select(["mcp:nowhere"])
+    with pytest.raises(NotFound, match="does not stream"):
+        box.stream("read_file", b"{}", CONTEXT)
 
 
 async def test_an_empty_box() -> None:
@@ -80,8 +82,3 @@ async def test_an_empty_box() -> None:
     with pytest.raises(NotFound, match="none are switched on"):
         await box.call("read_file", b"{}", CONTEXT)
     assert Toolbox([Shelf("empty")]).enabled
-
-
-def test_what_does_not_stream(box: Toolbox) -> None:
-    with pytest.raises(NotFound, match="does not stream"):
-        box.stream("read_file", b"{}", CONTEXT)

@@ -85,9 +85,10 @@ async def test_searches_there(tools: Tools, state: Path) -> None:
     assert "Total matches: 0" in literal
 
 
-async def test_no_more_than_a_hundred_matches(tools: Tools, state: Path) -> None:
+@pytest.mark.parametrize("runtime", [None, BOX])
+async def test_no_more_than_a_hundred_matches(tools: Tools, state: Path, runtime: str | None) -> None:
     (state / "box1" / "many").write_text("x\n" * 100_000)
-    text = await tools.text("grep_search", path=".", pattern="x", runtime=BOX)
+    text = await tools.text("grep_search", path=state / "box1", pattern="x", runtime=runtime)
     assert text.count("many:x\n") == 100
     assert "Total matches: 100\n[the first 100 matches are shown" in text
 
@@ -133,8 +134,8 @@ async def test_a_runtime_without_its_program(tools: Tools, state: Path, monkeypa
         await tools.call("get_info", runtime="podman-container:box1")
 
 
-@pytest.mark.parametrize("runtime", [BOX, "ssh:somewhere"])
-async def test_a_command_there_ends_in_time(tools: Tools, runtime: str) -> None:
+@pytest.mark.parametrize("runtime", [None, BOX, "ssh:somewhere"])
+async def test_a_command_ends_in_time_with_all_it_has_started(tools: Tools, runtime: str | None) -> None:
     command = f"sleep {SLEEPER} & echo started; sleep {SLEEPER}"
     text = await tools.text("exec_shell_command", command=command, timeout=4, runtime=runtime)
     assert text.startswith("started\n")
@@ -142,16 +143,18 @@ async def test_a_command_there_ends_in_time(tools: Tools, runtime: str) -> None:
     await wait_no_process(SLEEPER)
 
 
-async def test_cancelling_ends_a_command_there(tools: Tools) -> None:
+@pytest.mark.parametrize("runtime", [None, BOX])
+async def test_cancelling_ends_a_command(tools: Tools, runtime: str | None) -> None:
     with trio.move_on_after(1) as scope:
-        await tools.text("exec_shell_command", command=f"sleep {SLEEPER}", timeout=50, runtime=BOX)
+        await tools.text("exec_shell_command", command=f"sleep {SLEEPER}", timeout=50, runtime=runtime)
     assert scope.cancelled_caught
     await wait_no_process(SLEEPER)
 
 
-async def test_output_of_a_command_there_comes_as_it_is_made(tools: Tools) -> None:
+@pytest.mark.parametrize("runtime", [None, BOX])
+async def test_output_comes_as_it_is_made_and_leaving_ends_the_command(tools: Tools, runtime: str | None) -> None:
     arguments = f'{{"command": "echo hi; sleep {SLEEPER}", "timeout": 50}}'.encode()
-    async with tools.box.stream("exec_shell_command", arguments, ToolContext(runtime=BOX)) as stream:
+    async with tools.box.stream("exec_shell_command", arguments, ToolContext(runtime=runtime)) as stream:
         assert await anext(stream) == b"hi\n"
     await wait_no_process(SLEEPER)
 
