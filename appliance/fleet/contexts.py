@@ -318,7 +318,8 @@ class Unnamed:
 
     def named_in(self, body: bytes) -> bytes:
         """Return the JSON object, in which the last of several members with one name counts, without a slot."""
-        return b'%b,"id_slot":-1}' % body[: body.rindex(b"}")]
+        before, _, after = body.rpartition(b"}")
+        return b'%b,"id_slot":-1}%b' % (before, after) if before else body
 
     def release(self, *, refused: bool) -> None:
         """See `Placed.release`."""
@@ -354,7 +355,7 @@ class ProcessContexts:
         """
         prefix, names_slot = prefix_of(body), names_slot and self.launch.may_name_slots
         placed = Placed(self, ticket, session, prefix, names_slot=names_slot and wanted < 0)
-        asked = wanted if wanted >= 0 else None if names_slot else self.table.foreseen(prefix)
+        asked = wanted % self.launch.slots if wanted >= 0 else None if names_slot else self.table.foreseen(prefix)
         found = self.table.place(ticket, session, prefix, trio.current_time(), asked)
         placed.slot, placed.held = found.slot, found.held
         if found.slot is not None:

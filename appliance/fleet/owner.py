@@ -13,6 +13,7 @@ from functools import partial
 import trio
 from msgspec import structs
 
+from appliance.core.bodies.head import ODD_SLOT
 from appliance.core.config.types import Config
 from appliance.core.fit.budget import GpuMemory, gpu_memory
 from appliance.core.models.model import Model
@@ -433,11 +434,13 @@ class Fleet:
         run = self._runs.get(model_id)
         return run is not None and run.process is not None and run.process.launch.context_origin is not None
 
-    def may_name_slot(self, model_id: str) -> bool:
-        """True if a request with a lease may name its slot: its server is not ours, or bears it, or it is alone."""
+    def may_name_slot(self, model_id: str, slot: int) -> bool:
+        """True if a request with a lease may name this slot: its server is not ours, or bears it, or it is alone."""
         run = self._runs.get(model_id)
         launch = run.process.launch if run is not None and run.process is not None else None
-        return launch is None or launch.engine is None or launch.may_name_slots or self._schedule.leases(model_id) <= 1
+        if launch is None or launch.engine is None:
+            return True
+        return slot != ODD_SLOT and (launch.may_name_slots or self._schedule.leases(model_id) <= 1)
 
     def has_fallback(self, model_id: str) -> bool:
         """True if there is another seat to go to, should the process of this model die."""

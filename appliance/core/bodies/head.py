@@ -2,6 +2,10 @@
 which conversation it belongs to.
 
 Everything else of a body stays bytes. Sources: JSON body, multipart form field, query parameter ``model``.
+
+The engine reads the same bytes again. The members on which both act (`_Body`) are read as llama-server (b11434) reads
+them: of several members with one name the last counts, a number may be written in any way and loses its fraction,
+``true`` is 1, and a byte order mark is skipped. Where it is not certain what the engine reads, the reading says so.
 """
 
 from __future__ import annotations
@@ -21,6 +25,11 @@ MAX_FIELD = 4096
 """Longest form field read as a model name or flag, in bytes."""
 MAX_PARTS = 1000
 MULTIPART_SLICE = 1 << 16
+NO_SLOT, ODD_SLOT = -1, -2
+"""No slot is named; one may be named that the engine has to be kept from, as it is not certain which."""
+_SLOTS = 1 << 31
+"""llama-server's slots are below it: what a larger number becomes there, its processor decides."""
+_BOM = b"\xef\xbb\xbf"
 _AT_BYTE = re.compile(r"\s*\(byte (\d+)\)$")
 _WRONG_TYPE = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`(?: - at `\$\.?(?P<field>[^`]*)`)?")
 _NAMES = {"str": "a string", "bool": "true or false", "int": "a number", "float": "a number", "null": "null"}
@@ -37,10 +46,10 @@ class RequestHead(Struct, frozen=True):
     """The id of the conversation that a JSON body belongs to; empty where it says nothing."""
     uncached: bool = False
     """A JSON body has ``cache_prompt: false``: nothing is to come from the engine's cache of prompts."""
-    slot: int = -1
-    """The engine's slot that a JSON body names (``id_slot``); -1: none."""
+    slot: int = NO_SLOT
+    """The engine's slot that a JSON body names (``id_slot``), or `NO_SLOT`, or `ODD_SLOT`."""
     several: bool = False
-    """A JSON body asks for more than one answer: by ``n``, or with several prompts."""
+    """A JSON body asks for more than one answer: by ``n_cmpl`` or ``n``, or with several prompts."""
 
 
 class _Body(Struct):
@@ -49,18 +58,25 @@ class _Body(Struct):
     appliance: Raw | UnsetType = UNSET
     cache_prompt: Raw | UnsetType = UNSET
     id_slot: Raw | UnsetType = UNSET
+    n_cmpl: Raw | UnsetType = UNSET
     n: Raw | UnsetType = UNSET
     prompt: Raw | UnsetType = UNSET
     prompt_cache_key: Raw | UnsetType = UNSET
     session_id: Raw | UnsetType = UNSET
 
 
+class _Passed(Struct):
+    id_slot: Raw | UnsetType = UNSET
+
+
 _BODY = msgspec.json.Decoder(_Body)
+_PASSED = msgspec.json.Decoder(_Passed)
 _TEXT = msgspec.json.Decoder(str)
-_SLOT = msgspec.json.Decoder(int)
-_ONE = (UNSET, Raw(b"1"), Raw(b"null"))
-_PROMPTS = re.compile(rb"\s*\[\s*[\"\[{]")
-"""Several, and not the tokens of one."""
+_NUMBER = msgspec.json.Decoder(bool | int | float)
+_LIST = msgspec.json.Decoder(list[Raw])
+_NOTHING = (UNSET, Raw(b"null"))
+_ONE = (*_NOTHING, Raw(b"1"))
+_TOKENS = re.compile(rb"\[\s*[-0-9]")
 _FALSE = Raw(b"false")
 
 
@@ -74,7 +90,7 @@ def read_json(body: bytes) -> RequestHead:
     if not body or body.isspace():
         raise BadRequest("the request body is empty; send a JSON object")
     try:
-        found = _BODY.decode(body)
+        found = _BODY.decode(body.removeprefix(_BOM))
     except msgspec.ValidationError as error:
         raise _wrong_type(str(error)) from None
     except RecursionError:
@@ -87,17 +103,24 @@ def read_json(body: bytes) -> RequestHead:
     name = model or None if isinstance(model, str) else _in_words(model)
     conversation = _text(found.prompt_cache_key) or _text(found.session_id)
     uncached = found.cache_prompt == _FALSE
-    slot = -1 if isinstance(found.id_slot, UnsetType) else decoded(_SLOT, found.id_slot)
-    several = found.n not in _ONE or (found.prompt is not UNSET and _PROMPTS.match(found.prompt) is not None)
+    # The other name of ``n`` goes before it. What is not a number the engine refuses.
+    number = found.n if found.n_cmpl in _NOTHING else found.n_cmpl
+    several = number not in _ONE and _number(number) != 1
     return RequestHead(
         name,
         bool(found.stream),
         found.appliance is not UNSET,
         conversation,
         uncached,
-        -1 if slot is None else slot,
-        several,
+        NO_SLOT if found.id_slot is UNSET else _slot(found.id_slot),
+        several or (found.prompt is not UNSET and _is_prompts(found.prompt)),
     )
+
+
+def read_passed(body: bytes) -> RequestHead:
+    """The slot that a body names which is passed on as it is, to a server that may be another one than llama-server."""
+    found = decoded(_PASSED, body.removeprefix(_BOM))
+    return RequestHead(slot=_slot(found.id_slot) if found is not None else ODD_SLOT)
 
 
 def check_json(body: bytes) -> None:
@@ -107,6 +130,27 @@ def check_json(body: bytes) -> None:
     except UnicodeDecodeError:
         raise BadRequest("the request body is not valid UTF-8") from None
     read_json(body)
+
+
+def _slot(raw: Raw | UnsetType) -> int:
+    if raw in _NOTHING:
+        return NO_SLOT
+    slot = _number(raw)
+    return slot if slot is not None and NO_SLOT <= slot < _SLOTS else ODD_SLOT
+
+
+def _number(raw: Raw | UnsetType) -> int | None:
+    """The number that llama-server makes of a member; None for what is none."""
+    value = None if isinstance(raw, UnsetType) else decoded(_NUMBER, raw)
+    return None if value is None else int(value)
+
+
+def _is_prompts(prompt: Raw) -> bool:
+    """Whether a prompt is several. With a number among them they are the parts of one, its tokens and texts."""
+    if not bytes(prompt).startswith(b"[") or _TOKENS.match(prompt) is not None:
+        return False
+    items = decoded(_LIST, prompt) or []
+    return len(items) > 1 and not any(bytes(item)[:1] in b"-0123456789" for item in items)
 
 
 def _text(raw: Raw | UnsetType) -> str:
@@ -123,7 +167,7 @@ def _in_words(model: float | None) -> str | None:
 
 def is_object(body: bytes) -> bool:
     """True if a JSON body can carry a ``model`` field at all."""
-    return body.lstrip(b" \t\r\n")[:1] == b"{"
+    return body.removeprefix(_BOM).lstrip(b" \t\r\n")[:1] == b"{"
 
 
 def is_container(body: bytes) -> bool:

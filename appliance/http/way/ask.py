@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from appliance.core.answers.continuation import Partial, Refusal, continued_body
 from appliance.core.answers.splice import Seam, Splicer
-from appliance.core.bodies.head import RequestHead, is_object
+from appliance.core.bodies.head import NO_SLOT, RequestHead, is_object
 from appliance.core.contexts.slots import SHORT
 from appliance.core.exchange import Exchange, RelayOptions, Trail
 from appliance.core.llama.older_bodies import has_images, wants_no_words, with_images
@@ -363,14 +363,14 @@ class Ask:
 
     def place(self, lease: Lease, route: Route, request: Request, head: RequestHead, body: bytes) -> None:
         """Give a request for a loaded model its slot, until its lease ends; or its process chooses by itself."""
-        if head.slot >= 0 and is_object(body) and not self.fleet.may_name_slot(lease.model.id):
+        if head.slot != NO_SLOT and is_object(body) and not self.fleet.may_name_slot(lease.model.id, head.slot):
             lease.placed = Unnamed()
             return
         contexts = self.fleet.contexts.of(lease.model.id) if route.slot else None
         if contexts is None or head.several or not is_object(body):
             return
         names_slot = route.slot == "named"
-        if len(body) < SHORT and head.slot < 0:
+        if len(body) < SHORT and head.slot == NO_SLOT:
             placed = contexts.place_short(body, names_slot=names_slot)
             if placed is not False:
                 lease.placed = placed

@@ -328,6 +328,8 @@ class Pipeline:
             await self._move(request, context.sink)
             return
         record.body = body
+        if request.method == "POST" and heads.is_object(body):
+            record.head = heads.read_passed(body)
         job = ModelRequest(
             request=request,
             route=route,

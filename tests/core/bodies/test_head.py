@@ -30,19 +30,15 @@ def test_model_stream_and_extension_are_found_whatever_surrounds_them(
     assert (head.model, head.stream, head.extended) == (model or None, bool(stream), EXTENSION in body)
 
 
-NAMES = st.sampled_from(["prompt_cache_key", "session_id", "user", "cache_prompt", "id_slot"])
+NAMES = st.sampled_from(["prompt_cache_key", "session_id", "user", "cache_prompt"])
 
 
 @given(st.dictionaries(NAMES, JSON | st.text() | st.booleans() | st.integers(-1, 9)), st.booleans())
 def test_the_conversation_is_a_text_and_anything_else_is_left_to_the_engine(body: dict[str, object], escaped: bool):
     raw = json.dumps({"model": "m", **body}, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
     named = [each for name in ("prompt_cache_key", "session_id") if isinstance(each := body.get(name), str) and each]
-    slot = body.get("id_slot")
     assert read_json(raw) == RequestHead(
-        "m",
-        conversation=named[0] if named else "",
-        uncached=body.get("cache_prompt") is False,
-        slot=slot if type(slot) is int else -1,
+        "m", conversation=named[0] if named else "", uncached=body.get("cache_prompt") is False
     )
 
 
