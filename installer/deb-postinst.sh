@@ -1,4 +1,4 @@
-removed=/var/lib/llama-appliance/.removed
+removed=$state/.removed
 case "$1" in
     configure)
         make_user

@@ -1,5 +1,5 @@
 case "$1" in
-    remove) if [ -d /var/lib/llama-appliance ]; then touch /var/lib/llama-appliance/.removed; fi ;;
+    remove) if [ -d "$state" ]; then as_service touch "$state/.removed" || true; fi ;;
     abort-upgrade) resume_service ;;
     purge)
         delete_data

@@ -1,5 +1,6 @@
 set -e
 unit=llama-appliance.service
+state=/var/lib/llama-appliance
 
 systemd_runs() { [ -d /run/systemd/system ]; }
 
@@ -8,11 +9,16 @@ make_user() {
     if command -v systemd-sysusers >/dev/null; then systemd-sysusers llama-appliance.conf; fi
 }
 
-# Where somebody puts models: members of the service's group may, and what they put there belongs to the group.
+# The service's user owns its home, so what is in it may be a link to anywhere. Root makes the home alone; what is in it
+# the user makes, with no more rights than it has.
+as_service() { setpriv --reuid llama-appliance --regid llama-appliance --clear-groups "$@"; }
+
+# Where somebody puts models: members of the service's group may, and what they put there belongs to the group. A folder
+# that cannot be made is no reason to leave the package half installed.
 make_models() {
     if getent passwd llama-appliance >/dev/null; then
-        install -d -m 750 -o llama-appliance -g llama-appliance /var/lib/llama-appliance
-        install -d -m 2770 -o llama-appliance -g llama-appliance /var/lib/llama-appliance/models
+        install -d -m 750 -o llama-appliance -g llama-appliance "$state"
+        as_service install -d -m 2770 "$state/models" || echo "no folder for models: $state/models" >&2
     fi
 }
 
@@ -93,6 +99,6 @@ start_if_enabled() {
 }
 
 delete_data() {
-    rm -rf /var/lib/llama-appliance /var/cache/llama-appliance /etc/llama-appliance
+    rm -rf "$state" /var/cache/llama-appliance /etc/llama-appliance
     if getent passwd llama-appliance >/dev/null; then userdel llama-appliance || true; fi
 }

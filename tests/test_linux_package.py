@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from types import ModuleType
 from xml.etree import ElementTree as Xml
 
 import pytest
+from two_users import STRANGER, open_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTALLER = ROOT / "installer"
@@ -55,3 +58,22 @@ def test_an_address_that_would_break_the_packages_is_refused() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "is not an address; give one such as" in done.stderr
+
+
+@pytest.mark.needs("root", "setpriv")
+@pytest.mark.parametrize("target", [".", "/etc", "own", "nothing"])
+@pytest.mark.parametrize("command", ["make_models", 'as_service touch "$state/models/.removed" || true'])
+def test_root_follows_no_link_of_the_services_user(target: str, command: str) -> None:
+    with open_folder() as folder:
+        script = (INSTALLER / "functions.sh").read_text("utf-8").replace("/var/lib/llama-appliance", f"{folder}/home")
+        script = re.sub(r"(-o|-g|--reuid|--regid|passwd) llama-appliance", rf"\1 {STRANGER}", script)
+        (folder / "own").mkdir()
+        (folder / "home").mkdir()
+        os.chown(folder / "home", STRANGER, STRANGER)
+        link = folder / "home" / "models"
+        link.symlink_to(folder / target)
+        before = [(path.lstat().st_uid, path.lstat().st_mode) for path in (folder, folder / "own", Path("/etc"))]
+        shell = ["sh", "-c", f"getent() {{ true; }}\n{script}\n{command}"]
+        subprocess.run(shell, check=True, capture_output=True)
+        assert [(p.lstat().st_uid, p.lstat().st_mode) for p in (folder, folder / "own", Path("/etc"))] == before
+        assert not (folder / target / ".removed").exists()

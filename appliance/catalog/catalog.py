@@ -15,12 +15,9 @@ from msgspec import Struct
 
 from appliance.catalog.found import (
     FoundModel,
-    NotRegular,
     all_shards,
-    open_regular,
     scan_cache,
     scan_folder,
-    stat_regular,
     why,
 )
 from appliance.catalog.presets import with_presets
@@ -33,6 +30,7 @@ from appliance.core.models.model import STRENGTH, Model
 from appliance.core.models.names import ModelNames, Named, is_speakable
 from appliance.core.scheduling.routing import Router
 from appliance.errors import InvalidModelFile, ModelNotFound
+from appliance.store.model_files import NotRegular, open_regular, stat_regular
 
 STARTER_ID = "starter"
 STARTER_ARGS = (

@@ -72,6 +72,8 @@ def _children(folder: Path) -> list[Path]:
     """
     try:
         found = [path for path in folder.iterdir() if path.name.endswith(ENDINGS) and not path.is_dir()]
+        if odd := next((path for path in found if path.exists() and not path.is_file()), None):
+            raise UsageError(f"{odd} is not a regular file; take it out of the folder of the configuration")
         return sorted(found, key=lambda path: path.name)
     except NotADirectoryError:
         raise UsageError(f"{folder} is not a folder; name a file with --config") from None

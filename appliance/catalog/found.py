@@ -15,10 +15,7 @@ the server scans, and the library would cost it 70 ms and 11 MB. It does not kno
 from __future__ import annotations
 
 import os
-import stat
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from io import FileIO
 from pathlib import Path
 
 from msgspec import Struct
@@ -42,11 +39,7 @@ from appliance.core.models.names import (
     tag_of,
 )
 from appliance.errors import NotFound
-
-if sys.platform == "win32":
-    OPEN_FLAGS = os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT
-else:
-    OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+from appliance.store.model_files import read_start
 
 MAX_ENTRIES = 100_000
 """Number of entries of one folder that are read; a folder with more is not a models folder."""
@@ -61,13 +54,6 @@ MAX_FOLDERS = 1000
 
 class UnsafeName(ValueError):
     """A name that would lead out of the folder to which it is joined."""
-
-
-class NotRegular(OSError):
-    """Anything other than a regular file."""
-
-    def __init__(self) -> None:
-        super().__init__(None, "it is not a regular file")
 
 
 def join_inside(root: Path, *names: str) -> Path:
@@ -93,30 +79,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
-
-
-def stat_regular(path: str) -> os.stat_result:
-    """Raises OSError, NotRegular among them."""
-    found = os.stat(path)  # noqa: PTH116  -- ten thousand Path objects cost more than the calls
-    if not stat.S_ISREG(found.st_mode):
-        raise NotRegular
-    return found
-
-
-def open_regular(path: str) -> FileIO:
-    """Open for reading without ever waiting; the open file is checked again: the name may lead elsewhere by then."""
-    stat_regular(path)
-    file = FileIO(os.open(path, OPEN_FLAGS), closefd=True)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise NotRegular
-    return file
-
-
-def read_start(path: Path, count: int) -> bytes:
-    """Return the first bytes of a small text file. Raises OSError."""
-    with open_regular(str(path)) as file:
-        return file.read(count)
 
 
 def why(error: OSError) -> str:

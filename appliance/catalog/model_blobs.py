@@ -17,12 +17,13 @@ from typing import Never
 import trio
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.found import all_shards, current_snapshot, open_regular, why
+from appliance.catalog.found import all_shards, current_snapshot, why
 from appliance.core.models.blobs import FilesOfModel, HashedFile, cached_repo, check_names, names_in_folder
 from appliance.core.models.model import Model, Source
 from appliance.core.models.names import folder_of
 from appliance.errors import BadRequest, ModelNotFound, NotFound
 from appliance.store.file_hashes import FileHashes
+from appliance.store.model_files import open_regular
 from appliance.trio_parts import beside
 
 GIVEN: tuple[Source, ...] = ("path", "models_dir", "cache", "lm_studio")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.found import Cached, FoundModel, all_shards, in_cache, read_start
+from appliance.catalog.found import Cached, FoundModel, all_shards, in_cache
 from appliance.core.config.nodes import Problem
 from appliance.core.llama.preset_file import NONE, Choices, EffectiveOption, from_words
 from appliance.core.llama.presets import (
@@ -41,6 +41,7 @@ from appliance.core.models.download import (
 from appliance.core.models.names import QUANTISATIONS, prefer
 from appliance.errors import BadRequest, InvalidConfig, UsageError
 from appliance.platform.home import expanded
+from appliance.store.model_files import read_start
 
 _Need = tuple[Remote, tuple[str, ...]]
 """A download, and the options that say the same."""

@@ -30,8 +30,6 @@ from appliance.catalog.found import (
     list_folder,
     model_files,
     pick_projector,
-    read_start,
-    stat_regular,
     why,
 )
 from appliance.catalog.presets import PresetSource
@@ -47,6 +45,7 @@ from appliance.core.models.names import (
 )
 from appliance.errors import UsageError
 from appliance.platform.home import expanded, users_data
+from appliance.store.model_files import read_start, stat_regular
 from appliance.wire import ImageLayer, ImageManifest
 
 HOME_POINTER = ".lmstudio-home-pointer"

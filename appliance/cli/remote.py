@@ -37,7 +37,7 @@ from appliance.core.systemd import ENVIRONMENT, ENVIRONMENT_FILES, NAME, UNITS, 
 from appliance.errors import ApplianceError, CallerError, UpstreamFailed, UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.identity import become, live_in
-from appliance.platform.unix_sockets import state_of
+from appliance.platform.unix_sockets import believed_users, state_of
 from appliance.upstream.client import Address, HttpAnswer, HttpCall
 
 ANSWER_TIME = 30.0
@@ -212,8 +212,8 @@ def find_server(
             variable=os.environ.get(URL_VARIABLE),
             side=side,
             own_socket=own,
-            own=state_of(own),
-            service=state_of(SERVICE_SOCKET),
+            own=state_of(own, believed_users()),
+            service=state_of(SERVICE_SOCKET, believed_users()),
             is_installed=any(os.access(unit, os.F_OK) for unit in UNITS),
             is_root=is_root and own != SERVICE_SOCKET,
         )
@@ -241,7 +241,8 @@ def _parsed(choice: ServerChoice, api_key: str | None) -> RunningServer:
     text = choice.url
     key = api_key.partition(",")[0].strip() if api_key else None
     if text.startswith(UNIX):
-        address = Address("localhost", 80, key or None, text, socket=text.removeprefix(UNIX))
+        users = None if choice.kind == "named" else believed_users()
+        address = Address("localhost", 80, key or None, text, socket=text.removeprefix(UNIX), users=users)
         return RunningServer(url=text, address=address, prefix="", kind=choice.kind)
     try:
         parts = urlsplit(text)
@@ -311,7 +312,8 @@ def refuse(who: str, status: int, body: bytes) -> NoReturn:
 
 def key_advice() -> str:
     """Return how a server without its key can be used, as the end of a message."""
-    service = f"; {LET_IN}, and root needs none; --own is without it" if state_of(SERVICE_SOCKET) == "closed" else ""
+    is_closed = state_of(SERVICE_SOCKET, believed_users()) == "closed"
+    service = f"; {LET_IN}, and root needs none; --own is without it" if is_closed else ""
     return f"; give the server's key with --api-key or {KEY_VARIABLE}{service}"
 
 

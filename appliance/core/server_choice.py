@@ -2,7 +2,8 @@
 
 A server says where it is by a socket in the data folder of its home. The folder's permissions say who may use it: its
 user, root, and for the system's service the members of its group. So a command of the same home needs neither an
-address nor a key, and no other user's program can take the server's place.
+address nor a key. A home may be another user's: root keeps the caller's with some sudo. So a socket is believed only if
+a program of this user, of root or of the service listens there, and no other user's can take the server's place.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SERVICE_SOCKET = f"{STATE}/{SOCKET_NAME}"
 LET_IN = f"'sudo usermod -aG {NAME} USER' lets in a user, who needs no key once logged in again"
 
 SocketState = Literal["missing", "closed", "answers"]
-"""``closed``: this user may not connect."""
+"""``closed``: this user may not connect. ``missing``: nobody answers, or a program of another user."""
 Side = Literal["system", "own"]
 Kind = Literal["named", "own", "service", "closed", "usual"]
 """``named``: the user gave its address. ``own``: it shares its home with the command. ``usual``: whatever is at the

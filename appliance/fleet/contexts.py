@@ -265,7 +265,8 @@ class Placed:
             found = decoded(_RESTORED, answer) if status == 200 else None
             why = "" if found is not None else f"the engine refused it ({error_text(answer)})"
             if found is not None:
-                process.table.restored(slot, self._session, kept.prefix, found.n_restored)
+                prefix = structs.replace(kept.prefix, owner=self._prefix.owner)
+                process.table.restored(slot, self._session, prefix, found.n_restored)
                 self.restored = found.n_restored
                 process.owner.seconds_a_byte = (trio.current_time() - began) / max(kept.size, MIB)
         if why:
@@ -347,13 +348,13 @@ class ProcessContexts:
         self._news = trio.Event()
         """Something may have to be saved, or counted."""
 
-    def place(self, ticket: int, session: str, body: bytes, wanted: int, *, names_slot: bool) -> Placed:
-        """Give the request with this ticket a slot, until `Placed.release`.
+    def place(self, ticket: int, session: str, body: bytes, owner: bytes, wanted: int, *, names_slot: bool) -> Placed:
+        """Give the request with this ticket a slot, until `Placed.release`. ``owner`` as in `prefix_of`.
 
         ``wanted`` is the slot that the request names, -1 for none. ``names_slot``: its engine lets requests of this
         kind name theirs.
         """
-        prefix, names_slot = prefix_of(body), names_slot and self.launch.may_name_slots
+        prefix, names_slot = prefix_of(body, owner), names_slot and self.launch.may_name_slots
         placed = Placed(self, ticket, session, prefix, names_slot=names_slot and wanted < 0)
         asked = wanted % self.launch.slots if wanted >= 0 else None if names_slot else self.table.foreseen(prefix)
         found = self.table.place(ticket, session, prefix, trio.current_time(), asked)
@@ -365,13 +366,13 @@ class ProcessContexts:
                 placed.evicted = found.evicted
         return placed
 
-    def place_short(self, body: bytes, *, names_slot: bool) -> ShortPlaced | Literal[False] | None:
+    def place_short(self, body: bytes, owner: bytes, *, names_slot: bool) -> ShortPlaced | Literal[False] | None:
         """The same for a request of fewer than `SHORT` bytes that names no slot. False: `place` it.
 
         None: no slot is idle, so that the engine chooses.
         """
         names_slot = names_slot and self.launch.may_name_slots
-        slot = self.table.place_short(body, names_slot=names_slot)
+        slot = self.table.place_short(body, owner, names_slot=names_slot)
         if slot is None:
             return False
         return ShortPlaced(self.table, slot, names_slot=names_slot) if slot != NO_SLOT else None

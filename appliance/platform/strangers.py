@@ -6,6 +6,7 @@ installer/onefile.c has the same rule for the folder that it unpacks itself into
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -13,6 +14,29 @@ from pathlib import Path
 
 ADMINISTRATORS = 80 if sys.platform == "darwin" else 0
 """The group that owns /Applications and Homebrew's folders on macOS; its members may become root."""
+
+
+def take_folder(path: Path) -> str:
+    """Close a folder of this user to all others. Return why it cannot be relied on, in words; empty: it can.
+
+    The last part of the path must be no link. It is opened, and the open folder is looked at and changed. One that
+    belongs to this user cannot be exchanged by another one afterwards, as `stranger_at` makes sure. Raises OSError.
+    """
+    if sys.platform == "win32":
+        return "it is a link" if path.is_symlink() else ""
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            return "it is a link, or no folder"
+        raise
+    try:
+        if (owner := os.fstat(folder).st_uid) != os.geteuid():
+            return f"{path} belongs to another user (number {owner})"
+        os.fchmod(folder, 0o700)
+    finally:
+        os.close(folder)
+    return stranger_at(path)
 
 
 def stranger_at(path: Path) -> str:

@@ -6,19 +6,24 @@ import errno
 import os
 import socket
 import stat
+import struct
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from appliance.core.launchd import ACCOUNT
 from appliance.core.server_choice import SocketState
+from appliance.core.systemd import NAME
 
 BACKLOG = 1024
 LOCK_TIME = 2.0
 """Seconds to wait for another program that is creating its socket in the same folder; it takes milliseconds."""
 LOCK_AGAIN = 0.05
+LOCAL_PEERCRED, XUCRED_SIZE = 1, 76
+"""The option of macOS's unix(4), and the bytes of what it tells: a version, the user, and groups."""
 
 
 class UnixListener(NamedTuple):
@@ -36,9 +41,17 @@ class NotASocket(FileExistsError):
 
 if sys.platform == "win32":
 
-    def state_of(path: str) -> SocketState:
+    def state_of(path: str, users: frozenset[int]) -> SocketState:
         """There is none."""
         return "missing"
+
+    def is_of(sock: socket.socket, users: frozenset[int]) -> bool:
+        """There is none."""
+        return True
+
+    def believed_users() -> frozenset[int]:
+        """There is none."""
+        return frozenset()
 
     def listen_at(path: str, mode: int) -> UnixListener:
         """Python lacks it on Windows."""
@@ -49,11 +62,12 @@ if sys.platform == "win32":
 
 else:
     import fcntl
+    import pwd
 
-    def state_of(path: str) -> SocketState:
-        """Return whether a server answers at the file for this user. Nothing is sent."""
+    def state_of(path: str, users: frozenset[int]) -> SocketState:
+        """Return whether a server of one of these users answers at the file for this user. Nothing is sent."""
         try:
-            return "answers" if _is_answered(path) else "missing"
+            return "answers" if _is_answered(path, users) else "missing"
         except FileNotFoundError:
             return "missing"
         except OSError:
@@ -105,8 +119,32 @@ else:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         Path(path).unlink()
 
-    def _is_answered(path: str) -> bool:
-        """Only a refusal proves that nobody does. Raises OSError for any other error."""
+    def believed_users() -> frozenset[int]:
+        """Return the users whose programs could have this user's files and keys anyway: itself, root, the service."""
+        found = {0, os.geteuid()}
+        for name in (NAME, ACCOUNT):
+            with suppress(KeyError):
+                found.add(pwd.getpwnam(name).pw_uid)
+        return frozenset(found)
+
+    def is_of(sock: socket.socket, users: frozenset[int]) -> bool:
+        """True if a program of one of these users listens at the other end; where the system does not tell, too.
+
+        A file says less: whoever owns its folder may exchange it, or lead its name elsewhere.
+        """
+        if sys.platform == "linux":
+            user = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        elif sys.platform == "darwin":
+            user = struct.unpack_from("2I", sock.getsockopt(0, LOCAL_PEERCRED, XUCRED_SIZE))[1]
+        else:
+            return True
+        return user in users
+
+    def _is_answered(path: str, users: frozenset[int] | None = None) -> bool:
+        """Only a refusal proves that nobody does. Raises OSError for any other error.
+
+        With ``users`` it has to be one of them who answers.
+        """
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.setblocking(False)
             try:
@@ -117,7 +155,7 @@ else:
                 return False
             except BlockingIOError:
                 return True
-        return True
+            return users is None or is_of(sock, users)
 
     @contextmanager
     def _alone_in(folder: str) -> Generator[None]:

@@ -34,7 +34,8 @@ DIAL_TIME = 3.0
 ASK_TIME = 10.0
 JOIN_TIME = 25.0
 """The other box writes the roster first, and the bus may be growing for another new box. A verb waits 30 s."""
-MAX_ANSWER = 4 << 20
+MAX_MESSAGE = 1 << 20
+"""Bytes of a body or an answer; a roster has less (`roster.LARGEST`)."""
 _JSON = ((b"Content-Type", b"application/json"),)
 _REFUSALS: Mapping[int, Callable[[str], Exception]] = {400: BadRequest, 409: Conflict}
 
@@ -119,7 +120,7 @@ async def ask_at(
     try:
         with trio.fail_after(within):
             async with HttpCall(address, method, path, _JSON, sent) as response:
-                content = await response.read(MAX_ANSWER)
+                content = await response.read(MAX_MESSAGE)
     except trio.TooSlowError:
         raise BoxFailed(address.label, f"it did not answer {method} {path} within {within:g} s") from None
     except (UpstreamFailed, Busy) as error:

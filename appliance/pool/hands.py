@@ -16,7 +16,7 @@ from appliance.catalog.downloads import Downloads
 from appliance.core.lenient_json import decoded
 from appliance.core.models.blobs import BLOBS, FilesOfModel, HashedFile
 from appliance.core.models.model import Model
-from appliance.errors import ApplianceError, ModelNotFound, NotPlaced
+from appliance.errors import ApplianceError, Busy, ModelNotFound, NotPlaced
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import state_of
 from appliance.peers.owner import Peers
@@ -27,6 +27,8 @@ HASH_PAUSE = 1.0
 """Seconds between two questions for hashes that a box computes. Reading a model of 40 GB takes it some minutes."""
 LIST_TIME = 10.0
 MAX_LIST = 1 << 20
+MOST_FETCHES = 16
+"""Models that are fetched together: another box may say that it has any number of them, and never give one."""
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,11 @@ class OwnHands:
         self._parts = parts
         self._fetching: set[str] = set()
 
+    def require(self, model: str) -> None:
+        """Raises ModelNotFound for a model that neither this box has nor another one."""
+        if self._parts.catalog.snapshot.find(model) is None and not self._parts.peers.boxes_with(model):
+            raise ModelNotFound(model)
+
     async def load(self, model: str, *, evict: bool) -> None:
         """Raises ApplianceError where the model cannot be loaded, or only by evicting others."""
         found = self._parts.catalog.snapshot.require(model)
@@ -82,6 +89,8 @@ class OwnHands:
         elif not self._parts.peers.boxes_with(model):
             raise ModelNotFound(model)
         elif model not in self._fetching:
+            if len(self._fetching) >= MOST_FETCHES:
+                raise Busy(f"{MOST_FETCHES} models are being fetched from other boxes already")
             self._fetching.add(model)
             self._nursery.start_soon(self._fetch, model)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +25,7 @@ from appliance import __version__
 from appliance.core.pool.join_code import TOKEN_SIZE, Codes, JoinCode
 from appliance.core.pool.keys import SECRET_SIZE, BoxCertificate, PoolKeys
 from appliance.core.pool.lease import Fences
-from appliance.core.pool.roster import Box, Roster, bus_plan, newer
+from appliance.core.pool.roster import Box, Roster, bus_plan, most_changes, newer, outvotes, refusal
 from appliance.core.pool.shapes import PoolBox, PoolBus, PoolModel, PoolProblem, PoolRotation, PoolState
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
 from appliance.peers.owner import Member, PeerStatus, PoolSide
@@ -88,7 +89,7 @@ class Membership:
         self._peers = parts.peers
         self._tell_drained = parts.drained
         self.speed = parts.speed
-        self._fences = Fences(kept.epochs)
+        self._fences = Fences(kept.epochs, lambda: most_changes(time.time()))
         self.on_bus = OnBus(self, parts.fleet.children, path.with_name(BUS_FOLDER))
         self._orders = BoxOrders(kept.roster.pool, self.me, self._fences, hands, self._keep_epochs)
         self._seed = secrets.token_bytes(32)
@@ -272,8 +273,8 @@ class Membership:
 
     async def learn(self, roster: Roster) -> Roster:
         """Take a roster if it is newer, and return the one in force, which the disk has then. Raises Conflict."""
-        if roster.pool != self.roster.pool:
-            raise Conflict("the roster is another pool's")
+        if why := refusal(self.roster, roster, time.time()):
+            raise Conflict(why)
         if self._take(roster):
             await self._keep()
         return self.roster
@@ -317,11 +318,16 @@ class Membership:
 
         Without a bus, or where one box serves it and is away, the first box of the wanted roster decides, alone. So two
         changes at the same time at two boxes are one after the other. While that box is away nothing can be changed,
-        but its own removal: then the next one decides.
+        but its own removal: then the next one decides. It also does where the bus has failed, and the change takes out
+        so many of the boxes that serve it that the others cannot vote without them.
         """
         bus = self.on_bus
         if bus.kind in ("voters", "external") or (bus.kind == "standalone" and bus.state == "connected"):
-            return await bus.agree(wanted)
+            try:
+                return await bus.agree(wanted)
+            except BoxFailed:
+                if not outvotes(self.roster, wanted):
+                    raise
         first = next((box for box in wanted.boxes if box.can_be_dialled), wanted.boxes[0])
         if first.name == self.me:
             return await self.propose(wanted)
@@ -422,6 +428,7 @@ class Membership:
                 wanted = make(self.roster)
                 if wanted is self.roster:
                     return
+                await trio.sleep(min(1.0, max(0.0, wanted.generation - most_changes(time.time()))))
                 found = await self._agree(wanted)
                 await self.learn(found)
                 if found == wanted:

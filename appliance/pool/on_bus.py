@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +27,7 @@ from appliance.core.pool.bus_words import BusAccess, BusPlace, external_access
 from appliance.core.pool.keys import BoxCertificate, PoolKeys, server_name
 from appliance.core.pool.members import BEAT, Beat, Presence
 from appliance.core.pool.nats import BusMessage
-from appliance.core.pool.roster import CLIENTS, ROUTES, BusPlan, Roster, bus_plan, newer
+from appliance.core.pool.roster import CLIENTS, ROUTES, BusPlan, Roster, bus_plan, newer, refusal
 from appliance.core.pool.shapes import PoolProblem
 from appliance.errors import BoxFailed, StoreFailed
 from appliance.platform.children import Children
@@ -170,8 +171,8 @@ class OnBus:
             while bucket is not None:
                 try:
                     entry = await bucket.get(ROSTER_KEY)
-                    found = _roster_in(entry)
-                    if found is not None and found.pool == wanted.pool and found.generation >= wanted.generation:
+                    found = self._roster_in(entry)
+                    if found is not None and found.generation >= wanted.generation:
                         return found
                     await bucket.put(ROSTER_KEY, msgspec.json.encode(wanted), entry.revision if entry else 0)
                     return wanted
@@ -245,10 +246,10 @@ class OnBus:
         Where a put has failed, the same roster is put again: only a put shows that the bus accepts changes again.
         """
         entry, own = await bucket.get(ROSTER_KEY), self._membership.roster
-        found = _roster_in(entry)
+        found = self._roster_in(entry)
         if found == own and bus.state.state != "no-quorum":
             return True
-        if found is None or found.pool != own.pool or newer(found, own) == own:
+        if found is None or newer(found, own) == own:
             with suppress(BusConflict):
                 await bucket.put(ROSTER_KEY, msgspec.json.encode(own), entry.revision if entry is not None else 0)
         else:
@@ -259,7 +260,7 @@ class OnBus:
         return self.up.get(box) is not False
 
     def _on_entries(self, entries: Mapping[str, BucketEntry]) -> None:
-        found = _roster_in(entries.get(ROSTER_KEY))
+        found = self._roster_in(entries.get(ROSTER_KEY))
         if found != self._membership.roster:
             self._news.wake()
 
@@ -293,7 +294,9 @@ class OnBus:
         beat = decoded(Beat, message.data)
         if beat is None or message.subject != f"{self._beats}.{beat.box}":
             return
-        if self._presence.on_beat(beat, here.with_sleep()) and beat.generation > self._membership.roster.generation:
+        roster = self._membership.roster
+        is_new = roster.box(beat.box) is None or self._presence.on_beat(beat, here.with_sleep())
+        if is_new and beat.generation > roster.generation:
             self._news.wake()
 
     # ---- parts -------------------------------------------------------------------------------------------------------
@@ -339,6 +342,7 @@ class OnBus:
                 log.warning("this box cannot use the bus yet: %s", error)
                 await trio.sleep(AGAIN)
 
-
-def _roster_in(entry: BucketEntry | None) -> Roster | None:
-    return decoded(Roster, entry.value) if entry is not None else None
+    def _roster_in(self, entry: BucketEntry | None) -> Roster | None:
+        """Return the roster there, if it can be one of this pool."""
+        found = decoded(Roster, entry.value) if entry is not None else None
+        return None if found is None or refusal(self._membership.roster, found, time.time()) else found

@@ -18,9 +18,10 @@ from msgspec import Struct
 
 from appliance.core.lenient_json import decoded
 from appliance.core.pool.buckets import BusError, as_word
-from appliance.core.pool.lease import Fences
+from appliance.core.pool.lease import Fences, Holder, can_be_placed
 from appliance.core.pool.nats import BusMessage
 from appliance.core.pool.placing import BoxChoice, Need
+from appliance.core.pool.roster import Count
 from appliance.errors import ApplianceError
 from appliance.pool.bucket import Bucket
 from appliance.pool.bus import Bus
@@ -29,6 +30,8 @@ from appliance.pool.leases import PlacementLeases
 
 ORDER_TIME = 1.0
 """Seconds for a box to accept an order. It answers before it carries the order out."""
+MOST_ORDERS = 64
+"""Orders that are looked at together. One more gets no answer, as from a box that is too slow."""
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +41,8 @@ class PlacementOrder(Struct, frozen=True, kw_only=True):
 
     op: Literal["load", "fetch"]
     model: str
-    epoch: int
-    holder: str
+    epoch: Count
+    holder: Holder
     evict: bool = False
 
 
@@ -65,13 +68,16 @@ class BoxOrders:
         self._bus: Bus | None = None
         self._bucket: Bucket | None = None
         self._is_up: Callable[[str], bool] = lambda _: False
+        self._looked_at = 0
 
     async def run(self, bus: Bus, bucket: Bucket, is_up: Callable[[str], bool]) -> None:
         """Take orders for as long as there is this bus. Ends when cancelled."""
         async with trio.open_nursery() as nursery:
 
             def on_order(message: BusMessage) -> None:
-                if message.reply:  # without it nobody waits for the answer, so nobody of this program has sent it
+                # Without a reply nobody waits for the answer, so nobody of this program has sent it.
+                if message.reply and self._looked_at < MOST_ORDERS:
+                    self._looked_at += 1
                     nursery.start_soon(self._answer, bus, message)
 
             with bus.subscription(f"{self._subject}.{as_word(self._me)}", on_order):
@@ -88,7 +94,7 @@ class BoxOrders:
     async def place(self, model_id: str, decide: Callable[[], BoxChoice | None]) -> str | None:
         """See `appliance.peers.owner.Orders`."""
         bus, bucket = self._bus, self._bucket
-        if bus is None or bucket is None or not bus.connected:
+        if bus is None or bucket is None or not bus.connected or not can_be_placed(model_id):
             return None
 
         async def order(epoch: int, holder: str) -> str:
@@ -119,15 +125,19 @@ class BoxOrders:
             return None
 
     async def _answer(self, bus: Bus, message: BusMessage) -> None:
-        order = decoded(PlacementOrder, message.data)
-        why = "the order cannot be read" if order is None else await self._obey(order)
+        try:
+            order = decoded(PlacementOrder, message.data)
+            why = "the order cannot be read" if order is None else await self._obey(order)
+        finally:
+            self._looked_at -= 1
         bus.publish(message.reply, msgspec.json.encode(OrderAnswer(why=why)))
 
     async def _obey(self, order: PlacementOrder) -> str:
         """Begin what is ordered, unless a newer order is known. Return the reason why not; empty: it has begun."""
-        if not self._fences.admits(order.model, order.epoch, order.holder):
-            return f"epoch {order.epoch} is over; {self._fences.highest(order.model)} is known"
         try:
+            self._hands.require(order.model)
+            if not self._fences.admits(order.model, order.epoch, order.holder):
+                return f"epoch {order.epoch} is not the newest; {self._fences.highest(order.model)} is known"
             await self._remember()
             if order.op == "fetch":
                 await self._hands.fetch(order.model)

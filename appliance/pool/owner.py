@@ -23,7 +23,7 @@ from appliance.catalog.model_blobs import ModelFilesHere, open_model_files
 from appliance.core.pool.bus_words import external_access
 from appliance.core.pool.join_code import LIFE, read_code
 from appliance.core.pool.keys import SECRET_SIZE
-from appliance.core.pool.roster import DEFAULT_PORT, Box, Roster, box_name
+from appliance.core.pool.roster import DEFAULT_PORT, MOST_ADDRESSES, Box, Roster, box_name
 from appliance.core.pool.shapes import CreatePool, JoinPool, PoolInvitation, PoolProblem, PoolState
 from appliance.core.settings import is_loopback
 from appliance.errors import ApplianceError, BadRequest, Conflict, Forbidden, StoreFailed, UsageError
@@ -225,7 +225,10 @@ class BoxPool:
 
 
 def own_addresses() -> list[str]:
-    """Return the machine's addresses that others may reach, the likeliest first; loopback if there is no other."""
+    """Return the machine's addresses that others may reach, the likeliest first; loopback if there is no other.
+
+    Those beyond `MOST_ADDRESSES` are left out.
+    """
     found: list[tuple[bool, bool, str]] = []
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     for interface, addresses in psutil.net_if_addrs().items():
@@ -235,7 +238,7 @@ def own_addresses() -> list[str]:
             address = ip_address(one.address.partition("%")[0])
             if not (address.is_loopback or address.is_link_local):
                 found.append((interface.startswith(OF_CONTAINERS), address.version == 6, str(address)))
-    return [address for _, _, address in sorted(found)] or ["127.0.0.1"]
+    return [address for _, _, address in sorted(found)][:MOST_ADDRESSES] or ["127.0.0.1"]
 
 
 @asynccontextmanager

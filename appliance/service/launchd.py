@@ -6,7 +6,6 @@ Not exercised on a Mac yet: the release workflow does it. The tests run it again
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from appliance.errors import UsageError
 from appliance.platform.home import users_home
 from appliance.platform.process import Ran
 from appliance.service.parent import Ready
-from appliance.service.systemd import COMMAND_TIME, PosixService, make_key, said_by
+from appliance.service.systemd import COMMAND_TIME, PosixService, give, make_key, said_by
 from appliance.wire import ServiceStatus
 
 LOOK_EVERY = 0.2
@@ -82,11 +81,11 @@ class Launchd(PosixService):
             Path(file).parent.mkdir(parents=True, exist_ok=True)
         if not self._user:
             for folder in (Path(HOME), Path(DAEMON.log).parent):
-                folder.chmod(0o750)
-                shutil.chown(folder, ACCOUNT, ACCOUNT)
+                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                give(descriptor, ACCOUNT, 0o750)
+                os.close(descriptor)
         if KEY in text:
-            self.key = make_key(Path(KEY))
-            shutil.chown(self.key, ACCOUNT, ACCOUNT)
+            self.key = make_key(Path(KEY), account="" if self._user else ACCOUNT)
         await self._end()
         self.write(text)
         await self._launchctl("enable", self._job)

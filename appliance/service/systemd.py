@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from appliance.core.settings import KEY_VARIABLE
@@ -56,13 +58,27 @@ class ServiceFailed(ApplianceError):
         return f"'{self.command}' {how}: {self.said or 'it said nothing'}; {self.log} may say more"
 
 
-def make_key(file: Path, form: str = "{}") -> Path:
-    """Have a file with a key for a new service, which only its owner can read; one that is there stays as it is."""
-    if not file.exists():
-        file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with open_private(file) as opened:
-            opened.write(form.format(secrets.token_urlsafe(24)).encode() + b"\n")
+def make_key(file: Path, form: str = "{}", account: str = "") -> Path:
+    """Have a file with a key for a new service, which only its owner can read; one that is there stays as it is.
+
+    ``account`` gets a new one. In a folder of that user the name may be a link, which is not followed.
+    """
+    file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with suppress(FileExistsError), open_private(file, "xb") as opened:
+        opened.write(form.format(secrets.token_urlsafe(24)).encode() + b"\n")
+        if account and sys.platform != "win32":
+            give(opened.fileno(), account)
     return file
+
+
+def give(descriptor: int, account: str, mode: int = 0o600) -> None:
+    """Give what is open, and never what its name leads to by now, to a user and the group of the same name."""
+    assert sys.platform != "win32"
+    import grp
+    import pwd
+
+    os.fchown(descriptor, pwd.getpwnam(account).pw_uid, grp.getgrnam(account).gr_gid)
+    os.fchmod(descriptor, mode)
 
 
 class PosixService:

@@ -13,7 +13,7 @@ from appliance.core.bodies.json_text import OBJECT
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.ollama.asking import DerivedPreset
 from appliance.core.ollama.models import Derived
-from appliance.store.model_files import replace, write_whole
+from appliance.store.model_files import read_start, replace, write_whole
 
 VERSION = 1
 MAX_SIZE = 16 << 20
@@ -55,8 +55,7 @@ class DerivedModels:
         if self._path is None:
             return {}
         try:
-            with self._path.open("rb") as file:
-                contents = msgspec.json.decode(file.read(MAX_SIZE), type=_DerivedFile)
+            contents = msgspec.json.decode(read_start(self._path, MAX_SIZE), type=_DerivedFile)
             if contents.version != VERSION:
                 raise ValueError(f"its version is {contents.version}")
             models = [kept.model() for kept in contents.models]

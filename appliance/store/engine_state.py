@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from appliance.core.engines.events import Event, reduce
 from appliance.core.engines.state import EngineState
-from appliance.store.model_files import replace, write_whole
+from appliance.store.model_files import read_start, replace, write_whole
 
 FILE = "state.json"
 VERSION = 1
@@ -73,8 +73,7 @@ class StateFile:
 
     def _load(self) -> EngineState:
         """Raises ValueError for something else than a state, and OSError."""
-        with self.path.open("rb") as file:
-            data = file.read(MAX_SIZE + 1)
+        data = read_start(self.path, MAX_SIZE + 1)
         try:
             version = msgspec.json.decode(data, type=_StateHead).version
             if version != VERSION:

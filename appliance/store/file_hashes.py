@@ -17,7 +17,7 @@ from msgspec import Struct
 from appliance.core.contexts.origin import FileIdentity
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.blobs import SHA256
-from appliance.store.model_files import write_whole
+from appliance.store.model_files import open_regular, read_start, write_whole
 
 VERSION = 1
 MAX_SIZE = 16 << 20
@@ -59,7 +59,7 @@ class FileHashes:
         Raises OSError, also for a file that changes meanwhile.
         """
         before, found, read = identity_of(path), hashlib.sha256(), 0
-        with path.open("rb", buffering=0) as file:
+        with open_regular(str(path)) as file:
             while piece := file.read(PIECE):
                 found.update(piece)
                 read += len(piece)
@@ -78,8 +78,7 @@ class FileHashes:
     def _read(self) -> dict[str, _Known]:
         """A file that cannot be understood counts as empty: its hashes are computed again."""
         try:
-            with self._path.open("rb") as file:
-                kept = msgspec.json.decode(file.read(MAX_SIZE), type=_HashesFile)
+            kept = msgspec.json.decode(read_start(self._path, MAX_SIZE), type=_HashesFile)
         except FileNotFoundError:
             return {}
         except (OSError, *UNREADABLE) as error:

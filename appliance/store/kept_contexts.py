@@ -42,14 +42,15 @@ from appliance.core.contexts.kept import (
     victims,
 )
 from appliance.core.contexts.origin import FileIdentity, Origin, files_named, origin_of
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.llama.flags import Option
 from appliance.core.sizes import GIB, MIB
 from appliance.errors import Conflict
 from appliance.platform.console import PROGRAM
 from appliance.platform.home import users_cache, users_data
 from appliance.platform.machine import free_memory, here
-from appliance.platform.strangers import stranger_at
-from appliance.store.model_files import space_of, unlink, write_whole
+from appliance.platform.strangers import take_folder
+from appliance.store.model_files import open_regular, read_start, space_of, stat_regular, unlink, write_whole
 from appliance.trio_parts import WriteBehind
 
 if TYPE_CHECKING:
@@ -258,9 +259,8 @@ class KeptContexts:
         lock = FileLock(self.folder / LOCK, timeout=0, thread_local=False)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if why := "it is a link" if self.folder.is_symlink() else stranger_at(self.folder):
+            if why := take_folder(self.folder):
                 raise PermissionError(errno.EPERM, why)
-            self.folder.chmod(0o700)
             lock.acquire()
             self._sweep()
         except Timeout:
@@ -283,10 +283,9 @@ class KeptContexts:
 
     def _read(self, name: str) -> KeptContext | None:
         try:
-            with self._manifest(name).open("rb") as file:
-                context = read_manifest(file.read(MAX_MANIFEST))
-            there = self.whole(name).stat().st_size
-        except FileNotFoundError:
+            context = read_manifest(read_start(self._manifest(name), MAX_MANIFEST))
+            there = stat_regular(str(self.whole(name))).st_size
+        except OSError:
             return None
         return context if context is not None and (context.name, context.size) == (name, there) else None
 
@@ -336,7 +335,13 @@ class KeptContexts:
                 self._fail(error)
 
     def _write(self, context: KeptContext) -> None:
-        write_whole(self._manifest(context.name), manifest_of(context), private=True)
+        try:
+            manifest = manifest_of(context)
+        except UNREADABLE:
+            manifest = b""
+        if len(manifest) > MAX_MANIFEST or read_manifest(manifest) != context:
+            raise OSError(None, "its manifest could not be read again")
+        write_whole(self._manifest(context.name), manifest, private=True)
         self._contexts = {**self._contexts, context.name: context}
 
     def _remove(self, name: str, why: str) -> None:
@@ -388,7 +393,7 @@ async def _taken(place: ContextPlace) -> AsyncGenerator[KeptContexts | None]:
 def _checksum(path: Path, number: int, size: int) -> int | None:
     """Return the checksum of one piece; None: the file cannot be read, or has not this size."""
     try:
-        with path.open("rb") as file:
+        with open_regular(str(path)) as file:
             if os.fstat(file.fileno()).st_size != size:
                 return None
             file.seek(number * PIECE)

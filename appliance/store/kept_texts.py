@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from appliance.errors import NotFound
-from appliance.store.model_files import write_whole
+from appliance.store.model_files import open_regular, write_whole
 
 MOST = 50
 """Versions that are kept."""
@@ -37,14 +37,15 @@ class KeptTexts:
         """Every version, the newest first. Raises OSError."""
         if not self.folder.is_dir():
             return []
-        found = [(path, path.stat()) for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
+        found = [(p, p.stat()) for p in self.folder.iterdir() if _NAME.fullmatch(p.name) and p.is_file()]
         kept = [KeptText(number=int(p.name), replaced_at=s.st_mtime, bytes=s.st_size) for p, s in found]
         return sorted(kept, key=lambda one: one.number, reverse=True)
 
     def read(self, number: int) -> bytes:
         """Raises NotFound, OSError."""
         try:
-            return self._path(number).read_bytes()
+            with open_regular(str(self._path(number))) as file:
+                return file.readall()
         except FileNotFoundError:
             raise NotFound(
                 f"there is no version {number} of the configuration; 'llama-appliance config versions' lists them"

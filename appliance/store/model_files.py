@@ -9,8 +9,15 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
+from io import FileIO
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Literal, NamedTuple
+
+if sys.platform == "win32":
+    OPEN_FLAGS, NO_WAIT = os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT, 0
+else:
+    NO_WAIT = os.O_NONBLOCK | os.O_NOCTTY
+    OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | NO_WAIT
 
 FSCTL_SET_SPARSE = 0x000900C4
 ATTEMPTS = 20 if sys.platform == "win32" else 1
@@ -19,6 +26,13 @@ AGAIN = 0.01
 """Seconds between two attempts."""
 BLOCK = 512
 """Bytes of the unit in which POSIX counts what a file takes."""
+
+
+class NotRegular(OSError):
+    """Anything other than a regular file."""
+
+    def __init__(self) -> None:
+        super().__init__(None, "it is not a regular file")
 
 
 class Taken(NamedTuple):
@@ -114,16 +128,47 @@ def share(old: Path, new: Path) -> None:
             fresh.unlink(missing_ok=True)
 
 
-def open_private(path: Path) -> IO[bytes]:
-    """Write a file anew that only this user can read, also if it was there for others. Raises OSError."""
+def stat_regular(path: str) -> os.stat_result:
+    """Raises OSError, NotRegular among them."""
+    found = os.stat(path)  # noqa: PTH116  -- ten thousand Path objects cost more than the calls
+    if not stat.S_ISREG(found.st_mode):
+        raise NotRegular
+    return found
+
+
+def open_regular(path: str) -> FileIO:
+    """Open for reading without ever waiting; the open file is checked again: the name may lead elsewhere by then."""
+    stat_regular(path)
+    return checked(FileIO(os.open(path, OPEN_FLAGS), closefd=True))
+
+
+def checked(file: FileIO) -> FileIO:
+    """Return an open file that is a regular one; another one is closed. Raises NotRegular."""
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise NotRegular
+    return file
+
+
+def read_start(path: Path, count: int) -> bytes:
+    """Return the first bytes of a small text file. Raises OSError."""
+    with open_regular(str(path)) as file:
+        return file.read(count)
+
+
+def open_private(path: Path, mode: Literal["wb", "xb"] = "wb") -> IO[bytes]:
+    """Write a file anew that only this user can read, also if it was there for others; "xb": it must not be there.
+
+    Raises OSError.
+    """
 
     def opener(name: str, flags: int) -> int:
-        descriptor = os.open(name, flags, 0o600)
+        descriptor = os.open(name, flags | NO_WAIT, 0o600)
         if sys.platform != "win32":
             os.fchmod(descriptor, 0o600)
         return descriptor
 
-    return open(path, "wb", opener=opener)
+    return open(path, mode, opener=opener)
 
 
 def write_whole(path: Path, data: bytes, *, private: bool = False, like: os.stat_result | None = None) -> None:
@@ -134,7 +179,8 @@ def write_whole(path: Path, data: bytes, *, private: bool = False, like: os.stat
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     try:
-        with open_private(fresh) if private or like is not None else fresh.open("wb") as file:
+        fresh.unlink(missing_ok=True)  # a link would lead elsewhere, and a pipe would wait for a reader
+        with open_private(fresh, "xb") if private or like is not None else fresh.open("xb") as file:
             if like is not None and sys.platform != "win32":
                 if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
                     os.fchown(file.fileno(), like.st_uid, like.st_gid)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from appliance.core.lenient_json import UNREADABLE
-from appliance.store.model_files import replace, sync_folder, unlink
+from appliance.store.model_files import NO_WAIT, checked, open_regular, read_start, replace, sync_folder, unlink
 from appliance.wire import PartialChunk, PartialHead, PartialLine, PartialSource
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def holds(path: Path, oid: str, size: int | None, check: Callable[[], None]) -> 
 
     Reads all of it unless the size is another one: ``check`` is called between pieces and may raise.
     """
-    with path.open("rb", buffering=0) as file:
+    with open_regular(str(path)) as file:
         length = os.fstat(file.fileno()).st_size
         if size not in (None, length):
             return False
@@ -269,8 +269,8 @@ def holds(path: Path, oid: str, size: int | None, check: Callable[[], None]) -> 
 
 
 def _open(path: Path) -> FileIO:
-    flags = os.O_RDWR | os.O_CREAT | (os.O_BINARY if sys.platform == "win32" else os.O_CLOEXEC)
-    return FileIO(os.open(path, flags, 0o644), "r+", closefd=True)
+    flags = os.O_RDWR | os.O_CREAT | NO_WAIT | (os.O_BINARY if sys.platform == "win32" else os.O_CLOEXEC)
+    return checked(FileIO(os.open(path, flags, 0o644), "r+", closefd=True))
 
 
 def _beside(final: Path, suffix: str) -> Path:
@@ -279,8 +279,7 @@ def _beside(final: Path, suffix: str) -> Path:
 
 def _read_journal(path: Path) -> tuple[list[PartialLine], list[int]]:
     """Return the whole lines up to the first torn one, and where each ends. Raises OSError."""
-    with path.open("rb") as file:
-        text = file.read(MAX_JOURNAL)
+    text = read_start(path, MAX_JOURNAL)
     lines: list[PartialLine] = []
     ends: list[int] = []
     at = 0

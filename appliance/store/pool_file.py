@@ -17,10 +17,11 @@ from appliance.core.lenient_json import UNREADABLE
 from appliance.core.pool.keys import BoxCertificate
 from appliance.core.pool.roster import Roster
 from appliance.errors import StoreFailed
-from appliance.store.model_files import write_whole
+from appliance.store.model_files import read_start, write_whole
 
 VERSION = 1
 MAX_SIZE = 4 << 20
+"""Bytes: more than the largest roster, and `lease.MOST_MODELS` names and numbers."""
 
 
 class KeptPool(Struct, frozen=True, kw_only=True):
@@ -42,8 +43,7 @@ def read_pool(path: Path) -> KeptPool | None:
     it would leave the pool in silence.
     """
     try:
-        with path.open("rb") as file:
-            kept = msgspec.json.decode(file.read(MAX_SIZE), type=KeptPool)
+        kept = msgspec.json.decode(read_start(path, MAX_SIZE), type=KeptPool)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -58,9 +58,15 @@ def read_pool(path: Path) -> KeptPool | None:
 
 
 def write_pool(path: Path, kept: KeptPool) -> None:
-    """Replace the file, readable by this user alone. Raises StoreFailed."""
+    """Replace the file, readable by this user alone. Raises StoreFailed, also where it could not be read again."""
     try:
-        write_whole(path, msgspec.json.encode(kept), private=True)
+        data = msgspec.json.encode(kept)
+        if len(data) > MAX_SIZE:
+            raise ValueError(f"it would have {len(data)} bytes")
+        msgspec.json.decode(data, type=KeptPool)
+        write_whole(path, data, private=True)
+    except (*UNREADABLE, ValueError) as error:
+        raise StoreFailed(f"{path} is not written, for it could not be read again: {error}") from None
     except OSError as error:
         raise StoreFailed(f"{path} cannot be written: {error.strerror or error}") from None
 

@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.lenient_json import decoded
+from appliance.store.model_files import NO_WAIT, NotRegular, open_regular
 from appliance.trio_parts import WriteBehind
 
 if TYPE_CHECKING:
@@ -213,7 +215,7 @@ class Folder:
         """Begin the file anew with the part of its end that the limit allows."""
         excess = file.size - self._max_bytes
         about = msgspec.structs.replace(file.about, dropped=file.about.dropped + excess)
-        with file.path.open("rb") as old:
+        with open_regular(str(file.path)) as old:
             old.seek(-self._max_bytes, os.SEEK_END)
             rest = old.read()
         new = file.path.with_suffix(NEW)
@@ -230,7 +232,10 @@ class Folder:
             self.discard(key)
 
     def _write(self, path: Path, data: bytes, *, new: bool = False) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0) | (os.O_CREAT | os.O_TRUNC if new else 0)
+        if new:
+            path.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0) | NO_WAIT
+        flags |= os.O_CREAT | os.O_EXCL if new else 0
         descriptor = os.open(path, flags, 0o600)
         try:
             rest = memoryview(data)
@@ -245,7 +250,11 @@ class Folder:
         now = time.time()
         if completed_at + FORGOTTEN_AFTER < now:
             return None
-        with path.open("rb") as file:
+        try:
+            opened = open_regular(str(path))
+        except NotRegular:
+            return None
+        with BufferedReader(opened) as file:
             if (about := decoded(About, file.readline(MAX_ABOUT))) is None:
                 return None
             data = file.read()

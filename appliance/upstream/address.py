@@ -61,6 +61,8 @@ class Address(Struct, frozen=True):
     """The name that the certificate has to have; None: ``host``."""
     socket: str | None = None
     """The file of a socket, which is connected to instead of ``host`` and ``port``."""
+    users: frozenset[int] | None = None
+    """The users one of whom must have the program at ``socket``; None: anybody."""
     dialled: Dialled | None = None
     """The connections that the server has made, which are used instead of new ones. TLS is on them."""
     resolved: str | None = None

@@ -22,6 +22,7 @@ import trio
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.poller import Poller
 from appliance.platform.tls_socket import TlsSocket
+from appliance.platform.unix_sockets import is_of
 from appliance.upstream.address import Address
 
 RECEIVE_SIZE = 1 << 14
@@ -297,7 +298,7 @@ async def _connect(address: Address) -> socket.socket:
     """Raises OSError, also when it takes too long."""
     seconds = address.connect_timeout or math.inf
     if address.socket is not None:
-        return await _connect_to_file(address.socket)
+        return await _connect_to_file(address.socket, address.users)
     fixed = (address.resolved,) if address.resolved is not None else _fixed(address.host)
     if not fixed:
         return await _connect_by_name(address.host, address.port, seconds)
@@ -325,10 +326,13 @@ def _fixed(host: str) -> tuple[str, ...]:
     return (host,)
 
 
-async def _connect_to_file(path: str) -> socket.socket:
+async def _connect_to_file(path: str, users: frozenset[int] | None) -> socket.socket:
     stream = await trio.open_unix_socket(path)
     sock = stream.socket
     plain = socket.socket(sock.family, sock.type, sock.proto, fileno=sock.detach())
+    if users is not None and not is_of(plain, users):
+        plain.close()
+        raise PermissionError(errno.EPERM, "another user's program answers there")
     plain.setblocking(False)
     return plain
 

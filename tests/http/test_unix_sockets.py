@@ -17,11 +17,14 @@ from tempfile import TemporaryDirectory
 import pytest
 import trio
 from http_harness import CHAT, Answer, Client, OpenServer, chat
+from msgspec.structs import replace
 
 from appliance.core.settings import AlsoListen, HttpSettings, UnixSocket
 from appliance.errors import UsageError
 from appliance.http.bytes.listening import open_listeners
 from appliance.platform import unix_sockets
+from appliance.upstream.address import Address
+from appliance.upstream.connect import ConnectFailed, connect
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Python has no Unix sockets on Windows")
 
@@ -209,3 +212,18 @@ async def test_when_one_place_cannot_be_listened_on_the_others_are_closed(path: 
     with pytest.raises(UsageError):
         await open_listeners([UnixSocket(str(path)), UnixSocket(str(path.parent / "no" / "b.sock"))])
     assert not path.exists()
+
+
+async def test_a_command_believes_a_socket_only_of_its_own_users(path: Path) -> None:
+    """The folder's owner can exchange the file between a look and a connection, so the connection itself is asked."""
+    listening = unix_sockets.listen_at(str(path), 0o666)
+    mine = unix_sockets.believed_users()
+    others = frozenset({max(mine) + 1})
+    with closing(listening.socket):
+        assert {0, os.geteuid()} <= mine
+        assert unix_sockets.state_of(str(path), mine) == "answers"
+        assert unix_sockets.state_of(str(path), others) == "missing"
+        address = Address("localhost", 80, "secret", "it", socket=str(path))
+        (await connect(replace(address, users=mine))).close()
+        with pytest.raises(ConnectFailed, match="another user's program"):
+            await connect(replace(address, users=others))

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from two_users import FILE, FOLDER, SHARED, STRANGER, VICTIM, acting_as, open_folder
 
-from appliance.platform.strangers import stranger_at
+from appliance.platform.strangers import stranger_at, take_folder
 
 pytestmark = pytest.mark.needs("root")  # becomes one user and then another
 
@@ -87,3 +87,32 @@ def look_at(place: Path) -> None:
     (home / "link").symlink_to(common)
     assert f"(number {VICTIM})" in stranger_at(home)
     assert stranger_at(home / "link") == f"other users may write to {common}"
+
+
+@given(st.sampled_from(["own", "other", "link to own", "link to other", "file", "nothing"]), st.integers(0, 0o777))
+def test_a_folder_is_taken_only_where_it_is_the_users_own_and_no_link(kind: str, mode: int) -> None:
+    with open_folder() as shared:
+        shared.chmod(0o1777)
+        places = {"own": (VICTIM, shared / "own"), "other": (STRANGER, shared / "other")}
+        for owner, place in places.values():
+            place.mkdir()
+            os.chown(place, owner, owner)
+            place.chmod(mode)
+        path = shared / "taken"
+        if kind.startswith("link"):
+            path.symlink_to(kind.removeprefix("link to "))
+            os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+        elif kind == "file":
+            path.touch()
+        else:
+            path = shared / kind
+        before = {name: place.stat().st_mode for name, (_, place) in places.items()}
+        why = "it raises"
+        with acting_as(VICTIM), suppress(OSError):
+            why = take_folder(path)
+        after = {name: place.stat().st_mode for name, (_, place) in places.items()}
+        if kind == "own" and mode & 0o400:
+            assert (why, after.pop("own") & 0o7777) == ("", 0o700)
+            del before["own"]
+        assert why or kind == "own"
+        assert after == before

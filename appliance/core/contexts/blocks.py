@@ -39,6 +39,8 @@ class Prefix(Struct, frozen=True):
     """The bytes of the prompt up to the end of each block."""
     messages: tuple[int, ...] = ()
     """Each block's message, from 1; `HEAD` and `TEXT` for the others. A prompt that comes from a file has none."""
+    owner: bytes = b""
+    """Whose prompt it is (`prefix_of`)."""
 
     @property
     def size(self) -> int:
@@ -91,9 +93,13 @@ https://github.com/ggml-org/llama.cpp/pull/21793
 """
 
 
-def prefix_of(body: bytes) -> Prefix:
-    """Return the blocks of a JSON body; none where it is not JSON, or has no prompt in it."""
-    chain, end = blake2b(digest_size=DIGEST_SIZE), 0
+def prefix_of(body: bytes, owner: bytes = b"") -> Prefix:
+    """Return the blocks of a JSON body; none where it is not JSON, or has no prompt in it.
+
+    ``owner``: at most 64 bytes that tell a client from others. Prompts of two owners have no beginning in common,
+    whatever they say: else one could find out what another has asked.
+    """
+    chain, end = blake2b(digest_size=DIGEST_SIZE, key=owner), 0
     digests, ends, messages = list[bytes](), list[int](), list[int]()
     for message, block in blocks_of(body):
         chain.update(block)
@@ -101,7 +107,7 @@ def prefix_of(body: bytes) -> Prefix:
         end += len(block)
         ends.append(end)
         messages.append(message)
-    return Prefix(tuple(digests), tuple(ends), tuple(messages))
+    return Prefix(tuple(digests), tuple(ends), tuple(messages), owner)
 
 
 def blocks_of(body: bytes) -> list[tuple[int, Block]]:

@@ -55,6 +55,11 @@ class SlotContent(Struct, frozen=True):
     kept: int = 0
     """The first tokens that a kept file also has."""
 
+    @property
+    def conversation(self) -> tuple[str, bytes]:
+        """Two owners may give the same name to a conversation."""
+        return self.session, self.prefix.owner
+
     def held(self, prefix: Prefix) -> int:
         """Return how many tokens of another prompt are these."""
         shared, size = self.prefix.shared(prefix), self.prefix.size
@@ -99,7 +104,7 @@ class SlotTable:
     def __init__(self, count: int) -> None:
         self._slots = {at: _Slot() for at in range(count)}
         self._waiting: dict[int, _Asked] = {}
-        self._taken: dict[str, _Taken] = {}
+        self._taken: dict[tuple[str, bytes], _Taken] = {}
         """The conversations that have lost their slots."""
         self._tokens_per_byte = TOKENS_PER_BYTE
 
@@ -126,8 +131,9 @@ class SlotTable:
     def news(self, session: str, prefix: Prefix) -> SlotNews:
         """Return the fate of a conversation's context. Its next request has this prompt, and has no slot yet."""
         self._hash_short()
-        own = [slot.content.prefix for slot in self._slots.values() if slot.content.session == session != ""]
-        taken = None if own else self._taken.get(session)
+        contents = [slot.content for slot in self._slots.values()]
+        own = [each.prefix for each in contents if session and each.conversation == (session, prefix.owner)]
+        taken = None if own else self._taken.get((session, prefix.owner))
         last = taken.prefix if taken is not None else max(own, key=prefix.shared, default=Prefix())
         is_edited = 2 * prefix.shared(last) < min(prefix.size, last.size)
         return SlotNews(taken.by if taken is not None else None, prefix.edited_since(last) if is_edited else None)
@@ -161,7 +167,7 @@ class SlotTable:
 
     # Most requests are short, and a hash of their blocks would cost more than all else that is done for them. So a
     # short request leaves its body in the slot. That is hashed when a longer one comes, which may be its next turn.
-    def place_short(self, body: bytes, *, names_slot: bool) -> int | None:
+    def place_short(self, body: bytes, owner: bytes, *, names_slot: bool) -> int | None:
         """Give a short request an idle slot with little to lose, until `release_short`.
 
         `NO_SLOT`: none is idle, so the engine chooses. None: each idle one has something to lose, so `place` it.
@@ -172,7 +178,7 @@ class SlotTable:
             if slot.in_use:
                 continue
             is_full = False
-            if slot.short is not None and body.startswith(slot.beginning):
+            if slot.short is not None and slot.owner == owner and body.startswith(slot.beginning):
                 found = at
                 break
             tokens = 0 if slot.short is not None or not names_slot else slot.content.tokens
@@ -183,7 +189,7 @@ class SlotTable:
         if found is not None:
             slot = self._slots[found]
             # The next turn goes on at the end of the list of messages.
-            slot.short, slot.beginning = body, body[: body.rfind(b"}]")]
+            slot.short, slot.beginning, slot.owner = body, body[: body.rfind(b"}]")], owner
             slot.ticket, slot.asked, slot.in_use = None, None, True
         return found
 
@@ -238,7 +244,7 @@ class SlotTable:
         """Find out what short requests have left in their slots."""
         for slot in self._slots.values():
             if slot.short is not None and not slot.in_use:
-                prefix = prefix_of(slot.short)
+                prefix = prefix_of(slot.short, slot.owner)
                 tokens = self.tokens_of(prefix)
                 slot.short = None
                 self._fill(slot, SlotContent("", prefix, tokens, tokens))
@@ -319,7 +325,8 @@ class SlotTable:
         """
         idle = {at: slot for at, slot in self._slots.items() if not slot.in_use and asked.wanted in (None, at)}
         held = {at: slot.content.held(asked.prefix) for at, slot in idle.items()}
-        own = [at for at, slot in idle.items() if asked.session and slot.content.session == asked.session]
+        name = asked.session, asked.prefix.owner
+        own = [at for at, slot in idle.items() if asked.session and slot.content.conversation == name]
         alike = [at for at, slot in idle.items() if 0 < slot.content.tokens <= 2 * held[at]]
         if own or alike:
             return max(own or alike, key=lambda at: (held[at], idle[at].used_at))
@@ -334,10 +341,10 @@ class SlotTable:
     def _fill(self, slot: _Slot, content: SlotContent) -> None:
         """Note who takes the slot of whom. An engine that empties a slot takes it for nobody."""
         before, slot.content = slot.content, content
-        self._taken.pop(content.session, None)
-        if content.tokens and before.session not in ("", content.session):
-            self._taken.pop(before.session, None)
-            self._taken[before.session] = _Taken(content.session, before.prefix)
+        self._taken.pop(content.conversation, None)
+        if content.tokens and before.session and before.conversation != content.conversation:
+            self._taken.pop(before.conversation, None)
+            self._taken[before.conversation] = _Taken(content.session, before.prefix)
             if len(self._taken) > MAX_TAKEN:
                 del self._taken[next(iter(self._taken))]
 
@@ -364,6 +371,8 @@ class _Slot(Struct, eq=False):
     """The body of a short request that was here last, instead of its content."""
     beginning: bytes = b""
     """The part of it with which its conversation's next turn begins."""
+    owner: bytes = b""
+    """Whose short request it is."""
     in_use: bool = False
     used_at: float = -math.inf
 

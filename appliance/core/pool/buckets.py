@@ -14,10 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from appliance.core.pool.nats import BusMessage
 
@@ -123,6 +123,11 @@ def watch_request(name: str, consumer: str, inbox: str) -> bytes:
     )
 
 
+Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""A member of the pool may answer in place of the server: with numbers of any length."""
+_DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
 class _ApiError(Struct, frozen=True):
     code: int = 0
     err_code: int = 0
@@ -133,8 +138,8 @@ class ApiAnswer(Struct, frozen=True):
     """An answer of JetStream. ``seq``: the revision that a put has made; ``num_pending``: entries of a new watch."""
 
     error: _ApiError | None = None
-    seq: int = 0
-    num_pending: int = 0
+    seq: Number = 0
+    num_pending: Number = 0
 
 
 _decode_answer = msgspec.json.Decoder(ApiAnswer).decode
@@ -158,7 +163,7 @@ def direct_entry(key: str, message: BusMessage) -> BucketEntry | None:
     if message.status == "404":
         return None
     number = message.headers.get("Nats-Sequence", "")
-    if message.status or not number.isascii() or not number.isdigit():
+    if message.status or not _DIGITS.fullmatch(number):
         raise BusRefused(f"the bus does not return '{key}': status {message.status or 'missing'}")
     return _entry(message, int(number))
 
@@ -223,6 +228,6 @@ def _place(reply: str) -> tuple[int, int, int] | None:
     if words[:2] != ["$JS", "ACK"] or len(words) < 9 or len(words) == 10:
         return None
     numbers = words[5:9] if len(words) == 9 else words[7:11]
-    if not all(word.isascii() and word.isdigit() for word in numbers):
+    if not all(_DIGITS.fullmatch(word) for word in numbers):
         return None
     return int(numbers[0]), int(numbers[1]), int(numbers[3])

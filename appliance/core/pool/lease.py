@@ -31,10 +31,13 @@ Assumed of the bus: a request does not outlive the store that it was sent to, an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+from appliance.core.pool.roster import Count
 
 TERM = 15.0
 """Seconds. An election takes 4 to 11 (rule 7)."""
@@ -46,15 +49,22 @@ FOUNDED = "founded"
 """The key that tells one store from the next. Its value is made once and never changed."""
 CREATE = 0
 """The revision of a key that does not exist."""
+MOST_MODELS = 1000
+"""Models whose epochs a box knows; the one that was noted first goes first."""
+LONGEST_MODEL = 256
+"""Bytes of the name of a model that is placed. A request for one with a longer name goes on without an order."""
+
+Holder = Annotated[str, Meta(max_length=128)]
+"""The box and the incarnation of its program."""
 
 
 class PlacementRecord(Struct, frozen=True, kw_only=True, array_like=True):
     """A model's record on the bus: a JSON list, to which later versions may add."""
 
-    holder: str
-    """The box and the incarnation of its program; empty: released."""
-    epoch: int
-    box: str = ""
+    holder: Holder
+    """Empty: released."""
+    epoch: Count
+    box: Annotated[str, Meta(max_length=63)] = ""
     """The box that has been chosen; empty: no decision was made in this term."""
     at: float = 0.0
     """Unix time of the decision. It is read with other clocks, so it is only a hint: see rule 8."""
@@ -75,6 +85,14 @@ def understood(value: bytes) -> PlacementRecord:
         return _decode(value)
     except (msgspec.DecodeError, RecursionError):
         return _UNREADABLE
+
+
+def can_be_placed(model: str) -> bool:
+    """True if its name can be said on the bus, and kept."""
+    try:
+        return len(model.encode()) <= LONGEST_MODEL
+    except UnicodeEncodeError:
+        return False
 
 
 class ReadKey(Struct, frozen=True):
@@ -110,10 +128,12 @@ class Fences:
     out, and handed to the next process. Holders are not stored: after a crash, only a new epoch is admitted.
     """
 
-    def __init__(self, stored: Mapping[str, int] | None = None) -> None:
-        self._known: dict[str, tuple[int, str | None]] = {
-            model: (epoch, None) for model, epoch in (stored or {}).items()
-        }
+    def __init__(self, stored: Mapping[str, int], most: Callable[[], float]) -> None:
+        """``most`` returns the largest epoch that can be by now (`roster.most_changes`); larger ones are not noted."""
+        self._most = most
+        self._known: dict[str, tuple[int, str | None]] = {}
+        for model, epoch in stored.items():
+            self._note(model, epoch, None)
 
     def highest(self, model: str) -> int:
         return self._known.get(model, (0, None))[0]
@@ -121,12 +141,19 @@ class Fences:
     def saw(self, model: str, epoch: int, holder: str) -> None:
         """Take note of a record; an empty holder has released it."""
         if epoch > self.highest(model):
-            self._known[model] = (epoch, holder)
+            self._note(model, epoch, holder)
 
     def admits(self, model: str, epoch: int, holder: str) -> bool:
         """Say whether an order may be carried out, and take note of its epoch."""
         self.saw(model, epoch, holder)
         return self._known.get(model) == (epoch, holder)
+
+    def _note(self, model: str, epoch: int, holder: str | None) -> None:
+        if epoch <= self._most() and can_be_placed(model):
+            self._known.pop(model, None)
+            self._known[model] = (epoch, holder)
+            if len(self._known) > MOST_MODELS:
+                del self._known[next(iter(self._known))]
 
     def stored(self) -> dict[str, int]:
         """Return the epochs to keep in a file."""

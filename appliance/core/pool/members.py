@@ -21,7 +21,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from appliance.core.pool.roster import BoxName
+from appliance.core.pool.roster import BoxName, Count
 
 BEAT = 1.0
 """Seconds between two beats of a box."""
@@ -43,10 +43,10 @@ class Beat(Struct, frozen=True, kw_only=True):
     box: BoxName
     incarnation: Short
     """A random word, made at each start of the program."""
-    sequence: int
+    sequence: Count
     """Its beats are numbered from 1."""
     version: Short = ""
-    generation: int = 0
+    generation: Count = 0
     """The roster that it has. Another one means that one of the two boxes has to ask for the newer one."""
     drained: bool = False
     speed: float = 0.0
@@ -77,6 +77,10 @@ class Presence:
         """Take a beat; False: it is the second copy of one, or older than one that was taken."""
         last = self.heard.get(beat.box)
         over = self._replaced.setdefault(beat.box, [])
+        if last is not None and now - last.at > GONE:
+            # Nothing is late by so much. Another box may have sent beats under this name; the true ones go on.
+            last = None
+            over.clear()
         if last is not None and last.beat.incarnation != beat.incarnation:
             if beat.incarnation in over:
                 return False
@@ -95,7 +99,9 @@ class Presence:
         return self._listens_since == math.inf
 
     def boxes(self, names: Collection[str], now: float) -> dict[str, bool | None]:
-        """Return for each box of the roster whether it is up; None: unknown. This one is up."""
+        """Return for each box of the roster whether it is up; None: unknown. This one is up. Others are forgotten."""
+        for name in self.heard.keys() - set(names):
+            del self.heard[name], self._replaced[name]
         self._look(now)
         up = {name: name == self._me or self._is_up(name, now) for name in names}
         sure = now - self._listens_since > GONE and 2 * sum(up.values()) >= len(up)

@@ -33,13 +33,23 @@ BoxName = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")]
 HostText = Annotated[str, Meta(pattern=r"^[0-9A-Za-z.:%_-]{1,253}\Z")]
 """An IP address, or a name that resolves to one."""
 DoorPort = Annotated[int, Meta(ge=1, le=65535 - ROUTES)]
+PoolId = Annotated[str, Meta(pattern=r"^[0-9A-Za-z]{1,64}\Z")]
+MOST = 1 << 53
+Count = Annotated[int, Meta(ge=0, le=MOST)]
+"""A number that grows by one at each change. JSON's numbers are exact up to there."""
+
+MOST_ADDRESSES, MOST_BOXES, MOST_GONE = 64, 64, 10_000
+LARGEST = 1_000_000
+"""Bytes of a roster as JSON. A message of the bus, a body at a door and an answer may have 1 MiB."""
+EARLY = 1_000_000
+"""So many changes may have been made where a clock stands at 1970."""
 
 
 class Box(Struct, frozen=True, kw_only=True):
     """One program in the pool."""
 
     name: BoxName
-    addresses: Annotated[tuple[HostText, ...], Meta(max_length=64)] = ()
+    addresses: Annotated[tuple[HostText, ...], Meta(max_length=MOST_ADDRESSES)] = ()
     """Hosts at which the others dial it, best first."""
     port: DoorPort = DEFAULT_PORT
     dials_out: bool = False
@@ -53,28 +63,32 @@ class Box(Struct, frozen=True, kw_only=True):
 
 
 class Roster(Struct, frozen=True, kw_only=True):
-    """The boxes of one pool, in the order of joining. Raises ValueError if two have the same name."""
+    """The boxes of one pool, in the order of joining. Raises ValueError for a name twice, and too many bytes."""
 
-    pool: str
+    pool: PoolId
     """The id of the pool, which stays the same as long as the pool exists."""
-    generation: Annotated[int, Meta(ge=1)] = 1
+    generation: Annotated[int, Meta(ge=1, le=MOST)] = 1
     """Number of the change. The higher one is in force."""
-    boxes: tuple[Box, ...]
-    gone: tuple[BoxName, ...] = ()
-    """Names of boxes that have left."""
-    bus: str = ""
-    """URL of a NATS that is there already; empty: the boxes serve the bus."""
+    boxes: Annotated[tuple[Box, ...], Meta(max_length=MOST_BOXES)]
+    gone: Annotated[tuple[BoxName, ...], Meta(max_length=MOST_GONE)] = ()
+    """Names of boxes that have left. The oldest goes when there are too many."""
+    bus: Annotated[str, Meta(max_length=2000)] = ""
+    """URL of a NATS that is there already; empty: the boxes serve the bus. It stays the same, as ``pool`` does."""
 
     def __post_init__(self) -> None:
         names = [*(box.name for box in self.boxes), *self.gone]
         if len(set(names)) < len(names):
             raise ValueError("a roster names a box twice")
+        if len(msgspec.json.encode(self)) > LARGEST:
+            raise ValueError(f"a roster has at most {LARGEST} bytes")
 
     def box(self, name: str) -> Box | None:
         return next((box for box in self.boxes if box.name == name), None)
 
     def with_box(self, box: Box) -> Roster:
         """Return the roster after this box has joined. Raises BadRequest with a free name if its name is taken."""
+        if len(self.boxes) >= MOST_BOXES:
+            raise BadRequest(f"a pool has at most {MOST_BOXES} boxes; 'llama-appliance pool leave BOX' takes one out")
         free = self.free_name(box.name)
         if free != box.name:
             owner = "is a box of this pool" if self.box(box.name) else "was a box of this pool, and names are used once"
@@ -84,7 +98,7 @@ class Roster(Struct, frozen=True, kw_only=True):
     def without(self, name: str) -> Roster:
         """Return the roster after this box has left. Raises BadRequest for an unknown name."""
         self._known(name)
-        return self._changed(tuple(box for box in self.boxes if box.name != name), (*self.gone, name))
+        return self._changed(tuple(box for box in self.boxes if box.name != name), (*self.gone, name)[-MOST_GONE:])
 
     def drained(self, name: str, drained: bool) -> Roster:
         """Return the roster in which this box gets no new work, or gets it again; itself if that is so already."""
@@ -115,7 +129,10 @@ class Roster(Struct, frozen=True, kw_only=True):
         return self if boxes == self.boxes else self._changed(boxes)
 
     def _changed(self, boxes: tuple[Box, ...], gone: tuple[str, ...] | None = None) -> Roster:
-        return replace(self, boxes=boxes, gone=self.gone if gone is None else gone, generation=self.generation + 1)
+        try:
+            return replace(self, boxes=boxes, gone=self.gone if gone is None else gone, generation=self.generation + 1)
+        except ValueError as error:
+            raise BadRequest(f"the pool cannot be changed: {error}") from None
 
 
 def box_name(host: str) -> str:
@@ -133,6 +150,30 @@ def newer(one: Roster, other: Roster) -> Roster:
     if one.pool != other.pool:
         raise ValueError(f"the rosters of two pools: '{one.pool}' and '{other.pool}'")
     return max(one, other, key=lambda roster: (roster.generation, msgspec.json.encode(roster)))
+
+
+def most_changes(wall: float) -> float:
+    """Return how large a number of changes may be at this Unix time: nothing changes once a second since 1970.
+
+    A bound that follows the own number would part the boxes: a box that somebody has led far ahead in many small steps
+    could not be followed any more by one that was away. This one lets all of them follow, and a next change is always
+    possible a second later.
+    """
+    return max(wall, EARLY)
+
+
+def refusal(own: Roster, heard: Roster, wall: float) -> str:
+    """Return why a roster that another box has sent cannot be one of this box's pool; empty: it may be.
+
+    ``wall``: the Unix time.
+    """
+    if heard.pool != own.pool:
+        return "the roster is another pool's"
+    if heard.bus != own.bus:
+        return "the roster names another bus than this pool was made with"
+    if heard.generation > most_changes(wall):
+        return f"the roster's generation {heard.generation} cannot be: is the clock of this box right?"
+    return ""
 
 
 # ---- the bus ---------------------------------------------------------------------------------------------------------
@@ -187,6 +228,12 @@ def bus_plan(roster: Roster, me: str) -> BusPlan:
         servers=(*own, *_places(others, CLIENTS)),
         routes=_places(others, ROUTES) if own else (),
     )
+
+
+def outvotes(roster: Roster, wanted: Roster) -> bool:
+    """Return whether a change takes out half of the boxes that serve the bus, or more: they may be lost or stolen."""
+    voters = bus_plan(roster, roster.boxes[0].name).voters if roster.boxes else ()
+    return bool(voters) and 2 * sum(wanted.box(name) is None for name in voters) >= len(voters)
 
 
 def _places(boxes: Sequence[Box], offset: int) -> tuple[BusServer, ...]:

@@ -31,13 +31,12 @@ from appliance.http.way.edge import Edge
 from appliance.http.way.gateway import Gateway
 from appliance.http.way.guard import Guard
 from appliance.peers.link import LINK_PATH
-from appliance.pool.doors import JOIN, ROSTER, SECRET, JoinRequest, NewSecret
+from appliance.pool.doors import JOIN, MAX_MESSAGE, ROSTER, SECRET, JoinRequest, NewSecret
 from appliance.pool.membership import Membership
 from appliance.traffic.request import Request, read_request, send_whole
 from appliance.traffic.targets import refresh
 from appliance.upstream.dialled import REVERSE
 
-MAX_BODY = 1 << 20
 MAX_JOIN = 1 << 14
 """Bytes of a body that comes without the key."""
 LISTS = ("/v1/models", "/models")
@@ -105,7 +104,7 @@ class DoorRoutes:
         reading = "GET" if request.method == "HEAD" else request.method
         if (answer := self.ROUTES.get((reading, request.path))) is None:
             raise RouteNotFound(request.method, request.path)
-        content = await context.body.read(MAX_JOIN if request.path == JOIN else MAX_BODY)
+        content = await context.body.read(MAX_JOIN if request.path == JOIN else MAX_MESSAGE)
         await send_whole(context.sink, 200, (JSON_TYPE,), msgspec.json.encode(await answer(self, content)))
 
     async def answer_with_file(self, context: RequestContext) -> bool:

@@ -369,15 +369,15 @@ class Ask:
         contexts = self.fleet.contexts.of(lease.model.id) if route.slot else None
         if contexts is None or head.several or not is_object(body):
             return
-        names_slot = route.slot == "named"
+        names_slot, owner = route.slot == "named", self._guard.owner(request)
         if len(body) < SHORT and head.slot == NO_SLOT:
-            placed = contexts.place_short(body, names_slot=names_slot)
+            placed = contexts.place_short(body, owner, names_slot=names_slot)
             if placed is not False:
                 lease.placed = placed
                 return
         session = self._recorder.conversation(request, head)
         prompt = b"" if head.uncached else body  # then nothing that was read before is of use
-        lease.placed = contexts.place(lease.ticket, session, prompt, head.slot, names_slot=names_slot)
+        lease.placed = contexts.place(lease.ticket, session, prompt, owner, head.slot, names_slot=names_slot)
 
     async def _body(self, job: ModelRequest, sent: Sent, course: Course, there: Address) -> bytes:
         """The body as this engine reads it."""

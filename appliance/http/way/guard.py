@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import hmac
 import ipaddress
 import re
@@ -136,6 +137,16 @@ class Guard:
         for key in self._keys:
             good |= hmac.compare_digest(given, key)
         return good
+
+    def owner(self, request: Request) -> bytes:
+        """Return what tells the client's key from other keys, and is not the key; empty where none is needed.
+
+        The program's own requests, and those of its home, have the one of no key.
+        """
+        if not self._keys:
+            return b""
+        key = "" if request.peer == TRUSTED else _credential(request)
+        return hashlib.blake2b(key.encode("latin-1"), digest_size=16).digest()
 
     def cors_headers(self, request: Request) -> Headers:
         """Return the headers of every answer, refusals included, in the case that llama-server's clients look for."""

@@ -31,7 +31,7 @@ def long(table: SlotTable, ticket: int, prefix: Prefix, now: float, tokens: int)
 
 def test_a_short_request_needs_context_until_its_end():
     table = SlotTable(2)
-    slot = table.place_short(body("question".ljust(400)), names_slot=True)
+    slot = table.place_short(body("question".ljust(400)), b"", names_slot=True)
     assert slot is not None
     assert 100 < table.needed() < 150
     table.release_short(slot, 0.0)
@@ -49,7 +49,7 @@ def test_a_short_request_gets_an_idle_slot_with_little_to_lose(slots: int, steps
     for now, (what, number) in enumerate(steps):
         match what:
             case "short":
-                slot = table.place_short(body(f"question {number}"), names_slot=True)
+                slot = table.place_short(body(f"question {number}"), b"", names_slot=True)
                 if len(busy) == slots:
                     assert slot == NO_SLOT
                 elif slot is None:
@@ -79,7 +79,7 @@ def test_a_conversation_of_short_turns_stays_in_its_slot_and_its_long_turn_finds
     found: set[int | None] = set()
     for now, text in enumerate(texts):
         turns += [f"the question {text}"]
-        slot = table.place_short(body(*turns, stream=True), names_slot=True)
+        slot = table.place_short(body(*turns, stream=True), b"", names_slot=True)
         assert slot is not None
         table.release_short(slot, now)
         found.add(slot)
@@ -139,7 +139,7 @@ def test_a_short_request_takes_the_oldest_slot_where_it_names_none(*, names_slot
     table = SlotTable(2)
     one, other = (prefix_of(body(name.ljust(8000))) for name in ("one", "other"))
     assert (long(table, 1, one, 1, 2000), long(table, 2, other, 2, 2000)) == (0, 1)
-    assert table.place_short(body("new"), names_slot=names_slot) == (None if names_slot else 0)
+    assert table.place_short(body("new"), b"", names_slot=names_slot) == (None if names_slot else 0)
     if not names_slot:
         table.release_short(0, 3)
         assert 0 not in table.due(99, 0), "its slot has the short one's context"

@@ -202,7 +202,7 @@ class BoxOfTest:
 
     def load(self) -> None:
         self.me = f"{self.name}/{self.incarnation}"
-        self.fences = Fences(self.disk)
+        self.fences = Fences(self.disk, lambda: 1e9)
         self.lease = PlacementLease(MODEL, KEY, self.fences, KnownStore(self.me))
 
     def start(self) -> None:
@@ -371,11 +371,11 @@ CALLS = st.lists(st.tuples(st.sampled_from(["order", "order", "record", "crash"]
 
 @given(CALLS)
 def test_a_box_never_obeys_an_older_epoch_or_two_holders_in_one(calls: list[tuple[str, int, str]]) -> None:
-    fences, disk = Fences(), dict[str, int]()
+    fences, disk = Fences({}, lambda: 1e9), dict[str, int]()
     obeyed, highest = (0, ""), 0
     for call, epoch, holder in calls:
         if call == "crash":
-            fences, highest = Fences(disk), obeyed[0]
+            fences, highest = Fences(disk, lambda: 1e9), obeyed[0]
         elif call == "record":
             fences.saw(MODEL, epoch, holder)
             highest = max(highest, epoch)
@@ -393,7 +393,7 @@ class Alone:
     """One lease on a good bus."""
 
     def __init__(self) -> None:
-        self.fences = Fences()
+        self.fences = Fences({}, lambda: 1e9)
         self.lease = PlacementLease(MODEL, KEY, self.fences, KnownStore("b0/1"))
         self.store: dict[str, tuple[int, bytes]] = {}
 
