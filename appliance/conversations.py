@@ -286,6 +286,7 @@ class Conversations:
                     await self._do(lambda store, so_far=so_far: store.note(so_far))
         stopped = generation.end in (GenerationEnd.STOPPED, GenerationEnd.REPLACED)
         cut = generation.end in (GenerationEnd.SHUT_DOWN, GenerationEnd.BROKEN) or generation.interrupted_at is not None
+        cut = cut or reader.overtaken
         return answer.ended(stopped=stopped, cut=cut)
 
     async def _finish(self, ended: MessageNode) -> None:

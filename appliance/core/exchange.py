@@ -48,10 +48,11 @@ from appliance.core.bodies.http_message import (
     HeadError,
     ResponseHead,
     Sized,
+    UntilClose,
     body_of,
     read_response,
 )
-from appliance.core.bodies.sse import Dialect, ErrorInfo, SseEvent, WholeRecords, encode, error_record
+from appliance.core.bodies.sse import Dialect, ErrorInfo, SseEvent, UnframedRecords, WholeRecords, encode, error_record
 from appliance.core.headers import EVENTS, Headers, without
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.runs.slash import Family
@@ -273,6 +274,8 @@ class RelayOptions(Struct, frozen=True, kw_only=True):
     label: str
     method: str = "POST"
     dialect: Dialect = Dialect.OPENAI
+    family: Family | None = None
+    """The kind of a model's answer; None: a stream may end anywhere."""
     headers: Headers = ()
     """More of them, behind the engine's own."""
     trail: Trail | None = None
@@ -454,16 +457,19 @@ class Exchange:
             # is the rest of a first half.
             if client.status is None and self._splicer is None:
                 client.start(head.status, [*head.headers, *options.headers] if options.headers else head.headers)
-                self._records = WholeRecords() if head.streaming else None
+                self._records = self._new_records() if head.streaming else None
             elif not head.streaming or head.status != 200:
                 self._late = bytearray()
             elif self._splicer is None:
-                self._records = WholeRecords()
+                self._records = self._new_records()
             else:
                 client.push(self._followed(self._splicer.begin()))
         except Exception as error:  # noqa: BLE001  as above
             return self._broke(error)
         return self.on_engine_bytes(held) if held or self._body.complete else self.state is ExchangeState.BODY
+
+    def _new_records(self) -> WholeRecords:
+        return UnframedRecords() if isinstance(self._body, UntilClose) else WholeRecords()
 
     # ---- the body ----------------------------------------------------------------------------------------------------
 
@@ -487,14 +493,16 @@ class Exchange:
 
     def _complete(self, *, reusable: bool = True) -> bool:
         """The engine has said all."""
-        head = self._head
+        head, records = self._head, self._records
         assert head is not None
+        if records is not None and self._options.family is not None and (missing := records.missing()):
+            return self._fail(missing)
         # The state changes before any call: `push` and `finish` may find that the client has left, and `cancel` then
         # comes from within them. The engine is released in front of the last bytes, so that the next request can have
         # its slot and its connection while this client still reads.
         self.state = ExchangeState.DRAINING
         self._io.release(reusable=reusable and head.stays)
-        if self._records is not None and (rest := self._records.rest()):
+        if records is not None and (rest := records.rest()):
             self._client.push(rest)
         if self._late is not None and self.state is ExchangeState.DRAINING:
             self._client.push(self._record(bytes(self._late), head.status))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
@@ -17,7 +18,7 @@ from appliance.errors import Busy, UpstreamFailed
 from appliance.fleet.launch import Launch
 from appliance.platform.children import Child, Children, describe_status
 from appliance.platform.ports import foreign_holder, listens
-from appliance.platform.process import Command, LineSink, open_process, text_of
+from appliance.platform.process import PIECE, Command, LineSink, open_process, text_of
 from appliance.trio_parts import beside
 from appliance.upstream.client import Address, HttpCall
 
@@ -44,6 +45,8 @@ PIPE_GRACE = 1.0
 """Seconds that a finished process's output may be held open by something it left behind."""
 WORDS_TIME = 0.25
 """Seconds in which an engine that answers already is to say what it has loaded; it does within a millisecond."""
+MOST_PIECES = 16
+"""Pieces of output that are read at once."""
 FLOOD_PAUSE = 0.005
 """Seconds between two reads of a flood. A process that prints over 13 MB a second has to wait for them."""
 KILL_TIME = 1.0
@@ -168,6 +171,7 @@ class ModelProcess:
         """
         self._log = log
         self._lose = lose
+        self._child: Child | None = None
         self._gate = FloodGate(STATE_PREFIX)
         self._gate.is_open = True  # until it is ready: a load has many lines, and some of them tell the memory
         self._held = trio.Event()
@@ -213,7 +217,7 @@ class ModelProcess:
             open_process(children, command, self._take, rest=PIPE_GRACE) as child,
             trio.open_nursery() as watchers,
         ):
-            self.pid = child.pid
+            self._child, self.pid = child, child.pid
             watchers.start_soon(self._watch_readiness)
             watchers.start_soon(self._end_when_asked, children, child)
             watchers.start_soon(self._give_up, child)
@@ -240,6 +244,20 @@ class ModelProcess:
             on_ready()
             self._ready.set()
             self._gate.is_open = False
+
+    def catch_up(self, *, held: bool) -> None:
+        """Log what it has printed by now, and with ``held`` what is held of a flood; the pump may not have come to it.
+
+        A process prints its words about an answer before it sends that. Whoever has the answer may look for them.
+        """
+        for _ in range(MOST_PIECES):
+            if self._child is None or not (piece := self._child.printed(PIECE)):
+                break
+            self._log_lines(partial(self._gate.feed, piece, trio.current_time()))
+        if held:
+            self._log_lines(partial(self._gate.release, math.inf))
+        elif self._gate.is_holding:
+            self._held.set()
 
     async def _take(self, piece: bytes) -> bool:
         """A piece of its output. It always wants more."""

@@ -118,6 +118,10 @@ class Lender(Protocol):
         """Its holder continues, after a wait of so many seconds."""
         ...
 
+    def hear(self, lease: Lease) -> None:
+        """Where output is echoed: echo what the process has said by now."""
+        ...
+
     def take_back(self, lease: Lease, error: BaseException | None) -> None:
         """End the ticket. Total over all of its states, also one that was never placed."""
         ...
@@ -172,6 +176,10 @@ class Lease:
         """
         self.address = self._lender.lend(self)
         return self.address
+
+    def hear(self) -> None:
+        """Called before its holder's client gets the end of an answer: the process's own words come first."""
+        self._lender.hear(self)
 
     def give_back(self, error: Exception | None = None) -> None:
         self._lender.take_back(self, error)

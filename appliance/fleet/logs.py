@@ -64,7 +64,9 @@ class Logs:
     """All log lines of the fleet, by model and together."""
 
     def __init__(self, echo: Echo | None = None) -> None:
-        self._echo = echo
+        self.echo = echo
+        self.catch_up: Callable[[], None] | None = None
+        """Called before every look: it appends what has been printed by now."""
         self._all = _Ring(TOTAL_LIMIT)
         self._by_model: dict[str, _Ring] = {}
         self.next = 0
@@ -73,8 +75,8 @@ class Logs:
 
     def append(self, model: str, text: str) -> None:
         """Add one line without its end."""
-        if self._echo is not None:
-            self._echo(model, text)
+        if self.echo is not None:
+            self.echo(model, text)
         line = LogLine(self.next, model, text[:LINE_LIMIT])
         self.next += 1
         self._all.append(line)
@@ -105,6 +107,8 @@ class Logs:
 
     def read(self, model: str | None, number: int) -> tuple[list[LogLine], int, int]:
         """Held lines from ``number`` on, how many there ever were, and the number that the next line will have."""
+        if self.catch_up is not None:
+            self.catch_up()
         ring = self._ring(model)
         return ring.since(number), ring.appended, self.next
 

@@ -90,6 +90,7 @@ class Fleet:
         contexts: KeptContexts | None = None,
     ) -> None:
         self.logs = Logs(echo)
+        self.logs.catch_up = self._catch_up
         self.tell = tell
         self.closing = False
         self.observer = observer
@@ -241,6 +242,17 @@ class Fleet:
             lease.place.load = min(now - run.began, seconds), now - run.ready_at
         if self.observer is not None:
             self.observer.waited(lease.model.id, seconds)
+
+    def hear(self, lease: Lease) -> None:
+        """See `Lender`."""
+        run = self._runs.get(lease.model.id) if self.logs.echo is not None else None
+        if run is not None and run.process is not None:
+            run.process.catch_up(held=True)
+
+    def _catch_up(self) -> None:
+        for run in list(self._runs.values()):
+            if run.process is not None:
+                run.process.catch_up(held=False)
 
     def take_back(self, lease: Lease, error: BaseException | None) -> None:
         """See `Lender`."""

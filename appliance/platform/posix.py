@@ -92,6 +92,13 @@ class Child:
         """The exit status, as `wait` returns it; None while the child runs."""
         return self._process.returncode
 
+    def printed(self, most: int) -> bytes:
+        """Return output that is here and has not been read; b"" if there is none. Nothing waits."""
+        try:
+            return os.read(self.output.fileno(), most) if isinstance(self.output, trio.lowlevel.FdStream) else b""
+        except OSError:
+            return b""  # it has printed nothing more, or the pipe is closed
+
     async def wait(self) -> int:
         """Wait for its end, take the rest of its group down, return the exit status; minus a signal's number."""
         status = await self.wait_exit()

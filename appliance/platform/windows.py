@@ -97,6 +97,10 @@ class Child:
         """The exit status, as `wait` returns it; None while the child runs."""
         return self._process.returncode
 
+    def printed(self, most: int) -> bytes:
+        """Windows does not tell what is in a pipe that somebody waits for."""
+        return b""
+
     async def wait(self) -> int:
         """Wait for the child's end, take its descendants down, and return the exit status (an NTSTATUS on a crash)."""
         status = await self.wait_exit()

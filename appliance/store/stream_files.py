@@ -37,6 +37,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from appliance.core.bodies.sse import end_of_records
 from appliance.core.lenient_json import decoded
 from appliance.store.model_files import NO_WAIT, NotRegular, open_regular
 from appliance.trio_parts import WriteBehind
@@ -50,7 +51,6 @@ WHOLE = ".sse"
 NEW = ".new"
 LOCK = "lock"
 PROBE = "probe"
-RECORD_END, LINE_END = b"\n\n", b"\n"
 MAX_ABOUT = 1 << 20
 PROBE_SIZE = 1 << 16
 """Bytes that must fit on the disk before streams are kept there: a few hundred records."""
@@ -259,8 +259,7 @@ class Folder:
                 return None
             data = file.read()
         if path.suffix == PART:
-            end = LINE_END if about.lines else RECORD_END
-            data = data[: data.rfind(end) + len(end)] if end in data else b""
+            data = data[: data.rfind(b"\n") + 1 if about.lines else end_of_records(data)]
             about = msgspec.structs.replace(about, interrupted_at=about.dropped + len(data))
             data += about.interrupted
             completed_at = now

@@ -12,15 +12,19 @@ from msgspec import Struct
 from trio.lowlevel import ParkingLot
 
 from appliance.core.answers.ring import Gap, Ring
+from appliance.core.bodies.sse import end_of_records
 from appliance.core.headers import EVENTS, Headers, field
 
 LINES = b"application/x-ndjson"
 """The streams of Ollama's API."""
-RECORD_END, LINE_END = b"\n\n", b"\n"
 MAX_REFUSAL = 4096
 """Bytes of an answer that is not kept that are remembered: an error says all in fewer."""
 PIECE = 1 << 18
 """Bytes that a reader takes at once."""
+
+
+OF_HOLDER = "\0"
+"""Between the holder of a key and an id in a name; no header can have it."""
 
 
 class GenerationEnd(Enum):
@@ -51,9 +55,13 @@ class GenerationHead(Struct, frozen=True):
         """It consists of records."""
         return self.content_type.startswith((EVENTS, LINES))
 
-    @property
-    def record_end(self) -> bytes:
-        return LINE_END if self.content_type.startswith(LINES) else RECORD_END
+    def whole(self, data: bytes) -> int:
+        """Return how many of these bytes are whole records."""
+        return data.rfind(b"\n") + 1 if self.content_type.startswith(LINES) else end_of_records(data)
+
+    def ends_whole(self, data: bytes) -> bool:
+        """Return whether a record may follow these bytes."""
+        return not data or self.whole(data[-4:]) == len(data[-4:])
 
 
 class ReaderSink(Protocol):
@@ -96,6 +104,10 @@ def nothing() -> None:
     pass
 
 
+def wordless(end: GenerationEnd) -> bytes:
+    return b""
+
+
 class Generation:
     """Made by `Streams.begin`, or out of what is on disk. Times are unix seconds.
 
@@ -106,7 +118,7 @@ class Generation:
 
     def __init__(
         self,
-        conversation: str,
+        name: str,
         started_at: float,
         ring: Ring,
         keeper: Keeper,
@@ -114,7 +126,9 @@ class Generation:
         streams: bool = True,
         loading: Callable[[], bool] = never,
     ) -> None:
-        self.conversation = conversation
+        self.name = name
+        self.conversation = name.rpartition(OF_HOLDER)[2]
+        """The id, which another name may have as well."""
         self.started_at = started_at
         self.completed_at = 0.0
         self.ring = ring
@@ -127,6 +141,10 @@ class Generation:
         """The beginning of the body of an answer that is not kept."""
         self.cancel: Callable[[], None] = nothing
         """Ends the work; set by the task that does it."""
+        self.last_words: Callable[[GenerationEnd], bytes] = wordless
+        """The record that tells its readers of an end from outside."""
+        self.overrun = b""
+        """The record for a reader whose next bytes are not held any more."""
         self.changed = ParkingLot()
         # There is one producer, and readers in two classes. Resuming readers read the ring, at their own pace. The
         # first reader gets an answer of any kind, with a task (`pass_on`) or without (`FirstReader`). ``_live`` is the
@@ -192,11 +210,13 @@ class Generation:
             if self.head is None:
                 return self.end
             sink.start(self.head.status, self.head.headers)
-            whole = await (self._replay(sink) if self.kept else self._hand_over(sink))
-            if whole and self.end is not GenerationEnd.BROKEN:
-                await sink.end()
-            else:
+            last = await (self._replay(sink) if self.kept else self._hand_over(sink))
+            if last is None:
                 sink.abort()
+                return None
+            if last:
+                await sink.write(last)
+            await sink.end()
             return None
         finally:
             self._first_left = True
@@ -205,30 +225,26 @@ class Generation:
             if self.end is None and not self.kept and (self.head is not None or not self._streams):
                 self.cancel()
 
-    async def _replay(self, sink: ReaderSink) -> bool:
-        """False: this reader was too slow."""
+    async def _replay(self, sink: ReaderSink) -> bytes | None:
+        """As `GenerationReader.closing`."""
         reader = self.reader(0)
-        record_end = self.head.record_end if self.head is not None else RECORD_END
-        last = record_end
 
         def give(data: bytes) -> bool:
-            nonlocal last
-            last = data
+            reader.last = data
             reader.offset += len(data)
             return sink.push(data)
 
         try:
             while data := await reader.receive():
-                last = data
                 await sink.write(data)
                 if reader.offset == self.ring.total and self.end is None:
                     await self._follow(give)
                     await sink.flush()
         except trio.Cancelled:
-            if not last.endswith(record_end):
+            if not reader.whole:
                 sink.abort()
             raise
-        return not reader.overtaken
+        return reader.closing()
 
     async def _follow(self, give: Callable[[bytes], bool]) -> None:
         """Have the producer itself call ``give``, which spares each piece a task switch; until it returns False.
@@ -249,11 +265,11 @@ class Generation:
         finally:
             self._live = None
 
-    async def _hand_over(self, sink: ReaderSink) -> bool:
+    async def _hand_over(self, sink: ReaderSink) -> bytes | None:
         if self.end is None or self._channel is not None:
             async for data in self._to_first()[1]:
                 await sink.write(data)
-        return self.end is GenerationEnd.DONE
+        return b"" if self.end is GenerationEnd.DONE else None
 
     # ---- from the work, by way of its sink ---------------------------------------------------------------------------
 
@@ -296,6 +312,7 @@ class Generation:
         """End the generation. Later bytes are ignored; the first end counts."""
         if self.end is None:
             self.end = end
+            self.last_words = wordless  # they hold the sink of the work, which holds this
             self.ring.finalize()
             if self._channel is not None:
                 self._channel[0].close()
@@ -313,12 +330,15 @@ class Generation:
             self._channel = trio.open_memory_channel[bytes](0)
         return self._channel
 
-    def cut(self, end: GenerationEnd, record: bytes = b"") -> None:
-        """End it from outside; ``record`` are its last words, where it still may have any."""
-        if record and self.kept and self.end is None:
-            held = self.ring.held
-            self.ring.append(record)
-            self._keeper.grew(self, record, self.ring.held - held)
+    def cut(self, end: GenerationEnd) -> None:
+        """End it from outside, with its last words where it still may have any."""
+        if self.head is not None and self.kept and self.end is None:
+            ring = self.ring
+            tail = ring.since(max(ring.total - 4, ring.dropped))
+            if isinstance(tail, Gap) or not self.head.ends_whole(b"".join(tail)):
+                end = GenerationEnd.BROKEN
+            elif record := self.last_words(end):
+                self.keep(record)
         self.finish(end)
         self.cancel()
 
@@ -327,7 +347,7 @@ class FirstReader:
     """The first reader of a generation, without a task: it is given what is new at once.
 
     Where its client is full, it falls behind, and is no longer given anything. When the client has taken all, it reads
-    on from the ring until it has caught up. A client that falls behind the ring is cut off.
+    on from the ring until it has caught up. A client that falls behind the ring is told so.
     """
 
     def __init__(
@@ -344,7 +364,7 @@ class FirstReader:
         self._generation = generation
         self._when_drained = when_drained
         self._over = over
-        self._offset = 0
+        self._reader = generation.reader(0)
         self._behind = False
 
     def began(self, head: GenerationHead, *, kept: bool) -> None:
@@ -357,7 +377,9 @@ class FirstReader:
             self._finish()
 
     def _give(self, data: bytes) -> bool:
-        self._offset += len(data)
+        reader = self._reader
+        reader.offset += len(data)
+        reader.last = data
         if self.sink.push(data):
             return True
         self._behind = True
@@ -365,44 +387,33 @@ class FirstReader:
         return False
 
     def _catch_up(self) -> None:
-        generation = self._generation
-        while True:
-            # The last, empty look and the call of `live` below happen in one step, without an await. So nothing is
-            # appended between them, and no byte is lost or sent twice.
-            found = generation.ring.since(self._offset, PIECE)
-            if isinstance(found, Gap):
-                self._cut()
-                return
-            if not found:
-                break
-            data = b"".join(found)
-            self._offset += len(data)
+        # The last, empty look and the call of `live` below happen in one step, without an await. So nothing is appended
+        # between them, and no byte is lost or sent twice.
+        while data := self._reader.take():
             if not self.sink.push(data):
                 self._when_drained(self._catch_up)
                 return
         self._behind = False
-        if generation.end is not None:
+        if self._generation.end is not None or self._reader.overtaken:
             self._finish()
         else:
-            generation.live(self._give)
+            self._generation.live(self._give)
 
     def _finish(self) -> None:
         generation = self._generation
         if generation.head is None:
             self._over(generation.end)
-        elif generation.end is GenerationEnd.BROKEN or (
-            not generation.kept and generation.end is not GenerationEnd.DONE
-        ):
-            self._cut()
-        elif self.sink.finish():
+            return
+        last = self._reader.closing()
+        generation.unfollow()
+        if last is None:
+            self.sink.abort()
+        elif last:
+            self.sink.push(last)
+        if last is None or self.sink.finish():
             self._over(None)
         else:
             self._when_drained(partial(self._over, None))
-
-    def _cut(self) -> None:
-        self._generation.unfollow()
-        self.sink.abort()
-        self._over(None)
 
 
 class RingSink:
@@ -416,6 +427,10 @@ class RingSink:
         self._generation = generation
         self._pushed = b""
         self._finished = False
+
+    def end_with(self, last_words: Callable[[GenerationEnd], bytes]) -> None:
+        """See `Generation.last_words`."""
+        self._generation.last_words = last_words
 
     @property
     def status(self) -> int | None:
@@ -477,32 +492,52 @@ class GenerationReader:
         self.offset = offset
         self.overtaken = False
         """The next bytes are not held any more."""
+        self.last = b""
+        """The newest bytes that it was given."""
         self._generation = generation
 
-    async def receive(self) -> bytes:
-        """The next bytes, about `PIECE` at most; b"" at the end, also if this reader was overtaken.
-
-        They end where a record ends, unless it is longer than that, or the generation itself broke off within one.
-        """
-        ring = self._generation.ring
-        waited = False
-        while True:
-            found = ring.since(self.offset, PIECE)
-            if isinstance(found, Gap):
-                self.overtaken = True
-                return b""
-            if found or self._generation.end is not None:
-                break
-            await self._generation.changed.park()
-            waited = True
-        data = b"".join(found)
+    @property
+    def whole(self) -> bool:
+        """A record may follow what it was given."""
         head = self._generation.head
-        record_end = head.record_end if head is not None else RECORD_END
+        return head is not None and head.ends_whole(self.last)
+
+    def closing(self) -> bytes | None:
+        """Behind the last bytes: the record that is left to say, if any. None: to break off, for nothing may follow.
+
+        No reader may take for whole what is not.
+        """
+        generation = self._generation
+        if self.overtaken:
+            return generation.overrun if generation.overrun and self.whole else None
+        if generation.end is GenerationEnd.DONE or (generation.kept and generation.end is not GenerationEnd.BROKEN):
+            return b""
+        return None
+
+    def take(self) -> bytes:
+        """The next bytes that are here; b"" if there are none, and if this reader was overtaken.
+
+        They end where a record ends, unless it is longer than `PIECE`, or the generation itself broke off within one.
+        """
+        found = self._generation.ring.since(self.offset, PIECE)
+        if isinstance(found, Gap):
+            self.overtaken = True
+            return b""
+        data = b"".join(found)
         # Only a full piece can end inside a record. A shorter one goes to the end of the ring, and each push ends with
         # a record.
-        if len(data) == PIECE and (end := data.rfind(record_end)) >= 0:
-            data = data[: end + len(record_end)]
+        if len(data) == PIECE and (head := self._generation.head) is not None and (end := head.whole(data)):
+            data = data[:end]
         self.offset += len(data)
+        self.last = data or self.last
+        return data
+
+    async def receive(self) -> bytes:
+        """The next bytes, as `take`; b"" only at the end, also if this reader was overtaken."""
+        waited = False
+        while not (data := self.take()) and not self.overtaken and self._generation.end is None:
+            await self._generation.changed.park()
+            waited = True
         if not waited:
             await trio.lowlevel.checkpoint()
         return data

@@ -19,7 +19,16 @@ from appliance.core.config.additions import StreamsConfig
 from appliance.core.headers import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import RETRY, About, StoredStream, StreamFiles, check_folder, open_stream_files
-from appliance.streams.generation import LINES, Generation, GenerationEnd, GenerationHead, RingSink, never, nothing
+from appliance.streams.generation import (
+    LINES,
+    OF_HOLDER,
+    Generation,
+    GenerationEnd,
+    GenerationHead,
+    RingSink,
+    never,
+    nothing,
+)
 from appliance.trio_parts import Changed, beside, persist
 
 TAKE_OVER_AFTER = 0.25
@@ -48,6 +57,14 @@ def meant(ids: Iterable[str], known: Collection[str]) -> Iterator[str]:
             by_prefix.setdefault(prefix, []).append(conversation)
     for wanted in ids:
         yield from (wanted,) if wanted in known else by_prefix.get(wanted, ())
+
+
+def name_of(conversation: str, holder: str) -> str:
+    """Return the name of a conversation among those of all keys: the holder of one finds none of another's.
+
+    ``holder`` is empty where there are no keys, and then the name is the id.
+    """
+    return f"{holder}{OF_HOLDER}{conversation}" if holder else conversation
 
 
 def status_of(generation: Generation) -> StreamStatus:
@@ -146,7 +163,7 @@ class Streams:
         loading: Callable[[], bool] = never,
         interrupted: bytes = b"",
     ) -> Generation:
-        """Make a generation, which the caller fills, and ends with `close` or `start`.
+        """Make a generation, which the caller fills, and ends with `close` or `start`. See `name_of` for its name.
 
         The caller calls `Generation.pass_on`, and may leave that, or `Generation.follow`. A stream of the same id is
         ended as soon as this one has a good answer, or none within a moment; a refusal leaves it alone. ``streams``:
@@ -160,6 +177,7 @@ class Streams:
             raise Busy(f"{self._max_live} generations with an X-Conversation-Id are under way; try again later")
         ring = Ring(self.settings.max_bytes)
         generation = Generation(conversation, time.time(), ring, self, streams=streams, loading=loading)
+        generation.last_words = lambda _: interrupted
         entry = _Entry(generation=generation, interrupted=interrupted)
         before = self._current.get(conversation)
         self._current[conversation] = self._entries[generation] = entry
@@ -189,7 +207,7 @@ class Streams:
         self._live -= 1
         self._ended.wake()
         if generation.end is None:
-            generation.cut(end, self._entries[generation].interrupted)
+            generation.cut(end)
         if generation not in self._streams:
             self._lose(generation)
 
@@ -228,9 +246,9 @@ class Streams:
 
     def end_all(self) -> None:
         """End what runs, with the record that says so."""
-        for generation, entry in list(self._entries.items()):
+        for generation in list(self._entries):
             if generation.end is None:
-                generation.cut(GenerationEnd.SHUT_DOWN, entry.interrupted)
+                generation.cut(GenerationEnd.SHUT_DOWN)
 
     async def wait_ended(self) -> None:
         """Wait until no generation runs, with or without its client."""
@@ -258,7 +276,7 @@ class Streams:
         self.held += OVERHEAD
         if self._files is not None:
             about = About(
-                conversation=generation.conversation,
+                conversation=generation.name,
                 started_at=generation.started_at,
                 interrupted=entry.interrupted,
             )
@@ -311,7 +329,7 @@ class Streams:
             # All wait equally long, so they are due in the order of their arrival, and one task serves them all.
             at, entry = self._taking_over.popleft()
             await trio.sleep_until(at)
-            if self._current.get(entry.generation.conversation) is entry:
+            if self._current.get(entry.generation.name) is entry:
                 self._take_over(entry)
             del entry  # or its bytes would stay in memory until the next one comes
 
@@ -384,17 +402,17 @@ class Streams:
         self._end(before, GenerationEnd.REPLACED)
 
     def _end(self, entry: _Entry | None, end: GenerationEnd) -> None:
-        """End it for good, silently, and forget it."""
+        """End it for good, with its last words, and forget it."""
         if entry is not None:
             entry.generation.cut(end)
             self._drop(entry)
 
     def _restore(self, entry: _Entry) -> None:
         """It was refused, or is over before it began: its id regains its earlier meaning."""
-        if self._current.get(entry.generation.conversation) is entry:
-            del self._current[entry.generation.conversation]
+        if self._current.get(entry.generation.name) is entry:
+            del self._current[entry.generation.name]
             if entry.before is not None:
-                self._current[entry.generation.conversation] = entry.before
+                self._current[entry.generation.name] = entry.before
         entry.before = None
 
     def _lose(self, generation: Generation) -> None:
@@ -403,8 +421,8 @@ class Streams:
             self._audience.forget(generation)
 
     def _forget(self, entry: _Entry) -> None:
-        if self._current.get(entry.generation.conversation) is entry:
-            del self._current[entry.generation.conversation]
+        if self._current.get(entry.generation.name) is entry:
+            del self._current[entry.generation.name]
 
     def _drop(self, entry: _Entry) -> None:
         generation = entry.generation
@@ -413,7 +431,7 @@ class Streams:
         self._lose(generation)
         self.held -= generation.ring.held + OVERHEAD
         self._discard(entry.key)
-        current = self._current.get(generation.conversation)
+        current = self._current.get(generation.name)
         if current is not None and current.before is entry:
             current.before = None
         self._forget(entry)

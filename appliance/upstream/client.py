@@ -93,6 +93,10 @@ class RelayHooks(Protocol):
         """The request is on its way, for the first time or again on a new connection."""
         ...
 
+    def answered(self) -> None:
+        """The server has said all, and the client does not have the end of it yet."""
+        ...
+
     async def answering(self) -> None:
         """The head of the answer is here; the client gets it when this returns."""
         ...
@@ -247,6 +251,8 @@ class _Driver:
     def release(self, *, reusable: bool, failure: Exception | None = None) -> None:
         if self._polled is not None:
             self._polled.stop_listening()
+        if self._hooks is not None:
+            self._hooks.answered()
         self._outgoing.give(self._wire, reusable=reusable)
 
     def done(self, failure: Exception | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -127,12 +128,20 @@ def _whole(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbehav
             pass
         slots.predicted_tokens += 1
     body = encode(dialect.whole())
+    _say_lines(bad)
     if cut:
         connection.respond(200, JSON, body, sent=len(body) // 2)
         if bad.die_mid_record:
             die(bad.exit_code)
         raise ClientLeft
     connection.respond(200, JSON, body)
+
+
+def _say_lines(bad: Misbehaviour) -> None:
+    lines = "".join(f"line {number} of {bad.end_lines}\n" for number in range(1, bad.end_lines + 1))
+    if lines:
+        sys.stderr.write(lines)
+        sys.stderr.flush()
 
 
 def _pace(connection: Connection, slots: Slots, bad: Misbehaviour) -> None:
@@ -155,6 +164,7 @@ def _misbehave(connection: Connection, tokens: int, bad: Misbehaviour) -> None:
 def _stream(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbehaviour) -> None:
     """One chunk per token; the head leaves with the first of them, as llama-server's does."""
     records = list(dialect.begin())
+    connection.framed = not bad.until_close
     for piece in pieces(bad.tokens, bad.token_size, words_in(dialect.prompt)):
         _pace(connection, slots, bad)
         if dialect.tokens == 0:
@@ -163,10 +173,12 @@ def _stream(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbeha
             connection.chunk(dialect.error(server_error()))
             connection.end_stream()
             return
-        if dialect.tokens == bad.die_after_tokens and bad.die_mid_record:
-            record = b"".join(dialect.add(piece))
-            connection.write(b"%x\r\n%b" % (len(record), record[: len(record) // 2]))
-            die(bad.exit_code)
+        if bad.die_mid_record and dialect.tokens in (bad.die_after_tokens, bad.close_after_tokens):
+            dies, record = dialect.tokens == bad.die_after_tokens, b"".join(dialect.add(piece))
+            connection.chunk(record, len(record) // 2)
+            if dies:
+                die(bad.exit_code)
+            raise ClientLeft
         _misbehave(connection, dialect.tokens, bad)
         records += dialect.add(piece)
         connection.chunk(b"".join(_mangled(record) if bad.malformed_sse else record for record in records))
@@ -174,6 +186,7 @@ def _stream(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbeha
         slots.predicted_tokens += 1
     if dialect.tokens == 0:
         connection.start_stream()
+    _say_lines(bad)
     _misbehave(connection, dialect.tokens, bad)
     connection.chunk(b"".join([*records, *dialect.end()]))
     if dialect.done:

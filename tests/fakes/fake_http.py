@@ -54,6 +54,8 @@ class Connection:
         self.head_only = False
         self.streaming = False
         """The head of a stream is out, and its end is not."""
+        self.framed = True
+        """A stream has chunks; else it ends with the connection."""
         self.closing = False
         """Set by an error response: llama-server closes the connection behind every status >= 400."""
 
@@ -140,16 +142,19 @@ class Connection:
         if self.streaming:
             return
         self.streaming = True
-        self.write(
-            self._head(200, "text/event-stream", (("X-Accel-Buffering", "no"), ("Transfer-Encoding", "chunked")))
-        )
+        self.closing = self.closing or not self.framed
+        framing = (("Transfer-Encoding", "chunked"),) if self.framed else ()
+        self.write(self._head(200, "text/event-stream", (("X-Accel-Buffering", "no"), *framing)))
 
-    def chunk(self, data: bytes) -> None:
-        self.write(b"%x\r\n%b\r\n" % (len(data), data))
+    def chunk(self, data: bytes, most: int | None = None) -> None:
+        """``most`` cuts it off without saying so."""
+        whole = b"%x\r\n%b\r\n" % (len(data), data[:most]) if self.framed else data[:most]
+        self.write(whole if most is None else whole.rstrip(b"\r\n"))
 
     def end_stream(self) -> None:
         self.streaming = False
-        self.write(b"0\r\n\r\n")
+        if self.framed:
+            self.write(b"0\r\n\r\n")
 
     def _always(self) -> tuple[tuple[str, str], ...]:
         return ("Server", "llama.cpp"), ("Access-Control-Allow-Origin", self.origin)

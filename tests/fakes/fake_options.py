@@ -28,10 +28,12 @@ class Misbehaviour:
         self.die_before_head = False
         self.die_after_tokens = NEVER
         self.die_mid_record = False
-        """With die_after_tokens: half of the next record is written first."""
+        """With die_after_tokens or close_after_tokens: half of the next record is written first."""
         self.exit_code = 1
         """Exit status of every way to die or to fail here; -9 is a death by signal 9."""
         self.stall_after_tokens = NEVER
+        self.end_lines = 0
+        """So many log lines on stderr, the last thing before the end of an answer."""
         self.slow_end = 0.0
         """Between a stream's last record and the end of its body."""
         self.error_record = NEVER
@@ -39,7 +41,9 @@ class Misbehaviour:
         self.malformed_sse = False
         self.close_without_answer = False
         self.close_after_tokens = NEVER
-        """Cut the connection within the chunked body; the process lives on."""
+        """Cut the connection within the body of a stream; the process lives on."""
+        self.until_close = False
+        """A stream has no framing, as of HTTP/1.0: the end of the connection is its end."""
         self.not_http = False
         self.status = 0
         """Refuse with this status and an error envelope marked ``"fake": true``."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import urllib.request
 from collections.abc import Generator
 from functools import partial
 
 import pytest
 import trio
-from http_harness import request
+from http_harness import CHAT, Appliance, chat, request
 from waiting import PATIENCE
 
+from appliance.core.records.flood import WINDOW
 from appliance.core.records.log_lines import LineStyle, LogToStdout
 from appliance.fleet.logs import MODEL_LIMIT, Logs
 from appliance.traffic.program_log import LIMIT, LogFeeds, ProgramLog, ToProgramLog
@@ -139,3 +142,30 @@ async def test_pythons_logging_ends_here_from_any_thread(world: World, python_lo
     with trio.fail_after(PATIENCE):
         await reader.wait()
     assert reader.take() == ["[INFO] from a thread"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("task", [False, True])
+async def test_an_engines_lines_about_an_answer_are_there_before_its_end(
+    server: Appliance, task: bool, stream: bool
+) -> None:
+    """On the console that echoes them at once, and in the log that is read then; of a flood the newest."""
+    echoed: list[str] = []
+    server.fleet.logs.echo = lambda _, text: echoed.append(text)
+    await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})
+    headers = [("X-Appliance-Fallback", "none")] * task
+    for lines in (1, 2, 400, 1500, 3):
+        async with server.connect() as client:
+            await client.send("POST", CHAT, chat(stream=stream, end_lines=lines), headers)
+            while await client.data():
+                pass
+            assert f"line {lines} of {lines}" in echoed
+    server.fleet.logs.echo = None
+    await trio.sleep(WINDOW)  # else the lines of this would belong to the flood
+    address = server.fleet.address("alpha")
+    body = json.dumps(chat(stream=stream, end_lines=7)).encode()
+    asked = urllib.request.Request(f"http://127.0.0.1:{address.port}{CHAT}", body)
+    asked.add_header("Authorization", f"Bearer {address.key}")
+    with urllib.request.urlopen(asked) as answer:  # noqa: ASYNC210  no task reads the engine's output meanwhile
+        answer.read()
+    assert "line 7 of 7" in server.traffic.logs.upstream("alpha").take()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import json
 import random
+from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import quote
 
@@ -131,12 +133,13 @@ async def test_what_the_ring_has_dropped_is_told(open_server: OpenServer):
         assert (await read(server, offset=len(whole) - 1000)).body == whole[-1000:]
 
 
-async def test_a_client_too_slow_for_the_ring_is_cut_off_not_misled(open_server: OpenServer):
+async def test_a_client_too_slow_for_the_ring_is_told(open_server: OpenServer):
     async with open_server(streams=StreamsConfig(max_bytes=100_000)) as server, server.connect() as client:
         await post(client, tokens=400, token_size=50_000)
         await until_done(server)
         answer = await client.answer()
-        assert (answer.cut, answer.body.endswith(DONE)) == (True, False)
+        assert not answer.cut
+        assert "offset lost" in json.loads(Decoder().feed(answer.body)[-1].data)["error"]["message"]
         assert (await read(server, offset=(await lookup(server, ID))[0]["total_bytes"] - 1000)).body.endswith(DONE)
 
 
@@ -167,19 +170,30 @@ async def test_lookup_tells_what_it_is_asked_for(server: Appliance):
         assert (await server.ask("POST", "/v1/streams/lookup", body)).status == 400
 
 
-async def test_a_stop_ends_all_readers_without_a_word(server: Appliance):
+async def test_a_stop_ends_all_readers_and_says_so(server: Appliance):
+    bodies: list[bytes] = []
+
+    async def follow(client: Client, *, task_status: trio.TaskStatus[None]) -> None:
+        begun = await client.until(b"\n\n", 3)
+        task_status.started()
+        bodies.append(begun + await client.rest())
+
     path = f"/v1/stream/{quote(ID, safe='')}"
     async with (
         server.begun(chat(stream=True, stall_after_tokens=3), CHAT, named()) as first,
         server.connect() as second,
     ):
         await second.send("GET", path)
-        bodies = [await client.until(b"\n\n", 3) for client in (first, second)]
-        stopped = await server.ask("DELETE", path)
-        assert (stopped.status, stopped.body) == (204, b"")
-        assert (await read(server)).status == 404
-        bodies += [await client.rest() for client in (first, second)]
-    assert not [body for body in bodies if b"[DONE]" in body or b"error" in body]
+        async with trio.open_nursery() as nursery:
+            await nursery.start(follow, first)
+            await nursery.start(follow, second)
+            stopped = await server.ask("DELETE", path)
+            assert (stopped.status, stopped.body) == (204, b"")
+            assert (await read(server)).status == 404
+    for body in bodies:
+        assert body.count(b"\n\n") >= 3
+        assert b"[DONE]" not in body
+        assert json.loads(Decoder().feed(body)[-1].data)["error"]["reason"] == "cancelled"
     await server.wait_idle("alpha")
     for query, status in ((f"?conv_id={ID}", 204), ("?conv_id=never-seen", 204), ("", 400)):
         assert (await server.ask("DELETE", f"/v1/stream{query}")).status == status
@@ -190,6 +204,48 @@ async def test_an_answer_that_is_no_stream_ends_the_stream_of_its_id_and_is_not_
         assert (await server.ask("POST", CHAT, chat(), named())).json["choices"]
         assert b"[DONE]" not in await client.rest()
     assert (await read(server)).status == 404
+
+
+KEYS = {
+    "one": ("Authorization", "Bearer one"),
+    "two": ("x-api-key", "two"),
+    "basic": ("Authorization", "Basic " + base64.b64encode(b"user:basic").decode()),
+}
+
+
+@pytest.mark.parametrize("task", [False, True])
+async def test_the_same_id_with_another_key_is_another_stream(open_server: OpenServer, task: bool):
+    """Begun, read, looked up, followed, replaced and stopped: each key's holder alone."""
+    headers = [("X-Appliance-Fallback", "none")] * task
+    async with open_server(api_keys=tuple(KEYS)) as server, AsyncExitStack() as stack:
+        await server.ask("POST", CHAT, chat(), [KEYS["one"]])  # the next needs no task
+        clients: dict[str, Client] = {}
+        for number, (key, credential) in enumerate(KEYS.items(), 2):
+            body = chat(stream=True, stall_after_tokens=number)
+            begun = server.begun(body, CHAT, [*named(), credential, *headers])
+            clients[key] = await stack.enter_async_context(begun)
+            await clients[key].until(b"\n\n", number + 1)
+        for key, credential in KEYS.items():
+            again = await stack.enter_async_context(server.connect())
+            await again.send("GET", f"/v1/stream/{ID}", None, [credential])
+            await again.until(b"data: ", list(KEYS).index(key) + 3)
+            body = {"conversation_ids": [ID, "c0ffee"]}
+            found = (await server.ask("POST", "/v1/streams/lookup", body, [credential])).json
+            assert [each["conversation_id"] for each in found] == [ID, ID]
+            extra = [tuple(part.encode() for part in credential)]
+            async with server.joined("/v1/stream/ws", extra_headers=extra) as socket:
+                await socket.send_message(json.dumps({"type": "subscribe", "id": ID}))
+                assert json.loads(await socket.get_message())["id"] == ID
+                if key == "two":
+                    await socket.send_message(json.dumps({"type": "stop", "id": ID}))
+                    assert b"cancelled" in await clients["two"].rest()
+        stop = await server.ask("DELETE", f"/v1/stream/{ID}", headers=[KEYS["basic"]])
+        assert stop.status == 204
+        assert b"cancelled" in await clients["basic"].rest()
+        for key, status in {"two": 404, "basic": 404}.items():
+            assert (await server.ask("GET", f"/v1/stream/{ID}", headers=[KEYS[key]])).status == status
+        [one] = (await server.ask("POST", "/v1/streams/lookup", body, [KEYS["one"]])).json[:1]
+        assert not one["is_done"]
 
 
 # ---- without its client --------------------------------------------------------------------------------------------

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from appliance.core.answers.ring import Ring
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import Busy, ShuttingDown
-from appliance.streams.generation import Generation, GenerationEnd, GenerationReader, Headers, RingSink
-from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, open_streams
+from appliance.streams.generation import (
+    FirstReader,
+    Generation,
+    GenerationEnd,
+    GenerationHead,
+    GenerationReader,
+    Headers,
+    RingSink,
+)
+from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, Streams, name_of, open_streams
 
 EVENTS = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
 JSON = ((b"Content-Type", b"application/json"),)
 LAST = b"data: interrupted\n\n"
+LOST = b"data: lost\n\n"
 
 Work = Callable[[RingSink], Awaitable[None]]
 
@@ -194,7 +207,7 @@ async def test_live_streams_lose_their_oldest_bytes_when_nothing_else_is_left(au
         assert big.ring.held == 700
 
 
-async def test_a_stop_ends_it_for_all_without_a_word(autojump_clock: MockClock):
+async def test_a_stop_ends_it_for_all_with_its_last_words(autojump_clock: MockClock):
     async with open_streams(StreamsConfig()) as streams:
         generation = streams.begin("a", says(b"1\n\n", then=stalls), interrupted=LAST)
         answer = Answer()
@@ -205,8 +218,8 @@ async def test_a_stop_ends_it_for_all_without_a_word(autojump_clock: MockClock):
             assert streams.stop("a")
             assert streams.find("a") is None
             assert streams.held == 0
-        assert (answer.body, answer.ended, answer.aborted) == (b"1\n\n", True, False)
-        assert await rest(reader) == b"1\n\n"
+        assert (answer.body, answer.ended, answer.aborted) == (b"1\n\n" + LAST, True, False)
+        assert await rest(reader) == b"1\n\n" + LAST
         assert not streams.stop("a")
 
 
@@ -390,3 +403,107 @@ async def test_stopped_at_any_moment_nothing_is_left(autojump_clock: MockClock, 
         streams.stop("a")
         assert streams.held == 0
         assert streams.waiting("a") is None
+
+
+class Client(Answer):
+    """Takes a first reader's bytes without a task, so many at a time."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self.full = 0
+        self.drained: Callable[[], None] | None = None
+
+    def push(self, data: bytes) -> bool:
+        self.body += data
+        self.full += len(data)
+        return self.full < self.room
+
+    def finish(self) -> bool:
+        self.ended = True
+        return True
+
+    def drain(self) -> None:
+        self.full = 0
+        drained, self.drained = self.drained, None
+        if drained is not None:
+            drained()
+
+
+RECORD = st.builds(
+    lambda size, end: b"data: " + b"x" * size + end, st.integers(0, 90), st.sampled_from([b"\n\n", b"\r\n\r\n"])
+)
+ENDS = st.sampled_from([*GenerationEnd])
+
+
+@given(st.lists(RECORD | st.none(), max_size=30), ENDS, st.integers(0, 300), st.integers(10, 200), st.booleans())
+def test_no_reader_takes_for_whole_what_is_not(
+    steps: list[bytes | None], end: GenerationEnd, room: int, kept: int, torn: bool
+):
+    """At any pace, whatever ends it: all of it and its own end, its last words behind whole records, or a break."""
+    generation = Generation("a", 0, Ring(kept), NoKeeper())
+    generation.last_words, generation.overrun = lambda _: LAST, LOST
+    client, overs = Client(room), list[object]()
+    generation.follow(FirstReader(generation, client, partial(setattr, client, "drained"), overs.append))
+    generation.begin(GenerationHead(200, EVENTS))
+    for record in steps:
+        client.drain() if record is None else generation.keep(record)
+    if torn and end is not GenerationEnd.DONE:
+        generation.keep(b"data: hal")
+    if end in (GenerationEnd.DONE, GenerationEnd.BROKEN):
+        generation.finish(end)
+    else:
+        generation.cut(end)
+    while client.drained is not None:
+        client.drain()
+    said = b"".join(record for record in steps if record is not None)
+    broken = end is GenerationEnd.BROKEN or (torn and end is not GenerationEnd.DONE)
+    seen, last = client.body.removesuffix(LOST), LAST if not broken and end is not GenerationEnd.DONE else b""
+    whole_records = not seen or seen.endswith((b"\n\n", b"\n\r\n"))
+    assert overs == [None]
+    assert client.ended is not client.aborted
+    if client.aborted:
+        assert broken or not whole_records
+    elif seen != client.body:
+        assert (said + last).startswith(seen)
+        assert whole_records
+    else:
+        assert client.body == said + last
+        assert not broken
+
+
+class NoKeeper:
+    def began(self, generation: Generation) -> None: ...
+
+    def grew(self, generation: Generation, data: bytes, held: int) -> None: ...
+
+    def ended(self, generation: Generation) -> None: ...
+
+
+IDS = st.sampled_from(["a", "a::m", "b"])
+HOLDERS = st.sampled_from(["", "one", "two"])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["ask", "stop"]), HOLDERS, IDS), max_size=20))
+def test_the_holder_of_one_key_finds_and_ends_nothing_of_another(steps: list[tuple[str, str, str]]):
+    """Each holder's ids are a world of their own."""
+
+    async def run() -> None:
+        async with open_streams(StreamsConfig()) as streams:
+            alive = dict[tuple[str, str], Generation]()
+            for what, holder, conversation in steps:
+                name = name_of(conversation, holder)
+                if what == "stop":
+                    assert streams.stop(name) is (alive.pop((holder, conversation), None) is not None)
+                else:
+                    alive[holder, conversation] = streams.begin(name, says(b"1\n\n", then=stalls))
+                    await wait_all_tasks_blocked()
+            for holder in ("", "one", "two"):
+                for conversation in ("a", "a::m", "b"):
+                    assert streams.find(name_of(conversation, holder)) is alive.get((holder, conversation))
+                found = streams.lookup(name_of(conversation, holder) for conversation in ("a", "b"))
+                own = [each for of, each in alive if of == holder and (each != "a::m" or (holder, "a") not in alive)]
+                assert sorted(status.conversation_id for status in found) == sorted(own)
+            assert all(each.end is None for each in alive.values())
+
+    trio.run(run)

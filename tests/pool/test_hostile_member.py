@@ -133,7 +133,7 @@ class Pool(RuleBasedStateMachine):
         except BusRefused:
             return
         assert found is not None
-        assert found.revision < 10**18
+        assert found.revision < 10**19
 
     @rule(to=BOX)
     def restart(self, to: str) -> None:

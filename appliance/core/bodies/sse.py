@@ -19,6 +19,12 @@ PING = b": ping\n\n"
 """A comment: every reader must ignore it, and every proxy sees traffic."""
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
+_LAST_WORDS = re.compile(
+    rb"(?m:^)(?:data: ?\[DONE\]|event: ?error|error:)"
+    rb"|\"(?:finish_reason|stop_reason)\": ?\"|\"stop\": ?true|\"error\": ?[{\"]"
+    rb"|\"type\": ?\"(?:message_stop|response\.(?:completed|incomplete|failed)|error)\""
+)
+"""What the end of an answer has in any dialect. In a text the quotes would have backslashes."""
 _RECORD_ENDS = (b"\n\n", b"\n\r\n", b"\n\r", b"\r\r")
 """An empty line after any of the three line ends; the longer marks end in one of these."""
 
@@ -176,7 +182,7 @@ class WholeRecords:
         held = self._held
         searched = max(len(held) - 3, 0)
         held += chunk
-        end = max(_end_of(mark, held.rfind(mark, searched)) for mark in _RECORD_ENDS)
+        end = end_of_records(held, searched)
         if end:
             self.torn = False
         elif self.torn or len(held) > self._limit:
@@ -189,6 +195,34 @@ class WholeRecords:
         """Return the held bytes when the stream has ended properly."""
         held, self._held = bytes(self._held), bytearray()
         return held
+
+    def missing(self) -> str:
+        """At the end of a model's stream: what it lacks, "" if nothing. A last empty line is no loss."""
+        if self._held.rstrip().endswith(b"[DONE]") or (self._held.endswith(b"\n") and b"data:" in self._held):
+            return ""
+        return "its stream ended within a record" if self._held else ""
+
+
+class UnframedRecords(WholeRecords):
+    """Of a stream that ends with its connection: only its last words tell whether it was cut off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._over = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        ready = super().feed(chunk)
+        self._over = self._over or _LAST_WORDS.search(ready) is not None
+        return ready
+
+    def missing(self) -> str:
+        over = self._over or _LAST_WORDS.search(self._held) is not None
+        return super().missing() or ("" if over else "its connection closed before the end of its answer")
+
+
+def end_of_records(data: bytes | bytearray, start: int = 0) -> int:
+    """Return where the last whole record of these bytes ends, looked for behind ``start``; 0: none does."""
+    return max(_end_of(mark, data.rfind(mark, start)) for mark in _RECORD_ENDS)
 
 
 def _end_of(mark: bytes, at: int) -> int:

@@ -164,6 +164,8 @@ def _modern(
                 **cached(),
             }
             return Immediate(id=number, result=stamped(found, server))
+        case "ping":
+            return Immediate(id=number, result=stamped({}, server))
         case "tools/list":
             return ToolsListing(id=number, modern=True)
         case "tools/call":

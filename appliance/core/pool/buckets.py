@@ -125,7 +125,7 @@ def watch_request(name: str, consumer: str, inbox: str) -> bytes:
 
 Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A member of the pool may answer in place of the server: with numbers of any length."""
-_DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
+_DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 class _ApiError(Struct, frozen=True):

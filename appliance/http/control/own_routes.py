@@ -214,7 +214,7 @@ class OwnRoutes:
             from appliance.http.control.app import create_app
             from appliance.http.control.quart_behind import QuartBehind
 
-            return QuartBehind(create_app(self._traffic, self._owners, self._settings))
+            return QuartBehind(create_app(self._traffic, self._owners, self._settings), self._guard)
 
         async with self._making_quart:
             if self._quart is None:

@@ -26,6 +26,7 @@ from appliance.http.bytes.connection import Connection
 from appliance.http.control.edge_routes import MAX_CONTROL_BODY
 from appliance.http.control.run_routes import LARGE, MAX_RUN
 from appliance.http.way.context import RequestContext
+from appliance.http.way.guard import Guard
 from appliance.http.way.routes import STREAM
 from appliance.platform.tls_socket import TlsSocket
 from appliance.traffic.request import TRUSTED, Request
@@ -33,7 +34,7 @@ from appliance.traffic.request import TRUSTED, Request
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, Scope
 
-FOLLOWED = ("/logs/stream", "/api/events", "/api/runs/", "/api/conversations/events", "/models/sse", f"{STREAM}/")
+FOLLOWED = ("/logs/stream", "/api/events", "/api/runs/", "/api/conversations/events", "/models/sse")
 """Answers without an end: their writers have to notice that the client leaves."""
 _OF_THE_FRAME = frozenset((b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"))
 
@@ -41,8 +42,9 @@ _OF_THE_FRAME = frozenset((b"connection", b"content-length", b"expect", b"transf
 class QuartBehind:
     """Answers the routes of ``app``."""
 
-    def __init__(self, app: QuartTrio) -> None:
+    def __init__(self, app: QuartTrio, guard: Guard) -> None:
         self._app = app
+        self._guard = guard
         self._config = Config()
         self._config.errorlog = None
         self._config.accesslog = None
@@ -57,8 +59,9 @@ class QuartBehind:
         self, request_context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead
     ) -> None:
         """Raises what reading the body raises, and what the application has failed with."""
-        request = request_context.request
-        follows = request.path.startswith(FOLLOWED) or request.path == STREAM
+        request, holder = request_context.request, self._guard.holder(request_context.request)
+        request_context.follows = request.path == STREAM or request.path.startswith(f"{STREAM}/")
+        follows = request.path.startswith(FOLLOWED) or request_context.follows
         body = await request_context.body.read(_limit(request.path))
         lent = _Lent(connection, _written(request, head, body))
         if follows:
@@ -97,7 +100,7 @@ class QuartBehind:
                 return
             scope["scheme"] = "https" if connection.secure else "http"
             scope["path"] = request.path
-            scope["state"] |= {"over": over, "failed": failed, "trusted": request.peer == TRUSTED}
+            scope["state"] |= {"over": over, "failed": failed, "trusted": request.peer == TRUSTED, "holder": holder}
             await self._app(scope, receive if follows else _without_farewell(receive), lambda event: tell(send, event))
 
         stream = cast("trio.SSLStream[trio.SocketStream]", lent)  # it asks for less: see `_Lent`

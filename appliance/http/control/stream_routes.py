@@ -14,12 +14,12 @@ from quart_trio import QuartTrio
 
 from appliance.core.answers.ring import Numbered
 from appliance.core.headers import EVENTS
-from appliance.errors import BadRequest
+from appliance.errors import BadRequest, UpstreamFailed
 from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, json_answer, read_as
-from appliance.http.way.resumable import find_stream
+from appliance.http.way.resumable import BROKE_OFF, find_stream
 from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.streams.generation import GenerationReader
-from appliance.streams.owner import Streams
+from appliance.streams.owner import Streams, name_of
 from appliance.traffic.traffic import Feeds
 
 UINT64 = 1 << 64
@@ -67,7 +67,7 @@ class StreamRoutes:
     async def lookup(self) -> Response:
         """Only what a client knows the id of; there is no list."""
         ids = (await read_as(_Lookup, param="conversation_ids")).conversation_ids
-        return json_answer(self._streams.lookup(wanted for wanted in ids if isinstance(wanted, str)))
+        return json_answer(self._streams.lookup(_name(wanted) for wanted in ids if isinstance(wanted, str)))
 
 
 class StreamBody(Pieces):
@@ -76,6 +76,7 @@ class StreamBody(Pieces):
     def __init__(self, reader: GenerationReader, *, numbered: bool) -> None:
         self._reader = reader
         self._numbers = Numbered(reader.offset) if numbered else None
+        self._over = False
 
     async def __anext__(self) -> bytes:
         while data := await self._reader.receive():
@@ -83,8 +84,15 @@ class StreamBody(Pieces):
                 data = self._numbers.feed(data)
             if data:
                 return data
-        if self._numbers is not None and (rest := self._numbers.rest()):
-            return rest
+        if self._over:
+            raise StopAsyncIteration
+        self._over = True
+        if (last := self._reader.closing()) is None:
+            raise UpstreamFailed("the stream", BROKE_OFF)  # the connection breaks, as nothing may follow
+        if self._numbers is not None:
+            last = self._numbers.rest() + last
+        if last:
+            return last
         raise StopAsyncIteration
 
 
@@ -104,7 +112,11 @@ def _conversation(in_path: str) -> str:
     conversation = in_path or _last("conv_id")
     if not conversation:
         raise BadRequest("Missing conversation id in path", param="conv_id")
-    return conversation
+    return _name(conversation)
+
+
+def _name(conversation: str) -> str:
+    return name_of(conversation, request.scope["state"]["holder"])
 
 
 def _last(name: str) -> str | None:

@@ -24,7 +24,15 @@ from appliance.core.bodies.http_request import HttpHead
 from appliance.core.headers import without
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.model import Model
-from appliance.errors import ApplianceError, BadRequest, Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
+from appliance.errors import (
+    ApplianceError,
+    BadRequest,
+    Conflict,
+    ModelNotLoaded,
+    RouteNotFound,
+    ShuttingDown,
+    UpstreamFailed,
+)
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import Connection
 from appliance.http.errors import describe
@@ -35,12 +43,12 @@ from appliance.http.way.context import RequestContext
 from appliance.http.way.guard import Guard
 from appliance.http.way.outgoing import reached, renamed, sent_headers
 from appliance.http.way.pipeline import Pipeline
-from appliance.http.way.resumable import find_stream
+from appliance.http.way.resumable import BROKE_OFF, find_stream
 from appliance.http.way.routes import SOCKET, is_passed
 from appliance.peers.link import LINK_PATH, MAX_MESSAGE, LocalState, ModelState, WaitChanged, exchange_states
 from appliance.peers.owner import Peers
 from appliance.streams.generation import Generation
-from appliance.streams.owner import Streams
+from appliance.streams.owner import Streams, name_of
 from appliance.traffic.request import Request
 from appliance.traffic.targets import Target
 from appliance.traffic.traffic import Traffic
@@ -67,11 +75,11 @@ class _Message(Struct):
 _MESSAGE = msgspec.json.Decoder(_Message)
 
 
-async def serve_stream_socket(handshake: Handshake, streams: Streams) -> None:
-    """Accept the websocket and keep it until the client ends it. The caller has checked the key."""
+async def serve_stream_socket(handshake: Handshake, streams: Streams, holder: str) -> None:
+    """Accept the websocket and keep it until the client ends it. The caller has checked the key; see `name_of`."""
     websocket = await handshake.accept(most=MAX_ORDER)
     async with beside() as nursery:
-        await _Subscriptions(websocket, streams, nursery).serve()
+        await _Subscriptions(websocket, streams, nursery, holder).serve()
 
 
 class _Subscription:
@@ -99,8 +107,9 @@ class _Subscription:
 class _Subscriptions:
     """The streams that one client reads."""
 
-    def __init__(self, websocket: Websocket, streams: Streams, nursery: trio.Nursery) -> None:
+    def __init__(self, websocket: Websocket, streams: Streams, nursery: trio.Nursery, holder: str) -> None:
         self._websocket = websocket
+        self._holder = holder
         self._streams = streams
         self._nursery = nursery
         self._followed: dict[str, _Subscription] = {}
@@ -121,7 +130,7 @@ class _Subscriptions:
             case "unsubscribe":
                 self._unsubscribe(message.id)
             case "stop":
-                self._streams.stop(message.id)
+                self._streams.stop(name_of(message.id, self._holder))
 
     async def _subscribe(self, conversation: str, offset: int) -> None:
         """In place of an earlier subscription of the same stream."""
@@ -140,7 +149,7 @@ class _Subscriptions:
     async def _follow(self, conversation: str, offset: int, subscription: _Subscription) -> None:
         with subscription.scope:
             try:
-                generation = await find_stream(self._streams, conversation)
+                generation = await find_stream(self._streams, name_of(conversation, self._holder))
                 if offset < generation.ring.dropped:
                     raise BadRequest("Stream offset lost, please restart", param="from")
                 await self._read(generation, offset, subscription)
@@ -164,6 +173,8 @@ class _Subscriptions:
             told = to
         if reader.overtaken:
             raise BadRequest("Stream offset lost, please restart", param="from")
+        if reader.closing() is None:
+            raise UpstreamFailed(name, BROKE_OFF)
         with subscription.saying():
             await self._say({"type": "end", "id": name, "at": reader.offset})
 
@@ -268,7 +279,7 @@ class WebSockets:
             return
         if request.path == SOCKET:
             with self._traffic.lifetime.feeds.reading():
-                await serve_stream_socket(handshake, self._owners.streams)
+                await serve_stream_socket(handshake, self._owners.streams, self._guard.holder(request))
             return
         async with self._target(request) as (target, path):
             model = target.model

@@ -344,6 +344,7 @@ class Ask:
                     label=there.label,
                     method=job.request.method,
                     dialect=job.route.dialect,
+                    family=family_of(job.route.name),
                     headers=(*course.headers, *(_told_of(place, placed) if not job.request.inward else ())),
                     trail=course.trail,
                     splicer=course.splicer,
@@ -442,7 +443,11 @@ class _Hooks:
     def began(self, exchange: Exchange) -> None:
         self._lease.answer_under_way = exchange
 
+    def answered(self) -> None:
+        self._lease.hear()
+
     async def answering(self) -> None:
+        self._lease.hear()
         if self._ping is not None:
             self._ping.stop()
         if self._finish is not None:

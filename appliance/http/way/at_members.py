@@ -15,6 +15,7 @@ from appliance.core.bodies.head import is_object
 from appliance.core.exchange import Declined, Exchange, RelayOptions
 from appliance.core.models.model import Model
 from appliance.core.pool.placing import Affinity, BoxChoice, BoxNow, Need, Prompt, place, prompt_of
+from appliance.core.runs.slash import family_of
 from appliance.errors import ModelFailedToStart, NotPlaced, PeerFailed, UpstreamFailed
 from appliance.fleet.contexts import RestoreFailed
 from appliance.fleet.owner import Fleet
@@ -173,6 +174,7 @@ class AskMembers:
             label=address.label,
             method=request.method,
             dialect=job.route.dialect,
+            family=family_of(job.route.name),
             headers=course.headers,
             trail=course.trail,
             splicer=course.splicer,
@@ -233,6 +235,9 @@ class _BoxHooks:
         self._box = box
 
     def began(self, exchange: Exchange) -> None:
+        pass
+
+    def answered(self) -> None:
         pass
 
     async def answering(self) -> None:

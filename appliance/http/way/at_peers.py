@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from appliance.core.bodies.sse import Dialect
 from appliance.core.exchange import Exchange, RelayOptions
 from appliance.core.headers import fields, without
+from appliance.core.runs.slash import Family, family_of
 from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.http.way.context import ModelRequest
 from appliance.http.way.outgoing import CONVERSATION, edited, renamed
@@ -54,6 +55,7 @@ class AskPeers:
             body_for,
             job.sink,
             job.route.dialect,
+            family=family_of(job.route.name),
             answering=answering,
             progress=watch,
             pool=self._pool,
@@ -65,6 +67,9 @@ class _PeerHooks:
         self._answering = answering
 
     def began(self, exchange: Exchange) -> None:
+        pass
+
+    def answered(self) -> None:
         pass
 
     async def answering(self) -> None:
@@ -81,6 +86,7 @@ async def answer_from_peers(
     sink: Sink,
     dialect: Dialect = Dialect.OPENAI,
     *,
+    family: Family | None = None,
     answering: Callable[[str], None] = lambda _: None,
     progress: Progress | None = None,
     pool: Pool | None = None,
@@ -100,9 +106,8 @@ async def answer_from_peers(
 
         address = peers.address(peer_id)
         outgoing = Outgoing(address, method, target, passed, body_for(peer_id, model), pool, progress)
-        await relay(
-            outgoing, RelayOptions(label=address.label, method=method, dialect=dialect), sink, _PeerHooks(begins)
-        )
+        options = RelayOptions(label=address.label, method=method, dialect=dialect, family=family)
+        await relay(outgoing, options, sink, _PeerHooks(begins))
 
     await first_reached(peers, candidates, ask)
 

@@ -55,10 +55,12 @@ class RequestContext:
         """The status for a failure that came after the answer's head had been sent."""
         self.left = False
         """The client did not wait for its answer."""
+        self.follows = False
+        """It reads what is ended as well, for the same reasons, and then has words for them."""
 
     def cancel(self, why: Exception) -> None:
         """End the request; the first reason counts."""
-        if self.why is None:
+        if self.why is None and (not self.follows or isinstance(why, ClientLeft)):
             self.why = why
             self.scope.cancel()
 

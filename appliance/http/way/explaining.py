@@ -35,7 +35,8 @@ def followed(sink: Sink, route: Route | None) -> Sink:
     return _Followed(sink) if route is not None and route.dialect is Dialect.RESPONSES else sink
 
 
-def _ending(sink: Sink, dialect: Dialect, info: ErrorInfo) -> bytes:
+def ending(sink: Sink, dialect: Dialect, info: ErrorInfo) -> bytes:
+    """Return the record that ends a stream which ``sink`` has written so far."""
     outer: Sink | None = sink
     while isinstance(outer, Passing):
         if isinstance(outer, _Followed):
@@ -46,8 +47,10 @@ def _ending(sink: Sink, dialect: Dialect, info: ErrorInfo) -> bytes:
 
 async def explain(context: RequestContext, error: Exception) -> None:
     """Tell an error in the form that the answer's state still allows. A bug is logged, and has a number in both."""
-    request, sink = context.request, context.sink
-    dialect = dialect_of(request.path)
+    request, sink, route = context.request, context.sink, context.route
+    # A path below /upstream/ has the dialect of its rest. Ollama's words are made by the sink, of OpenAI's.
+    known = route is not None and route.dialect is not Dialect.OLLAMA
+    dialect = route.dialect if route is not None and known else dialect_of(request.path)
     if why := lacking(error):
         error = Busy(f"the system is out of resources ({why})")
     match error:
@@ -68,7 +71,7 @@ async def explain(context: RequestContext, error: Exception) -> None:
     if sink.status is None:
         await send_whole(sink, info.code, headers, errors.body(info, dialect))
     elif sink.event_stream:
-        await sink.write(_ending(sink, dialect, info))
+        await sink.write(ending(sink, dialect, info))
         await sink.end()
     else:
         sink.abort()

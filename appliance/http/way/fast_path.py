@@ -28,6 +28,7 @@ from appliance.core.exchange import Exchange, RelayOptions, Stale
 from appliance.core.llama.older_bodies import is_older
 from appliance.core.llama.schemas import has_schema
 from appliance.core.models.model import Model
+from appliance.core.runs.slash import family_of
 from appliance.engines.found import EMBEDDED
 from appliance.errors import (
     ApplianceError,
@@ -54,6 +55,7 @@ from appliance.http.way.progress import Ping
 from appliance.http.way.resumable import MAX_ID, Lasting, StreamEnded, raise_end
 from appliance.http.way.routes import Route, is_passed
 from appliance.streams.generation import FirstReader, GenerationEnd, RingSink, nothing
+from appliance.streams.owner import name_of
 from appliance.traffic.record import Record, aside
 from appliance.traffic.request import Headers, Request, Sink, read_request
 from appliance.traffic.targets import Target
@@ -82,6 +84,7 @@ class _KnownHead:
         "build",
         "cors",
         "head",
+        "holder",
         "options",
         "request",
         "route",
@@ -91,8 +94,9 @@ class _KnownHead:
         "varying",
     )
 
-    def __init__(self, head: HttpHead, request: Request, route: Route, cors: Headers) -> None:
+    def __init__(self, head: HttpHead, request: Request, route: Route, cors: Headers, holder: str) -> None:
         self.head = head
+        self.holder = holder
         self.request = request
         self.route = route
         self.cors = cors
@@ -108,7 +112,7 @@ class _KnownHead:
         """
         self.build = ""
         """The id of the process's engine. The embedded one drops a schema that it does not keep to."""
-        self.options = RelayOptions(label="", dialect=route.dialect)
+        self.options = RelayOptions(label="", dialect=route.dialect, family=family_of(route.name))
 
     def request_with(self, values: list[bytes]) -> Request:
         """The request with these values in the headers that vary."""
@@ -280,7 +284,7 @@ class FastPath:
                 self._guard.check_key(request)
         except (RequestError, ApplianceError):
             return None
-        return _KnownHead(head, request, route, self._guard.cors_headers(request))
+        return _KnownHead(head, request, route, self._guard.cors_headers(request), self._guard.holder(request))
 
     def _find(self, known: _KnownHead, asked: RequestHead, content: bytes) -> _Found | None:
         """The model's process that the request is for, if that is ready and gets it as it is."""
@@ -300,7 +304,7 @@ class FastPath:
             known.target, known.address, request = target, address, known.request
             path = request.target.removeprefix(known.route.strip)
             known.sent = self.ask.plain_head(request, path, target, model, address)
-            known.options = RelayOptions(label=address.label, dialect=known.route.dialect)
+            known.options = structs.replace(known.options, label=address.label)
             known.build = self._fleet.engine_of(model.id) or ""
         if known.sent is None or self._pipeline.names_plugins(known.route, content):
             return None
@@ -454,6 +458,8 @@ class FastRequest:
     def answering(self) -> bool:
         if self._ping is not None:
             self._ping.stop()
+        if not self._streams:
+            self._lease.hear()
         return True
 
     def when_drained(self) -> None:
@@ -467,6 +473,8 @@ class FastRequest:
 
     def release(self, *, reusable: bool, failure: Exception | None = None) -> None:
         self._wire.stop_listening()
+        if self._streams:
+            self._lease.hear()
         if reusable:
             self._fast_path.pool.give(self.found.address, self._wire)
         else:
@@ -519,7 +527,7 @@ class KeptRequest(FastRequest):
 
     def _open(self) -> Sink:
         lasting, record, request = self._fast_path.lasting, self.record, self.record.request
-        conversation = request.first[CONVERSATION].decode("ascii")
+        conversation = name_of(request.first[CONVERSATION].decode("ascii"), self._known.holder)
         self._generation = generation = lasting.open(conversation, record, self.route.dialect, streams=self._streams)
         self._reserved, record.outlives = self.body.hand_over(), True
         generation.cancel = partial(self.cancel, StreamEnded())

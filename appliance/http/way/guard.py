@@ -148,6 +148,11 @@ class Guard:
         key = "" if request.peer == TRUSTED else _credential(request)
         return hashlib.blake2b(key.encode("latin-1"), digest_size=16).digest()
 
+    def holder(self, request: Request) -> str:
+        """Return what tells the holder of one key from that of another, and is not the key; "" without a good one."""
+        given = _credential(request).encode("latin-1") if self._keys else b""
+        return hashlib.blake2b(given, digest_size=16).hexdigest() if given in self._keys else ""
+
     def cors_headers(self, request: Request) -> Headers:
         """Return the headers of every answer, refusals included, in the case that llama-server's clients look for."""
         cors = self._cors(request)

@@ -42,6 +42,7 @@ from appliance.http.way.routes import (
     passed_route,
     single_route,
 )
+from appliance.streams.owner import name_of
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.targets import Target
@@ -151,6 +152,7 @@ class Pipeline:
 
     def __init__(self, edge: Edge, catalog: Catalog, ask: Ask, lasting: Lasting, beside: Beside) -> None:
         self._settings = edge.settings
+        self._guard = edge.guard
         self._traffic = edge.traffic
         self._targets = edge.traffic.targets
         self._inflight = edge.traffic.inflight
@@ -189,7 +191,8 @@ class Pipeline:
         if conversation is None:
             await self._serve(context, job)
         else:
-            await self._lasting.serve(conversation, context, job, self._serve)
+            name = name_of(conversation, self._guard.holder(job.request))
+            await self._lasting.serve(name, context, job, self._serve)
 
     def names_plugins(self, route: Route, body: bytes) -> bool:
         """Return whether a chat is for plugins first, or has a mistake in what it says of them."""

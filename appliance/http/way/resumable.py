@@ -10,10 +10,11 @@ from msgspec import structs
 from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
 from appliance.errors import BadRequest, Busy, NotFound, RequestCancelled, ShuttingDown
 from appliance.fleet.owner import Fleet
+from appliance.http import errors
 from appliance.http.bytes.body import Bodies
 from appliance.http.way.context import ModelRequest, RequestContext
-from appliance.http.way.explaining import explain, followed
-from appliance.http.way.ollama_sink import speaking_ollama
+from appliance.http.way.explaining import ending, explain, followed
+from appliance.http.way.ollama_sink import is_ollamas, speaking_ollama
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.routes import Route
 from appliance.streams.generation import Generation, GenerationEnd, RingSink
@@ -42,9 +43,27 @@ def conversation_of(request: Request) -> str | None:
     return value.encode("latin-1").decode("utf-8", "replace")
 
 
+_ENDED = {
+    GenerationEnd.STOPPED: "a stop (DELETE /v1/stream) ended this answer; send the request again for a whole one",
+    GenerationEnd.REPLACED: (
+        "another request with the same X-Conversation-Id has ended this answer; give each request an id of its own "
+        "to have both"
+    ),
+}
+"""What the clients of an answer that has begun hear of an end from outside."""
+BROKE_OFF = "its stream broke off within a record"
+_OVERRUN = BadRequest("Stream offset lost, please restart: this reader is slower than streams.max_bytes allows")
+
+
 def interrupted_record(dialect: Dialect) -> bytes:
     """The last record of a stream that the program's end has cut short."""
     return error_record(dialect, _INTERRUPTED)
+
+
+def _last_words(sink: Sink, dialect: Dialect, end: GenerationEnd) -> bytes:
+    """The last record of a stream that ``sink`` has written so far."""
+    why = _ENDED.get(end)
+    return ending(sink, dialect, errors.describe(RequestCancelled(why), dialect) if why is not None else _INTERRUPTED)
 
 
 async def find_stream(streams: Streams, conversation: str) -> Generation:
@@ -104,13 +123,17 @@ class Lasting:
         def loading() -> bool:
             return self._fleet.known(record.model) is not None and not self._fleet.is_ready(record.model)
 
-        return self._streams.open(
+        generation = self._streams.open(
             conversation, streams=streams, loading=loading, interrupted=interrupted_record(dialect)
         )
+        generation.overrun = error_record(dialect, errors.describe(_OVERRUN, dialect))
+        return generation
 
     def sink(self, request: Request, record: Record, ring: RingSink, route: Route) -> RecordingSink:
         """The sink of the work: it records what goes into the ring."""
-        return self._traffic.recorder.watch(record, followed(speaking_ollama(request, ring), route))
+        sink = followed(speaking_ollama(request, ring), route)
+        ring.end_with(partial(_last_words, sink, Dialect.OLLAMA if is_ollamas(request) else route.dialect))
+        return self._traffic.recorder.watch(record, sink)
 
     async def serve(self, conversation: str, context: RequestContext, job: ModelRequest, serve: Serve) -> None:
         """Do ``serve`` in a task that lasts, and pass its answer on to the client for as long as that is there.
@@ -122,7 +145,7 @@ class Lasting:
         # of its own, and this request is only its first reader. So a client that leaves ends the reading and not the
         # work. The body's room and the record go with the work, for both are needed until that ends.
         generation = self.open(conversation, job.record, route.dialect, streams=job.streams)
-        reserved, job.record.outlives = context.body.hand_over(), True
+        reserved, job.record.outlives, context.follows = context.body.hand_over(), True, True
 
         async def work(ring: RingSink) -> None:
             sink = self.sink(job.request, job.record, ring, job.route)

@@ -16,6 +16,7 @@ from appliance.core.bodies.sse import (
     ErrorInfo,
     RecordTooLong,
     SseEvent,
+    UnframedRecords,
     WholeRecords,
     encode,
     error_record,
@@ -129,6 +130,40 @@ def test_a_record_beyond_the_limit_goes_through_and_is_marked_torn(at: list[int]
 
 
 INFO = ErrorInfo(message='broken\n"so"', type="server_error", code=502, reason="upstream_failed")
+
+
+ANSWERS = [
+    ([b'data: {"choices":[{"delta":{"content":"%b"}}]}', b'data: {"choices":[{"finish_reason":"stop"}]}'], 1),
+    ([b'data: {"choices":[{"text":"%b","finish_reason":null}]}', b"data: [DONE]"], 1),
+    ([b'data: {"content":"%b","stop":false}', b'data: {"content":"","stop":true}'], 1),
+    ([b'event: x\ndata: {"delta":"%b"}', b'event: e\ndata: {"type": "response.incomplete", "response": {}}'], 1),
+    (
+        [
+            b'data: {"type":"message_start","stop_reason":null}',
+            b'data: {"delta":"%b"}',
+            b'data: {"type":"message_stop"}',
+        ],
+        2,
+    ),
+    ([b'data: {"content":"%b"}', b'data: {"error":{"message":"m"}}'], 1),
+]
+"""The records of an answer, and which of them is its end."""
+
+
+@given(st.sampled_from(ANSWERS), st.text(), st.sampled_from([b"\n", b"\r\n"]), st.integers(0, 300), CUTS)
+def test_an_answer_that_ends_with_its_connection_is_whole_only_with_its_end(
+    answer: tuple[list[bytes], int], said: str, line: bytes, most: int, at: list[int]
+):
+    """Whatever it says itself: a text that holds the words of an end is no end."""
+    text = json.dumps(said + '"finish_reason":"stop" data: [DONE]').encode()[1:-1]
+    records = [record.replace(b"%b", text).replace(b"\n", line) + 2 * line for record in answer[0]]
+    whole, stream = len(b"".join(records)), b"".join(records)[:most]
+    framed, unframed = WholeRecords(), UnframedRecords()
+    for chunk in cut(stream, at):
+        assert framed.feed(chunk) == unframed.feed(chunk)
+    enough = whole - len(line) if most >= whole - len(line) else whole
+    assert (unframed.missing() == "") is (len(stream) >= enough)
+    assert not framed.missing() or not stream.endswith(2 * line)
 
 
 def test_an_error_of_ollama_is_one_line():

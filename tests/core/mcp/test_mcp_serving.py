@@ -85,6 +85,20 @@ def test_requests_that_cannot_be_answered(body: bytes, status: int, code: int) -
     assert (found.status, found.error.code) == (status, code)
 
 
+@pytest.mark.parametrize("version", [*HANDSHAKE_VERSIONS, *MODERN_VERSIONS])
+@pytest.mark.parametrize("method", ["ping", "tools/list", "tools/call"])
+def test_every_revision_has_every_method_but_the_one_that_begins_it(version: str, method: str) -> None:
+    modern = version in MODERN_VERSIONS
+    headers = {"MCP_Protocol_Version": version, "Mcp_Method": method} | ({"Mcp_Name": "t"} if "call" in method else {})
+    meta = {"_meta": {**META, META_VERSION: version}} if modern else {}
+    found = read(asked(method, name="t", **meta), **headers)
+    if isinstance(found, Immediate):
+        assert (method, found.error) == ("ping", None)
+        assert (found.result == {}) is not modern
+    else:
+        assert found.modern is modern
+
+
 def test_what_has_no_answer() -> None:
     for message in (
         {"jsonrpc": "2.0", "method": "notifications/initialized"},

@@ -166,7 +166,7 @@ export class Live {
     } catch {
       return;
     }
-    if (chunk.error) {
+    if (chunk.error && !this.stopped) {
       this.error = chunk.error.message;
       this.finished = true;
     }
