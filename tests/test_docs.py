@@ -135,9 +135,10 @@ def test_the_walk_of_a_first_change_leads_to_a_new_field(tmp_path: Path) -> None
     ask = """
 import msgspec
 from appliance.core.models.model import Model
+from appliance.core.secrets import Secrets
 from appliance.http.control.listing import _entry
 model = Model(id="m", source="path", path="/m.gguf", size=7)
-print(msgspec.json.encode(_entry(model, None, (), (), 1)).decode())
+print(msgspec.json.encode(_entry(model, None, (), (), 1, Secrets())).decode())
 """
     told = run([sys.executable, "-c", ask], cwd=tmp_path, stdout=PIPE, timeout=60, check=True).stdout
     assert json.loads(told)["size"] == 7

@@ -68,6 +68,10 @@ class ConfigEditor:
             raise UsageError(f"{file} is not a file of the configuration; there is {', '.join(names)}")
         return self._read(file or names[0])[0]
 
+    def beside(self, file: str) -> list[str]:
+        """The texts of the configuration's other files. Raises UsageError."""
+        return [self._read(other)[0].text for other in self.names() if other != file]
+
     def check(self, file: str, text: str) -> Loaded:
         """Understand the configuration as it would be with another text of one file. Raises UsageError."""
         return self._files.understand(file, text)

@@ -248,7 +248,7 @@ class ModelProcess:
     def catch_up(self, *, held: bool) -> None:
         """Log what it has printed by now, and with ``held`` what is held of a flood; the pump may not have come to it.
 
-        A process prints its words about an answer before it sends that. Whoever has the answer may look for them.
+        A process prints its words about an answer before it sends that. A client with the answer may look for them.
         """
         for _ in range(MOST_PIECES):
             if self._child is None or not (piece := self._child.printed(PIECE)):

@@ -119,7 +119,7 @@ class Lender(Protocol):
         ...
 
     def hear(self, lease: Lease) -> None:
-        """Where output is echoed: echo what the process has said by now."""
+        """Echo what the process has said by now, if output is echoed at all."""
         ...
 
     def take_back(self, lease: Lease, error: BaseException | None) -> None:

@@ -7,9 +7,10 @@ never holds the producer up.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from appliance.core.secrets import Secrets
 from appliance.trio_parts import Changed
 
 MODEL_LIMIT = 256 * 1024
@@ -72,9 +73,19 @@ class Logs:
         self.next = 0
         """The number of the next line."""
         self._news = Changed()
+        self._known: dict[str | None, frozenset[str]] = {}
+        self.secrets = Secrets()
+        """Texts that no line has, neither of these logs nor of the program's own."""
+
+    def know(self, model: str | None, secrets: Iterable[str]) -> None:
+        """Hide these from now on, instead of the earlier ones of this model's processes; None: of the program."""
+        if (known := frozenset(secrets)) != self._known.get(model):
+            self._known[model] = known
+            self.secrets = Secrets(frozenset[str]().union(*self._known.values()))
 
     def append(self, model: str, text: str) -> None:
         """Add one line without its end."""
+        text = self.secrets.hidden(text)
         if self.echo is not None:
             self.echo(model, text)
         line = LogLine(self.next, model, text[:LINE_LIMIT])

@@ -14,6 +14,7 @@ from msgspec import Struct
 from appliance.core.config.types import ModelConfig
 from appliance.core.engines.workers import lost_worker
 from appliance.core.models.model import Model
+from appliance.core.secrets import secret_variables, secrets_of_command
 from appliance.engines.found import Engine
 from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelUnloaded
 from appliance.fleet.child import Exited, ModelProcess
@@ -221,6 +222,7 @@ class ModelRun:
         if self._stop.is_set():
             return None
         logs, model_id = self._logs, self.model.id
+        logs.know(model_id, [*secrets_of_command(launch.argv), *secret_variables(launch.env)])
         self.process = ModelProcess(launch, partial(logs.append, model_id), partial(logs.lose, model_id))
         return await self.process.run(children, on_ready=on_ready)
 
@@ -293,5 +295,5 @@ class ModelRun:
         return RunEnd(how="failed", error=error, argv=launch.argv if launch else (), why=str(error))
 
     def _not_started(self, launch: Launch | None, why: str) -> RunEnd:
-        error = ModelFailedToStart(self.model.id, why)
+        error = ModelFailedToStart(self.model.id, self._logs.secrets.hidden(why))
         return RunEnd(how="failed", error=error, argv=launch.argv if launch else (), why=str(error), launch=launch)

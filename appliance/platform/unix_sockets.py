@@ -128,9 +128,9 @@ else:
         return frozenset(found)
 
     def is_of(sock: socket.socket, users: frozenset[int]) -> bool:
-        """True if a program of one of these users listens at the other end; where the system does not tell, too.
+        """True if a program of one of these users listens at the other end, or the system does not tell.
 
-        A file says less: whoever owns its folder may exchange it, or lead its name elsewhere.
+        A file says less: the owner of its folder may exchange it, or lead its name elsewhere.
         """
         if sys.platform == "linux":
             user = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]

@@ -347,7 +347,7 @@ class FirstReader:
     """The first reader of a generation, without a task: it is given what is new at once.
 
     Where its client is full, it falls behind, and is no longer given anything. When the client has taken all, it reads
-    on from the ring until it has caught up. A client that falls behind the ring is told so.
+    on from the ring until it has caught up. A client that falls behind the ring gets a record that says so.
     """
 
     def __init__(

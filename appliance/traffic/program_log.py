@@ -98,6 +98,7 @@ class ProgramLog:
     def say(self, level: Level, text: str) -> None:
         """Add a line, unless its level is below ``logLevel``."""
         if level in self._shown:
+            text = self._processes.secrets.hidden(text)
             self._append(level, text, len(text))
 
     def answered(self, request: Request, status: int, sent: int, seconds: float) -> None:

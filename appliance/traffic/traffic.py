@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import trio
 
 from appliance.catalog.catalog import Catalog
+from appliance.core.config.secret_places import secrets_of
 from appliance.core.config.types import Config
 from appliance.core.records.captures import CaptureBuffer
 from appliance.core.records.log_lines import LineStyle
@@ -130,6 +131,7 @@ class Traffic:
         self.lifetime = Lifetime()
         self.profile = ActiveProfile()
         self.targets = Targets(catalog, fleet, peers, self.profile)
+        self._processes = fleet.logs
         self.program_log = ProgramLog(fleet.logs)
         self.logs = LogFeeds(
             self.program_log, fleet.logs, lambda: now.log_to_stdout if (now := config()) is not None else "upstream"
@@ -137,6 +139,7 @@ class Traffic:
 
     def adopt(self, config: Config) -> tuple[str, ...]:
         """Follow this configuration from now on. No model's process is replaced for it."""
+        self._processes.know(None, secrets_of(config))
         self.program_log.style = LineStyle(config.log_level, config.log_time_format)
         if self.profile.name not in config.profiles:
             self.profile.choose(None)

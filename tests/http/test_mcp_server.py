@@ -111,7 +111,8 @@ async def test_the_stateless_revision(server: Appliance) -> None:
     headers = modern("tools/call", "list_models")
     called = await rpc(server, "tools/call", *headers, _meta=META, name="list_models", arguments={})
     assert called.json["result"]["resultType"] == "complete"
-    gone = await rpc(server, "ping", *modern("ping"), _meta=META)
+    assert (await rpc(server, "ping", *modern("ping"), _meta=META)).json["result"]["resultType"] == "complete"
+    gone = await rpc(server, "logging/setLevel", *modern("logging/setLevel"), _meta=META)
     assert (gone.status, gone.error["code"]) == (404, -32601)
     broken = await post(server, b"{")
     assert (broken.status, broken.error["code"], broken.json["jsonrpc"]) == (400, -32700, "2.0")

@@ -23,7 +23,7 @@ from appliance.streams.generation import (
     Headers,
     RingSink,
 )
-from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, Streams, name_of, open_streams
+from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, name_of, open_streams
 
 EVENTS = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
 JSON = ((b"Content-Type", b"application/json"),)

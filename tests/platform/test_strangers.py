@@ -101,7 +101,7 @@ def test_a_folder_is_taken_only_where_it_is_the_users_own_and_no_link(kind: str,
         path = shared / "taken"
         if kind.startswith("link"):
             path.symlink_to(kind.removeprefix("link to "))
-            os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+            os.chown(path, VICTIM, VICTIM, follow_symlinks=False)
         elif kind == "file":
             path.touch()
         else:

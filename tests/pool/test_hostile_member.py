@@ -14,7 +14,7 @@ import trio
 from http_harness import OpenServer
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from appliance.core.lenient_json import decoded
 from appliance.core.pool.buckets import BucketEntry, BusRefused, direct_entry
@@ -30,9 +30,13 @@ from appliance.store.pool_file import MAX_SIZE, KeptPool, read_pool, write_pool
 
 T = TypeVar("T")
 HONEST = ("a", "b")
-POWERS = st.sampled_from([0, 12, 20, 31, 53, 63, 64, 1300, 14280]).map(lambda bits: 1 << bits)
-"""The last one is as long as Python's text of a number may be."""
-NUMBERS = st.builds(int.__add__, POWERS, st.integers(-2, 2)) | st.builds(lambda: int(time.time()))
+NOW, HUGE = -1, -2
+ODD = {NOW: lambda: int(time.time()), HUGE: lambda: 1 << 14280}  # as long as Python's text of a number may be
+NUMBERS = st.sampled_from([1, 5000, 10**6, 2**31, 2**53 - 1, 2**53, 2**53 + 1, 2**64, NOW, HUGE]).map(
+    lambda number: ODD[number]() if number in ODD else number
+)
+PARTS = st.sampled_from(["generation", "generation", "ahead", "gone", "bus", "pool", "boxes", "long"])
+WAYS = st.sampled_from(["learn", "propose", "secret", "bus"])
 LONG = st.sampled_from([3000, 10**5]).map("x".__mul__)
 NAMES = st.sampled_from(["alpha", "nobody's", "", "\ud800"]) | st.text(max_size=5) | LONG
 BOX = st.sampled_from(HONEST)
@@ -81,17 +85,20 @@ class Pool(RuleBasedStateMachine):
         except (BadRequest, Conflict):
             return None
 
-    @rule(to=BOX, number=NUMBERS, what=st.sampled_from(["generation", "ahead", "gone", "bus", "pool", "boxes", "long"]),
-          first=st.booleans(), way=st.sampled_from(["learn", "propose", "secret", "bus"]))  # fmt: skip
+    @initialize(what=PARTS, number=NUMBERS, first=st.booleans())
+    def first_of_all(self, what: str, number: int, *, first: bool) -> None:
+        self.roster("a", what, number, "learn", first=first)
+
+    @rule(to=BOX, what=PARTS, number=NUMBERS, first=st.booleans(), way=WAYS)
     def roster(self, to: str, what: str, number: int, way: str, *, first: bool) -> None:
         box, self.rosters = self.boxes[to], self.rosters + 1
         said: dict[str, Any] = msgspec.to_builtins(box.roster)
         said["generation"] = number if what == "generation" else said["generation"] + (number if what == "ahead" else 1)
         if what in ("bus", "pool"):
-            said[what] = "x" * min(number, 10**5)
+            said[what] = "nats" * (number % 999)
         if what == "gone":
             room = max(0, MOST_GONE - len(said["gone"]))
-            said["gone"] = [*said["gone"], *(f"g{self.rosters}-{each}" for each in range(room + number % 5 - 2))]
+            said["gone"] = [*said["gone"], *(f"g{self.rosters}-{each}" for each in range(room + number % 2))]
         if what in ("boxes", "long"):
             hosts = ["x" * 250] * 64 if what == "long" else ["127.0.0.1"]
             fakes = [{"name": f"f{self.rosters}-{each}", "addresses": hosts, "port": 9} for each in range(number % 70)]
@@ -176,5 +183,5 @@ class Pool(RuleBasedStateMachine):
 async def test_whatever_a_member_says_the_others_can_take_it_out(open_server: OpenServer, tmp_path: Path) -> None:
     async with open_server(pool=tmp_path / "pool.json") as server:
         Pool.owner = await server.owners.pool.require()
-        quiet = settings(max_examples=40, stateful_step_count=6, deadline=None, suppress_health_check=list(HealthCheck))
+        quiet = settings(max_examples=60, stateful_step_count=6, deadline=None, suppress_health_check=list(HealthCheck))
         await trio.to_thread.run_sync(lambda: run_state_machine_as_test(Pool, settings=quiet))

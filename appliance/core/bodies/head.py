@@ -140,13 +140,13 @@ def _slot(raw: Raw | UnsetType) -> int:
 
 
 def _number(raw: Raw | UnsetType) -> int | None:
-    """The number that llama-server makes of a member; None for what is none."""
+    """The number that llama-server makes of a member; None if it makes none of it."""
     value = None if isinstance(raw, UnsetType) else decoded(_NUMBER, raw)
     return None if value is None else int(value)
 
 
 def _is_prompts(prompt: Raw) -> bool:
-    """Whether a prompt is several. With a number among them they are the parts of one, its tokens and texts."""
+    """True if a prompt is several. With a number among them they are the parts of one, its tokens and texts."""
     if not bytes(prompt).startswith(b"[") or _TOKENS.match(prompt) is not None:
         return False
     items = decoded(_LIST, prompt) or []

@@ -24,7 +24,7 @@ _LAST_WORDS = re.compile(
     rb"|\"(?:finish_reason|stop_reason)\": ?\"|\"stop\": ?true|\"error\": ?[{\"]"
     rb"|\"type\": ?\"(?:message_stop|response\.(?:completed|incomplete|failed)|error)\""
 )
-"""What the end of an answer has in any dialect. In a text the quotes would have backslashes."""
+"""The words at the end of an answer, in any dialect. In a text the quotes would have backslashes."""
 _RECORD_ENDS = (b"\n\n", b"\n\r\n", b"\n\r", b"\r\r")
 """An empty line after any of the three line ends; the longer marks end in one of these."""
 
@@ -197,14 +197,14 @@ class WholeRecords:
         return held
 
     def missing(self) -> str:
-        """At the end of a model's stream: what it lacks, "" if nothing. A last empty line is no loss."""
+        """Return the lack at the end of a model's stream, "" if there is none. A last empty line may be missing."""
         if self._held.rstrip().endswith(b"[DONE]") or (self._held.endswith(b"\n") and b"data:" in self._held):
             return ""
         return "its stream ended within a record" if self._held else ""
 
 
 class UnframedRecords(WholeRecords):
-    """Of a stream that ends with its connection: only its last words tell whether it was cut off."""
+    """The records of a stream that ends with its connection: only its last words tell whether it was cut off."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -43,6 +43,7 @@ TRUE = ("y", "Y", "yes", "Yes", "YES", "on", "On", "ON")
 FALSE = ("n", "N", "no", "No", "NO", "off", "Off", "OFF")
 OLD_NAMES = {"strip_params": "stripParams"}
 """Old spellings that are read when the new one is absent or empty."""
+_LONG = 60
 INT64 = 1 << 63
 UINT64 = 1 << 64
 
@@ -289,14 +290,11 @@ def _described(node: Node) -> str:
         case ScalarNode(value=None):
             return "null"
         case ScalarNode(value=str()):
-            return f"the text '{_short(node.text)}'"
+            line = " ".join(node.text.split())
+            # never a part of it: that could be a part of a secret, which nobody would find in the message
+            return f"the text '{line}'" if len(line) <= _LONG else f"a text of {len(line)} characters"
         case ScalarNode():
-            return _short(node.text)
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else line[:57] + "..."
+            return node.text if len(node.text) <= _LONG else "a number"
 
 
 def _one_of(words: list[str]) -> str:

@@ -7,7 +7,10 @@ file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
 
 from appliance.core.config.decode import decode
 from appliance.core.config.macros import expand
@@ -23,9 +26,11 @@ from appliance.core.config.nodes import (
     SequenceNode,
     SourceFile,
 )
+from appliance.core.config.secret_places import find
 from appliance.core.config.types import Config
 from appliance.core.config.validate import normalise
 from appliance.core.config.yaml import parse
+from appliance.core.secrets import REDACTED
 
 _NAMES = frozenset(
     tuple(path.split("."))
@@ -49,11 +54,12 @@ def load(
     readable = True
     for source in sources:
         root, found = parse(source.text, source.file, env)
-        files += found
         if isinstance(root, MappingNode):
             documents.append(root)
         elif any(problem.level == "error" for problem in found):
             readable = False
+            found = [_without_values(problem) for problem in found]
+        files += found
     config, stages, given = _mean(documents, windows, ports) if readable else (None, [], NO_PORTS)
     order = {source.file: number for number, source in enumerate(sources)}
 
@@ -61,9 +67,34 @@ def load(
         at = problem.at
         return (order[at.file], at.line, at.column) if at else (len(order), 0, 0)
 
-    ordered = sorted(_causes([files, *stages]), key=place)
+    ordered = sorted(_without_secrets(_causes([files, *stages]), documents), key=place)
     failed = any(problem.level == "error" for problem in ordered)
     return Loaded(None if failed else config, tuple(ordered), given)
+
+
+def _without_secrets(problems: Sequence[Problem], documents: Sequence[MappingNode]) -> list[Problem]:
+    """The problems as they may be logged and shown to clients: where a secret is written wrongly, a message has it."""
+    if not problems:
+        return []
+    found = find(documents)
+    secrets = found.secrets
+
+    def hidden(problem: Problem, text: str) -> str:
+        value = found.whole.get(problem.at) if problem.at is not None else None
+        text = secrets.hidden(text)
+        for form in (value.text, " ".join(value.text.split())) if value is not None and value.text.strip() else ():
+            text = text.replace(form, REDACTED)
+        return text
+
+    return [
+        replace(problem, message=hidden(problem, problem.message), path=hidden(problem, problem.path))
+        for problem in problems
+    ]
+
+
+def _without_values(problem: Problem) -> Problem:
+    """The problem without quoted values: in a file that cannot be read, any of them may be a secret."""
+    return replace(problem, message=re.sub("(?s)'.*'", f"'{REDACTED}'", problem.message), path="")
 
 
 def _mean(

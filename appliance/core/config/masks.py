@@ -1,144 +1,184 @@
-"""The secrets of a configuration's text, and marks in their place: ``(secret 1)``.
+"""Secrets of a configuration's text hidden by marks, ``(secret 1)``, which an edit leaves where they are.
 
-Marks stand for the keys of clients and peers, the environment of models, MCP servers, the settings of plugins,
-headers for traces, what follows ``--api-key`` in a command, and the macros that any of these use. Comments are shown
-as they are. A text in which a secret cannot be found for certain is not shown at all.
+`core.config.secret_places` says what is hidden. After that every secret is looked for in the whole text, comments
+included, and so it is after an edit. A text in which one may be left is not shown at all.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from appliance.core.config.decode import ANY
-from appliance.core.config.nodes import LineIndex, MappingNode, Node, ScalarNode, SequenceNode
+from appliance.core.config.nodes import LineIndex, MappingNode, Node, Position, ScalarNode, SequenceNode
+from appliance.core.config.secret_places import KNOWN, Found, Span, find, scalars
 from appliance.core.config.splices import spans
 from appliance.core.config.yaml import AS_WRITTEN, parse
+from appliance.core.secrets import LEAST, Secrets, merged, secrets_within, with_marks
 from appliance.errors import UsageError
 
 MARK = "(secret "
 """The beginning of every mark."""
-_PLACES = (
-    ("apiKeys",),
-    ("peers", ANY, "apiKey"),
-    ("models", ANY, "env"),
-    ("mcp_servers",),
-    ("tracing", "headers"),
-    ("plugins", ANY, "settings"),
-)
-_WITH_KEYS = ("mcp_servers", "plugins", "tracing")
-"""In these a mapping's keys are names. Anywhere else a mapping is a mistake, and its keys may be secrets as well."""
-_IN_COMMAND = re.compile(r"(--api-key[\"'\\\s=,]+)([^\s\"'\\,\]}]+)")
-_REFERENCE = re.compile(r"\$\{([\w-]+)\}", re.ASCII)
-_NO_SECRET = re.compile(r"\s*|(?:\$\{[\w.-]+\})+", re.ASCII)
-"""Nothing, or only macros: what is behind these is a secret instead."""
 _MARKS = re.compile(r"\(secret \d+\)")
+_PLACEHOLDER = "${env.SECRET}"
+"""Stands for a mark when a shown text is looked through; it does not have to be hidden."""
+_COMMENT = re.compile(r"#.*")
 _FIX = "edit it on the machine, as with 'llama-appliance config edit'"
 
 
 class MaskedText(Struct, frozen=True):
-    """A text with marks. ``hidden`` has the text behind each of them."""
+    """A text with marks. ``hidden`` has the text behind each of them, ``places`` where these are in the whole text."""
 
     text: str
     hidden: Mapping[str, str]
+    places: Sequence[Span]
+    secrets: Secrets
 
-    def revealed(self, text: str) -> str:
-        """Return another text with these secrets in the place of its marks.
+    def revealed(self, text: str, beside: Sequence[str] = ()) -> str:
+        """Return another text with these secrets in the place of its marks; ``beside`` are the other files.
 
-        Raises UsageError for a mark at a place where its secret would be shown.
+        Raises UsageError for a mark that is not where it was, and for an edit after which a secret would be shown.
         """
-        whole = _MARKS.sub(lambda mark: self.hidden.get(mark[0], mark[0]), text)
-        if len(masked(whole).hidden) != text.count(MARK):
+        before, now = _marked(self.text), _marked(text)
+        if any(before.get(mark) != place for mark, place in now.items()):
             raise UsageError(
-                f"a mark of a secret, as '{MARK}1)', can only stay where it is, and once; put it back there"
+                f"a mark of a secret, as '{MARK}1)', can only stay in its own value or comment, once and as it is; "
+                f"put it back there, or {_FIX}"
             )
+        kept, grown = list[Span](), 0
+        for mark in _MARKS.finditer(text):
+            size = len(self.hidden[mark[0]])
+            kept.append((mark.start() + grown, mark.start() + grown + size))
+            grown += size - len(mark[0])
+        whole = _MARKS.sub(lambda mark: self.hidden[mark[0]], text)
+        old = _MARKS.sub(lambda mark: self.hidden[mark[0]], self.text)
+        changes = [(kept, self.secrets, masked(whole, beside))]
+        for number, file in enumerate(beside):
+            others = [*beside[:number], *beside[number + 1 :]]
+            was = masked(file, [old, *others])
+            changes.append((list(was.places), self.secrets, masked(file, [whole, *others])))
+        for places, secrets, shown in changes:
+            if merged([*places, *shown.places]) != list(shown.places) or secrets.found(_MARKS.sub("", shown.text)):
+                raise UsageError(f"after this edit, a secret that is hidden now would be shown; {_FIX}")
         return whole
 
 
-def masked(text: str) -> MaskedText:
-    """Put marks into a text. Raises UsageError where it is not certain that they hide every secret."""
-    root = _root(text)
-    if root is None or MARK in text:
-        why = f"it contains the words '{MARK}'" if root is not None else "it is not YAML that can be read"
+def masked(text: str, beside: Iterable[str] = ()) -> MaskedText:
+    """Put marks into a text. Raises UsageError where it is not certain that they hide every secret.
+
+    ``beside`` are texts whose secrets are hidden as well, and which use this one's macros: the configuration's others.
+    """
+    root, others = _root(text, "0"), [_root(other, str(number)) for number, other in enumerate(beside, 1)]
+    if root is None or MARK in text or any(other is None for other in others):
+        why = f"it contains the words '{MARK}'" if MARK in text else "a file of it is not YAML that can be read"
         raise UsageError(f"the configuration's text cannot be shown over HTTP, because {why}; {_FIX}")
-    places, (_, scalars) = LineIndex("", text), spans(text)
-    by_place = {places.at(span.start): span for span in scalars.values()}
-    found = {by_place[node.at].start: by_place[node.at] for node in _secrets(root, text) if node.at in by_place}
-    hidden: dict[str, str] = {}
+    beyond = [other for other in others if other is not None]
+    found = find([root, *beyond])
+    secrets = found.secrets
+    for in_parts in (True, False):  # a value is hidden as a whole where a part of it is not hidden for certain
+        places = merged(_places(root, text, found, secrets, in_parts=in_parts))
+        hidden = {f"{MARK}{number})": text[start:end] for number, (start, end) in enumerate(places, 1)}
+        marks = iter(hidden)
+        shown = with_marks(text, places, lambda _, marks=marks: next(marks))
+        seen = _MARKS.sub(_PLACEHOLDER, shown)
+        after = _root(seen, "0")
+        if after is not None and not _is_left(after, seen, beyond, secrets):
+            return MaskedText(shown, hidden, places, secrets)
+    raise UsageError(f"the configuration has a secret that cannot be hidden over HTTP as it is written; {_FIX}")
 
-    def mark(secret: str) -> str:
-        name = f"{MARK}{len(hidden) + 1})"
-        hidden[name] = secret
-        return name
 
-    pieces, behind = list[str](), 0
-    for start, span in sorted(found.items()):
-        pieces += [text[behind:start], mark(text[start : span.end])]
+def _places(root: MappingNode, text: str, found: Found, secrets: Secrets, *, in_parts: bool) -> Iterator[Span]:
+    """Yield the places of what the text has to hide. ``in_parts``: parts of values, and not all of these values."""
+    lines, (_, written) = LineIndex("0", text), spans(text)
+    nodes = {node.at: node for node in scalars(root, keys=True)}
+    pattern = secrets.found("\0".join(node.text for at, node in nodes.items() if at not in found.whole))
+    outside, whole, behind = list[Span](), list[Span](), 0
+    for start, span in sorted(written.items()):
+        raw, at = text[start : span.end], lines.at(start)
+        node = nodes.get(at)
+        is_tag = node is not None and not node.text and raw[:1] in ("!", "&")  # a key that begins so, not in quotes
+        parts = set(found.parts.get(at, ()))
+        if node is not None and pattern is not None:
+            parts |= {one.span() for one in pattern.finditer(node.text)}
+        if at in found.whole or is_tag or (parts and not in_parts):
+            whole.append((start, span.end))
+        elif node is not None and parts:
+            yield from ((start + first, start + last) for first, last in _written(raw, node.text, merged(parts)))
+        outside.append((behind, start))
+        if raw[:1] in ("|", ">"):
+            outside.append((start, start + len(raw.partition("\n")[0])))
         behind = span.end
-    shown = _IN_COMMAND.sub(
-        lambda key: key[0] if key[2].startswith(("$", MARK.strip())) else key[1] + mark(key[2]),
-        "".join(pieces) + text[behind:],
+    for start, end in (*outside, (behind, len(text))):
+        for comment in _COMMENT.finditer(text[start:end]):
+            at = start + comment.start()
+            yield from ((at + first, at + last) for first, last in secrets_within(comment[0]))
+    yield from whole
+    rest = with_marks(text, whole, lambda secret: "\0" * len(secret))
+    if pattern := secrets.found(rest):
+        yield from (one.span() for one in pattern.finditer(rest))
+
+
+def _written(raw: str, text: str, parts: Sequence[Span]) -> Iterator[Span]:
+    """Yield the places of a value's parts in what the file has of it; all of that where this is not certain."""
+    if raw.count(text) == 1:
+        yield from ((raw.find(text) + start, raw.find(text) + end) for start, end in parts)
+        return
+    for part in {text[start:end] for start, end in parts}:
+        if len(part) < LEAST or raw.count(part) != text.count(part):
+            yield 0, len(raw)
+        yield from (found.span() for found in re.finditer(re.escape(part), raw))
+
+
+def _is_left(root: MappingNode, shown: str, beside: Sequence[Node], secrets: Secrets) -> bool:
+    """True if a text with marks has something that must not be shown."""
+    again = find([root, *beside])
+    nodes = {node.at: node.text for node in scalars(root, keys=True)}
+    parts = (nodes[at][a:b] for at, parts in again.parts.items() if at in nodes for a, b in parts)
+    return (
+        any(at in nodes for at in again.whole)
+        or not all(KNOWN.fullmatch(part) for part in parts)
+        or secrets.found("\0".join([shown, *nodes.values()]).replace(_PLACEHOLDER, "\0")) is not None
     )
-    after = _root(shown)
-    seen = after is None or any(node.text not in hidden for node in _secrets(after, shown))
-    if seen or _MARKS.sub(lambda mark: hidden[mark[0]], shown) != text:
-        raise UsageError(f"the configuration has a key that cannot be hidden over HTTP as it is written; {_FIX}")
-    return MaskedText(shown, hidden)
 
 
-def _root(text: str) -> MappingNode | None:
-    """The root of a text without mistakes; an empty text is an empty one."""
-    root, problems = parse(text, "", AS_WRITTEN)
-    if any(problem.level == "error" for problem in problems):
-        return None
-    return root if isinstance(root, MappingNode) else MappingNode((), LineIndex("", text).at(0))
+def _marked(text: str) -> dict[str, object]:
+    """Return the holder of each mark: the values that have it, or the rest of its line if it is in a comment."""
+    root, holders = _root(text, ""), dict[str, object]()
+    values = [(path, text) for path, text in _values(root, ()) if MARK in text] if root is not None else []
+    for mark in _MARKS.finditer(text):
+        end = re.compile(r"[\r\n]|\Z").search(text, mark.end())
+        line = max(text.rfind("\n", 0, mark.start()), text.rfind("\r", 0, mark.start())) + 1
+        comment = max(text.rfind("#", line, mark.start()), line)
+        inside = [(path, value) for path, value in values if mark[0] in value]
+        rest = text[comment : end.start()] if end is not None else ""
+        holders[mark[0]] = "twice" if mark[0] in holders else inside or rest
+    if text.count(MARK) != len(_MARKS.findall(text)) or any(_strange(value, holders) for _, value in values):
+        holders[MARK] = "strange"
+    return holders
 
 
-def _secrets(root: MappingNode, text: str) -> list[ScalarNode]:
-    """The values to be hidden. The macros that they use are followed, also those of macros."""
-    waiting = [
-        scalar
-        for place in _PLACES
-        for node in _below(root, place)
-        for scalar in _scalars(node, keys=place[0] not in _WITH_KEYS)
-    ]
-    named = {name for key in _IN_COMMAND.finditer(text) for name in _REFERENCE.findall(key[2])}
-    found: list[ScalarNode] = []
-    seen: set[str] = set()
-    while waiting or named:
-        while waiting:
-            scalar = waiting.pop()
-            named.update(_REFERENCE.findall(scalar.text))
-            if not _NO_SECRET.fullmatch(scalar.text):
-                found.append(scalar)
-        named -= seen
-        seen |= named
-        for name in named:
-            places = (("macros", name), ("models", ANY, "macros", name))
-            waiting += [scalar for place in places for node in _below(root, place) for scalar in _scalars(node)]
-        named.clear()
-    return found
+def _strange(value: str, known: Mapping[str, object]) -> bool:
+    """True for a value with a mark that the text spells in another way."""
+    return any(mark not in known for mark in _MARKS.findall(value))
 
 
-def _below(node: Node, place: tuple[str, ...]) -> Iterator[Node]:
-    if not place:
-        yield node
-    elif isinstance(node, MappingNode):
-        for entry in node.entries:
-            if place[0] in (ANY, entry.key.text):
-                yield from _below(entry.value, place[1:])
-
-
-def _scalars(node: Node, *, keys: bool = False) -> Iterator[ScalarNode]:
+def _values(node: Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     match node:
         case ScalarNode():
-            yield node
+            yield path, node.text
         case SequenceNode():
-            for item in node.items:
-                yield from _scalars(item, keys=keys)
+            for number, item in enumerate(node.items):
+                yield from _values(item, (*path, str(number)))
         case MappingNode():
             for entry in node.entries:
-                yield from [entry.key] if keys else []
-                yield from _scalars(entry.value, keys=keys)
+                yield path, entry.key.text
+                yield from _values(entry.value, (*path, entry.key.text))
+
+
+def _root(text: str, file: str) -> MappingNode | None:
+    """The root of a text without mistakes; an empty text is an empty one."""
+    root, problems = parse(text, file, AS_WRITTEN)
+    if any(problem.level == "error" for problem in problems):
+        return None
+    return root if isinstance(root, MappingNode) else MappingNode((), Position(file, 1, 1))

@@ -218,8 +218,8 @@ def _normal_patterns(upstream: UpstreamConfig, report: ProblemReport) -> Upstrea
         try:
             check_pattern(pattern)
         except BadRegex as why:
-            shown = pattern if len(pattern) <= MAX_PATTERN else f"{pattern[:40]}..."
-            report.error(f"upstream.ignorePaths[{n}]", f"'{shown}' cannot be used as a regular expression: {why}")
+            shown = f"'{pattern}'" if len(pattern) <= MAX_PATTERN else f"a text of {len(pattern)} characters"
+            report.error(f"upstream.ignorePaths[{n}]", f"{shown} cannot be used as a regular expression: {why}")
     return upstream
 
 
@@ -290,7 +290,7 @@ def _check_model(path: str, id: str, model: ModelConfig, report: ProblemReport) 
         report.error(f"{path}.proxy", f"{why}; write where the server listens, as in http://127.0.0.1:8080")
     for n, text in enumerate(model.env):
         if "=" not in text.removeprefix("="):
-            report.warn(f"{path}.env[{n}]", f"'{text}' is not of the form NAME=value, and has no effect")
+            report.warn(f"{path}.env[{n}]", "is not of the form NAME=value, and has no effect")
     if "model" in model.filters.set_params:
         report.warn(f"{path}.filters.setParams.model", "is ignored; useModelName sets the model's name")
 

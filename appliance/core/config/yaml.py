@@ -187,10 +187,10 @@ class _Builder:
         name, offset = event.anchor, event.start_mark.index
         anchored = self._anchors.get(name)
         if anchored is None:
-            self.report(f"no anchor &{name} stands before the alias *{name}; check the spelling", offset)
+            self.report("no such anchor stands before this alias; check the spelling", offset)
             return ScalarNode(None, "", self._at(offset))
         if anchored.node is None:
-            raise NotYaml(f"*{name} stands inside of &{name}: a value cannot contain itself", offset)
+            raise NotYaml("this alias stands inside of its anchor: a value cannot contain itself", offset)
         self._grow(anchored.size, anchored.height, offset)
         return anchored.node
 
@@ -209,15 +209,15 @@ class _Builder:
             value = text
         except KeyError:
             if tag != _MERGE:
-                self.report(f"the tag {_short(tag)} is unknown and ignored; the value is text", at, warning=True)
+                self.report("this tag is unknown and ignored; the value is text", at, warning=True)
             value = text
         return ScalarNode(value, str(value) if isinstance(value, str) else text, at, quoted=isinstance(value, str))
 
     def _with_env(self, hidden: re.Pattern[str], text: str, offset: int) -> str:
         """The text of the scalar at ``offset`` with its macros replaced."""
         for odd in _LOOKS_LIKE_ONE.findall(text):
-            why = "is not an environment macro and stays: a name is letters, digits and _, as in ${env.HOME}"
-            self.report(f"'{odd}' {why}", self._text.find(odd, offset), warning=True)
+            why = "this is not an environment macro and stays: a name is letters, digits and _, as in ${env.HOME}"
+            self.report(why, self._text.find(odd, offset), warning=True)
 
         def value_of(macro: re.Match[str]) -> str:
             name = macro[1]
@@ -234,11 +234,7 @@ class _Builder:
     def _check_tag(self, event: CollectionStartEvent, known: tuple[str, ...]) -> None:
         tag = event.tag
         if tag is not None and tag != "!" and tag.removeprefix(_CORE) not in known:
-            self.report(
-                f"the tag {_short(tag)} is unknown here and ignored",
-                self._at(event.start_mark.index),
-                warning=True,
-            )
+            self.report("this tag is unknown here and ignored", event.start_mark.index, warning=True)
 
     def _sequence(self, event: SequenceStartEvent) -> SequenceNode:
         self._check_tag(event, ("seq", "omap", "pairs"))
@@ -328,7 +324,3 @@ def _is_merge(event: NodeEvent) -> bool:
     return (
         isinstance(event, ScalarEvent) and event.value == "<<" and not event.style and event.tag in (None, "!", _MERGE)
     )
-
-
-def _short(tag: str) -> str:
-    return tag.replace(_CORE, "!!")

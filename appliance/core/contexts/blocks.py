@@ -40,7 +40,7 @@ class Prefix(Struct, frozen=True):
     messages: tuple[int, ...] = ()
     """Each block's message, from 1; `HEAD` and `TEXT` for the others. A prompt that comes from a file has none."""
     owner: bytes = b""
-    """Whose prompt it is (`prefix_of`)."""
+    """The client that the prompt belongs to (`prefix_of`)."""
 
     @property
     def size(self) -> int:

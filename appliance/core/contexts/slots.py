@@ -372,7 +372,7 @@ class _Slot(Struct, eq=False):
     beginning: bytes = b""
     """The part of it with which its conversation's next turn begins."""
     owner: bytes = b""
-    """Whose short request it is."""
+    """The client of the short request."""
     in_use: bool = False
     used_at: float = -math.inf
 

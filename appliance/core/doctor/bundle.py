@@ -11,23 +11,21 @@ and the names of users out of paths.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import cast
-from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, structs
 
+from appliance.core.config.secret_places import secrets_of
 from appliance.core.config.types import Config
 from appliance.core.doctor.facts import DoctorFacts, Finding, ModelFact, ServedModel
 from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.state import EngineState
 from appliance.core.llama.flags import FLAGS, Flag, Kind, lookup, option_at
 from appliance.core.records.history import Happening
-from appliance.core.secret_settings import SECRET_WORDS
+from appliance.core.secrets import WORDS, Secrets, is_secret_name, secret_variables, secrets_of_command
 from appliance.errors import UsageError
 
 REMOVED = "<removed>"
@@ -37,18 +35,8 @@ MODEL_LOGS = 32
 """Number of models whose log is included; running or failed ones come first."""
 MOST = 512 * 1024
 """Characters that are kept of one log, the last ones."""
-LEAST = 3
-"""A shorter value, or one of `WORDS`, is not treated as a secret: every log is full of it."""
-ALONE = 6
-"""Secrets shorter than this are removed only as whole words; they occur within other words."""
 SET = "set"
 """Stands for a value that is not a number or one of `WORDS`."""
-WORDS = frozenset((
-    "on", "off", "auto", "all", "none", "true", "false", "yes", "no", "enabled", "disabled", "layer", "row", "tensor",
-    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "mmap", "mlock", "linear", "yarn",
-    "distribute", "isolate", "numactl", "deepseek", "mean", "cls", "last", "rank",
-))  # fmt: skip
-"""Values of options and variables that mean the same everywhere."""
 NUMERIC = (Kind.INTEGER, Kind.NUMBER, Kind.CHOICE)
 ALSO_NUMERIC = ("--n-gpu-layers", "--n-gpu-layers-draft", "--tensor-split", "--fit-target")
 """Options whose values are shown, by kind and by name. The value of any other option may be a path or a key."""
@@ -110,30 +98,13 @@ def known_secrets(
     config: Config, environ: Mapping[str, str], commands: Iterable[Sequence[str]], keys: Iterable[str]
 ) -> set[str]:
     """Return every key and token in the configuration, the environment and commands, beside the ``keys``."""
-    named = [*environ.items(), *_named(msgspec.to_builtins(config)), *_named([*map(list, commands)])]
-    headers = config.tracing.headers.values() if config.tracing is not None else ()
-    return {*keys, *headers, *secret_values(named)}
-
-
-def secret_values(named: Iterable[tuple[str, str]]) -> Iterable[str]:
-    """Return the values of variables and options with names like secrets; for a list also each of its parts."""
-    for name, value in named:
-        if name.upper().endswith(tuple(ending for word in SECRET_WORDS for ending in (word, f"{word}S"))):
-            yield value
-            yield value.removeprefix("Bearer ")
-            yield from (one.strip() for one in value.split(","))
+    of_commands = (secret for command in commands for secret in secrets_of_command(command))
+    return {*keys, *secrets_of(config), *of_commands, *secret_variables(environ)}
 
 
 def without_secrets(log: str, secrets: Iterable[str]) -> tuple[str, int]:
     """Return the end of a log without these secrets, as plain text, in JSON and in addresses, and their number."""
-    forms: set[str] = set()
-    for secret in (one for one in secrets if len(one) >= LEAST and one.lower() not in WORDS):
-        inner = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
-        forms |= {secret, *inner, quote(secret), quote(secret, safe="")}
-    longest_first = sorted(forms - {REMOVED}, key=lambda form: (-len(form), form))
-    if not longest_first:
-        return _last(log), 0
-    text, count = re.compile("|".join(map(_bounded, longest_first))).subn(REMOVED, log)
+    text, count = Secrets(secrets).counted(log, REMOVED)
     return _last(text), count  # cut last: half a secret would not have been found
 
 
@@ -161,35 +132,12 @@ def seat_id(seat: str) -> str:
 
 def variable(name: str, value: str) -> str:
     """Return the value of a variable as `environment` shows it."""
-    secret = any(word in name.upper() for word in SECRET_WORDS)
-    return SET if secret else _value(_OF_VARIABLES.get(name), value)
-
-
-def _named(node: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield texts with their names: a setting's, an option's, a variable's. Items of a list share the list's."""
-    if isinstance(node, dict):
-        for key, inner in cast("dict[str, object]", node).items():
-            yield from _named(inner, key)
-    elif isinstance(node, list):
-        items = cast("list[object]", node)
-        yield from pairwise(item for item in items if isinstance(item, str))
-        for inner in items:
-            yield from _named(inner, name)
-    elif node is not None:
-        text = str(node)
-        words = text.split()
-        yield name, text
-        yield from pairwise(words)
-        yield from ((key, value) for key, _, value in (word.partition("=") for word in (text, *words)))
+    return SET if is_secret_name(name) else _value(_OF_VARIABLES.get(name), value)
 
 
 def _value(flag: Flag | None, value: str) -> str:
     shown = flag is None or flag.kind in NUMERIC or flag.name in ALSO_NUMERIC
     return value if shown and (value.lower() in WORDS or _NUMBERS.fullmatch(value)) else SET
-
-
-def _bounded(form: str) -> str:
-    return re.escape(form) if len(form) >= ALONE else rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])"
 
 
 def _last(text: str) -> str:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from appliance.core.config.types import Capabilities, Config, ModelConfig, Selector
 from appliance.core.models.model import Model
+from appliance.core.secrets import without_secret_values
 from appliance.wire import ListedModel, ListedStatus, ModelStatus
 
 Object = dict[str, object]
@@ -100,7 +101,7 @@ def _added(model: ModelConfig, identity: Object, renamed: Object | None = None) 
         **(renamed or {}),
     }
     context: Object = {"n_ctx": rendered.context} if rendered.context else {}
-    return _Added(own, rendered.architecture, {"llamaswap": {**metadata, **identity}, **context})
+    return _Added(own, rendered.architecture, {"llamaswap": {**without_secret_values(metadata), **identity}, **context})
 
 
 class ModelLister:

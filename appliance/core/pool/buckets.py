@@ -124,7 +124,7 @@ def watch_request(name: str, consumer: str, inbox: str) -> bytes:
 
 
 Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-"""A member of the pool may answer in place of the server: with numbers of any length."""
+"""A member of the pool may answer instead of the server, with numbers of any length."""
 _DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 

@@ -20,10 +20,8 @@ from msgspec import Struct
 
 from appliance.core.bodies.http_message import ContentDecoder
 from appliance.core.headers import Headers
+from appliance.core.secrets import REDACTED, is_secret_name
 from appliance.wire import Capture
-
-REDACTED = "[REDACTED]"
-_SECRET = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"x-api-key"})
 
 MAX_RATIO = 16
 """How many times the budget a body may be long, however well it packs: a reader gets it whole."""
@@ -74,7 +72,7 @@ def captured_headers(headers: Iterable[tuple[bytes, bytes]], *, decoded: bool = 
         if decoded and lowered == b"content-encoding":
             continue
         usual = "-".join(part.capitalize() for part in lowered.decode("latin-1").split("-"))
-        kept.setdefault(usual, REDACTED if lowered in _SECRET else value.decode("latin-1"))
+        kept.setdefault(usual, REDACTED if is_secret_name(usual) else value.decode("latin-1"))
     return kept
 
 

@@ -112,8 +112,9 @@ class ConfigRoutes:
         try:
             written = await trio.to_thread.run_sync(_written, editor, asked)
         except TextChanged as error:
-            now = await trio.to_thread.run_sync(masked, error.now.text)
-            texts = {"text": now.text, "version": error.now.version, "yours": asked.text}
+            found = error.now
+            now = await trio.to_thread.run_sync(lambda: masked(found.text, editor.beside(found.file)))
+            texts = {"text": now.text, "version": found.version, "yours": asked.text}
             return json_answer({"error": describe(error), **texts}, 409)
         if self._owners.configuration is not None:
             await self._owners.configuration.wait_read()
@@ -128,13 +129,17 @@ class ConfigRoutes:
 
     async def version(self, number: str) -> Response:
         editor, file, which = self._editor("versions"), request.args.get("file"), read_whole(number, "version")
-        text = await trio.to_thread.run_sync(lambda: masked(editor.earlier(which, editor.open(file).file)).text)
-        return json_answer({"number": which, "text": text})
+
+        def read() -> str:
+            now = editor.open(file)
+            return masked(editor.earlier(which, now.file), [now.text, *editor.beside(now.file)]).text
+
+        return json_answer({"number": which, "text": await trio.to_thread.run_sync(read)})
 
     def _show(self, file: str | None) -> ConfigShown:
         editor = self._editor("show")
         opened = editor.open(file)
-        text = masked(opened.text).text
+        text = masked(opened.text, editor.beside(opened.file)).text
         return ConfigShown(
             file=opened.file,
             files=editor.names(),
@@ -165,7 +170,8 @@ def add_config_routes(app: QuartTrio, routes: ConfigRoutes) -> None:
 def _checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Config | None]:
     """The effects of an edit, but for the models; and the configuration that it makes, if it makes one."""
     now = editor.open(asked.file)
-    hidden = masked(now.text)
+    beside = editor.beside(now.file)
+    hidden = masked(now.text, beside)
     text = hidden.text if asked.text is None else asked.text
     for edit in asked.set:
         text = with_value(text, edit.path, edit.value)
@@ -175,7 +181,7 @@ def _checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Con
     try:
         refused = refusals(hidden.text, text, now.file)
         if not refused:
-            loaded = editor.check(now.file, hidden.revealed(text))
+            loaded = editor.check(now.file, hidden.revealed(text, beside))
             problems, config = loaded.problems, loaded.config
     except InvalidConfig as error:
         problems = [problem for problem in error.problems if isinstance(problem, Problem)]
@@ -192,9 +198,10 @@ def _checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Con
 
 def _written(editor: ConfigEditor, asked: ConfigEdit) -> OpenedText:
     def edit(now: OpenedText) -> str:
-        hidden = masked(now.text)
+        beside = editor.beside(now.file)
+        hidden = masked(now.text, beside)
         if found := refusals(hidden.text, asked.text, now.file):
             raise EditRefused(found)
-        return hidden.revealed(asked.text)
+        return hidden.revealed(asked.text, beside)
 
     return editor.write(editor.open(asked.file).file, asked.version, edit)

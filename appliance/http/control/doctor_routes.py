@@ -90,7 +90,7 @@ class DoctorRoutes:
             said |= {name: self._logs.upstream(model).take() for model, name in log_names(facts)}
         configuration = self._owners.configuration
         config = configuration.current if configuration is not None else Config()
-        commands = [one.command for one in facts.server.running] if facts.server is not None else []
+        commands = [status.argv for status in self._owners.fleet.status()]
 
         def pack() -> bytes:
             logs = [(name, "".join(f"{line}\n" for line in lines)) for name, lines in said.items()]

@@ -22,6 +22,7 @@ from appliance.core.lenient_json import decoded
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.models.swap_listing import RUNNING, ModelLister, Object, model_status, swap_state, with_found
+from appliance.core.secrets import Secrets, shown_command, shown_lines, shown_text
 from appliance.core.settings import HttpSettings
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus, state_of
@@ -96,7 +97,7 @@ def _running(status: ChildStatus, model: ModelConfig) -> Object:
     return {
         "model": status.model,
         "state": swap_state(status.state),
-        "cmd": shlex.join(status.argv) if own else model.cmd,
+        "cmd": shlex.join(shown_command(status.argv)) if own else shown_text(model.cmd, model.argv),
         "proxy": address if own else model.proxy,
         "ttl": max(model.ttl, 0),
         "name": model.name,
@@ -110,9 +111,8 @@ def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> ListedM
     shown = [model for model in view.catalog.snapshot.models if not model.hidden]
     going = [download for download in downloads if not download.ended]
     now = int(time.time())
-    base = {
-        model.id: _entry(model, known.get(model.id), view.fleet.launches.argv_of(model), going, now) for model in shown
-    }
+    argv_of, secrets = view.fleet.launches.argv_of, view.fleet.logs.secrets
+    base = {model.id: _entry(model, known.get(model.id), argv_of(model), going, now, secrets) for model in shown}
     if view.catalog.sources.cache is not None:
         base |= {d.model: _coming(d, now) for d in going if d.model not in base}
     return ListedModels(view.entries(base, now))
@@ -182,16 +182,19 @@ def _entry(
     planned: Sequence[str],
     downloads: Sequence[DownloadStatus],
     now: int,
+    secrets: Secrets,
 ) -> ListedModel:
-    """``now`` is ``created`` of what has no file, Unix seconds."""
+    """``now`` is ``created`` of what has no file, Unix seconds. Every client sees this: ``secrets`` are hidden."""
     state = state_of(status)
     argv = status.argv if status and status.pid is not None and status.argv else planned
-    told = ListedStatus(value=state, args=argv, preset=model.preset, error=model.error)
+    args = [secrets.hidden(word) for word in shown_command(tuple(argv))]
+    preset = shown_lines(secrets.hidden(model.preset)) if model.preset else model.preset
+    told = ListedStatus(value=state, args=args, preset=preset, error=model.error)
     ready = _EngineDescription()
     if status is not None:
         told = replace(told, engine=status.seat, progress=status.progress if state == "loading" else None)
         if state == "unloaded" and status.error is not None:
-            told = replace(told, exit_code=status.exit_code or 1, failed=True, error=status.error)
+            told = replace(told, exit_code=status.exit_code or 1, failed=True, error=secrets.hidden(status.error))
         if state in RUNNING and status.ready_info is not None:
             ready = decoded(_EngineDescription, status.ready_info) or ready
     if downloads and (coming := [d for d in downloads if any(is_for(d, wanted) for wanted in model.fetch)]):

@@ -33,7 +33,7 @@ from appliance.core.openai import FunctionDefinition, ToolDefinition
 from appliance.core.runs.bios import BIOS_FACTS, unknown_fact
 from appliance.core.runs.listing import parse_run_query, select_runs
 from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
-from appliance.core.secret_settings import without_secret_values
+from appliance.core.secrets import without_secret_values
 from appliance.core.tools.schema_check import schema_problem
 from appliance.core.tools.specs import ToolSpec
 from appliance.errors import BadRequest, NotFound, NotReady

@@ -50,7 +50,7 @@ _ENDED = {
         "to have both"
     ),
 }
-"""What the clients of an answer that has begun hear of an end from outside."""
+"""The reasons that clients get for an end from outside, where their answer has begun."""
 BROKE_OFF = "its stream broke off within a record"
 _OVERRUN = BadRequest("Stream offset lost, please restart: this reader is slower than streams.max_bytes allows")
 

@@ -26,7 +26,6 @@ from appliance.core.doctor.bundle import (
     options,
     report_files,
     report_of,
-    secret_values,
     without_secrets,
     without_users,
 )
@@ -50,6 +49,7 @@ from appliance.core.engines.proofs import Probation, Proof, ProofKey
 from appliance.core.engines.state import EngineState, ListedDevices, RefusedUpdate
 from appliance.core.records.history import Happening
 from appliance.core.scheduling.effects import Cause
+from appliance.core.secrets import secret_variables
 
 VERSIONS = Versions(program="1.0", server="1.0", python="3.11", platform="Linux", frozen=False)
 SECRETS = st.text("abcdefghijkmnop0123456789-._~+/=:!@$%*() äß", min_size=10, max_size=30).map(
@@ -226,8 +226,8 @@ def test_only_known_variables_are_taken_along() -> None:
 
 
 def test_values_that_are_called_secrets() -> None:
-    named = {"A_KEY": "one, two", "B_TOKENS": "three", "--password": "four", "KEYBOARD": "us", "MAX_TOKENS_N": "5"}
-    assert set(secret_values(named.items())) == {"one, two", "one", "two", "three", "four"}
+    named = {"A_KEY": "one, two", "B_TOKENS": "three", "PASSWORD": "four", "LAYOUT": "us", "MAX_TOKENS_N": "5"}
+    assert set(secret_variables(named)) == {"one, two", "one", "two", "three", "four"}
 
 
 @given(secret=SECRETS, before=WORDS, after=WORDS)

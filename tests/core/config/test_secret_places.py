@@ -1,0 +1,196 @@
+"""A canary in every place of a configuration where a secret can stand, in every spelling: nothing shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from appliance.core.command_words import split_command
+from appliance.core.config.load import load
+from appliance.core.config.masks import masked
+from appliance.core.config.nodes import SourceFile
+from appliance.core.config.secret_places import scalars, secrets_of
+from appliance.core.config.yaml import AS_WRITTEN, parse
+from appliance.core.secrets import Secrets, shown_command
+from appliance.errors import UsageError
+
+CANARY = "Kq7Canary"
+FORMS = st.sampled_from(
+    (CANARY, f"${CANARY}", f"{CANARY}$x", f"-{CANARY}", f"{CANARY}#1", f"{CANARY}==", f"k,{CANARY}")
+)
+QUOTES = st.sampled_from(("{}", "'{}'", '"{}"', '"a {}"', "'a {} b'", "a\\ {}"))
+"""How a word of a command is written."""
+IN_COMMAND = st.sampled_from(
+    (
+        "x --api-key {}", "x --api-key={}", "x --api-key k1,{}", "x --api-key k1, {}", "x --hf-token {} -c 5",
+        "x -hft {}",
+        "x --api_key {}", "x -apiKey {}", "x --dbPassword {}", "x --no-auth --token {}", "env HF_TOKEN={} x",
+        "HF_TOKEN={} x", "env -i a={} x", "sudo env A_B={} x", "docker run -e NAME={} x", "docker run -eNAME={} x",
+        "docker run --env=NAME={} x", "docker run --env name={} x", "bwrap --setenv NAME {} x", "curl -H X-Any:{} x",
+        "curl -H X-Any:\\ {} x", "curl --header Authorization:\\ Bearer\\ {}", "curl -HX-Any:{} x", "curl -u me:{} x",
+        "curl --user=me:{} x", "curl http://me:{}@h/x", "curl http://h/?api_key={}", "vault login token {}",
+        "sh -c 'x --api-key {}'", "sh -c 'HF_TOKEN={} x'", 'sh -c "x --api\'-\'key {}"',
+        "x --json '{{\"apiKey\": \"{}\"}}'",
+        "x \\\n  --api-key \\\n  {}", "# --api-key {}\nx", "x\n  # HF_TOKEN={}\n  -c 5",
+    )
+)  # fmt: skip
+
+
+def by_macro(command: str) -> list[tuple[str, dict[str, str]]]:
+    """The command, and the same with parts of it in macros."""
+    at = command.index(CANARY)
+    before, behind = command[:at], command[at + len(CANARY) :]
+    words = command.split(" ")
+    return [
+        (command, {}),
+        (f"{before}${{m}}{behind}", {"m": CANARY}),
+        (f"{before}${{m}}{CANARY[3:]}{behind}", {"m": CANARY[:3]}),
+        (f"{before}${{m}}{behind}", {"i": CANARY[2:], "m": f"{CANARY[:2]}${{i}}"}),
+        ("${m}", {"m": command}),
+        (" ".join(["${m}", *words[1:]]), {"m": words[0]}),
+        (" ".join([*words[:1], "${m}", *words[2:]]), {"m": words[1]} if len(words) > 1 else {}),
+    ]
+
+
+def escaped(text: str) -> str:
+    return '"' + "".join(f"\\x{ord(c):02x}" if ord(c) < 256 else c for c in text) + '"'
+
+
+def block(text: str) -> str:
+    return "|-\n" + "\n".join(f"        {line}" for line in text.split("\n"))
+
+
+STYLES: tuple[Callable[[str], str], ...] = (
+    json.dumps,
+    escaped,
+    lambda text: "'" + text.replace("'", "''") + "'",
+    block,
+)
+PLACES = (
+    "apiKeys: [x, {}]", "apiKeys: {{a: {}}}", "apiKeys:\n  - {}", "peers: {{p: {{proxy: 'http://h', apiKey: {}}}}}",
+    "tracing: {{headers: {{X-Any: {}}}}}", "mcp_servers: {{s: {{command: x, args: [{}]}}}}", "mcp_servers: {}",
+    "mcp_servers: {{s: {{url: 'http://h', headers: {{A: {}}}}}}}", "plugins: {{p: {{settings: {{any: {}}}}}}}",
+    "plugins: {{p: {{settings: {}}}}}", "plugins: {}", "peers: {{p: {}}}",
+    "tracing: [{}]", "models: {{a: {{env: [{}]}}}}", "models: {{a: {{env: {{X: {}}}}}}}",
+    "models: {{a: {{filters: {{setParams: {{api_key: {}}}}}}}}}",
+    "models: {{a: {{metadata: {{deep: {{token: [{}]}}}}}}}}",
+    "models: {{a: {{apiKey: {}}}}}", "macros: {{my_token: {}}}", "hf_token: {}",
+    "models: {{a: {{args: [--api-key, {}]}}}}",
+    "x: y # apiKey: {}", "# --api-key {}", "{{a: 1}}# --api-key {}", "#  - HF_TOKEN={}", "# see http://me:{}@h/",
+)  # fmt: skip
+"""Where a value stands that is a secret as a whole; the last ones are comments."""
+
+
+def shows(text: str) -> bool:
+    root = parse(text, "", AS_WRITTEN)[0]
+    return CANARY in text or (root is not None and any(CANARY in node.text for node in scalars(root, keys=True)))
+
+
+def assert_hidden(texts: list[str]) -> None:
+    """Shown, edited and in the words of every mistake: the canary is nowhere."""
+    for number, text in enumerate(texts):
+        try:
+            found = masked(text, [*texts[:number], *texts[number + 1 :]])
+        except UsageError:
+            assert parse(text, "", AS_WRITTEN)[1], text
+            continue
+        assert not shows(found.text), found.text
+        assert found.revealed(found.text, [*texts[:number], *texts[number + 1 :]]) == text
+    loaded = load([SourceFile(f"{number}.yaml", text) for number, text in enumerate(texts)], {})
+    assert not any(CANARY in f"{one.message} {one.path}" for one in loaded.problems), loaded.problems
+    if loaded.config is not None:
+        secrets = Secrets(secrets_of(loaded.config))
+        for model in loaded.config.models.values():
+            assert not any(CANARY in secrets.hidden(word) for word in shown_command(tuple(model.argv))), model.argv
+
+
+@given(st.sampled_from(PLACES), FORMS, st.sampled_from(STYLES[:3]), st.booleans())
+def test_no_value_is_shown_that_is_a_secret_by_its_place_or_name(
+    place: str, form: str, style: Callable[[str], str], twice: bool
+) -> None:
+    text = place.format(form if "#" in place else style(form)) + "\n"
+    assert_hidden([text + (f"# {form} again\n" if twice and "#" not in place else "")])
+
+
+@given(
+    IN_COMMAND,
+    FORMS,
+    QUOTES,
+    st.sampled_from(STYLES),
+    st.integers(0, 6),
+    st.sampled_from(("cmd", "cmdStop")),
+    st.booleans(),
+)
+def test_no_secret_of_a_command_is_shown_however_it_is_put_together(
+    command: str, form: str, quotes: str, style: Callable[[str], str], way: int, key: str, apart: bool
+) -> None:
+    nested = command.count("'") or command.count('"')
+    told = command.format(form if nested else quotes.format(form))
+    assume(any(CANARY in word for word in split_command(told, windows=False)) or "#" in told)
+    text, macros = by_macro(told)[way]
+    given_macros = (
+        "macros:\n" + "".join(f"      {name}: {style(value)}\n" for name, value in macros.items()) if macros else ""
+    )
+    model = f"models:\n    a:\n      proxy: http://127.0.0.1:1\n      {key}: {style(text)}\n"
+    assert_hidden([model, given_macros] if apart and macros else [given_macros + model])
+
+
+EDITS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("comment"), st.integers(1, 9), st.sampled_from(("# {}", "#x{}y", "# --api-key X,{}", "# '{}'"))
+        ),
+        st.tuples(st.just("swap"), st.integers(1, 9), st.integers(1, 9).map(str)),
+        st.tuples(
+            st.just("into"), st.integers(1, 9), st.sampled_from(('"{}"', "[{}]", "'X {}'", '"\\x28secret 1) {}"'))
+        ),
+        st.tuples(st.just("drop"), st.integers(0, 40), st.just("")),
+        st.tuples(st.just("copy"), st.integers(0, 40), st.integers(0, 40).map(str)),
+        st.tuples(st.just("ttl"), st.integers(0, 99), st.just("")),
+    ),
+    min_size=1,
+    max_size=4,
+)
+WHOLE = f"""\
+apiKeys: [one, {CANARY}1]  # of {CANARY}1 only
+macros: {{mine: {CANARY}2, plain: text}}
+peers: {{p: {{proxy: 'http://h', apiKey: {CANARY}3}}}}
+models:
+  a:
+    cmd: x --api-key ${{mine}},{CANARY}4
+    env: [ANY={CANARY}5]
+    description: words
+    ttl: 5
+    filters: {{setParams: {{api_key: {CANARY}6, other: 5}}}}
+"""
+
+
+@given(EDITS)
+def test_no_edit_whatever_shows_a_secret(edits: list[tuple[str, int, str]]) -> None:
+    found = masked(WHOLE)
+    text = found.text
+    for kind, number, how in edits:
+        mark, lines = f"(secret {number})", text.split("\n")
+        match kind:
+            case "comment":
+                text += how.format(mark) + "\n"
+            case "swap":
+                other = f"(secret {how})"
+                text = other.join(piece.replace(other, mark) for piece in text.split(mark))
+            case "into":
+                text = text.replace("words", how.format(mark))
+            case "drop":
+                text = "\n".join(lines[: number % len(lines)] + lines[number % len(lines) + 1 :])
+            case "copy":
+                lines.insert(int(how) % len(lines), lines[number % len(lines)])
+                text = "\n".join(lines)
+            case _:
+                text = text.replace("ttl: 5", f"ttl: {number}")
+    try:
+        after = masked(found.revealed(text)).text
+    except UsageError as error:
+        after = str(error)
+    assert not shows(after), after
