@@ -186,7 +186,7 @@ def test_a_server_says_what_the_command_says_at_its_home(near: Near) -> None:
         evidence = "\n".join(told["broken-models"][2])
         assert "torn" in evidence
         assert "Permission denied" in evidence
-        assert "JUST_A_NAME" in told["config-warnings"][2][0]
+        assert "env[0]" in told["config-warnings"][2][0]
         own = near.listed(*NOBODY, "--config", str(config), "--models-dir", str(near.models))
         changing = {"model-failed", "server-not-running", "untried"}
         assert {id: one for id, one in told.items() if id not in changing} == {
