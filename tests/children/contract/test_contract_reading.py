@@ -69,7 +69,7 @@ def reader(
 def results(answer: Answer) -> list[Json]:
     """The last word on each prompt and choice."""
     if answer.header("Content-Type") == "text/event-stream":
-        return [each for each in answer.objects() if each["stop"]]
+        return [each for each in answer.objects() if each and each["stop"]]  # one engine begins with null
     found = answer.json()
     return found if isinstance(found, list) else [found]
 
