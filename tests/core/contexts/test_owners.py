@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.core.contexts.blocks import prefix_of
@@ -22,6 +22,7 @@ def body(texts: list[str]) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": text} for text in texts]}).encode()
 
 
+@settings(max_examples=100)
 @given(STEPS)
 def test_no_slot_and_no_file_is_chosen_for_what_another_owner_has_said(
     steps: list[tuple[bytes, str, list[str], bool]],
