@@ -76,7 +76,8 @@ _NUMBER = msgspec.json.Decoder(bool | int | float)
 _LIST = msgspec.json.Decoder(list[Raw])
 _NOTHING = (UNSET, Raw(b"null"))
 _ONE = (*_NOTHING, Raw(b"1"))
-_TOKENS = re.compile(rb"\[\s*[-0-9]")
+_ITEMS, _NUMERAL = re.compile(rb"\[\s*(?![-0-9])"), re.compile(rb"[-0-9]")
+"""A list that does not begin with a token; a pattern looks at a long prompt without a copy."""
 _FALSE = Raw(b"false")
 
 
@@ -147,10 +148,8 @@ def _number(raw: Raw | UnsetType) -> int | None:
 
 def _is_prompts(prompt: Raw) -> bool:
     """True if a prompt is several. With a number among them they are the parts of one, its tokens and texts."""
-    if not bytes(prompt).startswith(b"[") or _TOKENS.match(prompt) is not None:
-        return False
-    items = decoded(_LIST, prompt) or []
-    return len(items) > 1 and not any(bytes(item)[:1] in b"-0123456789" for item in items)
+    items = decoded(_LIST, prompt) or [] if _ITEMS.match(prompt) is not None else []
+    return len(items) > 1 and not any(map(_NUMERAL.match, items))
 
 
 def _text(raw: Raw | UnsetType) -> str:
