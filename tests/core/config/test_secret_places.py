@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from appliance.core.command_words import split_command
@@ -115,6 +115,7 @@ def test_no_value_is_shown_that_is_a_secret_by_its_place_or_name(
     assert_hidden([text + (f"# {form} again\n" if twice and "#" not in place else "")])
 
 
+@example("vault login token {}", f"-{CANARY}", "{}", json.dumps, 0, "cmd", False)
 @given(
     IN_COMMAND,
     FORMS,
