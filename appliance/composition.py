@@ -72,6 +72,7 @@ from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox, open_own_tools
 from appliance.traffic.record import open_recorder
+from appliance.traffic.targets import Targets
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.pool import open_pool
 
@@ -134,6 +135,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
     the activity log; these come first, where no task of another owner is there to be cancelled.
     """
     config, catalog, http = settings.config, places.catalog, settings.http
+    catalog.engine_args = settings.fleet.engine_args
     applies = config or places.defaults
     log = activity_log(config)
     async with (
@@ -188,7 +190,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 ),
                 ollama=OllamaReader(fleet, known, inward),
                 inward=inward,
-                pool=partial(_placing, ask, peers),
+                pool=partial(_placing, ask, peers, traffic.targets),
             ),
         )
 
@@ -281,10 +283,10 @@ def activity_log(config: Config | None) -> tuple[Path | None, int]:
     return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
 
 
-def _placing(ask: Ask, peers: Peers) -> Placing:
+def _placing(ask: Ask, peers: Peers, targets: Targets) -> Placing:
     from appliance.http.way.at_members import AskMembers  # only a program in a pool needs it
 
-    return AskMembers(ask, peers)
+    return AskMembers(ask, peers, targets)
 
 
 def _sockets(edge: Edge, owners: Owners, pipeline: Pipeline) -> Sockets:

@@ -51,6 +51,8 @@ class ListedModel(Struct, frozen=True, kw_only=True, tag_field="object", tag="mo
     architecture: dict[str, object] | UnsetType = UNSET
     source: str
     can_remove: bool = False
+    identity: str | UnsetType = UNSET
+    """What the model is, see `core.models.identity`: told to boxes of a pool."""
     meta: dict[str, object] | UnsetType = UNSET
     capabilities: dict[str, bool] | UnsetType = UNSET
     supported_parameters: Sequence[str] | UnsetType = UNSET

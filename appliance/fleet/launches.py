@@ -6,6 +6,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from msgspec import structs
+
+from appliance.catalog.identities import made_of
 from appliance.core.config.types import ModelConfig
 from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.trials import explanation
@@ -110,6 +113,10 @@ class Launches:
 
     async def prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
         """See `Prepare`. Raises EngineNotFound, and ModelFailedToStart for what is wrong before there is a process."""
+        launch = await self._prepare(model, tried)
+        return structs.replace(launch, made_of=made_of(model)) if launch is not None else None
+
+    async def _prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
         if model.config is not None and not model.config.engine:
             return self._configured(model, model.config)
         if model.cards and self._chooser is not None and (why := await self._chooser.lacks(model.cards)):

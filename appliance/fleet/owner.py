@@ -13,6 +13,7 @@ from functools import partial
 import trio
 from msgspec import structs
 
+from appliance.catalog.identities import made_of
 from appliance.core.bodies.head import ODD_SLOT
 from appliance.core.config.types import Config
 from appliance.core.fit.budget import GpuMemory, gpu_memory
@@ -483,9 +484,19 @@ class Fleet:
             return Broken(error=KillsEngines(model_id, ended.why or "it crashed"))
         if model is None or not ended.crashed or ended.engine is None:
             return Broken(ended.why)
+        if ended.launch.made_of != made_of(self._current.get(model_id, model) if model.config is not None else model):
+            return Broken(
+                f"{ended.why}; the model's files or command have changed meanwhile, so nothing goes on with it"
+            )
         following = self.launches.choose(model)
         elsewhere = following is not None and (following.seat != ended.engine.seat or ended.lost_worker)
         return Broken(ended.why, following.seat if following is not None and elsewhere else None)
+
+    def is_as_started(self, model: Model) -> bool:
+        """Return whether the process of a configured model, if there is one, runs what the model is now."""
+        run = self._runs.get(model.id)
+        is_old = run is not None and run.process is not None and run.process.launch.made_of != made_of(model)
+        return model.config is None or not is_old
 
     async def wait_changed(self) -> None:
         """Wait until anything in `status` has changed; every lease is a change."""

@@ -22,6 +22,8 @@ MAX_MODELS = 10_000
 LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))
 """The states, in llama.cpp's, llama-swap's and our own words, in which a model answers without being loaded first."""
 LINK_PATH = "/api/link"
+IDENTITIES = "/v1/models?identity=1"
+"""The listing with what each model is, which boxes of a pool ask each other for."""
 PING_EVERY = 20.0
 SILENCE = 50.0
 """Seconds without a word after which the other side is gone; two pings and some."""
@@ -52,6 +54,7 @@ class _Entry(Struct, frozen=True):
     id: str
     status: _Status = _Status()
     meta: Mapping[str, object] | None = None
+    identity: str | None = None
 
     @property
     def elsewhere(self) -> bool:
@@ -71,6 +74,14 @@ def read_listing(content: bytes) -> dict[str, ModelState]:
     """Return the server's own models, in its order. Raises msgspec.MsgspecError for anything but a listing."""
     entries = [entry for entry in _LISTING.decode(content).data if entry.id and not entry.elsewhere]
     return {entry.id: ModelState(id=entry.id, state=entry.status.value) for entry in entries[:MAX_MODELS]}
+
+
+def read_identities(content: bytes) -> dict[str, str | None]:
+    """Return what each model of a listing is, see `core.models.identity`; empty while the server works it out.
+
+    None: it does not tell, as one of an older version. Raises as `read_listing`.
+    """
+    return {entry.id: entry.identity for entry in _LISTING.decode(content).data[:MAX_MODELS]}
 
 
 LocalState = Callable[[], Sequence[ModelState]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -14,8 +15,18 @@ from msgspec import Struct
 from appliance.core.config.types import Config, Peer
 from appliance.core.headers import field
 from appliance.core.lenient_json import UNREADABLE
+from appliance.core.pool.names import Holder, groups_of
 from appliance.errors import Busy, PeerFailed, UpstreamFailed
-from appliance.peers.link import LINK_PATH, LocalState, ModelState, WaitChanged, exchange_states, read_listing
+from appliance.peers.link import (
+    IDENTITIES,
+    LINK_PATH,
+    LocalState,
+    ModelState,
+    WaitChanged,
+    exchange_states,
+    read_identities,
+    read_listing,
+)
 from appliance.trio_parts import Changed, beside, persist
 from appliance.upstream.client import Address, HttpAnswer, HttpCall, address_of
 from appliance.upstream.websocket import open_upstream_websocket
@@ -31,6 +42,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 REFUSED_PAUSE = 60.0
 """Seconds until a link is asked for again that the other side does not want."""
 MAX_LISTING = 16 << 20
+UNKNOWN_PAUSE = 2.0
+"""Seconds until a box is looked at again that is still working out what its models are."""
+_revisions = count(1)
 APPLIANCE = b"llama-appliance"
 """The program's name in a Server header."""
 
@@ -97,7 +111,14 @@ class RemotePeer:
     """Owned by `Peers`, which runs `run` as a task. Every change calls ``changed``."""
 
     def __init__(
-        self, peer_id: str, address: Address, config: Peer, local: LocalSide, changed: Callable[[], None]
+        self,
+        peer_id: str,
+        address: Address,
+        config: Peer,
+        local: LocalSide,
+        changed: Callable[[], None],
+        *,
+        lists: str = "/v1/models",
     ) -> None:
         self.id = peer_id
         self.config = config
@@ -108,12 +129,16 @@ class RemotePeer:
         """Return the models of the file, or else those that the server lists."""
         self.scope = trio.CancelScope()
         """Cancelling it ends `run`."""
+        self.revision = 0
+        """A number that no other listing has: it changes with the listing."""
+        self._lists = lists
         self._local = local
         self._changed = changed
         self._busy = 0
         self._attended: set[trio.CancelScope] = set()
         self._appliance = False
         self._listed: dict[str, ModelState] = {}
+        self._identities: dict[str, str | None] = {}
         self._told: dict[str, ModelState] | None = None
         self._failures = 0
         self._due = -math.inf
@@ -142,6 +167,10 @@ class RemotePeer:
         """A link tells of all that runs there; without one the last look has to do."""
         known = self._listed if self._told is None else self._told
         return known.get(model) or ModelState(id=model)
+
+    def identity_of(self, model: str) -> str | None:
+        """Return what the model is there, see `read_identities`."""
+        return self._identities.get(model)
 
     @contextmanager
     def using(self) -> Generator[None]:
@@ -190,6 +219,10 @@ class RemotePeer:
         if self.up is False:
             self._look_within(0)
 
+    def is_doubted(self) -> None:
+        """Something says that it is not what its last look showed."""
+        self._look_within(FIRST_PAUSE)
+
     # ---- the task ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -203,7 +236,9 @@ class RemotePeer:
             while True:
                 await self._look()
                 pause = min(FIRST_PAUSE * 2.0 ** max(self._failures - 1, 0), LONGEST_PAUSE)
-                self._due = trio.current_time() + (LOOK_EVERY if self.up else pause)
+                if self.up:
+                    pause = UNKNOWN_PAUSE if "" in self._identities.values() else LOOK_EVERY
+                self._due = trio.current_time() + pause
                 while (left := self._due - trio.current_time()) > 0:
                     self._rescheduled = trio.Event()
                     with trio.move_on_after(left):
@@ -216,7 +251,7 @@ class RemotePeer:
     async def _look(self) -> None:
         try:
             with trio.fail_after(LOOK_TIME):
-                async with HttpCall(self.address, "GET", "/v1/models") as response:
+                async with HttpCall(self.address, "GET", self._lists) as response:
                     content = await response.read(MAX_LISTING)
         except trio.TooSlowError:
             self._look_unanswered(f"it did not answer GET /v1/models within {LOOK_TIME:g} s")
@@ -256,13 +291,14 @@ class RemotePeer:
     def _read(self, content: bytes) -> None:
         try:
             listed = read_listing(content)
+            identities = read_identities(content) if self._lists == IDENTITIES else {}
         except UNREADABLE:
             if not self.config.models:
                 self.error = "its /v1/models cannot be read; name its models in the configuration"
                 self._changed()
             return
-        if listed != self._listed:
-            self._listed = listed
+        if (listed, identities) != (self._listed, self._identities):
+            self._listed, self._identities, self.revision = listed, identities, next(_revisions)
             if not self.config.models:
                 self.models = tuple(listed)
             self._changed()
@@ -330,11 +366,14 @@ class Peers:
         """Follow the pool's list of the other boxes, by id; configured peers and unchanged boxes keep their tasks."""
         self.side = side or PoolSide()
         kept = {id: peer for id, peer in self._members.items() if id in members and peer.address == members[id].address}
-        made = {id: kept.get(id) or self._make(id, Peer(proxy=one.url), one.address) for id, one in members.items()}
+        made = {
+            id: kept.get(id) or self._make(id, Peer(proxy=one.url), one.address, IDENTITIES)
+            for id, one in members.items()
+        }
         self._exchange(self._configured, made)
 
-    def _make(self, peer_id: str, config: Peer, address: Address) -> RemotePeer:
-        return RemotePeer(peer_id, address, config, self._local, self._news.wake)
+    def _make(self, peer_id: str, config: Peer, address: Address, lists: str = "/v1/models") -> RemotePeer:
+        return RemotePeer(peer_id, address, config, self._local, self._news.wake, lists=lists)
 
     def _exchange(self, configured: dict[str, RemotePeer], members: dict[str, RemotePeer]) -> None:
         before = [*self._configured.values(), *self._members.values()]
@@ -364,6 +403,11 @@ class Peers:
         if member_id in self._members:
             self._members[member_id].is_seen()
 
+    def doubted(self, member_id: str) -> None:
+        """A box may not be what is known of it: it is looked at in a second."""
+        if member_id in self._members:
+            self._members[member_id].is_doubted()
+
     def members(self) -> Collection[RemotePeer]:
         """Return the other boxes of the pool."""
         return self._members.values()
@@ -372,9 +416,22 @@ class Peers:
         """Return their ids."""
         return self._members.keys()
 
-    def boxes_with(self, model: str) -> tuple[tuple[str, str], ...]:
-        """Return the other boxes that have a model of this name, as pairs of their id and the name."""
-        return tuple([(box, model) for box, peer in self._members.items() if model in peer.models])
+    @property
+    def revision(self) -> int:
+        """Changes with what the boxes list."""
+        return max([peer.revision for peer in self._members.values()], default=0)
+
+    def holders(self, model: str) -> list[Holder]:
+        """Return the other boxes that have a model of this name, and what it is there."""
+        return [Holder(id, peer.identity_of(model)) for id, peer in self._members.items() if model in peer.models]
+
+    def boxes_with(self, model: str, identity: str) -> tuple[tuple[str, str], ...]:
+        """Return the other boxes that have just this model, as pairs of their id and the name."""
+        return tuple([(one.box, model) for one in self.holders(model) if identity and one.identity == identity])
+
+    def groups(self, model: str) -> list[list[Holder]]:
+        """Return those boxes by what they have under the name: one list of boxes for each model."""
+        return groups_of(self.holders(model))
 
     def at_boxes(self, pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
         """Return the pairs of peer id and model whose peers are boxes of the pool."""

@@ -16,6 +16,7 @@ from appliance.catalog.downloads import Downloads
 from appliance.core.lenient_json import decoded
 from appliance.core.models.blobs import BLOBS, FilesOfModel, HashedFile
 from appliance.core.models.model import Model
+from appliance.core.pool.names import told_apart
 from appliance.errors import ApplianceError, Busy, ModelNotFound, NotPlaced
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import state_of
@@ -86,7 +87,7 @@ class OwnHands:
         """
         if self._parts.catalog.snapshot.find(model) is not None:
             await self.load(model, evict=True)
-        elif not self._parts.peers.boxes_with(model):
+        elif not self._holders(model):
             raise ModelNotFound(model)
         elif model not in self._fetching:
             if len(self._fetching) >= MOST_FETCHES:
@@ -130,6 +131,13 @@ class OwnHands:
                     found[box] = files
 
         async with trio.open_nursery() as nursery:
-            for box, name in self._parts.peers.boxes_with(model):
-                nursery.start_soon(ask, box, name)
+            for box in self._holders(model):
+                nursery.start_soon(ask, box, model)
         return found
+
+    def _holders(self, model: str) -> list[str]:
+        """Return the boxes that have the model. Raises NotPlaced where they have several of its name."""
+        groups = self._parts.peers.groups(model)
+        if len(groups) > 1:
+            raise NotPlaced(model, told_apart(model, groups))
+        return [one.box for group in groups for one in group]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import unquote
 
 import trio
 from msgspec import Struct, structs
 
-from appliance.catalog.catalog import Catalog
+from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.core.bodies.filters import Edits, compile_edits
 from appliance.core.config.types import Config
 from appliance.core.models.download import how_to_get, wanted_by_name
@@ -24,8 +24,9 @@ from appliance.core.models.names import MAX_NAME
 from appliance.core.models.swap_listing import swap_state
 from appliance.core.ollama.asking import meanings
 from appliance.core.ollama.models import Derived
-from appliance.core.scheduling.routing import UNPINNED, Local, Remote, Router, TargetState, Virtual, choose
-from appliance.errors import Busy, ModelNotFound
+from appliance.core.pool.names import told_apart
+from appliance.core.scheduling.routing import UNPINNED, Here, Local, Remote, Router, TargetState, Virtual, choose
+from appliance.errors import Busy, ModelNotFound, NotPlaced
 from appliance.fleet.owner import Fleet
 from appliance.peers.owner import Peers
 from appliance.trio_parts import Changed
@@ -81,7 +82,9 @@ class Target(Struct, frozen=True, kw_only=True):
     model: Model | None = None
     peers: tuple[tuple[str, str], ...] = ()
     boxes: tuple[tuple[str, str], ...] = ()
-    """Other boxes of the pool that have the model, whether this one has it or not."""
+    """Other boxes of the pool that have just this model, whether this one has it or not."""
+    identity: str = ""
+    """What the model is (`core.models.identity`), where other boxes have it too; empty: nobody knows."""
     requested: str
     """The name that filters go by, and that is sent upstream: what the client, a pin or a selector named."""
     renamed: bool = False
@@ -168,7 +171,8 @@ class Targets:
         """Every input of a name's meaning: models and configuration, peers and their models, the profile,
         derived models.
         """
-        return self._catalog.snapshot, self._peers.names(), self._profile.name, self.derived
+        peers = self._peers
+        return self._catalog.snapshot, peers.names(), peers.revision, peers.side.me, self._profile.name, self.derived
 
     async def find(self, name: str, *, stand_ins: bool) -> tuple[Target, Reserved | None]:
         """The target that `chosen` gives, and what it has reserved there: `give_back` that. Raises as `chosen`."""
@@ -179,7 +183,13 @@ class Targets:
             wanted, meant = other, self.router().resolve(other)
         if isinstance(meant, Virtual):
             return await self._select(wanted, meant, stand_ins=stand_ins)
-        target = await self._target(wanted, meant, renamed=wanted != name)
+        if isinstance(meant, Here):
+            target, reserved = await self.find(meant.name, stand_ins=stand_ins)
+            if reserved is not None:
+                return _alone(target), reserved  # selectors have models of this box alone, or of configured peers
+            target = _alone(target)
+        else:
+            target = await self._target(wanted, meant, renamed=wanted != name)
         log.debug("the name '%s' means %s", name, target.label)
         if basis == self._known_on == self._basis():  # it was not changed while the disk was looked at
             if len(self._known) >= MAX_KNOWN:
@@ -252,11 +262,13 @@ class Targets:
 
     def router(self) -> Router:
         """Names as they are now, models found at peers included."""
-        snapshot = self._catalog.snapshot
-        key = (snapshot, self._peers.names())
+        snapshot, me = self._catalog.snapshot, self._peers.side.me
+        key = (snapshot, self._peers.names(), me, self._profile.name)
         if self._router[0] != key:
             config = self._peers.complete(snapshot.config or Config())
-            self._router = (key, Router(config))
+            boxes = {peer.id: peer.models for peer in self._peers.members()}
+            own = {me: tuple(_listed(snapshot, self._profile.name))} if me else {}
+            self._router = (key, Router(config, {**boxes, **own}, me))
         return self._router[1]
 
     def names(self) -> list[str]:
@@ -285,6 +297,18 @@ class Targets:
         """Return whether another box of the pool may answer, although the target's model is loaded here."""
         return self._peers.decides(target.boxes)
 
+    async def look(self) -> None:
+        """Look at the disk: a model is not what it was."""
+        await refresh(self._catalog)
+
+    async def wait_known(self, model: Model) -> None:
+        """Find out what the model is."""
+        await self._catalog.identities.of(model)
+
+    def is_still(self, model: Model, identity: str) -> bool:
+        """Return whether it is known that the model is just this, and its process too. Looks at the disk."""
+        return self._catalog.identities.current(model) == identity and self._fleet.is_as_started(model)
+
     def _compiled(self) -> dict[str, Edits]:
         config = self._catalog.snapshot.config
         if self._edits[0] is not config:
@@ -301,33 +325,60 @@ class Targets:
         return name if pin is UNPINNED else pin
 
     async def _target(
-        self, name: str, meant: Local | Remote | Virtual | None, *, renamed: bool = False, selector: str | None = None
+        self,
+        name: str,
+        meant: Local | Remote | Virtual | Here | None,
+        *,
+        renamed: bool = False,
+        selector: str | None = None,
     ) -> Target:
         match meant:
+            case Here(own):
+                target = await self._target(own, self.router().resolve(own), renamed=True, selector=selector)
+                return _alone(target)
             case Local(model_id):
                 if self.config is not None and self.config.models[model_id].disabled:
                     raise ModelNotFound(name, (), f"; models.{model_id}.disabled in the configuration switches it off")
                 model = await find_model(self._catalog, model_id)
-                boxes = self._peers.boxes_with(model_id)
-                return Target(model=model, boxes=boxes, requested=name, renamed=renamed, selector=selector)
+                target = await self._shared(model, model_id)
             case Remote(peers):
                 boxes = self._peers.at_boxes(peers)
                 if len(boxes) < len(peers):  # a configured peer is meant as it always was
                     peers, boxes = tuple(pair for pair in peers if pair not in boxes), ()
                 # A model on this disk is in no configuration, so the name of the other boxes' copies was found first.
-                model = self._catalog.snapshot.find(name) if boxes and name == boxes[0][1] else None
-                if model is None or model.error is not None:
-                    model = None
+                is_bare = bool(boxes) and name == boxes[0][1]
+                model = self._catalog.snapshot.find(name) if is_bare else None
+                if model is not None and model.error is None:
+                    target = await self._shared(model, name)
                 else:
-                    peers = ()
-                return Target(model=model, peers=peers, boxes=boxes, requested=name, renamed=renamed, selector=selector)
+                    identity = self._agreed(name) if is_bare else ""
+                    target = Target(peers=peers, boxes=boxes, identity=identity, requested=name)
             case _:
                 try:
                     model = await find_model(self._catalog, name)
                 except ModelNotFound:
                     return self._coming(name, renamed=renamed, selector=selector)
-                boxes = self._peers.boxes_with(model.id)
-                return Target(model=model, boxes=boxes, requested=name, renamed=renamed, selector=selector)
+                target = await self._shared(model, model.id)
+        return structs.replace(target, requested=name, renamed=renamed, selector=selector)
+
+    async def _shared(self, model: Model, name: str) -> Target:
+        """Return the model, and the boxes that have the same one under this name."""
+        if not self._peers.holders(name):
+            return Target(model=model, requested=name)
+        identity = await self._catalog.identities.of(model)
+        return Target(model=model, boxes=self._peers.boxes_with(name, identity), identity=identity, requested=name)
+
+    def _agreed(self, name: str) -> str:
+        """Return what the boxes mean by a name that this one does not have. Raises ModelNotFound where that is several
+        models, and Busy while that may still turn out to be one.
+        """
+        groups = self._peers.groups(name)
+        if len(groups) > 1:
+            why = told_apart(name, groups)
+            if any(one.identity == "" for group in groups for one in group):
+                raise Busy(f"model '{name}' is being compared between boxes; send the request again, or, if {why}")
+            raise ModelNotFound(name, (), f" under this name alone: {why}")
+        return groups[0][0].identity or "" if groups else ""
 
     def _coming(self, name: str, *, renamed: bool, selector: str | None) -> Target:
         """Return a model that its first request downloads. Raises ModelNotFound where that may not be."""
@@ -346,6 +397,8 @@ class Targets:
 
     def _state(self, selector: str, target: str) -> TargetState:
         meant = self.router().resolve(target)
+        while isinstance(meant, Here):
+            meant = self.router().resolve(meant.name)
         reserved = self._reserved[selector, target]
         if not isinstance(meant, Local):
             at_once = isinstance(meant, Remote) and self._peers.may_answer(meant.peers)
@@ -354,3 +407,23 @@ class Targets:
         state = swap_state(status.state) if status is not None else "stopped"
         known = state if state in ("ready", "starting", "stopping") else "stopped"
         return TargetState(known, reserved, at_once=self._fleet.takes(meant.model_id))
+
+
+def _alone(target: Target) -> Target:
+    """Return the target without the other boxes: a name that says which box is meant leaves no choice."""
+    if target.model is None:
+        raise NotPlaced(target.requested, "the box that was asked does not have it")
+    return structs.replace(target, peers=(), boxes=(), identity="", renamed=True)
+
+
+def _listed(snapshot: Snapshot, profile: str | None) -> Iterator[str]:
+    """Return the names that other boxes read in this one's list of models, see `ModelLister`."""
+    config = snapshot.config or Config()
+    for model in snapshot.models:
+        if not model.hidden and not (model.config is not None and (model.config.unlisted or model.config.disabled)):
+            yield model.id
+            if model.config is not None and config.include_aliases_in_list:
+                yield from model.config.aliases
+    yield from config.selectors
+    if profile in config.profiles:
+        yield from (name for name, target in config.profiles[profile].pins.items() if target)

@@ -19,14 +19,14 @@ from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
 from appliance.core.models.names import shard_of, stem_of
 
-_WITHOUT_EFFECT = (
+WITHOUT_EFFECT = (
     "--port", "--host", "--alias", "--api-key", "--api-key-file", "--threads", "--threads-batch", "--threads-http",
     "--batch-size", "--ubatch-size", "--cache-ram", "--cache-idle-slots", "--slot-save-path", "--metrics", "--slots",
     "--props", "--timeout", "--verbose", "--verbosity", "--log-file", "--log-disable", "--log-colors", "--log-prefix",
     "--log-timestamps", "--log-jsonl", "--offline",
 )  # fmt: skip
 """Options that change nothing in a context."""
-_OF_SEAT = (
+OF_SEAT = (
     "--device", "--n-gpu-layers", "--fit-target", "--ctx-size", "--parallel", "--kv-unified", "--kv-unified-per-slot",
     "--ctx-checkpoints",
 )  # fmt: skip
@@ -76,8 +76,8 @@ def origin_of(
     ``options`` are all of the process, those of its environment included, and ``files`` those that they name.
     ``engine`` is the digest of the build.
     """
-    _, said = flags.partition(options, _WITHOUT_EFFECT)
-    _, shaping = flags.partition(said, _OF_SEAT)
+    _, said = flags.partition(options, WITHOUT_EFFECT)
+    _, shaping = flags.partition(said, OF_SEAT)
     return Origin(
         key=_digest(engine, files, _plain(said)),
         shape=_digest(files, _plain(shaping)),

@@ -107,10 +107,13 @@ def _added(model: ModelConfig, identity: Object, renamed: Object | None = None) 
 class ModelLister:
     """Lists models under one configuration, peers' models included. Immutable; made once, used for every list."""
 
-    def __init__(self, config: Config, boxes: Collection[str] = ()) -> None:
-        """``boxes`` are the peers that are boxes of the pool: their models are listed by their own names."""
+    def __init__(self, config: Config, boxes: Collection[str] = (), apart: Collection[str] = ()) -> None:
+        """``boxes`` are the peers that are boxes of the pool: their models are listed by their own names, but for those
+        ``apart`` (``BOX/MODEL``), whose name means another model as well.
+        """
         self._config = config
         self._boxes = frozenset(boxes)
+        self._apart = frozenset(apart)
         self._added = {model_id: _names_of(model_id, model, config) for model_id, model in config.models.items()}
         self._full = {f"{peer_id}/{name}": (peer_id, name) for peer_id, name in _peer_models(config)}
         self._ids = {alias: model_id for model_id, model in config.models.items() for alias in model.aliases}
@@ -142,7 +145,7 @@ class ModelLister:
 
         of_boxes: dict[str, list[tuple[str, str]]] = {}
         for full, (peer_id, name) in self._full.items():
-            if peer_id in self._boxes:
+            if peer_id in self._boxes and full not in self._apart:
                 of_boxes.setdefault(name, []).append((full, peer_id))
                 continue
             identity: Object = {"type": "peer", "peerID": peer_id}

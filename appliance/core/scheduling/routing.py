@@ -33,6 +33,12 @@ class Remote(Struct, frozen=True):
     requested: str
 
 
+class Here(Struct, frozen=True):
+    """A name of this box alone, out of ``BOX/NAME`` with its own name in the pool."""
+
+    name: str
+
+
 class Virtual(Struct, frozen=True):
     """A selector; `choose` gives the target, which is then resolved in turn."""
 
@@ -46,15 +52,26 @@ class Unpinned(Enum):
     UNPINNED = "unpinned"
 
 
+NO_BOXES: Mapping[str, Iterable[str]] = {}
 UNPINNED: Final = Unpinned.UNPINNED
 """The profile does not mention the name, so its usual meaning applies."""
 
 
 class Router:
-    """The names of one configuration, including the models of its peers. Immutable."""
+    """The names of one configuration, including the models of its peers. Immutable.
 
-    def __init__(self, config: Config) -> None:
+    ``boxes`` are those of the pool, with the names that each of them lists; ``me`` is this one. In a pool ``BOX/NAME``
+    means one thing everywhere, so it comes before every other name.
+    """
+
+    def __init__(self, config: Config, boxes: Mapping[str, Iterable[str]] = NO_BOXES, me: str = "") -> None:
         self._config = config
+        self._of_boxes: dict[str, Here | Remote] = {
+            full: Here(name) if box == me else Remote(((box, name),), full)
+            for box, names in boxes.items()
+            for name in names
+            for full in (f"{box}/{name}",)
+        }
         self._local = {alias: id for id, model in reversed(config.models.items()) for alias in model.aliases}
         self._local |= {id: id for id in config.models}
         told = [(peer_id, model) for peer_id, peer in config.peers.items() for model in peer.models]
@@ -66,14 +83,17 @@ class Router:
             for model in dict.fromkeys(config.peers[peer_id].models):
                 self._bare.setdefault(model, []).append((peer_id, model))
         pins = [name for profile in config.profiles.values() for name in profile.pins]
-        self._most_segments = _most_segments([*self._local, *self._full, *self._bare, *pins])
+        self._most_segments = _most_segments([*self._local, *self._full, *self._bare, *pins, *self._of_boxes])
         self._names: ModelNames | None = None
 
-    def resolve(self, name: str) -> Local | Remote | Virtual | None:
-        """Look up selectors, then model ids, aliases, full names of peers' models (``peer/model``), and bare ones.
+    def resolve(self, name: str) -> Local | Remote | Virtual | Here | None:
+        """Look up models of one box of the pool, selectors, then model ids, aliases, full names of peers' models
+        (``peer/model``), and bare ones.
 
         Pins of a profile come before all of this: see `pin`.
         """
+        if (of_box := self._of_boxes.get(name)) is not None:
+            return of_box
         if (selector := self._config.selectors.get(name)) is not None:
             return Virtual(name, selector)
         if (model_id := self._local.get(name)) is not None:
@@ -108,7 +128,7 @@ class Router:
             # The pin's target replaces its segments, so that a name may begin within the target and end in the rest of
             # the path. It is not pinned again: two pins that name each other would never end.
             segments = [*((part, quote(part, safe="")) for part in target.split("/")), *segments[end:]]
-        found = self._longest(segments, lambda name: isinstance(self.resolve(name), Local | Remote))
+        found = self._longest(segments, lambda name: isinstance(self.resolve(name), Local | Remote | Here))
         if found is None:
             return None
         name, end = found

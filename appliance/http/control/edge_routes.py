@@ -20,7 +20,7 @@ from appliance.errors import Busy, ModelLoading, ModelNotFound, RouteNotFound
 from appliance.fleet.status import state_of
 from appliance.http.bytes.listening import shown
 from appliance.http.control.for_routers import loads, model_info, ready, server_info
-from appliance.http.control.listing import Object, View, health, list_models, router_props
+from appliance.http.control.listing import Object, View, health, list_models, router_props, tell_models
 from appliance.http.control.slots import SlotsInShort, every_slot, slots_of
 from appliance.http.errors import JSON_TYPE
 from appliance.http.owners import Owners
@@ -177,7 +177,9 @@ class EdgeRoutes:
             await self._owners.reloads.reload_presets()
         else:
             await refresh(self._catalog)
-        listed, only = self._listing(), context.request.only
+        asked = "identity" in context.request.query
+        listed = await tell_models(self._view, self._owners.downloading(), identities=asked)
+        only = context.request.only
         if only:
             model_id = self._view.model_id(only) or only
             listed = ListedModels([entry for entry in listed.data if entry.id == model_id])

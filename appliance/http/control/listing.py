@@ -30,6 +30,10 @@ from appliance.peers.owner import Peers
 from appliance.traffic.targets import ActiveProfile
 from appliance.wire import ListedModel, ListedModels, ListedStatus, ModelStatus
 
+TELLING = 3.0
+"""Seconds in which a list waits for what models are: another box waits for it ten seconds, and asks again."""
+NO_IDENTITIES: Mapping[str, str] = {}
+
 
 class _EngineDescription(Struct, frozen=True):
     """The part that is listed of a loaded model's description by its engine."""
@@ -59,11 +63,23 @@ class View:
 
     def entries(self, base: Mapping[str, ListedModel], now: int) -> list[ListedModel]:
         """The ``data`` of ``GET /v1/models``, see `ModelLister`; models found on disk are not part of the file."""
-        basis = config, _ = self.catalog.snapshot.config, self.peers.names()
+        apart = self._apart()
+        basis = config, *_ = self.catalog.snapshot.config, self.peers.names(), apart
         if self._listing[0] != basis:
-            self._listing = (basis, ModelLister(self.peers.complete(config or Config()), self.peers.boxes()))
+            self._listing = (basis, ModelLister(self.peers.complete(config or Config()), self.peers.boxes(), apart))
         remote = {f"{peer.id}/{model.id}" for peer in self.peers.snapshot() for model in peer.models if model.loaded}
         return self._listing[1].entries(base, profile=self.profile.name, now=now, remote=remote)
+
+    def _apart(self) -> list[str]:
+        """The models of boxes that have a name in common with another model, as ``BOX/MODEL``: one box of each."""
+        found: list[str] = []
+        for name in dict.fromkeys(name for peer in self.peers.members() for name in peer.models):
+            groups, own = self.peers.groups(name), self.catalog.snapshot.find(name)
+            known = self.catalog.identities.current(own) if own is not None else ""
+            if own is not None or len(groups) > 1:
+                found += [f"{one.box}/{name}" for group in groups if not known or group[0].identity != known
+                          for one in group]  # fmt: skip
+        return found
 
     def running(self) -> list[Object]:
         """Every process that is not stopped, by id; ``state`` is llama-swap's word."""
@@ -105,7 +121,18 @@ def _running(status: ChildStatus, model: ModelConfig) -> Object:
     }
 
 
-def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> ListedModels:
+async def tell_models(view: View, downloads: Iterable[DownloadStatus] = (), *, identities: bool) -> ListedModels:
+    """`list_models`, once it is known which models other boxes of the pool have too; with what each of them is."""
+    shown = [model for model in view.catalog.snapshot.models if not model.hidden and model.error is None]
+    if not identities:
+        shown = [model for model in shown if view.peers.members() and view.peers.holders(model.id)]
+    told = await view.catalog.identities.tell(shown, TELLING) if shown else NO_IDENTITIES
+    return list_models(view, downloads, told if identities else NO_IDENTITIES)
+
+
+def list_models(
+    view: View, downloads: Iterable[DownloadStatus] = (), identities: Mapping[str, str] = NO_IDENTITIES
+) -> ListedModels:
     """``GET /v1/models``: one entry for each model, and for each name that stands for one, sorted by id."""
     known = {status.model: status for status in view.fleet.status()}
     shown = [model for model in view.catalog.snapshot.models if not model.hidden]
@@ -113,6 +140,7 @@ def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> ListedM
     now = int(time.time())
     argv_of, secrets = view.fleet.launches.argv_of, view.fleet.logs.secrets
     base = {model.id: _entry(model, known.get(model.id), argv_of(model), going, now, secrets) for model in shown}
+    base |= {id: replace(base[id], identity=identity) for id, identity in identities.items() if id in base}
     if view.catalog.sources.cache is not None:
         base |= {d.model: _coming(d, now) for d in going if d.model not in base}
     return ListedModels(view.entries(base, now))

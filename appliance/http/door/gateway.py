@@ -23,7 +23,7 @@ from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body
 from appliance.http.bytes.connection import Connection
 from appliance.http.control.blob_routes import answer_blob
-from appliance.http.control.listing import View, list_models
+from appliance.http.control.listing import View, tell_models
 from appliance.http.door.reverse import wait_to_ask
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import RequestContext
@@ -113,7 +113,7 @@ class DoorRoutes:
 
     async def _models(self, _: bytes) -> object:
         await refresh(self._view.catalog)
-        return list_models(self._view)
+        return await tell_models(self._view, identities=True)
 
     async def _health(self, _: bytes) -> object:
         return {"status": "ok"}

@@ -23,10 +23,10 @@ from appliance.fleet.status import Broken, state_of
 from appliance.http.way.ask import Ask, Course
 from appliance.http.way.at_peers import for_peers
 from appliance.http.way.context import ModelRequest
-from appliance.http.way.outgoing import JSON, edited, renamed
+from appliance.http.way.outgoing import IDENTITY, JSON, edited, renamed
 from appliance.peers.owner import Peers
 from appliance.pool.hands import refuse_eviction, room_for
-from appliance.traffic.targets import Target
+from appliance.traffic.targets import Target, Targets
 from appliance.upstream.address import Address
 from appliance.upstream.client import ConnectFailed, Outgoing, relay
 
@@ -39,8 +39,9 @@ _LOADING = frozenset(("loading", "starting", "queued"))
 class AskMembers:
     """Asks this box's models and the other boxes of its pool."""
 
-    def __init__(self, ask: Ask, peers: Peers) -> None:
+    def __init__(self, ask: Ask, peers: Peers, targets: Targets) -> None:
         self._ask = ask
+        self._targets = targets
         self._fleet = ask.fleet
         self._peers = peers
         self._affinity = Affinity()
@@ -50,7 +51,10 @@ class AskMembers:
         model = target.model or Model(id=target.boxes[0][1], source="config")
         prompt, there = self._prompt(job, target, model), dict(target.boxes)
         boxes = _Boxes(self._fleet, self._peers, await self._order(target, model, prompt))
-        here = self._ask.prepared(job, target, target.model) if target.model is not None else None
+        # Where one box may follow another, each is told which model is meant, and answers with that one alone: what
+        # this box knows of it may be a minute old.
+        meant = target.identity if boxes.left else ""
+        here = (*self._ask.prepared(job, target, target.model), target.model) if target.model is not None else None
         course = Course(boxes, model, job, here[1] if here is not None else job.body)
         before = job.record.headers
 
@@ -62,9 +66,13 @@ class AskMembers:
                 job.record.headers = (*before, (_BOX, box.encode("latin-1", "replace")))
                 try:
                     if here is not None and box == boxes.me:
+                        if meant and not self._targets.is_still(here[2], meant):
+                            await self._targets.look()
+                            raise Declined("another model has its name here meanwhile")
                         await self._ask.attempt(job, here[0], course, wanted)
                     else:
-                        await self._relay(job, target, course, box, there.get(box, model.id), last=not boxes.left)
+                        there_is = there.get(box, model.id)
+                        await self._relay(job, target, course, box, there_is, meant, last=not boxes.left)
                     return
                 except ConnectFailed as error:
                     if box == boxes.me:
@@ -72,7 +80,10 @@ class AskMembers:
                     self._peers.failed(box, error.why)
                     if not boxes.left:
                         raise
-                except (Declined, ModelFailedToStart):
+                except (Declined, ModelFailedToStart) as error:
+                    self._peers.doubted(box)
+                    if not boxes.left and isinstance(error, Declined):
+                        raise NotPlaced(model.id, str(error)) from None
                     if not boxes.left:
                         raise
                 boxes.turn()
@@ -110,19 +121,21 @@ class AskMembers:
         names = [one.box for one in found if one.need is not Need.FETCH]
         if side.orders is not None and (not found or found[0].need is not Need.NOTHING):
             told = await side.orders.place(model.id, lambda: next(iter(decide()), None))
-            if told is not None:
+            if told is not None and any(told == one.box for one in found):
                 names = [told, *(name for name in names if name != told)]
         if not names:
             raise NotPlaced(model.id, "no box that has it is in the pool now")
-        return names
+        return names if target.identity else names[:1]  # nobody knows a second box that has the same model
 
     def _known(self, target: Target, model: Model, *, asks: bool = True) -> list[BoxNow]:
-        """Every box that has the model, or may fetch it. A name that says which box is meant leaves no choice."""
+        """Every box that has the model, or may fetch it: one that has another model of its name may not. A name that
+        says which box is meant leaves no choice.
+        """
         side, there = self._peers.side, dict(target.boxes)
         fetches = side.orders is not None and (target.model is not None or target.requested == model.id)
         found: list[BoxNow] = []
         for peer in self._peers.members():
-            if peer.id not in there and not fetches:
+            if peer.id not in there and (not fetches or model.id in peer.models):
                 continue
             state = peer.state_of(there.get(peer.id, model.id))
             ready = "loaded" if state.loaded else "loading" if state.state in _LOADING else "stored"
@@ -157,7 +170,7 @@ class AskMembers:
         )
 
     async def _relay(
-        self, job: ModelRequest, target: Target, course: Course, box: str, model: str, *, last: bool
+        self, job: ModelRequest, target: Target, course: Course, box: str, model: str, meant: str, *, last: bool
     ) -> None:
         """Ask another box. Raises ConnectFailed and Declined where it has not begun, UpstreamFailed, PeerFailed."""
         request, address = job.request, self._peers.address(box)
@@ -168,6 +181,8 @@ class AskMembers:
             body = edited(job.format, body, NO_EDITS, target.requested, model)
             path = renamed(path, model)
         headers = for_peers(request.headers, target.boxes)
+        if meant:
+            headers.append((IDENTITY, meant.encode()))
         watch = job.record.watch
         watch.granted(None)
         options = RelayOptions(
@@ -178,7 +193,7 @@ class AskMembers:
             headers=course.headers,
             trail=course.trail,
             splicer=course.splicer,
-            declines=not last,
+            declines=not last or course.splicer is not None,
         )
         outgoing = Outgoing(address, request.method, path, headers, body, self._ask.pool, watch)
         with self._peers.attended(box):

@@ -10,7 +10,7 @@ from appliance.core.headers import fields, without
 from appliance.core.runs.slash import Family, family_of
 from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.http.way.context import ModelRequest
-from appliance.http.way.outgoing import CONVERSATION, edited, renamed
+from appliance.http.way.outgoing import CONVERSATION, IDENTITY, edited, renamed
 from appliance.peers.owner import Peers
 from appliance.traffic.request import Sink
 from appliance.traffic.targets import Target, Targets
@@ -138,7 +138,7 @@ def for_peers(headers: Headers, candidates: Sequence[tuple[str, str]]) -> list[t
     if hops >= MAX_HOPS:
         why = f"the request has passed {hops} appliances; some name each other as peers for its model"
         raise PeerFailed(_names(candidates), why)
-    return [*without(forwardable_to_peer(headers), (CONVERSATION,)), VIA]
+    return [*without(forwardable_to_peer(headers), (CONVERSATION, IDENTITY)), VIA]
 
 
 def _all_failed(candidates: Sequence[tuple[str, str]], failures: Sequence[tuple[str, str]]) -> PeerFailed:

@@ -49,7 +49,7 @@ from appliance.http.way.ask import FALLBACK, Ask, Course
 from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import followed
-from appliance.http.way.outgoing import CONVERSATION
+from appliance.http.way.outgoing import CONVERSATION, IDENTITY
 from appliance.http.way.pipeline import KEEP_ALIVE, MEANWHILE, Pipeline
 from appliance.http.way.progress import Ping
 from appliance.http.way.resumable import MAX_ID, Lasting, StreamEnded, raise_end
@@ -294,6 +294,8 @@ class FastPath:
         if target is None or model is None or target.asks:
             return None
         if target.boxes and self.traffic.targets.is_at_choice(target):
+            return None
+        if (meant := known.request.header(IDENTITY)) is not None and not self.traffic.targets.is_still(model, meant):
             return None
         address = self._fleet.address(model.id)
         if address is None:

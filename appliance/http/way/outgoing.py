@@ -16,7 +16,9 @@ FORM = "application/x-www-form-urlencoded"
 CREDENTIALS = (b"authorization", b"x-api-key")
 FORWARDED_FOR = b"x-forwarded-for"
 CONVERSATION = b"x-conversation-id"
-_NOT_FOR_MODELS = OWN_TO_THIS_HOP | {CONVERSATION}
+IDENTITY = b"x-appliance-identity"
+"""What the model has to be that answers (`core.models.identity`): boxes of a pool tell each other."""
+_NOT_FOR_MODELS = OWN_TO_THIS_HOP | {CONVERSATION, IDENTITY}
 """With the id of a conversation, llama-server would go on when this program hangs up."""
 
 

@@ -17,7 +17,7 @@ from appliance.core.config.scalars import is_found
 from appliance.core.models.model import Model
 from appliance.core.ollama.asking import OllamaRefusal, keep_alive_in
 from appliance.core.runs.slash import SlashPlan
-from appliance.errors import ApplianceError, BadRequest, Conflict, DownloadNeeded, Forbidden, RouteNotFound
+from appliance.errors import ApplianceError, BadRequest, Conflict, DownloadNeeded, Forbidden, NotPlaced, RouteNotFound
 from appliance.fleet.status import state_of
 from appliance.http.bytes.body import Body
 from appliance.http.way.ask import Ask, wish_of
@@ -27,7 +27,7 @@ from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain
 from appliance.http.way.handover import Handover, Inward
 from appliance.http.way.ollama_sink import speak
-from appliance.http.way.outgoing import JSON, Format, format_of, head_of
+from appliance.http.way.outgoing import IDENTITY, JSON, Format, format_of, head_of
 from appliance.http.way.resumable import Lasting, conversation_of
 from appliance.http.way.routes import (
     COMFY,
@@ -237,6 +237,10 @@ class Pipeline:
         wish_of(job.request)  # a mistake is an error whether a model here or a peer answers
         if self._admits is not None:
             self._admits(target)
+        if target.model is not None and (meant := job.request.header(IDENTITY)) is not None:
+            await self._targets.wait_known(target.model)
+            if not self._targets.is_still(target.model, meant):
+                raise NotPlaced(target.label, "the box that was asked has another model of this name")
         if target.asks and (job.request.header(DOWNLOAD) or "").strip().lower() != "allow":
             raise DownloadNeeded(target.label)
         record = job.record
