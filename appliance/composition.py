@@ -209,6 +209,8 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 peers=peers,
                 drained=traffic.lifetime.drain,
                 speed=partial(_speed, engines),
+                listen=edge.url,
+                keyless=lambda: not edge.guard.asks_for_key,
                 offline=settings.offline,
             )
             return open_box_pool(path, partial(claim_door, parts), own)

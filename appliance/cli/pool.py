@@ -25,7 +25,9 @@ from appliance.core.pool.shapes import (
 from appliance.core.settings import in_url
 from appliance.platform.console import say
 
-BOXES = ("BOX", "STATE", "MODELS", "QUEUE", "ADDRESS")
+BOXES = ("BOX", "STATE", "LOADED", "HAS", "QUEUE", "ADDRESS")
+MOST_MODELS = 5
+"""Names of models in one cell of the table."""
 T = TypeVar("T")
 
 
@@ -198,20 +200,28 @@ def _print_state(state: PoolState, *, as_json: bool) -> int:
     if state.pool is None:
         click.echo("this box is in no pool; 'llama-appliance pool create' makes one, 'pool join CODE' joins one")
     else:
-        print_table(BOXES, [_cells(box) for box in state.boxes], right=("QUEUE",))
+        print_table(BOXES, [_cells(box, cut_off=state.cut_off) for box in state.boxes], right=("QUEUE",))
     for problem in state.problems:
         say(f"{problem.text}: {problem.fix}")
     return 0
 
 
-def _cells(box: PoolBox) -> Sequence[str]:
+def _cells(box: PoolBox, *, cut_off: bool) -> Sequence[str]:
     state = "this box" if box.me else {True: "up", False: "down", None: "unknown"}[box.up]
-    loaded = ", ".join(model.id for model in box.models if model.state not in ("unloaded", "downloaded"))
+    if cut_off:
+        state = "this box, cut off" if box.me else f"{state} when last seen" if box.up else state
+    loaded = [model.id for model in box.models if model.state not in ("unloaded", "downloaded")]
     address = in_url(box.addresses[0]) if box.addresses else "-"
     return (
         box.name,
         f"{state}, drained" if box.drained else state,
-        loaded or "-",
+        _some(loaded),
+        _some([model.id for model in box.models]),
         str(box.queue),
         f"{address}:{box.port}",
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = (f"{len(names) - MOST_MODELS} more",) if len(names) > MOST_MODELS else ()
+    return ", ".join((*names[:MOST_MODELS], *more)) or "-"

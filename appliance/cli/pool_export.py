@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 
 from appliance.cli.remote import RequestRefused, RunningServer, ask, server_options
-from appliance.core.pool.export import PORT, ExportBox, compose_files, kubernetes_files, smg_files
+from appliance.core.pool.export import ExportBox, compose_files, export_box, is_closed, kubernetes_files, smg_files
 from appliance.core.pool.shapes import PoolState
 from appliance.errors import UsageError
 from appliance.platform.console import say
@@ -43,7 +43,7 @@ def _out_option(command: Callable[..., T]) -> Callable[..., T]:
 
 
 _port_option = click.option(
-    "--port", type=click.IntRange(1, 65535), default=PORT, show_default=True, help="The port of the boxes for clients."
+    "--port", type=click.IntRange(1, 65535), help="The port of the boxes for clients. Default: what they tell."
 )
 _address_option = click.option(
     "--address", metavar="HOST", help="The address of this machine, where it is in no pool. Default: its name."
@@ -69,7 +69,7 @@ def export() -> None:
 @_port_option
 @_address_option
 @_out_option
-async def smg(server: RunningServer, port: int, address: str | None, out: Path | None) -> None:
+async def smg(server: RunningServer, port: int | None, address: str | None, out: Path | None) -> None:
     """Write a list of workers for SMG, one for each model of each box, and the command that starts it.
 
     SMG reads the list again when it changes: export again when a box or a model comes or goes.
@@ -78,7 +78,10 @@ async def smg(server: RunningServer, port: int, address: str | None, out: Path |
     Example:
       llama-appliance pool export smg --out smg && smg/smg.sh
     """
-    boxes = await _boxes(server, port, address)
+    if not (boxes := _open(await _boxes(server, port, address))):
+        raise UsageError(
+            "no box listens for other machines: start one with 'serve --listen 0.0.0.0:8080 --api-key KEY'"
+        )
     if not any(box.models for box in boxes):
         raise UsageError("no box has a model; 'llama-appliance pull MODEL' fetches one")
     _give(smg_files(boxes), out)
@@ -101,7 +104,7 @@ async def kubernetes(
     Example:
       llama-appliance pool export kubernetes --namespace models --out k8s && kubectl apply -k k8s
     """
-    _give(kubernetes_files(len(await _boxes(server, PORT, None)), image, namespace, hosts), out)
+    _give(kubernetes_files(len(await _boxes(server, None, None)), image, namespace, hosts), out)
 
 
 @export.command()
@@ -115,11 +118,14 @@ async def compose(server: RunningServer, image: str, out: Path | None) -> None:
     Example:
       llama-appliance pool export compose --out . && docker compose up
     """
-    _give(compose_files(await _boxes(server, PORT, None), image), out)
+    _give(compose_files(await _boxes(server, None, None), image), out)
 
 
-async def _boxes(server: RunningServer, port: int, address: str | None) -> list[ExportBox]:
-    """Ask the server for its pool; without one it is the only box. A box that others cannot reach is left out."""
+async def _boxes(server: RunningServer, port: int | None, address: str | None) -> list[ExportBox]:
+    """Ask the server for its pool; without one it is the only box. A box that others cannot reach is left out.
+
+    ``port`` and ``address`` stand for what a proxy makes of the boxes' own.
+    """
     try:
         found = await ask(server, "GET", "/api/pool", PoolState)
     except RequestRefused:
@@ -129,19 +135,26 @@ async def _boxes(server: RunningServer, port: int, address: str | None) -> list[
     if found.pool is None:
         name = address or socket.gethostname()
         named = NOT_IN_A_NAME.sub("-", name.lower()).strip("-") or "box"
-        return [ExportBox(name=named, address=name, port=port, models=own)]
+        return [export_box(named, name, found.listen, port, own, is_fixed=address is not None)]
     reached = [box for box in found.boxes if box.addresses and not box.dials_out]
     if left_out := [box.name for box in found.boxes if box not in reached]:
         say(f"left out, because others cannot connect to them: {', '.join(left_out)}")
     return [
-        ExportBox(
-            name=box.name,
-            address=box.addresses[0],
-            port=port,
-            models=own if box.me else [model.id for model in box.models],
-        )
+        export_box(box.name, box.addresses[0], box.listen, port, own if box.me else [model.id for model in box.models])
         for box in reached
     ]
+
+
+def _open(boxes: Sequence[ExportBox]) -> list[ExportBox]:
+    """Return the boxes that another machine reaches; of several, one that only its own machine reaches is left out."""
+    for box in boxes:
+        if not box.listen:
+            say(f"{box.name} does not tell where its API listens, so {box.url} is taken for it")
+        elif is_closed(box):
+            what = f"left out: {box.name}" if len(boxes) > 1 else box.name
+            fix = f"'serve --listen 0.0.0.0:{box.port} --api-key KEY' there opens it"
+            say(f"{what} listens at {box.listen} alone, which no other machine reaches; {fix}")
+    return [box for box in boxes if len(boxes) == 1 or not is_closed(box)]
 
 
 def _give(files: Mapping[str, str], out: Path | None) -> None:

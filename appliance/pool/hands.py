@@ -45,6 +45,10 @@ class BoxParts(Struct, frozen=True, kw_only=True):
     """Called with whether this box is drained, which its readiness says."""
     speed: Callable[[], float]
     """See `Beat.speed`."""
+    listen: str
+    """See `Beat.listen`."""
+    keyless: Callable[[], bool]
+    """See `Beat.keyless`."""
     offline: bool
     """The program may reach no other machine."""
 

@@ -25,9 +25,12 @@ from appliance import __version__
 from appliance.core.pool.join_code import TOKEN_SIZE, Codes, JoinCode
 from appliance.core.pool.keys import SECRET_SIZE, BoxCertificate, PoolKeys
 from appliance.core.pool.lease import Fences
+from appliance.core.pool.names import Holder, names_apart, told_apart
+from appliance.core.pool.remarks import apart_problems, keyless_problems
 from appliance.core.pool.roster import Box, Roster, bus_plan, most_changes, newer, outvotes, refusal
 from appliance.core.pool.shapes import PoolBox, PoolBus, PoolModel, PoolProblem, PoolRotation, PoolState
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
+from appliance.peers.link import ModelState
 from appliance.peers.owner import Member, PeerStatus, PoolSide
 from appliance.pool.doors import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret, OtherKeys, Ways
 from appliance.pool.hands import BoxParts, OwnHands
@@ -88,7 +91,7 @@ class Membership:
         self._path = path
         self._peers = parts.peers
         self._tell_drained = parts.drained
-        self.speed = parts.speed
+        self.parts = parts
         self._fences = Fences(kept.epochs, lambda: most_changes(time.time()))
         self.on_bus = OnBus(self, parts.fleet.children, path.with_name(BUS_FOLDER))
         self._orders = BoxOrders(kept.roster.pool, self.me, self._fences, hands, self._keep_epochs)
@@ -104,7 +107,9 @@ class Membership:
         self._pulled = 0
         self._adopted: tuple[Mapping[str, Member], PoolSide] | None = None
         self._strangers: set[str] = set()
-        """Boxes that refuse this box's keys."""
+        """Boxes that refuse this box's keys, which are those of now."""
+        self._apart: set[str] = set()
+        """Names that mean several models, as far as the log says so."""
 
     @property
     def roster(self) -> Roster:
@@ -177,10 +182,26 @@ class Membership:
                     if box.name in down and box.can_be_dialled:
                         nursery.start_soon(self._find, box)
             self._adopt()
+            self._say_apart()
             if not self.on_bus.follows:
                 await self._pull()
             with trio.move_on_after(PULL_EVERY if self.others else math.inf):
                 await self.changed.wait()
+
+    def _say_apart(self) -> None:
+        """Write each name that means several models to the log, once as long as it does."""
+        apart = self._names_apart()
+        for name in apart.keys() - self._apart:
+            log.warning("'%s' is several models in this pool: %s", name, told_apart(name, apart[name]))
+        self._apart = set(apart)
+
+    def _names_apart(self) -> dict[str, list[list[Holder]]]:
+        boxes = {peer.id: {name: peer.identity_of(name) for name in peer.models} for peer in self._peers.members()}
+        known = self.parts.catalog.identities.current
+        shared = {name for names in boxes.values() for name in names}
+        models = [model for model in self.parts.catalog.snapshot.models if model.id in shared and not model.hidden]
+        own = {model.id: known(model) for model in models}
+        return names_apart({self.me: own, **boxes})
 
     def _adopt(self) -> None:
         drained = frozenset(box.name for box in self.roster.boxes if box.drained)
@@ -379,30 +400,38 @@ class Membership:
                 self._peers.present(name)
             elif is_up is False:
                 self._peers.absent(name, "it has sent no sign of life for 4 s")
+            else:
+                self._peers.doubted(name)
 
     def state(self) -> PoolState:
         plan, bus = bus_plan(self.roster, self.me), self.on_bus
         peers = {peer.id: peer for peer in self._peers.snapshot()}
         problems = [self.problem] if self.problem is not None else []
-        if self._strangers:
-            names = ", ".join(sorted(self._strangers))
-            text = f"the keys of this box are not those of {names}: the secret was changed while it was away"
+        strangers = sorted(self._strangers & {box.name for box in self.others})
+        if strangers and not bus.follows:  # the bus lets in the keys of now alone
+            text = f"the keys of this box are not those of {', '.join(strangers)}: the secret was changed while it was away"
             fix = "llama-appliance pool leave, then join again under a new name"
             problems.append(PoolProblem(id="left_out", text=text, fix=fix))
+        problems += bus.problems()
+        if bus.cut_off and bus.heard(self.me) is not None and not bus.problems():
+            text = "this box is cut off: it hears less than half of the pool, and shows the others as it saw them last"
+            problems.append(PoolProblem(id="cut-off", text=text, fix="look at its network; it serves what it has"))
+        boxes = [self._shown(box, peers.get(box.name), voter=box.name in plan.voters) for box in self.roster.boxes]
         return PoolState(
             pool=self.roster.pool,
+            listen=self.parts.listen,
             me=self.me,
             generation=self.roster.generation,
             bus=PoolBus(kind=plan.kind, state=bus.state, server=bus.server),
             cut_off=bus.cut_off,
-            boxes=[self._shown(box, peers.get(box.name), voter=box.name in plan.voters) for box in self.roster.boxes],
-            problems=[*problems, *bus.problems()],
+            boxes=boxes,
+            problems=[*problems, *keyless_problems(boxes), *apart_problems(self._names_apart())],
         )
 
     def _shown(self, box: Box, peer: PeerStatus | None, *, voter: bool) -> PoolBox:
         me = box.name == self.me
-        models = self._peers.own_states() if me else peer.models if peer is not None else ()
-        version, age = self.on_bus.heard(box.name) or ("", None)
+        models = self._own_models() if me else peer.models if peer is not None else ()
+        beat, age = self.on_bus.heard(box.name) or (None, None)
         return PoolBox(
             name=box.name,
             addresses=box.addresses,
@@ -413,12 +442,20 @@ class Membership:
             drained=box.drained,
             dials_out=box.dials_out,
             linked=peer is not None and peer.linked,
-            version=__version__ if me else version,
+            version=__version__ if me else beat.version if beat is not None else "",
+            listen=self.parts.listen if me else beat.listen if beat is not None else "",
+            keyless=self.parts.keyless() if me else beat.keyless if beat is not None else None,
             beat_age=age,
             queue=sum(model.busy for model in models),
             error=peer.error if peer is not None else None,
             models=[PoolModel(id=model.id, state=model.state, busy=model.busy) for model in models],
         )
+
+    def _own_models(self) -> list[ModelState]:
+        """Return the models of this box, as others read them in its list and over the link."""
+        running = {state.id: state for state in self._peers.own_states()}
+        listed = [model.id for model in self.parts.catalog.snapshot.models if not model.hidden and model.error is None]
+        return [running.get(id) or ModelState(id=id) for id in dict.fromkeys((*listed, *running))]
 
     # ---- what changes ------------------------------------------------------------------------------------------------
 
@@ -451,6 +488,7 @@ class Membership:
         Return the names of those that have it. Raises StoreFailed.
         """
         self.kept = replace(self.kept, secret=secret)
+        self._strangers.clear()
         await self._keep()
         try:
             return await self._ask_all(

@@ -10,7 +10,7 @@ import logging
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Never, Protocol
@@ -35,6 +35,7 @@ from appliance.platform.machine import here
 from appliance.pool.bucket import Bucket
 from appliance.pool.bus import Bus, open_bus
 from appliance.pool.bus_server import BusProcess, open_bus_server
+from appliance.pool.hands import BoxParts
 from appliance.pool.orders import BoxOrders
 from appliance.store.pool_file import KeptPool, certificate_files
 from appliance.trio_parts import Changed, every, wait_any
@@ -68,7 +69,7 @@ class PoolNow(Protocol):
     def keys(self) -> PoolKeys: ...
 
     @property
-    def speed(self) -> Callable[[], float]: ...
+    def parts(self) -> BoxParts: ...
 
     def own_certificate(self) -> BoxCertificate: ...
 
@@ -152,10 +153,10 @@ class OnBus:
         states = (self._server.state if self._server is not None else None, self.bus.state if self.bus else None)
         return [each.problem for each in states if each is not None and each.problem is not None]
 
-    def heard(self, box: str) -> tuple[str, float] | None:
-        """Return the version and the age, in seconds, of a box's last beat."""
+    def heard(self, box: str) -> tuple[Beat, float] | None:
+        """Return a box's last beat, and its age in seconds."""
         found = self._presence.heard.get(box)
-        return (found.beat.version, here.with_sleep() - found.at) if found is not None else None
+        return (found.beat, here.with_sleep() - found.at) if found is not None else None
 
     def speeds(self) -> dict[str, float]:
         """Return the speeds of the boxes that have measured theirs."""
@@ -281,7 +282,9 @@ class OnBus:
             version=__version__,
             generation=membership.roster.generation,
             drained=own is not None and own.drained,
-            speed=membership.speed(),
+            speed=membership.parts.speed(),
+            listen=membership.parts.listen,
+            keyless=membership.parts.keyless(),
             stopping=self._stopping,
         )
         bus.publish(f"{self._beats}.{membership.me}", msgspec.json.encode(beat))

@@ -70,7 +70,14 @@ class BoxPool:
     def state(self) -> PoolState:
         if self.membership is not None:
             return self.membership.state()
-        return PoolState(problems=[self._problem] if self._problem is not None else ())
+        problem = self._problem_now()
+        return PoolState(problems=[problem] if problem is not None else ())
+
+    def _problem_now(self) -> PoolProblem | None:
+        """The file's mistake, until somebody has removed the file."""
+        if self._problem is not None and not self._path.exists():
+            self._problem = None
+        return self._problem
 
     async def resume(self) -> None:
         """Be in the pool again that the file names, if there is one."""
@@ -174,8 +181,8 @@ class BoxPool:
                 f"this box is in a pool already, as '{pool.me}' among {len(pool.roster.boxes)}: "
                 "'llama-appliance pool leave' leaves it"
             )
-        if self._problem is not None:
-            raise StoreFailed(self._problem.text)
+        if (problem := self._problem_now()) is not None:
+            raise StoreFailed(problem.text)
 
     async def _resume(self, membership: Membership) -> None:
         """Open the door as soon as its port is free."""

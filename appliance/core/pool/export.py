@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Struct
 
 from appliance.core.config.show import yaml_text
-from appliance.core.settings import in_url
+from appliance.core.settings import in_url, is_loopback
 
 NAME = "llama-appliance"
 KEY = "LLAMA_APPLIANCE_API_KEY"
 PORT = 8080
+EVERYWHERE = ("", "0.0.0.0", "::")
+"""Hosts that stand for every address of a machine."""
 USER = 10001
 """The user that the container image runs as, and its group."""
 STATE = f"/var/lib/{NAME}"
@@ -47,11 +49,37 @@ class ExportBox(Struct, frozen=True, kw_only=True):
     port: int = PORT
     models: Sequence[str] = ()
     """The models that are on its disk."""
+    listen: str = ""
+    """The URL of its API with the address that it listens on; empty: it does not tell."""
 
     @property
     def url(self) -> str:
         """The address for clients."""
-        return f"http://{in_url(self.address)}:{self.port}"
+        told = urlsplit(self.listen)
+        return f"{told.scheme or 'http'}://{in_url(self.address)}:{self.port}{told.path}"
+
+
+def export_box(
+    name: str, address: str, listen: str, port: int | None, models: Sequence[str], *, is_fixed: bool = False
+) -> ExportBox:
+    """Return a box with the host and port that it listens on, as far as it tells; ``port`` replaces that one.
+
+    ``address`` is for a box that listens on all of its addresses, or is the one to use (``is_fixed``).
+    """
+    told = urlsplit(listen)
+    host = told.hostname or ""
+    return ExportBox(
+        name=name,
+        address=address if is_fixed or host in EVERYWHERE else host,
+        port=port or told.port or PORT,
+        models=models,
+        listen=listen,
+    )
+
+
+def is_closed(box: ExportBox) -> bool:
+    """Return whether only programs of its own machine reach the box's API."""
+    return bool(box.listen) and is_loopback(box.address)
 
 
 # ---- SMG -------------------------------------------------------------------------------------------------------------

@@ -51,6 +51,10 @@ class Beat(Struct, frozen=True, kw_only=True):
     drained: bool = False
     speed: float = 0.0
     """Nominal requests a second of its best engine, as that was measured; 0: it was not."""
+    listen: Annotated[str, Meta(max_length=300)] = ""
+    """URL of its API for clients, with the address that it listens on; empty: an older version does not tell."""
+    keyless: bool | None = None
+    """Its API asks nobody for a key. None: an older version does not tell."""
     stopping: bool = False
     """True in the last beat of a program that ends in good order: it is gone at once."""
 

@@ -38,6 +38,10 @@ class PoolBox(Struct, frozen=True, kw_only=True):
     dials_out: bool = False
     linked: bool = False
     version: str = ""
+    listen: str = ""
+    """URL of its API, with the address that it listens on; empty: not known."""
+    keyless: bool | None = None
+    """Its API asks nobody for a key. None: not known."""
     beat_age: float | None = None
     """Seconds since its last sign of life on the bus."""
     queue: int = 0
@@ -57,6 +61,8 @@ class PoolState(Struct, frozen=True, kw_only=True):
     """``GET /api/pool``. ``pool`` is its id; None: this program is in no pool, and the rest is empty."""
 
     pool: str | None = None
+    listen: str = ""
+    """URL of this server's API, with the address that it listens on, in a pool or not."""
     me: str = ""
     generation: int = 0
     bus: PoolBus = PoolBus()

@@ -50,6 +50,7 @@ class EdgeRoutes:
 
     def __init__(self, edge: Edge, owners: Owners) -> None:
         self._settings = edge.settings
+        self._url = edge.url
         self._bound = edge.bound
         self._guard = edge.guard
         self._traffic = edge.traffic
@@ -133,7 +134,7 @@ class EdgeRoutes:
     async def _pool(self, context: RequestContext) -> None:
         """This box's pool as it sees it; see `PoolState`."""
         state = self._owners.pool.state()
-        await _send_json(context, structs.replace(state, may_change=self._settings.admin))
+        await _send_json(context, structs.replace(state, may_change=self._settings.admin, listen=self._url))
 
     async def _cache(self, context: RequestContext) -> None:
         """The prompts' cache in figures, why it was missed, who sits in which slot, and the contexts in files."""
