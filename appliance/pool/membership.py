@@ -409,7 +409,8 @@ class Membership:
         problems = [self.problem] if self.problem is not None else []
         strangers = sorted(self._strangers & {box.name for box in self.others})
         if strangers and not bus.follows:  # the bus lets in the keys of now alone
-            text = f"the keys of this box are not those of {', '.join(strangers)}: the secret was changed while it was away"
+            names = ", ".join(strangers)
+            text = f"the keys of this box are not those of {names}: the secret was changed while it was away"
             fix = "llama-appliance pool leave, then join again under a new name"
             problems.append(PoolProblem(id="left_out", text=text, fix=fix))
         problems += bus.problems()

@@ -230,10 +230,12 @@ class Streams:
             entry is not None and entry.generation.head is None and entry.before is None and entry.generation.loading()
         )
 
-    def lookup(self, ids: Iterable[str]) -> list[StreamStatus]:
-        """Return the streams with these ids, or with ``<id>::<anything>``, as often as an id is given."""
-        names = meant(ids, self._current)
-        return [status_of(stream) for name in names if (stream := self.find(name) or self.waiting(name))]
+    def named(self, names: Iterable[str]) -> list[Generation]:
+        """Return the streams of these names, or of ``<name>::<anything>``, as often as a name is given."""
+        return [stream for name in meant(names, self._current) if (stream := self.find(name) or self.waiting(name))]
+
+    def lookup(self, names: Iterable[str]) -> list[StreamStatus]:
+        return [status_of(stream) for stream in self.named(names)]
 
     def stop(self, conversation: str) -> bool:
         """End it and forget it: it is gone for all at once. False: there was none."""

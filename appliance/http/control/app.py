@@ -128,7 +128,7 @@ def create_app(traffic: Traffic, owners: Owners, settings: HttpSettings) -> Quar
     records = RecordRoutes(traffic.recorder, owners.history, owners.samples, detect)
     add_routes(app, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_routes(app, ModelRoutes(owners, traffic.lifetime))
-    add_stream_routes(app, owners.streams, traffic.lifetime.feeds)
+    add_stream_routes(app, owners.streams, traffic.lifetime.feeds, owners.peers)
     add_agent_routes(app, owners.plugins)
     add_mcp_routes(app, owners.tools)
     add_conversation_routes(app, ConversationRoutes(owners, traffic.inflight, traffic.lifetime))

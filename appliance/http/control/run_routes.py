@@ -47,7 +47,8 @@ from appliance.http.control.answers import (
     read_as,
     read_body,
 )
-from appliance.http.control.stream_routes import StreamBody, read_offset
+from appliance.http.control.stream_routes import StreamBody
+from appliance.http.way.resumable import read_offset
 from appliance.plugins.registry import ListedPlugin, Plugins
 from appliance.tools.box import Toolbox
 from appliance.traffic.request import CONVERSATIONS
@@ -362,7 +363,7 @@ class RunRoutes:
                 f"begin there, GET {RUNS}/{run_id}/result has all of the output",
                 param="from",
             )
-        return endless_answer(StreamBody(run.feed.reader(offset), numbered=numbered), EVENT_STREAM, self._feeds)
+        return endless_answer(StreamBody(run.feed.reader(offset), offset, numbered=numbered), EVENT_STREAM, self._feeds)
 
     async def tool_results(self, run_id: str) -> Response:
         run = self._agents.answer(run_id, read_results(await read_body()))

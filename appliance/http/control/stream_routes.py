@@ -6,36 +6,44 @@ earlier versions, which had it in the path; errors have this program's one shape
 
 from __future__ import annotations
 
-import re
+from collections.abc import AsyncIterable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Protocol
 
 from msgspec import Struct
 from quart import Response, request
 from quart_trio import QuartTrio
 
 from appliance.core.answers.ring import Numbered
-from appliance.core.headers import EVENTS
-from appliance.errors import BadRequest, UpstreamFailed
+from appliance.errors import BadRequest, NotFound, UpstreamFailed
 from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, json_answer, read_as
-from appliance.http.way.resumable import BROKE_OFF, find_stream
+from appliance.http.control.streams_at_boxes import StreamsAtBoxes
+from appliance.http.way.resumable import BROKE_OFF, content_type_of, find_stream, open_reader, read_offset
 from appliance.http.way.routes import LOOKUP, STREAM
-from appliance.streams.generation import GenerationReader
+from appliance.peers.owner import Peers
 from appliance.streams.owner import Streams, name_of
 from appliance.traffic.traffic import Feeds
-
-UINT64 = 1 << 64
-_NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20})(?!\d)", re.ASCII)
-
 
 class _Lookup(Struct):
     conversation_ids: list[object]
 
 
+class StreamReader(Protocol):
+    """Gives the bytes of a stream; see `GenerationReader`."""
+
+    async def receive(self) -> bytes: ...
+
+    def closing(self) -> bytes | None: ...
+
+
 class StreamRoutes:
     """Every method is one route."""
 
-    def __init__(self, streams: Streams, feeds: Feeds) -> None:
+    def __init__(self, streams: Streams, feeds: Feeds, boxes: StreamsAtBoxes) -> None:
         self._streams = streams
         self._feeds = feeds
+        self._boxes = boxes
 
     async def read(self, conversation: str = "") -> Response:
         """Everything from ``from`` on, and what comes. With ``sse_ids=1`` each record has an id to resume at.
@@ -45,46 +53,56 @@ class StreamRoutes:
         wanted = _conversation(conversation)
         numbered = _last("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, _last("from"))
-        generation = await find_stream(self._streams, wanted)
-        ring, head = generation.ring, generation.head
-        content_type = (head.content_type if head is not None else EVENTS).decode("latin-1")
+        try:
+            generation = await find_stream(self._streams, wanted)
+        except NotFound:
+            if not (found := await self._boxes.find([wanted])):
+                raise
+            box, there = found[0]
+            body: StreamBody = BoxBody(self._boxes.opened(box, there.name, offset), offset, numbered=numbered)
+            content_type, is_read = there.content_type, there.status.is_done and offset >= there.status.total_bytes
+        else:
+            body = StreamBody(open_reader(generation, offset), offset, numbered=numbered)
+            content_type, ring = content_type_of(generation), generation.ring
+            is_read = ring.finished and offset >= ring.total
         if numbered and not content_type.startswith(EVENT_STREAM):
             raise BadRequest(
                 "sse_ids is for event streams, and this one is lines of JSON; leave it out", param="sse_ids"
             )
-        reader = generation.reader(offset)
-        if reader.offset < ring.dropped:
-            raise BadRequest("Stream offset lost, please restart", param="from")
-        if numbered and "Last-Event-ID" in request.headers and ring.finished and offset >= ring.total:
+        if numbered and "Last-Event-ID" in request.headers and is_read:
             return Response("", 204)
-        return endless_answer(StreamBody(reader, numbered=numbered), content_type, self._feeds)
+        return endless_answer(body, content_type, self._feeds)
 
     async def stop(self, conversation: str = "") -> Response:
         """Succeed whether or not there is such a stream."""
-        self._streams.stop(_conversation(conversation))
+        wanted = _conversation(conversation)
+        if not self._streams.stop(wanted):
+            await self._boxes.stop(wanted)
         return Response("", 204)
 
     async def lookup(self) -> Response:
         """Only what a client knows the id of; there is no list."""
-        ids = (await read_as(_Lookup, param="conversation_ids")).conversation_ids
-        return json_answer(self._streams.lookup(_name(wanted) for wanted in ids if isinstance(wanted, str)))
+        asked = (await read_as(_Lookup, param="conversation_ids")).conversation_ids
+        names = [_name(wanted) for wanted in asked if isinstance(wanted, str)]
+        there = await self._boxes.find([name for name in names if not self._streams.lookup([name])])
+        return json_answer([*self._streams.lookup(names), *(one.status for _, one in there)])
 
 
 class StreamBody(Pieces):
     """One reader's bytes until the generation has ended or the client leaves."""
 
-    def __init__(self, reader: GenerationReader, *, numbered: bool) -> None:
+    def __init__(self, reader: StreamReader | None, offset: int, *, numbered: bool) -> None:
         self._reader = reader
-        self._numbers = Numbered(reader.offset) if numbered else None
+        self._numbers = Numbered(offset) if numbered else None
         self._over = False
 
     async def __anext__(self) -> bytes:
-        while data := await self._reader.receive():
+        while self._reader is not None and (data := await self._reader.receive()):
             if self._numbers is not None:
                 data = self._numbers.feed(data)
             if data:
                 return data
-        if self._over:
+        if self._over or self._reader is None:
             raise StopAsyncIteration
         self._over = True
         if (last := self._reader.closing()) is None:
@@ -96,16 +114,19 @@ class StreamBody(Pieces):
         raise StopAsyncIteration
 
 
-def read_offset(last_event_id: str | None, asked: str | None) -> int:
-    """Return the offset to begin at, read as in llama-server: a negative number is a huge one. Raises BadRequest."""
-    text = last_event_id or asked
-    if text is None:
-        return 0
-    match = _NUMBER.match(text)
-    number = int(match[2]) if match is not None else UINT64
-    if match is None or number >= UINT64:
-        raise BadRequest("Invalid 'from' offset", param="from")
-    return UINT64 - number if match[1] == "-" and number else number
+class BoxBody(StreamBody):
+    """The same of a stream that another box has."""
+
+    def __init__(self, at_box: AbstractAsyncContextManager[StreamReader], offset: int, *, numbered: bool) -> None:
+        super().__init__(None, offset, numbered=numbered)
+        self._at_box = at_box
+
+    async def __aenter__(self) -> AsyncIterable[bytes]:
+        self._reader = await self._at_box.__aenter__()
+        return self
+
+    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
+        await self._at_box.__aexit__(exc_type, exc_value, tb)
 
 
 def _conversation(in_path: str) -> str:
@@ -125,9 +146,9 @@ def _last(name: str) -> str | None:
     return values[-1] if values else None
 
 
-def add_stream_routes(app: QuartTrio, streams: Streams, feeds: Feeds) -> None:
+def add_stream_routes(app: QuartTrio, streams: Streams, feeds: Feeds, peers: Peers) -> None:
     """Register everything here on the program's application."""
-    routes = StreamRoutes(streams, feeds)
+    routes = StreamRoutes(streams, feeds, StreamsAtBoxes(peers))
     for path in (STREAM, f"{STREAM}/<path:conversation>"):
         app.add_url_rule(path, f"read {path}", routes.read)
         app.add_url_rule(path, f"stop {path}", routes.stop, methods=["DELETE"])

@@ -159,7 +159,7 @@ def _answers(edge: Edge, parts: DoorParts, membership: Membership, shutdown: tri
     gateway = Gateway(
         edge,
         pipeline,
-        DoorRoutes(view, membership, files, shutdown),
+        DoorRoutes(view, membership, files, owners.streams, shutdown),
         partial(WebSockets, edge.guard, traffic, edge.bodies, owners, pipeline),
         partial(FastPath, edge, pipeline, ask, parts.lasting),
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 from msgspec import structs
 
 from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
+from appliance.core.headers import EVENTS
 from appliance.errors import BadRequest, Busy, NotFound, RequestCancelled, ShuttingDown
 from appliance.fleet.owner import Fleet
 from appliance.http import errors
@@ -17,7 +19,7 @@ from appliance.http.way.explaining import ending, explain, followed
 from appliance.http.way.ollama_sink import is_ollamas, speaking_ollama
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.routes import Route
-from appliance.streams.generation import Generation, GenerationEnd, RingSink
+from appliance.streams.generation import Generation, GenerationEnd, GenerationReader, RingSink
 from appliance.streams.owner import Streams
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink
@@ -25,6 +27,8 @@ from appliance.traffic.traffic import Traffic
 
 MAX_ID = 1024
 """Bytes of an id; a model's name with a UUID before it is a tenth of that."""
+UINT64 = 1 << 64
+_NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20})(?!\d)", re.ASCII)
 _INTERRUPTED = ErrorInfo(
     message="the server was stopped before the answer was complete",
     type="unavailable_error",
@@ -80,6 +84,30 @@ async def find_stream(streams: Streams, conversation: str) -> Generation:
     if found is None:
         raise NotFound("Stream not found or expired")
     return found
+
+
+def read_offset(last_event_id: str | None, asked: str | None) -> int:
+    """Return the offset to begin at, read as in llama-server: a negative number is a huge one. Raises BadRequest."""
+    text = last_event_id or asked
+    if text is None:
+        return 0
+    match = _NUMBER.match(text)
+    number = int(match[2]) if match is not None else UINT64
+    if match is None or number >= UINT64:
+        raise BadRequest("Invalid 'from' offset", param="from")
+    return UINT64 - number if match[1] == "-" and number else number
+
+
+def content_type_of(generation: Generation) -> str:
+    return (generation.head.content_type if generation.head is not None else EVENTS).decode("latin-1")
+
+
+def open_reader(generation: Generation, offset: int) -> GenerationReader:
+    """Return a reader from this offset on. Raises BadRequest where the bytes behind it are not held any more."""
+    reader = generation.reader(offset)
+    if reader.offset < generation.ring.dropped:
+        raise BadRequest("Stream offset lost, please restart", param="from")
+    return reader
 
 
 async def be_first_reader(generation: Generation, sink: Sink) -> None:

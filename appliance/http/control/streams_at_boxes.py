@@ -1,0 +1,99 @@
+"""Kept streams of the other boxes of a pool: a client that comes back need not know which box it had asked.
+
+Each of the others is asked once whether it has the stream. Then its bytes pass through this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import quote
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance.core.lenient_json import decoded
+from appliance.errors import Busy, PeerFailed, UpstreamFailed
+from appliance.http.way.routes import LOOKUP, STREAM
+from appliance.peers.owner import Peers
+from appliance.streams.owner import StreamStatus
+from appliance.upstream.client import HttpAnswer, HttpCall
+
+FIND_TIME = 3.0
+"""Seconds for the other boxes to answer, all at once."""
+MAX_ANSWER = 1 << 20
+JSON = ((b"Content-Type", b"application/json"),)
+
+
+class WantedStreams(Struct, frozen=True):
+    """The question of one box to another. The names are those of `name_of`: each key finds its own streams alone."""
+
+    names: list[str]
+
+
+class StreamAtBox(Struct, frozen=True, kw_only=True):
+    """A stream, as a box tells another one."""
+
+    name: str
+    status: StreamStatus
+    content_type: str
+
+
+class BoxReader:
+    """Reads a stream that another box has. That box says the last words of it as well."""
+
+    def __init__(self, answer: HttpAnswer) -> None:
+        self._answer = answer
+
+    async def receive(self) -> bytes:
+        """The next bytes, b"" after the last. Raises UpstreamFailed when cut short."""
+        return await self._answer.receive()
+
+    def closing(self) -> bytes:
+        return b""
+
+
+class StreamsAtBoxes:
+    """Asks the other boxes for streams."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    async def find(self, names: Collection[str]) -> list[tuple[str, StreamAtBox]]:
+        """Return the streams of these names, each with its box. A box that does not answer in time has none."""
+        found: list[tuple[str, StreamAtBox]] = []
+        asked = msgspec.json.encode(WantedStreams(list(names)))
+
+        async def ask(box: str) -> None:
+            with suppress(UpstreamFailed, PeerFailed, Busy):
+                async with HttpCall(self._peers.address(box), "POST", LOOKUP, JSON, asked) as answer:
+                    content = await answer.read(MAX_ANSWER)
+                if answer.status == 200:  # one of an older version has no such route
+                    found.extend((box, one) for one in decoded(list[StreamAtBox], content) or ())
+
+        with trio.move_on_after(FIND_TIME):
+            async with trio.open_nursery() as nursery:
+                for peer in self._peers.members() if names else ():
+                    if peer.up is not False:
+                        nursery.start_soon(ask, peer.id)
+        return found
+
+    @asynccontextmanager
+    async def opened(self, box: str, name: str, offset: int) -> AsyncGenerator[BoxReader]:
+        """Read a stream there from an offset on. Raises PeerFailed, UpstreamFailed and Busy."""
+        async with HttpCall(self._peers.address(box), "GET", f"{_place(name)}&from={offset}") as answer:
+            if answer.status != 200:
+                raise PeerFailed(box, f"it answers {answer.status} for a stream that it had")
+            yield BoxReader(answer)
+
+    async def stop(self, name: str) -> None:
+        """End the stream wherever it is."""
+        for box, _ in await self.find([name]):
+            with suppress(UpstreamFailed, PeerFailed, Busy), trio.move_on_after(FIND_TIME):
+                async with HttpCall(self._peers.address(box), "DELETE", _place(name)):
+                    pass
+
+
+def _place(name: str) -> str:
+    return f"{STREAM}?conv_id={quote(name, safe='')}"
