@@ -286,9 +286,10 @@ class RemotePeer:
         if self._appliance:
             self._link_wanted.set()
         if response.status == 200:
-            self._read(content)
+            self.learn(content)
 
-    def _read(self, content: bytes) -> None:
+    def learn(self, content: bytes) -> None:
+        """Take its list of models."""
         try:
             listed = read_listing(content)
             identities = read_identities(content) if self._lists == IDENTITIES else {}

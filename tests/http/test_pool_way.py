@@ -327,3 +327,66 @@ async def test_a_conversation_stays_with_the_box_that_has_read_it(
         assert all(len(boxes) == 1 for boxes in homes.values()), homes
         assert set[str | None]().union(*homes.values()) == {"b1", "b2"}, homes
         assert read >= 0.7 * whole, (read, whole)
+
+
+# ---- two files of one name -------------------------------------------------------------------------------------------
+
+
+def other_file(file: Path) -> Path:
+    """A file of the same size and head, with one other weight."""
+    made = file.with_name("other.gguf")
+    made.write_bytes(file.read_bytes()[:-1] + b"x")
+    return made
+
+
+@pytest.mark.parametrize("fault", ["pulled", "frozen", "engine", "replaced"])
+async def test_no_answer_is_continued_by_another_model_of_its_name(
+    open_server: OpenServer, fake_model: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+):
+    """Box b2 answers. The other boxes have another model of its name; or b3 has one from the fault on."""
+    monkeypatch.setattr(owner, "LOOK_TIME", 1.0)
+    mine, others = [model(fake_model, "alpha")], [model(other_file(fake_model), "alpha")]
+    dies = DIES if fault == "engine" else ()
+    async with (
+        open_server(models=[] if fault == "replaced" else others) as entry,
+        open_server(models=mine, chooser=InOrder(engine("there", *dies))) as other,
+        open_server(models=mine if fault == "replaced" else others) as third,
+        pooled(entry, b2=other, b3=third) as cables,
+    ):
+        name = "alpha" if fault == "replaced" else "b2/alpha"
+        await loaded(entry, other, "b2")
+        if fault != "replaced":
+            assert box_of(await entry.ask("POST", CHAT, chat())) != "b2", "the plain name is the own model"
+        async with entry.begun(chat(name, stream=True, **SLOW) | {"max_tokens": 8}) as client:
+            got = await client.until(b"data: ", 3)
+            if fault == "frozen":
+                cables["b2"].freeze()
+                entry.owners.peers.absent("b2", "it has sent no sign of life for 4 s")
+            elif fault != "engine":
+                third.catalog.snapshot = type(third.catalog.snapshot)(others)
+                cables["b2"].pull()
+            got += await client.rest()
+        broken = Answer(200, [], got, cut=False)
+        assert b"error" in broken.body
+        assert not marks(broken)
+        assert STORY.startswith(text(broken))
+        assert text(broken) != STORY
+
+
+async def test_boxes_with_two_models_of_a_name_are_named_instead_of_a_guess(open_server: OpenServer, fake_model: Path):
+    mine, others = [model(fake_model, "same")], [model(other_file(fake_model), "same")]
+    async with (
+        open_server() as entry,
+        open_server(models=mine) as one,
+        open_server(models=others) as other,
+        pooled(entry, b2=one, b3=other),
+    ):
+        refused = await entry.ask("POST", CHAT, chat("same"))
+        assert (refused.status, refused.error["reason"]) == (404, "model_not_found")
+        assert "'b2/same' or 'b3/same'" in refused.error["message"]
+        listed = [one["id"] for one in (await entry.ask("GET", "/v1/models")).json["data"]]
+        assert listed == ["alpha", "b2/same", "b3/same", "beta"]
+        for box in ("b2", "b3"):
+            assert box_of(await entry.ask("POST", CHAT, chat(f"{box}/same"))) == box
+        assert (await entry.ask("POST", CHAT, chat("b1/alpha"))).status == 200
+        assert (await entry.ask("POST", "/upstream/b1/alpha/v1/chat/completions", chat())).status == 200

@@ -62,7 +62,7 @@ class StreamRoutes:
             body: StreamBody = BoxBody(self._boxes.opened(box, there.name, offset), offset, numbered=numbered)
             content_type, is_read = there.content_type, there.status.is_done and offset >= there.status.total_bytes
         else:
-            body = StreamBody(open_reader(generation, offset), offset, numbered=numbered)
+            body = StreamBody(reader := open_reader(generation, offset), reader.offset, numbered=numbered)
             content_type, ring = content_type_of(generation), generation.ring
             is_read = ring.finished and offset >= ring.total
         if numbered and not content_type.startswith(EVENT_STREAM):
