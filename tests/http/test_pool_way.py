@@ -333,9 +333,9 @@ async def test_a_conversation_stays_with_the_box_that_has_read_it(
 
 
 def other_file(file: Path) -> Path:
-    """A file of the same size and head, with one other weight."""
+    """Another model than the one in this file."""
     made = file.with_name("other.gguf")
-    made.write_bytes(file.read_bytes()[:-1] + b"x")
+    made.write_bytes(file.read_bytes() + b"x")
     return made
 
 
