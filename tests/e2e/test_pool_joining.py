@@ -160,6 +160,30 @@ def test_two_boxes_are_one_until_one_leaves(make_box: MakeBox) -> None:
     listed = wait(b1.boxes, lambda found: found["b2"]["models"] and found["b2"]["linked"])
     assert [model["id"] for model in listed["b2"]["models"] if model["id"].startswith("of-")] == ["of-b2"]
 
+    for box, name in ((b1, "b2/of-b2"), (b2, "b2/of-b2"), (b2, "b1/of-b1"), (b1, "b1/of-b1")):
+        wait(
+            lambda b=box, n=name: ask(b.server, "POST", "/v1/chat/completions", body | {"model": n}).status,
+            (200).__eq__,
+        )
+    ask(b1.server, "POST", "/v1/chat/completions", body | {"stream": True}, X_Conversation_Id="kept/1")
+    kept_there = ask(b1.server, "GET", "/v1/stream?conv_id=kept/1&from=7&sse_ids=1")
+    here = ask(b2.server, "GET", "/v1/stream?conv_id=kept/1&from=7&sse_ids=1")
+    assert (here.status, here.body) == (200, kept_there.body)
+    assert here.headers.items() >= {("content-type", "text/event-stream")}
+    assert b"[DONE]" in here.body
+    found = ask(b2.server, "POST", "/v1/streams/lookup", {"conversation_ids": ["kept/1", "none"]}).json()
+    assert [one["conversation_id"] for one in found] == ["kept/1"]
+    assert ask(b2.server, "DELETE", "/v1/stream?conv_id=kept/1").status == 204
+    assert {ask(box.server, "GET", "/v1/stream?conv_id=kept/1").status for box in (b1, b2)} == {404}
+
+    assert re.search(r"b2 +up +of-b2 +of-b2, starter", b1.good("pool", "ls"))
+    assert {one["listen"] for one in b1.boxes().values()} == {b1.server.url, b2.server.url}
+    for box in (b1, b2):
+        box.good("pool", "rotate")
+        wait_together([b1, b2])
+        for each in (b1, b2):
+            wait(each.state, lambda found: not found["problems"] and found["bus"]["state"] == "connected")
+
     assert "up, drained" in b1.good("pool", "drain", "b2")
     wait(b2.boxes, lambda found: found["b2"]["drained"])
     b2.good("pool", "drain", "b2", "--undo")

@@ -118,7 +118,10 @@ async def check_bare_names(asked: Box, files: Files, older: frozenset[str]) -> N
             continue
         contents = {box: models[name] for box, models in files.items() if name in models}
         first = asked.name if asked.name in contents else next(iter(contents))
-        is_same = {b: b == first or (contents[b] == contents[first] and not older & ({b, first} - {asked.name})) for b in contents}
+        is_same = {
+            b: b == first or (contents[b] == contents[first] and not older & ({b, first} - {asked.name}))
+            for b in contents
+        }
         if asked.name in contents or all(is_same.values()):
             alike = {(box, name) for box, same in is_same.items() if same}
             assert places(await asked.ask(name), asked, files) == alike
