@@ -38,7 +38,6 @@ def apart_problems(apart: Mapping[str, Sequence[Sequence[Holder]]]) -> Iterator[
         fix = "have the same file or command on all of them, or give one of them another name"
         yield PoolProblem(id="names", text=f"some names mean several models. {told}{more}", fix=fix)
     if silent:
-        text = (
-            f"{', '.join(sorted(silent))} cannot tell what models of a common name are, so they answer for no other box"
-        )
+        who = ", ".join(sorted(silent))
+        text = f"{who} does not tell what its models are, so by a name that others have too it answers nobody else"
         yield PoolProblem(id="names-unknown", text=text, fix="upgrade llama-appliance there")
