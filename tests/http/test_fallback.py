@@ -332,3 +332,16 @@ async def test_the_official_clients_see_one_answer(open_server: OpenServer, fake
             noted = (await server.rows())[0]["metadata"]
         assert noted["fallback"] == "continued; from=gpu; on=cpu"
         assert noted["prompt_cache"].endswith(": it went on with another engine")
+
+
+async def test_an_answer_is_not_continued_by_the_file_that_has_taken_its_models_place(
+    open_server: OpenServer, fake_model: Path
+):
+    async with serving(open_server, engine("gpu", *DIES), engine("cpu")) as server:
+        async with server.begun(chat(stream=True, token_delay=0.2) | {"max_tokens": 8}) as client:
+            got = await client.until(b"data: ", 2)
+            fake_model.write_bytes(fake_model.read_bytes() + b"x")
+            got += await client.rest()
+        broken = Answer(200, [], got, cut=False)
+        assert not marks(broken)
+        assert b"files or command have changed meanwhile" in broken.body
