@@ -337,7 +337,7 @@ async def test_the_official_clients_see_one_answer(open_server: OpenServer, fake
 async def test_an_answer_is_not_continued_by_the_file_that_has_taken_its_models_place(
     open_server: OpenServer, fake_model: Path
 ):
-    async with serving(open_server, engine("gpu", *DIES), engine("cpu")) as server:
+    async with serving(open_server, fake_engine("gpu", *DIES), fake_engine("cpu")) as server:
         async with server.begun(chat(stream=True, token_delay=0.2) | {"max_tokens": 8}) as client:
             got = await client.until(b"data: ", 2)
             await trio.Path(fake_model).write_bytes(b"GGUF, another one")

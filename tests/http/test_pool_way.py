@@ -349,7 +349,7 @@ async def test_no_answer_is_continued_by_another_model_of_its_name(
     dies = DIES if fault == "engine" else ()
     async with (
         open_server(models=[] if fault == "replaced" else others) as entry,
-        open_server(models=mine, chooser=InOrder(engine("there", *dies))) as other,
+        open_server(models=mine, chooser=InOrder(fake_engine("there", *dies))) as other,
         open_server(models=mine if fault == "replaced" else others) as third,
         pooled(entry, b2=other, b3=third) as cables,
     ):

@@ -25,6 +25,7 @@ from appliance.peers.owner import Peers
 from appliance.streams.owner import Streams, name_of
 from appliance.traffic.traffic import Feeds
 
+
 class _Lookup(Struct):
     conversation_ids: list[object]
 
