@@ -13,11 +13,12 @@ from pathlib import Path
 
 import trio
 
-from appliance.catalog.found import all_shards, open_regular
+from appliance.catalog.found import all_shards
 from appliance.core.contexts.origin import FileIdentity
 from appliance.core.models.identity import identity_of
 from appliance.core.models.model import Model, started_with
 from appliance.store.file_hashes import identity_of as file_now
+from appliance.store.model_files import open_regular
 
 HEAD = 16 << 20
 """Bytes from the beginning on that are read: the description of every known model, its vocabulary and template."""

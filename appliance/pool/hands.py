@@ -74,7 +74,7 @@ class OwnHands:
 
     def require(self, model: str) -> None:
         """Raises ModelNotFound for a model that neither this box has nor another one."""
-        if self._parts.catalog.snapshot.find(model) is None and not self._parts.peers.boxes_with(model):
+        if self._parts.catalog.snapshot.find(model) is None and not self._holders(model):
             raise ModelNotFound(model)
 
     async def load(self, model: str, *, evict: bool) -> None:
