@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -21,6 +20,7 @@ from appliance.catalog.found import (
     scan_folder,
     why,
 )
+from appliance.catalog.identities import ModelIdentities
 from appliance.catalog.presets import with_presets
 from appliance.catalog.sources import ModelFolders, scan_lm_studio, scan_ollama
 from appliance.core.config.nodes import Problem
@@ -32,9 +32,6 @@ from appliance.core.models.names import ModelNames, Named, is_speakable
 from appliance.core.scheduling.routing import Router
 from appliance.errors import InvalidModelFile, ModelNotFound
 from appliance.store.model_files import NotRegular, open_regular, stat_regular
-
-if TYPE_CHECKING:
-    from appliance.catalog.identities import ModelIdentities
 
 STARTER_ID = "starter"
 STARTER_ARGS = (
@@ -154,18 +151,8 @@ class Catalog:
         self._layers = sources.presets.layers if sources.presets is not None else None
         self.preset_notes: list[Problem] = []
         """The oddities of the presets that were read last."""
-        self.engine_args: tuple[str, ...] = ()
-        """Flags that engines get for every model on disk."""
-        self._identities: ModelIdentities | None = None
-
-    @property
-    def identities(self) -> ModelIdentities:
+        self.identities = ModelIdentities()
         """What the models are, for other boxes of a pool."""
-        if self._identities is None:
-            from appliance.catalog.identities import ModelIdentities  # few programs are in a pool
-
-            self._identities = ModelIdentities(self.engine_args)
-        return self._identities
 
     def scan(self) -> Snapshot:
         """Read all sources again and make the result the current snapshot. A broken model file raises nothing.

@@ -2,7 +2,8 @@
 
 Boxes keep a model at other paths, on other cards and ports. So a file counts by its contents, and an option that only
 suits the machine does not count. A command of another program counts word by word. In doubt two models differ: that
-costs them their common name, while no answer is ever begun by one and continued by the other.
+costs them their common name, while no answer is ever begun by one and continued by the other. A variable with a
+secret does not count: it makes no other model, and whoever reads digests could guess at it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from appliance.core.config.types import ModelConfig
 from appliance.core.contexts.origin import OF_SEAT, WITHOUT_EFFECT
 from appliance.core.llama import flags
 from appliance.core.models.model import Model
+from appliance.core.secrets import holds_secret
 from appliance.errors import UsageError
 
 OF_MACHINE = frozenset(map(flags.canonical, (
@@ -92,5 +94,7 @@ def _portless(config: ModelConfig) -> list[str]:
 def _around(config: ModelConfig) -> list[str]:
     """Return what decides beside the command: its variables, and a server that the command does not start."""
     elsewhere = (urlsplit(config.proxy).hostname or "") not in HERE
-    told = [*(one for one in config.env if not one.startswith(ENV_OF_MACHINE)), config.use_model_name]
+    variables = [one.partition("=") for one in config.env if not one.startswith(ENV_OF_MACHINE)]
+    told = [f"{name}={value}" for name, _, value in variables if not holds_secret(name, value)]
+    told.append(config.use_model_name)
     return sorted(filter(None, (*told, config.proxy if elsewhere else "")))

@@ -72,6 +72,10 @@ def test_everything_else_makes_another_model(kind: Any, machine: Any):
     assert len(found) == 1 + len(changes), found
 
 
+def test_a_variable_with_a_secret_makes_no_other_model():
+    assert told(configured("a", [], env=["HF_TOKEN=abcdef"])) == told(configured("a", []))
+
+
 def test_code_within_a_command_is_no_option_of_llama_server():
     one, other = (_configured("a", {"cmd": f"python3 -c '{code}' ${{PORT}}"}) for code in ("serve(1)", "serve(2)"))
     assert told(one) != told(other)
