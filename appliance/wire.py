@@ -52,7 +52,7 @@ class ListedModel(Struct, frozen=True, kw_only=True, tag_field="object", tag="mo
     source: str
     can_remove: bool = False
     identity: str | UnsetType = UNSET
-    """What the model is, see `core.models.identity`: told to boxes of a pool."""
+    """See `core.models.identity`. Boxes of a pool compare it."""
     meta: dict[str, object] | UnsetType = UNSET
     capabilities: dict[str, bool] | UnsetType = UNSET
     supported_parameters: Sequence[str] | UnsetType = UNSET

@@ -152,7 +152,7 @@ class Catalog:
         self.preset_notes: list[Problem] = []
         """The oddities of the presets that were read last."""
         self.identities = ModelIdentities()
-        """What the models are, for other boxes of a pool."""
+        """Digests of the models, for other boxes of a pool."""
 
     def scan(self) -> Snapshot:
         """Read all sources again and make the result the current snapshot. A broken model file raises nothing.

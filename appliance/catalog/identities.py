@@ -1,4 +1,4 @@
-"""What stands behind the names of this box's models, for the other boxes of its pool; see `core.models.identity`.
+"""Digests of this box's models, for the other boxes of its pool; see `core.models.identity`.
 
 A file of many gigabytes is not read whole: its size, its head and pieces from all over it tell it from another one.
 """

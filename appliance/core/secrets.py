@@ -63,7 +63,7 @@ _ENVIRONMENT = frozenset({"-e", "-E", "--env", "--setenv", "--environment"})
 _HEADER = frozenset({"-H", "--header", "--headers", "--proxy-header", "--add-header"})
 _LOGGED_IN = frozenset({"-u", "-U", "--user", "--proxy-user", "--login", "--userpwd"})
 _PROSE = re.compile(r"--?[a-z][a-z-]*(?:=.*)?|--?|-[A-Za-z]|[A-Za-z]?[a-z]*[^\w\s]?")
-"""What stands behind a word such as "token" and is another option, or a word of a sentence."""
+"""A word behind one such as "token" that is another option, or part of a sentence."""
 _LEADS = frozenset({"env", "sudo", "doas", "export", "setsid", "nohup", "exec"})
 """Programs behind which variables may stand before the command."""
 

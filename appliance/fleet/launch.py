@@ -157,7 +157,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     may_name_slots: bool = False
     """Requests may name slots that are in use: see `options.may_name_slots`."""
     made_of: tuple[object, ...] = ()
-    """What the model was when this was prepared, see `made_of`."""
+    """Files and command of the model when this was prepared; see `made_of`."""
     memory: Mapping[str, DeviceUse] = NO_USE
     """The parts of what it takes, as they were planned; empty where nothing is known of them."""
 

@@ -84,7 +84,7 @@ class Target(Struct, frozen=True, kw_only=True):
     boxes: tuple[tuple[str, str], ...] = ()
     """Other boxes of the pool that have just this model, whether this one has it or not."""
     identity: str = ""
-    """What the model is (`core.models.identity`), where other boxes have it too; empty: nobody knows."""
+    """Identity of the model (`core.models.identity`), where other boxes have it too; empty: not known."""
     requested: str
     """The name that filters go by, and that is sent upstream: what the client, a pin or a selector named."""
     renamed: bool = False

@@ -1,9 +1,9 @@
-"""What stands behind a model's name, as one digest: two boxes of a pool have the same model if theirs are equal.
+"""A digest of the model that a name means: two boxes of a pool have the same model if theirs are equal.
 
 Boxes keep a model at other paths, on other cards and ports. So a file counts by its contents, and an option that only
 suits the machine does not count. A command of another program counts word by word. In doubt two models differ: that
-costs them their common name, while no answer is ever begun by one and continued by the other. A variable with a
-secret does not count: it makes no other model, and whoever reads digests could guess at it.
+costs them their common name, while no answer is ever begun by one and continued by the other.
+A variable with a secret does not count: it makes no other model, and a client that reads digests could guess at it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HERE = ("localhost", "127.0.0.1", "::1")
 _PIECES = re.compile(r"([\s,=;]+|:(?![\\/]))")
 
 PrintOf = Callable[[str, bool], str | None]
-"""Return the digest of the file or folder with this path, None if it is none. True: of a program, whose digest is
+"""Return the digest of the file or folder with this path, None for any other text. True: of a program, whose digest is
 wanted only if it is a script.
 """
 
@@ -77,7 +77,7 @@ def _options(words: Sequence[str], print_of: PrintOf) -> list[tuple[str, bool, l
 
 
 def _read(word: str, print_of: PrintOf) -> str:
-    """Return the word with the contents of the files that it names in place of their names."""
+    """Return the word with the contents of the files that it names instead of their names."""
     whole = print_of(word, False)
     if whole is not None:
         return whole

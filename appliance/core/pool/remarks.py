@@ -23,7 +23,7 @@ def keyless_problems(boxes: Sequence[PoolBox]) -> Iterator[PoolProblem]:
     keyed = ", ".join(box.name for box in boxes if box.keyless is False)
     for box in boxes if keyed else ():
         if box.keyless:
-            who = "every program on its machine" if listens_here_alone(box.listen) else "whoever reaches it"
+            who = "every program on its machine" if listens_here_alone(box.listen) else "every client that reaches it"
             text = f"{box.name} asks for no key, so {who} may ask the models of {keyed}, which want one"
             yield PoolProblem(id="keyless", text=text, fix=f"start {box.name} with 'serve --api-key KEY'")
 

@@ -51,8 +51,8 @@ class AskMembers:
         model = target.model or Model(id=target.boxes[0][1], source="config")
         prompt, there = self._prompt(job, target, model), dict(target.boxes)
         boxes = _Boxes(self._fleet, self._peers, await self._order(target, model, prompt))
-        # Where one box may follow another, each is told which model is meant, and answers with that one alone: what
-        # this box knows of it may be a minute old.
+        # Where one box may follow another, each gets the identity of the model and answers with that one alone: the
+        # listing that this box has of it may be a minute old.
         meant = target.identity if boxes.left else ""
         here = (*self._ask.prepared(job, target, target.model), target.model) if target.model is not None else None
         course = Course(boxes, model, job, here[1] if here is not None else job.body)

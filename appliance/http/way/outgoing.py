@@ -17,7 +17,7 @@ CREDENTIALS = (b"authorization", b"x-api-key")
 FORWARDED_FOR = b"x-forwarded-for"
 CONVERSATION = b"x-conversation-id"
 IDENTITY = b"x-appliance-identity"
-"""What the model has to be that answers (`core.models.identity`): boxes of a pool tell each other."""
+"""Identity of the one model that may answer (`core.models.identity`), from another box of the pool."""
 _NOT_FOR_MODELS = OWN_TO_THIS_HOP | {CONVERSATION, IDENTITY}
 """With the id of a conversation, llama-server would go on when this program hangs up."""
 
