@@ -135,7 +135,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
     the activity log; these come first, where no task of another owner is there to be cancelled.
     """
     config, catalog, http = settings.config, places.catalog, settings.http
-    catalog.identities.engine_args = settings.fleet.engine_args
+    catalog.engine_args = settings.fleet.engine_args
     applies = config or places.defaults
     log = activity_log(config)
     async with (

@@ -7,9 +7,11 @@ import shlex
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -20,7 +22,6 @@ from appliance.catalog.found import (
     scan_folder,
     why,
 )
-from appliance.catalog.identities import ModelIdentities
 from appliance.catalog.presets import with_presets
 from appliance.catalog.sources import ModelFolders, scan_lm_studio, scan_ollama
 from appliance.core.config.nodes import Problem
@@ -32,6 +33,9 @@ from appliance.core.models.names import ModelNames, Named, is_speakable
 from appliance.core.scheduling.routing import Router
 from appliance.errors import InvalidModelFile, ModelNotFound
 from appliance.store.model_files import NotRegular, open_regular, stat_regular
+
+if TYPE_CHECKING:
+    from appliance.catalog.identities import ModelIdentities
 
 STARTER_ID = "starter"
 STARTER_ARGS = (
@@ -151,8 +155,15 @@ class Catalog:
         self._layers = sources.presets.layers if sources.presets is not None else None
         self.preset_notes: list[Problem] = []
         """The oddities of the presets that were read last."""
-        self.identities = ModelIdentities()
+        self.engine_args: tuple[str, ...] = ()
+        """Options that engines get for every model on disk."""
+
+    @cached_property
+    def identities(self) -> ModelIdentities:
         """Digests of the models, for other boxes of a pool."""
+        from appliance.catalog.identities import ModelIdentities  # only a server needs it
+
+        return ModelIdentities(self.engine_args)
 
     def scan(self) -> Snapshot:
         """Read all sources again and make the result the current snapshot. A broken model file raises nothing.

@@ -34,11 +34,10 @@ Key = tuple[object, ...]
 
 
 class ModelIdentities:
-    """Remembers digests until a file changes."""
+    """Remembers digests until a file changes. ``engine_args`` are the options of every model on disk."""
 
-    def __init__(self) -> None:
-        self.engine_args: tuple[str, ...] = ()
-        """Options that engines get for every model on disk."""
+    def __init__(self, engine_args: tuple[str, ...]) -> None:
+        self.engine_args = engine_args
         self._known: dict[Key, tuple[str, tuple[FileIdentity, ...]]] = {}
         self._prints: dict[FileIdentity, str] = {}
         self._turn = trio.Lock()

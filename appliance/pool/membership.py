@@ -415,7 +415,9 @@ class Membership:
             problems.append(PoolProblem(id="left_out", text=text, fix=fix))
         problems += bus.problems()
         if bus.cut_off and bus.heard(self.me) is not None and not bus.problems():
-            text = "this box is cut off: it reaches less than half of the pool, and shows the others as it saw them last"
+            text = (
+                "this box is cut off: it reaches less than half of the pool, and shows the others as it saw them last"
+            )
             problems.append(PoolProblem(id="cut-off", text=text, fix="look at its network; it serves what it has"))
         boxes = [self._shown(box, peers.get(box.name), voter=box.name in plan.voters) for box in self.roster.boxes]
         return PoolState(

@@ -17,7 +17,15 @@ from appliance.core.config.scalars import is_found
 from appliance.core.models.model import Model
 from appliance.core.ollama.asking import OllamaRefusal, keep_alive_in
 from appliance.core.runs.slash import SlashPlan
-from appliance.errors import ApplianceError, BadRequest, Conflict, DownloadNeeded, Forbidden, NotPlaced, RouteNotFound
+from appliance.errors import (
+    ApplianceError,
+    BadRequest,
+    Conflict,
+    DownloadNeeded,
+    Forbidden,
+    ModelNotFound,
+    RouteNotFound,
+)
 from appliance.fleet.status import state_of
 from appliance.http.bytes.body import Body
 from appliance.http.way.ask import Ask, wish_of
@@ -240,7 +248,8 @@ class Pipeline:
         if target.model is not None and (meant := job.request.header(IDENTITY)) is not None:
             await self._targets.wait_known(target.model)
             if not self._targets.is_still(target.model, meant):
-                raise NotPlaced(target.label, "the box that was asked has another model of this name")
+                why = "; X-Appliance-Identity names another model than the one of this name here"
+                raise ModelNotFound(target.label, (), why)
         if target.asks and (job.request.header(DOWNLOAD) or "").strip().lower() != "allow":
             raise DownloadNeeded(target.label)
         record = job.record

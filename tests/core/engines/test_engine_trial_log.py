@@ -63,6 +63,8 @@ ON_PROCESSOR = """
         (NO_ROOM, "alloc_tensor_range: failed to allocate CUDA0 buffer of size 8589934592"),
         (KERNEL, "ggml-cuda.cu:103: CUDA error"),
         (LOST, "what():  vk::Queue::submit: ErrorDeviceLost"),
+        ("0.00.001.000 E srv: no slot is left\n0.00.001.001 I srv: cleaning up", "srv: no slot is left"),
+        ("0.00.001.000 I srv: an error of the last run\nand ended", "and ended"),
         ("all is well\nand ended\n\n", "and ended"),
         ("", ""),
     ],
