@@ -132,6 +132,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return made
 
 
+@pytest.mark.slow
 def test_later_starts_only_start(ready: Checkout) -> None:
     began = time.monotonic()
     done = ready.run("serve", "--listen", "a b", "--help")
@@ -261,6 +262,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_tests_keep_what_they_compile_and_get_their_arguments(checkout: Checkout) -> None:
     said = "import json, sys; print(json.dumps([sys.argv[1:], sys.dont_write_bytecode, sys.pycache_prefix]))"
     checkout.pin("dev.txt", "pytest", "1.0", said)

@@ -241,6 +241,7 @@ def names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_build_is_described_in_the_programs_own_words_and_made_once(workshop: Workshop) -> None:
     (folder,) = workshop.build("--jobs", "3")
     build = read(folder)

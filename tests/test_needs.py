@@ -107,6 +107,7 @@ def test_a_test_needs_what_its_fixture_needs(folder: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_slow_tests_run_with_all_or_named_and_each_folder_tells_its_time(folder: Path) -> None:
     (folder / "tests" / "part").mkdir(parents=True)
     (folder / "tests" / "part" / "test_it.py").write_text(SLOW)
@@ -137,6 +138,7 @@ def test_landings_draw_every_case_and_each_file_by_itself() -> None:
     assert len(pairs) == 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mended", [True, False])
 def test_a_test_that_passes_only_alone_is_named(folder: Path, mended: bool) -> None:
     (folder / "test_it.py").write_text(FAILING)

@@ -313,6 +313,7 @@ async def test_definitions_of_tools_are_bounded(server: Appliance):
         assert words in answer.error["message"]
 
 
+@pytest.mark.slow
 async def test_a_hundred_runs_starve_nobody_and_leave_nothing(open_server: OpenServer):
     """Two at a time on an engine with four slots: an interactive request among them waits for none of them."""
     process = psutil.Process()

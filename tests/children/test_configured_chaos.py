@@ -7,6 +7,7 @@ import random
 from collections import Counter
 
 import psutil
+import pytest
 import trio
 from configured_harness import Fleets, World, ask, script
 
@@ -21,6 +22,7 @@ MATRIX = {"sets": {"one": "(a | b) & c", "two": "d & +one", "three": "e"}, "evic
 GROUPS = {"turns": {"members": ["a", "b"]}, "free": {"swap": False, "exclusive": False, "members": ["c", "d"]}}
 
 
+@pytest.mark.slow
 async def test_chaos(fleets: Fleets) -> None:
     dice = random.Random(7)
     servers = {

@@ -170,6 +170,7 @@ def closed() -> list[str]:
     return ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
 
+@pytest.mark.slow
 @pytest.mark.needs("setpriv")
 def test_a_server_says_what_the_command_says_at_its_home(near: Near) -> None:
     damaged(near.folder)
@@ -195,6 +196,7 @@ def test_a_server_says_what_the_command_says_at_its_home(near: Near) -> None:
         assert "models/torn.gguf" in near.told("doctor"), server.told()
 
 
+@pytest.mark.slow
 @pytest.mark.needs("namespaces")
 def test_a_disk_that_fills_up_is_named_with_the_folder_of_models(near: Near) -> None:
     mount = f'mount -t tmpfs -o size=4m none {near.models} && exec "$@"'
@@ -204,6 +206,7 @@ def test_a_disk_that_fills_up_is_named_with_the_folder_of_models(near: Near) -> 
         assert evidence[0].startswith(f"{near.models}: 4.0 MiB of 4.0 MiB free")
 
 
+@pytest.mark.slow
 def test_watching_prints_what_comes_and_what_goes(near: Near) -> None:
     with near.serve(), near.started("doctor", "--watch") as watching:
         watching.wait_for(lambda: "models    starter" in watching.told())

@@ -127,6 +127,7 @@ def test_a_build_for_another_machine_is_refused_before_it_comes(machine: Machine
     assert (machine.root / "windows-x64-cpu" / "b100" / "engine.json").is_file()
 
 
+@pytest.mark.slow
 def test_the_only_working_build_and_the_chosen_one_stay(machine: Machine) -> None:
     machine.install("b100", "b200")
     machine.good("use", f"{CPU}/b200")
@@ -138,6 +139,7 @@ def test_the_only_working_build_and_the_chosen_one_stay(machine: Machine) -> Non
     assert list(machine.root.glob("*/*/engine.json")) == [machine.root / CPU / "b100" / "engine.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("libvulkan")
 def test_an_archive_is_checked_although_its_build_is_installed_already(machine: Machine, tmp_path: Path) -> None:
     """A sum that is given is compared, or the output says that it was not; and a build that fails is no success."""
@@ -177,6 +179,7 @@ def test_what_was_left_and_cannot_be_cleared_up_keeps_nobody_from_looking(machin
     assert ENGINES in told
 
 
+@pytest.mark.slow
 def test_updates_follow_the_channel_that_was_chosen(machine: Machine) -> None:
     """llama.cpp 0.6.0 is b11429; b11457 is the newest build of the list."""
     machine.install("b11429")
@@ -206,6 +209,7 @@ def test_updates_follow_the_channel_that_was_chosen(machine: Machine) -> None:
     assert machine.used() == f"{CPU}/0.7.0:CPU"
 
 
+@pytest.mark.slow
 def test_an_update_is_taken_back_by_hand_and_not_offered_again(machine: Machine) -> None:
     machine.install("b100")
     update = ("update", "--from", machine.build("b200"), "--yes")
@@ -219,6 +223,7 @@ def test_an_update_is_taken_back_by_hand_and_not_offered_again(machine: Machine)
         assert machine.used() == f"{CPU}/{used}:CPU"
 
 
+@pytest.mark.slow
 def test_a_download_that_is_killed_goes_on_where_it_was(machine: Machine, hub: FakeHub, tmp_path: Path) -> None:
     size, place = 24 << 20, hub.root / "acme" / "builds"
     folder = make_build(tmp_path / "source", build="b100")
@@ -250,6 +255,7 @@ def chat(server: Server) -> None:
     answer(server, "/v1/chat/completions", model="starter", messages=[{"role": "user", "content": "Hi"}], max_tokens=4)
 
 
+@pytest.mark.slow
 def test_a_running_server_follows_and_leaves_a_new_build_that_fails_in_its_first_hour(
     machine: Machine, command: Command, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +349,7 @@ def test_programs_try_engines_one_after_the_other_and_a_dead_one_holds_nobody_up
     assert told[0] == told[1], "also the time of the trial"
 
 
+@pytest.mark.slow
 def test_a_build_that_came_since_the_last_look_is_asked_for_its_cards_and_proven(machine: Machine) -> None:
     make_build(machine.root, "cpu", "b1")
     assert machine.seats()[f"{CPU}/b1:CPU"] == "untried"

@@ -12,6 +12,7 @@ from hollow_models import Hollow
 from homes import Home
 from program import Answer, Server, http
 from random_models import random_dense, random_hybrid, write_random
+from slow import one_of
 
 from appliance.core.contexts.slots import SHORT
 
@@ -74,7 +75,7 @@ def test_a_row_says_who_took_the_slot_and_where_a_prompt_was_edited(tmp_path: Pa
         assert told.why() == ("changed", "its prompt was edited at message 1")
 
 
-@pytest.mark.parametrize("between", ["unload", "swap"])
+@pytest.mark.parametrize("between", one_of(["unload", "swap"]))
 def test_the_answer_and_its_row_say_what_came_back(tmp_path: Path, engine: str, between: str) -> None:
     told = Told(tmp_path, engine, "--parallel", "1")
     with told.server as server:

@@ -109,6 +109,7 @@ def test_a_draft_model_comes_from_its_repository(fetching: StartServer, kind: tu
     assert not {"-hfd", "--spec-draft-hf"} & set(argv)
 
 
+@pytest.mark.slow
 def test_the_environment_names_it_and_a_token_opens_it(fetching: StartServer, hub: FakeHub) -> None:
     hub.behave(private=True)
     refused = fetching(listening=False, LLAMA_ARG_HF_REPO=f"{REPO}:F16")

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from program import Server, StartServer, http
 from test_lifetimes import CHAT, ENDLESS, model_process, posix_only, post, send
 
@@ -53,6 +54,7 @@ def test_a_stopped_engine_holds_nobody_up(start_server: StartServer, engine: str
     assert sum("it hangs" in row.get("error_msg", "") for row in rows) >= 3
 
 
+@pytest.mark.slow
 @posix_only
 def test_an_engine_at_work_is_asked_and_left_alone(start_server: StartServer, engine: str, tmp_path: Path) -> None:
     """Two long answers that are no streams: nothing comes for longer than ``after``, and it says that it lives."""

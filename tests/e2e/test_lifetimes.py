@@ -81,6 +81,7 @@ _thread_cache.IDLE_TIMEOUT = 0.3
 """Runs in the program before its own code: an idle worker thread ends soon, and not after Trio's ten seconds."""
 
 
+@pytest.mark.slow
 def test_an_idle_model_process_lives_on(loaded: StartServer, tmp_path: Path, every_engine: list[str]) -> None:
     """Longer than idle worker threads live, whose end must not be taken for the program's."""
     (tmp_path / "sitecustomize.py").write_text(IDLE)
@@ -103,6 +104,7 @@ def test_an_interrupted_program_ends_at_once_when_nothing_is_under_way(loaded: S
     wait_gone(children)
 
 
+@pytest.mark.slow
 @posix_only
 def test_a_hang_up_is_a_stop_that_may_come_often(loaded: StartServer, engine: str) -> None:
     """A terminal that closes tells its programs, sometimes twice; the answers under way are finished."""

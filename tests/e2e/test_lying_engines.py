@@ -193,6 +193,7 @@ def test_the_answer_comes_from_the_next_engine_in_the_stated_time(proven: World,
     assert case.said in proven.doctor()[case.finding]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("cc")
 def test_what_others_use_of_the_card_counts_from_the_first_model_on(world: World, tmp_path: Path) -> None:
     build_nvml(tmp_path / "lib")

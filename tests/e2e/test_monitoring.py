@@ -130,6 +130,7 @@ def test_every_metric_and_label_of_board_and_alerts_is_exported(run: StartServer
     assert not [fault for query in told for fault in faults(query, found)]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("promtool", "cc")
 @pytest.mark.skipif(sys.platform != "linux", reason="the driver's library is made for Linux")
 def test_every_query_of_board_and_alerts_finds_data_in_prometheus(run: StartServer, tmp_path: Path) -> None:

@@ -664,6 +664,7 @@ def test_speech_becomes_text_and_text_becomes_speech(
     play(f"voice.{scenario}", server, within=("env", arguments))
 
 
+@pytest.mark.slow
 @pytest.mark.needs("node", "page-packages")
 def test_the_development_server_stands_in_front_of_a_running_one(
     serve_fake: StartServer, free_port: Callable[[], int]

@@ -86,6 +86,7 @@ def test_a_box_that_nobody_can_dial_answers(make_box: MakeBox) -> None:
     assert chat(b1, "of-b2").status == 200
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_ends_the_request_there(make_box: MakeBox) -> None:
     b1, b2 = pool_with_one_that_dials_out(make_box)
     connection = HTTPConnection("127.0.0.1", b1.server.port, timeout=20)
@@ -113,6 +114,7 @@ def test_both_sides_come_back_after_kill_9(make_box: MakeBox) -> None:
     assert "Traceback" not in b1.server.told() + b2.server.told()
 
 
+@pytest.mark.slow
 def test_other_upgrades_are_refused(make_box: MakeBox) -> None:
     b1, b2 = pool_with_one_that_dials_out(make_box)
     key, asks = PoolKeys(b1.secret()).door_key, ("Connection: upgrade", f"Upgrade: {UPGRADE.decode()}")
@@ -131,6 +133,7 @@ def test_other_upgrades_are_refused(make_box: MakeBox) -> None:
     assert "Traceback" not in b1.server.told() + b2.server.told()
 
 
+@pytest.mark.slow
 def test_the_end_waits_for_no_spare_connection(make_box: MakeBox) -> None:
     for box in pool_with_one_that_dials_out(make_box):
         box.server.signal(signal.SIGTERM)

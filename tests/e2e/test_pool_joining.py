@@ -131,6 +131,7 @@ def _code(told: str) -> str:
     return found[0]
 
 
+@pytest.mark.slow
 def test_a_nats_that_is_there_already_is_the_bus(make_box: MakeBox, tmp_path: Path) -> None:
     b1, b2 = make_box("b1"), make_box("b2")
     assert "its scheme is 'http'" in b1.bad("pool", "create", *b1.words(), "--bus", "http://127.0.0.1")
@@ -211,6 +212,7 @@ def test_the_pool_outlives_kill_9_of_each_side(make_box: MakeBox) -> None:
     assert all("Traceback" not in box.server.told() for box in boxes)
 
 
+@pytest.mark.slow
 def test_every_mistake_of_joining_is_told_with_the_fix(make_box: MakeBox) -> None:
     b1, b2 = make_box("b1"), make_box("b2")
     assert "in no pool" in b1.good("pool", "ls")

@@ -92,6 +92,7 @@ def test_every_build_is_proven_and_the_software_renderer_goes_last(
     assert [devices[name].get("software", False) for name in ("CPU", "Vulkan0")] == [False, True]
 
 
+@pytest.mark.slow
 def test_the_processor_serves_and_the_renderer_where_it_is_asked_for(
     machine: Machine, running: ExitStack, renderer: str
 ) -> None:

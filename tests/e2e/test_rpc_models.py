@@ -41,6 +41,7 @@ def ask(server: Server, model: str, count: int = 16) -> list[int]:
     return list(json.loads(answer.body)["tokens"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["configured", "on-disk"])
 async def test_a_worker_that_dies_takes_nobody_along(model: str, engine: Engine, tmp_path: Path) -> None:
     noise = write_noise(tmp_path / "noise.gguf")

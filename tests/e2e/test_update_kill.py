@@ -156,6 +156,7 @@ def test_a_build_that_lies_is_not_taken(machine: Machine, tmp_path: Path, lie: L
     assert not (machine.root / ".staged").exists()
 
 
+@pytest.mark.slow
 def test_the_two_before_are_kept_and_no_more(machine: Machine, tmp_path: Path) -> None:
     for number in (200, 300, 400):
         machine.good("update", "cpu", "--from", make_build(tmp_path / "source", build=f"b{number}"), "--yes")

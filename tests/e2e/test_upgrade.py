@@ -129,6 +129,7 @@ def test_tried_beside_the_running_server_then_every_start_leads_to_it(machine: M
 ASKED: dict[str, object] = {"model": "starter", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
 
 
+@pytest.mark.slow
 def test_what_is_not_taken_changes_nothing(machine: Machine) -> None:
     """Each refusal names what is wrong; the version in use stays."""
     new = make_payload(machine.folder / "new", "0.3.0")
@@ -161,6 +162,7 @@ def test_what_is_not_taken_changes_nothing(machine: Machine) -> None:
     assert machine.used() == machine.base.name
 
 
+@pytest.mark.slow
 def test_a_version_that_crashes_within_its_first_hour_gives_way(upgraded: Machine) -> None:
     new = next(name for name, role in upgraded.versions().items() if role == "current")
     with upgraded.serve().wait_listening() as server:
@@ -181,6 +183,7 @@ def test_a_version_that_crashes_within_its_first_hour_gives_way(upgraded: Machin
     assert upgraded.versions()[new] == "withdrawn"
 
 
+@pytest.mark.slow
 def test_two_before_are_kept_and_a_version_that_is_gone_is_passed_over(upgraded: Machine) -> None:
     upgraded.take("0.4.0")
     upgraded.take("0.5.0")
@@ -192,6 +195,7 @@ def test_two_before_are_kept_and_a_version_that_is_gone_is_passed_over(upgraded:
     assert upgraded.used().startswith("0.5.0-")
 
 
+@pytest.mark.slow
 def test_a_later_version_may_change_the_data_and_the_way_back_finds_its_own(upgraded: Machine) -> None:
     """The trial of an upgrade has copied the data; a later schema is set aside for the copy, and nothing is lost."""
     config = upgraded.folder / "my.yaml"
@@ -302,6 +306,7 @@ class _Publisher(SimpleHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_looks_for_newer_versions_are_off_until_an_address_is_named(machine: Machine) -> None:
     published = make_payload(machine.folder / "published", "0.3.0")
     _Publisher.asked.clear()

@@ -265,6 +265,7 @@ def strange(
 # ---- the tests -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_every_parameter_of_every_own_route_with_what_has_done_harm(
     strange: Open, request: pytest.FixtureRequest
 ):

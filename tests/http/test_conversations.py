@@ -283,7 +283,7 @@ HELD = 0.02
 """Seconds for which nothing else may have its turn."""
 
 
-@pytest.mark.parametrize("route", ["import", "unpack"])
+@pytest.mark.parametrize("route", one_of(["import", "unpack"]))
 @pytest.mark.parametrize("claim", one_of([None, "bzip2", "deflate", "line ends", "one line"]))
 async def test_a_file_of_conversations_holds_nobody_up(
     server: Appliance, request: pytest.FixtureRequest, route: str, claim: str | None
@@ -322,6 +322,7 @@ async def test_a_file_of_conversations_holds_nobody_up(
         raise AssertionError(f"the event loop was held for {held:.3f} s")
 
 
+@pytest.mark.slow
 async def test_what_a_message_takes_is_bounded(server: Appliance):
     """JSON of nothing but brackets becomes the largest; each pair of them is a list."""
     lists = b"[]," * (2 << 20)

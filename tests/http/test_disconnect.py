@@ -85,6 +85,7 @@ def open_files() -> int:
     return len(list(Path(f"/proc/{os.getpid()}/fd").iterdir())) if sys.platform == "linux" else 0
 
 
+@pytest.mark.slow
 async def test_a_thousand_abandoned_requests_leave_nothing_behind(open_server: OpenServer):
     chance = random.Random(7)
     async with open_server(ping_after=0.02) as server:

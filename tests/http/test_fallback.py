@@ -292,6 +292,7 @@ async def test_all_streams_of_an_engine_are_continued_when_it_dies(open_server: 
         assert [noted["tokens"]["output_tokens"] for noted in await server.rows()] == [18] * 20
 
 
+@pytest.mark.slow
 async def test_the_official_clients_see_one_answer(open_server: OpenServer, fake_model: Path):
     """Each in a thread, as they do not know Trio."""
     import anthropic  # not at the top: these take two seconds of each process that collects the tests

@@ -151,6 +151,7 @@ async def test_whatever_its_engine_does(open_server: OpenServer, stream: bool, f
         assert server.traffic.inflight.snapshot() == []
 
 
+@pytest.mark.slow
 async def test_a_reader_who_is_slow_gets_all_of_it(server: Appliance, client: Client):
     """The engine waits while the client's socket is full, and the next request needs no task again."""
     await make_ready(server)

@@ -302,6 +302,7 @@ async def test_greedy_text_is_the_same_where_a_box_dies_in_mid_answer(
         assert text(broken) == text(undisturbed)
 
 
+@pytest.mark.slow
 async def test_a_conversation_stays_with_the_box_that_has_read_it(
     open_server: OpenServer, real: InOrder, tmp_path: Path
 ):

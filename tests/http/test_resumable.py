@@ -133,6 +133,7 @@ async def test_what_the_ring_has_dropped_is_told(open_server: OpenServer):
         assert (await read(server, offset=len(whole) - 1000)).body == whole[-1000:]
 
 
+@pytest.mark.slow
 async def test_a_client_too_slow_for_the_ring_is_told(open_server: OpenServer):
     async with open_server(streams=StreamsConfig(max_bytes=100_000)) as server, server.connect() as client:
         await post(client, tokens=400, token_size=50_000)
@@ -311,6 +312,7 @@ async def test_the_log_tells_the_whole_of_it(server: Appliance):
 # ---- ids, and several at once --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_stream_that_is_forgotten_is_in_no_cycle(server: Appliance):
     """Python looks for cycles of old objects once in hours; until then each would hold the whole answer."""
     await begin(server, tokens=3)

@@ -37,6 +37,7 @@ async def test_nothing_is_done_for_pages_of_other_sites(open_server: OpenServer,
         await refused(server, 403, stranger, PUBLIC if stranger is HELD else "")
 
 
+@pytest.mark.slow
 async def test_a_key_is_wanted_for_all_of_it_however_its_path_is_spelled(open_server: OpenServer):
     async with open_server(**EVERYTHING, api_keys=("secret",)) as server:
         for headers in ([], [("Authorization", "Bearer wrong")]):

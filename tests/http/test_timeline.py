@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import trio
 from fleet_harness import InOrder, fake_engine
 from http_harness import CHAT, Appliance, OpenServer, chat, model
@@ -27,6 +28,7 @@ async def timeline(server: Appliance, query: str = "after=0&limit=1000") -> list
     return (await server.good("GET", f"/api/history?{query}")).json["data"]
 
 
+@pytest.mark.slow
 async def test_a_run_of_random_requests(open_server: OpenServer, fake_model: Path) -> None:
     """Evictions, refusals and fallbacks, each once, with the reason that the client or the counter has got."""
     chance, seats = random.Random(SEED), InOrder(fake_engine("gpu", *DIES), fake_engine("cpu"))

@@ -251,6 +251,7 @@ async def test_answers_that_nobody_reads_make_way(
         await until(lambda: server.ask("POST", CHAT, chat(), key), lambda answer: answer.status == 200)
 
 
+@pytest.mark.slow
 async def test_an_answer_that_needs_no_key_has_to_be_taken_at_a_rate(
     open_server: OpenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

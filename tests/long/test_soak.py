@@ -109,6 +109,7 @@ def configuration(tmp_path: Path, fake_engine: Path, fake_model: Path, **top: ob
     return write
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors and memory as Linux counts them")
 async def test_all_owners_at_once(
     start_server: StartServer, fake_engine: Path, fake_model: Path, tmp_path: Path, request: pytest.FixtureRequest

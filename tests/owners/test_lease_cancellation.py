@@ -90,6 +90,7 @@ async def test_cancelled_at_every_step(kind, tmp_path: Path) -> None:
                 assert sum(status.pid is not None for status in fleet.status()) == 1
 
 
+@pytest.mark.slow
 async def test_a_fleet_cancelled_at_every_step_of_a_models_owner_leaves_no_process(tmp_path: Path) -> None:
     cancelled = 0
     for step in range(1, 200):

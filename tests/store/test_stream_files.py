@@ -290,6 +290,7 @@ def killed_before(change: int, folder: Path) -> bool:
     return subprocess.run([sys.executable, "-c", KILLED, str(change), str(folder)], check=False).returncode != 0
 
 
+@pytest.mark.slow
 async def test_killed_before_any_change_of_the_folder_nothing_is_lost(tmp_path: Path):
     """The program is killed right before its Nth change, for every N; an earlier run had died, too."""
     whole = b"".join(b"data: %d\n\n" % step for step in range(40))

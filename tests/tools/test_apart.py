@@ -58,6 +58,7 @@ GREEDY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", one_of(GREEDY))
 def test_json_that_would_become_gigabytes_ends_at_the_bound(name: str) -> None:
     data = GREEDY[name]()

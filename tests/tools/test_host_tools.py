@@ -231,6 +231,7 @@ async def test_binary_files_and_endless_lines(tools: Tools, tmp_path: Path) -> N
     assert len(text) < 3000
 
 
+@pytest.mark.slow
 async def test_a_pattern_that_takes_for_ever_holds_nobody_up(
     tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +255,7 @@ async def test_a_pattern_that_takes_for_ever_holds_nobody_up(
     assert ticks > 10
 
 
+@pytest.mark.slow
 async def test_files_that_come_and_go_while_they_are_searched(tools: Tools, tree: Path) -> None:
     stop = threading.Event()
     refused = (OSError,) if sys.platform == "win32" else ()  # a file that is read at this moment stays
