@@ -40,7 +40,6 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _LONGEST_NAME = 63
 _RESERVED = ("PID", "PORT", "MODEL_ID")
 _LAST_PORT = 65535
-_KNOWN_KEYS = frozenset(field.encode_name for field in schema_root().fields)
 _Path = tuple[str, ...]
 
 
@@ -126,7 +125,7 @@ class _Expansion:
             name = entry.key.text
             if name not in ("macros", "models"):
                 value = self._node(entry.value, self._globals, (name,))
-                if name in _KNOWN_KEYS:
+                if any(name == field.encode_name for field in schema_root().fields):
                     self._leftovers(value, self._globals, (name,))
                 entries.append(KeyValue(entry.key, value))
             elif name == "models":
