@@ -232,6 +232,7 @@ def test_a_folder_that_is_something_else_is_left_alone(checkout: Checkout, tmp_p
     assert precious.read_text() == "years"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [["frobnicate"], ["setup", "--frobnicate"], ["check", "everything"]])
 def test_a_wrong_command_line_says_what_is_wrong(ready: Checkout, argv: list[str]) -> None:
     done = ready.run(*argv)

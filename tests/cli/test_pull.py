@@ -15,6 +15,7 @@ from command_line import Command
 from http_harness import Appliance
 from hub_process import FakeHub, fake_hub
 from program import COMMAND
+from slow import one_of
 from waiting import wait
 
 from appliance.catalog.downloads import DownloadSettings
@@ -62,7 +63,7 @@ def test_json_lines_tell_the_whole_story(command: Command, hub: FakeHub) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send Ctrl-C to another one there")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", one_of([signal.SIGINT, signal.SIGTERM]))
 def test_a_stopped_pull_says_how_to_go_on_and_does(command: Command, hub: FakeHub, number: signal.Signals) -> None:
     hub.behave(rate=8_000_000)
     whole = (hub.root / REPO / "tiny-Q8_0.gguf").stat().st_size

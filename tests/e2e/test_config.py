@@ -15,6 +15,7 @@ from command_line import run_here
 from config_files import ConfigFile, ask, running
 from gguf_files import WriteModel
 from program import ANY_PORT, Server, StartServer, fresh_environment, http, run_command, wait_gone
+from slow import one_of
 from waiting import SOON, wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")
@@ -148,7 +149,7 @@ def test_the_console_shows_what_it_is_told_to(file: ConfigFile, tmp_path: Path, 
         assert any('"POST /v1/chat/completions HTTP/1.1" 200' in line for line in own)
 
 
-@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("closed", one_of([False, True]))
 def test_a_console_that_nobody_reads_holds_nothing_up(file: ConfigFile, tmp_path: Path, closed: bool) -> None:
     """Its reader may also go in the middle, as `| head` does."""
     config = file.write({"m": ("--log-flood",)}, logToStdout="both")

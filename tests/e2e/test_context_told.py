@@ -97,7 +97,7 @@ def test_the_answer_and_its_row_say_what_came_back(tmp_path: Path, engine: str, 
         assert "X-Appliance-Context" not in told.ask("x", text("one", 1200), text("two", 5)).headers
 
 
-@pytest.mark.parametrize("own_folder", [False, True])
+@pytest.mark.parametrize("own_folder", one_of([False, True]))
 def test_nobody_reaches_the_files_of_contexts(tmp_path: Path, engine: str, own_folder: bool) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()

@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from program import Server, run_command, wait_gone
+from slow import one_of
 from waiting import PATIENCE
 
 ASKED = json.dumps({"model": "starter", "prompt": "Hi", "max_tokens": 2}).encode()
@@ -54,7 +55,7 @@ def test_it_writes_nothing_outside_its_home(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"home", "elsewhere", server.errors.name}
 
 
-@pytest.mark.parametrize("how", ["terminate", "kill"])
+@pytest.mark.parametrize("how", one_of(["terminate", "kill"]))
 def test_it_ends_in_order_when_its_parent_ends(tmp_path: Path, how: str) -> None:
     with (
         subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as parent,

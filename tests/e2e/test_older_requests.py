@@ -11,6 +11,7 @@ import pytest
 from pictures import png, write_projector
 from program import Server, StartServer, answer, http
 from prometheus_client.parser import text_string_to_metric_families
+from slow import one_of
 from waiting import wait
 
 SMALL = ("-c", "1024")
@@ -101,7 +102,7 @@ SCHEMAS: Sequence[dict[str, object]] = (
 )
 
 
-@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+@pytest.mark.parametrize("path", one_of(["/completion", "/v1/completions"]))
 def test_a_schema_binds_the_answer_on_every_engine(single: StartServer, path: str) -> None:
     """The model is urged to say something that no schema allows."""
     server = single(*SMALL)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from gguf_files import write_model
 from program import ANY_PORT, COMMAND, StartServer, fresh_environment, http, run_command
+from slow import one_of
 from waiting import wait
 
 from appliance.core.settings import KEY_VARIABLE
@@ -23,11 +24,13 @@ STRANGE = ({}, {"Host": "evil.example"}, {"Origin": "http://evil.example"})
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell")
 @pytest.mark.parametrize(
     "words",
-    [
-        ("serve", "--listen", "127.0.0.1:0"),
-        ("serve", "--listen", "unix:s.sock", "--listen", "0.0.0.0:0", "--api-key", "secret", "--no-starter"),
-        ("llama-server", "--port", "0", "--api-prefix", "/llm", "--models-dir", "models"),
-    ],
+    one_of(
+        [
+            ("serve", "--listen", "127.0.0.1:0"),
+            ("serve", "--listen", "unix:s.sock", "--listen", "0.0.0.0:0", "--api-key", "secret", "--no-starter"),
+            ("llama-server", "--port", "0", "--api-prefix", "/llm", "--models-dir", "models"),
+        ]
+    ),
 )
 def test_the_line_to_try_can_be_pasted_as_it_stands(
     start_server: StartServer, fake_engine: Path, tmp_path: Path, words: tuple[str, ...]

@@ -9,6 +9,7 @@ import pytest
 from fleet_harness import InOrder
 from http_harness import CHAT, Answer, Appliance, OpenServer, model
 from msgspec import structs
+from slow import one_of
 from test_fallback import records, said
 
 from appliance.engines.found import EMBEDDED, find_engine, list_engines
@@ -72,7 +73,7 @@ async def broken_off(server: Appliance, path: str, body: dict[str, object]) -> t
     return got, found, at
 
 
-@pytest.mark.parametrize("path", list(REQUESTS))
+@pytest.mark.parametrize("path", one_of(REQUESTS))
 async def test_a_story_goes_on_where_it_broke_off(
     open_server: OpenServer, starter_model: Path, engines: InOrder, path: str
 ):
@@ -111,7 +112,7 @@ def thought(data: dict[str, Any]) -> str:
     return str(delta) if data.get("type") == "response.reasoning_text.delta" else ""
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/responses"])
+@pytest.mark.parametrize("path", one_of([CHAT, "/v1/messages", "/v1/responses"]))
 async def test_a_thought_goes_on_where_it_broke_off(
     open_server: OpenServer, starter_model: Path, engines: InOrder, tmp_path: Path, path: str
 ):

@@ -7,6 +7,7 @@ import re
 import any_request
 import pytest
 from http_harness import Appliance, OpenServer
+from slow import one_of
 
 EVERYTHING = {"mcp_server": True, "mcp_server_open": True, "mcp_server_tools": ("*",), "cors_proxy": True}
 PUBLIC = """/ /_app/version.json /favicon.ico /health /manifest.webmanifest /sw.js /ui /ui/ /ui/assets/x /ui/sandbox
@@ -31,7 +32,7 @@ async def refused(server: Appliance, status: int, headers: list[tuple[str, str]]
     assert server.fleet.status() == []
 
 
-@pytest.mark.parametrize("stranger", STRANGERS)
+@pytest.mark.parametrize("stranger", one_of(STRANGERS))
 async def test_nothing_is_done_for_pages_of_other_sites(open_server: OpenServer, stranger: list[tuple[str, str]]):
     async with open_server(**EVERYTHING) as server:
         await refused(server, 403, stranger, PUBLIC if stranger is HELD else "")

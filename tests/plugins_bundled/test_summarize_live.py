@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from plugged import OpenPlugged, script, text
+from slow import one_of
 
 PARAGRAPH = "The llama walked over mountain number {n} and met {n} friends, who told it a story about rain and stone. "
 LONG = "\n\n".join(PARAGRAPH.format(n=n) for n in range(120))
 SMALL = ["--ctx-size", "1024", "--parallel", "1"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", one_of([False, True]))
 async def test_a_text_longer_than_the_context_is_summarized_by_its_parts(plugged: OpenPlugged, stream: bool) -> None:
     async with plugged({}, real={"starter": SMALL}, settings={"summarize": {"part_tokens": 48}}) as program:
         refusal = await program.refused("starter", LONG)
@@ -74,7 +75,7 @@ async def test_a_model_that_does_not_say_its_context_needs_a_setting(plugged: Op
         assert "'context_tokens'" in await program.refused("alpha", "/summarize " + "word " * 1000)
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", one_of([False, True]))
 async def test_a_summary_as_json(plugged: OpenPlugged, stream: bool) -> None:
     settings = {
         "summarize": {"part_tokens": 48},
