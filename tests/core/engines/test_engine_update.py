@@ -197,6 +197,14 @@ def test_an_update_goes_through_its_steps_in_their_order() -> None:
     assert state == EngineState(lines=(BuildLine(name=LINE, current=build(2), previous=(build(1),), switched_at=2.0),))
 
 
+def test_a_build_that_comes_back_is_not_before_itself() -> None:
+    state = EngineState(lines=(BuildLine(name=LINE, current=build(2), previous=(build(1), build(0))),))
+    state = after(updated(state, build(1), build(2), 1.0), *[StepDone(2.0)] * 5)
+    line = state.line(LINE)
+    assert line is not None
+    assert (line.current, line.previous) == (build(1), (build(2), build(0)))
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_start_completes_what_had_passed_every_test_and_gives_up_the_rest(is_there: bool) -> None:
     state, told = after(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0)), Restarted(is_there=is_there)
