@@ -370,7 +370,7 @@ class Ask:
         contexts = self.fleet.contexts.of(lease.model.id) if route.slot else None
         if contexts is None or head.several or not is_object(body):
             return
-        names_slot, owner = route.slot == "named", self._guard.owner(request)
+        names_slot, owner = route.slot == "named", self._guard.holder(request).encode()
         if len(body) < SHORT and head.slot == NO_SLOT:
             placed = contexts.place_short(body, owner, names_slot=names_slot)
             if placed is not False:

@@ -138,19 +138,10 @@ class Guard:
             good |= hmac.compare_digest(given, key)
         return good
 
-    def owner(self, request: Request) -> bytes:
-        """Return what tells the client's key from other keys, and is not the key; empty where none is needed.
-
-        The program's own requests, and those of its home, have the one of no key.
-        """
-        if not self._keys:
-            return b""
-        return _digest("" if request.peer == TRUSTED else _credential(request)).digest()
-
     def holder(self, request: Request) -> str:
-        """Return what tells the holder of one key from that of another, and is not the key; "" without a good one."""
-        given = _credential(request) if self._keys else ""
-        return _digest(given).hexdigest() if given.encode("latin-1") in self._keys else ""
+        """Return a digest of the client's key; "" where no key is needed, and for the program's home without one."""
+        given = _credential(request).encode("latin-1") if self._keys else b""
+        return hashlib.blake2b(given, digest_size=16).hexdigest() if given in self._keys else ""
 
     def cors_headers(self, request: Request) -> Headers:
         """Return the headers of every answer, refusals included, in the case that llama-server's clients look for."""
@@ -249,10 +240,6 @@ class Guard:
 
     def _is_allowed(self, name: str) -> bool:
         return any(name == allowed or (allowed[:2] == "*." and name.endswith(allowed[1:])) for allowed in self._allowed)
-
-
-def _digest(key: str) -> hashlib.blake2b:
-    return hashlib.blake2b(key.encode("latin-1"), digest_size=16)
 
 
 def _credential(request: Request) -> str:
