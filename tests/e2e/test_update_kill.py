@@ -134,9 +134,9 @@ def test_killed_before_any_of_its_changes_the_machine_serves_and_clears_up(
     ("lie", "why"),
     [
         (Lie(work="garbage"), "does not work on CPU"),
-        (Lie(load="abort"), "does not work on CPU"),
         (Lie(prompt_speed=500, generation_speed=50), "% of the speed"),
-        (Lie(work="crash", after_requests=100), ""),
+        pytest.param(Lie(load="abort"), "does not work on CPU", marks=pytest.mark.slow),
+        pytest.param(Lie(work="crash", after_requests=100), "", marks=pytest.mark.slow),
     ],
 )
 def test_a_build_that_lies_is_not_taken(machine: Machine, tmp_path: Path, lie: Lie, why: str) -> None:
