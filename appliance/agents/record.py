@@ -22,7 +22,7 @@ import trio
 from msgspec import UNSET, Raw, Struct, convert, structs
 
 from appliance.core.answers.ring import Ring
-from appliance.core.bodies.sse import PING, SseEvent, encode
+from appliance.core.bodies.sse import PING, Dialect, ErrorInfo, SseEvent, encode, error_record
 from appliance.core.config.additions import RunsConfig
 from appliance.core.headers import EVENTS
 from appliance.core.runs.inward import ProgressWatch
@@ -397,6 +397,15 @@ class _Nobody:
         pass
 
 
+_OVERRUN = ErrorInfo(
+    message="this reader is slower than runs.eventBytes allows, so events are lost; the run's result has all output",
+    type="invalid_request_error",
+    code=400,
+    param="from",
+    reason="invalid_request",
+)
+
+
 class Feed:
     """The events of one run, the newest ``limit`` bytes of them; any number of readers, none of which slows it down."""
 
@@ -404,6 +413,7 @@ class Feed:
         self.ring = Ring(limit)
         self._generation = Generation(run_id, began, self.ring, _Nobody())
         self._generation.head = GenerationHead(200, ((b"Content-Type", EVENTS),))
+        self._generation.overrun = error_record(Dialect.OPENAI, _OVERRUN)
 
     def say(self, name: str, value: object) -> None:
         self._generation.keep(encode(SseEvent(msgspec.json.encode(value).decode(), name)))

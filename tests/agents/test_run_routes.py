@@ -12,6 +12,7 @@ from http_harness import CHAT, Appliance, OpenServer, chat
 from runs_harness import ALARM, WEATHER, Tools, asked, begin, box, result, run, show, told, until_said, until_state
 from waiting import until
 
+from appliance.agents.record import Feed
 from appliance.core.config.additions import RunsConfig
 from appliance.core.settings import FleetSettings
 
@@ -185,6 +186,19 @@ async def test_events_that_are_not_held_any_more(open_server: OpenServer):
         gone = await server.ask("GET", f"/api/runs/{run_id}/events")
         assert (gone.status, "are not held any more" in gone.error["message"]) == (400, True)
         assert len((await server.ask("GET", f"/api/runs/{run_id}/result")).json["output"]) == 2000
+
+
+@pytest.mark.parametrize("read", [0, 1])
+async def test_a_reader_that_is_overtaken_is_told_so_in_a_record(read: int):
+    feed = Feed("run_1", 0.0, 1024)
+    reader = feed.reader(0)
+    for number in range(read):
+        feed.say("output", {"text": str(number)})
+        assert await reader.receive()
+    feed.say("output", {"text": "word " * 400})
+    feed.end()
+    assert await reader.receive() == b""
+    assert b"runs.eventBytes" in (reader.closing() or b"")
 
 
 MISTAKES: list[tuple[dict[str, object], str]] = [
