@@ -64,7 +64,7 @@ EQUIVALENT, RECORDED = ROOT / "tools" / "mutants_equivalent.toml", ROOT / "docs"
 WORKERS = min(2, len(os.sched_getaffinity(0)))
 OF_ROOM = 24
 """Mutants for ``--room``: three minutes are enough for them."""
-SECONDS, MOST = 20.0, 100
+SECONDS, MOST = 20.0, 400
 """So long a mutant's tests may take without it, and so many they may be; the quickest are taken."""
 CACHE = ROOT / ".cache" / "mutants"
 CHANCE = 10

@@ -9,7 +9,16 @@ from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.bodies.head import EXTENSION, RequestHead, multipart_boundary, read_json, read_multipart, read_query
+from appliance.core.bodies.head import (
+    EXTENSION,
+    NO_SLOT,
+    ODD_SLOT,
+    RequestHead,
+    multipart_boundary,
+    read_json,
+    read_multipart,
+    read_query,
+)
 from appliance.errors import BadRequest
 
 JSON = json_values(text=st.integers() | st.text(), leaves=20)
@@ -40,6 +49,18 @@ def test_the_conversation_is_a_text_and_anything_else_is_left_to_the_engine(body
     assert read_json(raw) == RequestHead(
         "m", conversation=named[0] if named else "", uncached=body.get("cache_prompt") is False
     )
+
+
+LIMIT = 1 << 31
+"""Slots have the numbers of a C int."""
+
+
+@given(st.integers(-3, 3) | st.integers(LIMIT - 2, LIMIT + 2), st.sampled_from(("{}", "{}.0", "{}e0", '"{}"', "[{}]")))
+def test_a_slot_is_a_number_of_the_engine_or_odd(number: int, spelling: str):
+    slot = read_json(f'{{"id_slot": {spelling.format(number)}}}'.encode()).slot
+    known = spelling[0] == "{" and -1 <= number < LIMIT
+    assert slot == (number if known else ODD_SLOT)
+    assert read_json(b'{"model": "m"}').slot == read_json(b'{"id_slot": null}').slot == NO_SLOT
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,10 @@ def test_a_taken_name_is_refused_with_one_that_is_free(joins: int) -> None:
             roster.with_box(Box(name=name))
         free = roster.free_name(name)
         assert f"'{free}'" in str(refusal.value)
+        assert ("names are used once" in str(refusal.value)) == (roster.box(name) is None)
         roster = roster.with_box(msgspec.json.decode(msgspec.json.encode(Box(name=free)), type=Box)).without(free)
+    with pytest.raises(BadRequest, match=f"'{free}' was a box of this pool, and names are used once"):
+        roster.with_box(Box(name=free))
 
 
 def test_a_box_that_is_named_twice_makes_no_roster() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import cast
@@ -270,6 +271,8 @@ class Fleet(RuleBasedStateMachine):
             assert self.schedule.leases(model) == sum(m == model for m in self.leased.values())
             assert self.schedule.waiting(model) == sum(m == model for m in self.waiting.values())
             assert not TERMS[model].limit or self.schedule.waiting(model) + self.schedule.leases(model) <= 3
+        sizes = sum((Counter(self.schedule.memory(model)) for model in self.running), Counter[str]())
+        assert Counter(self.schedule.taken()) == sizes
 
     @invariant()
     def everybody_in_the_queue_has_a_place(self) -> None:
