@@ -494,9 +494,8 @@ class Fleet:
 
     def is_as_started(self, model: Model) -> bool:
         """Return whether the process of a configured model, if there is one, runs what the model is now."""
-        run = self._runs.get(model.id)
-        is_old = run is not None and run.process is not None and run.process.launch.made_of != made_of(model)
-        return model.config is None or not is_old
+        run = self._runs.get(model.id) if model.config is not None else None
+        return run is None or run.process is None or run.process.launch.made_of == made_of(model)
 
     async def wait_changed(self) -> None:
         """Wait until anything in `status` has changed; every lease is a change."""

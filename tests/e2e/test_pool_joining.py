@@ -173,6 +173,10 @@ def test_two_boxes_are_one_until_one_leaves(make_box: MakeBox) -> None:
     assert (here.status, here.body) == (200, kept_there.body)
     assert here.headers.items() >= {("content-type", "text/event-stream")}
     assert b"[DONE]" in here.body
+    for offset in ("", "0", "99999999", "-1", "x"):
+        path = f"/v1/stream?conv_id=kept/1&from={offset}"
+        one, other = (ask(box.server, "GET", path) for box in (b1, b2))
+        assert (one.status, one.body) == (other.status, other.body), offset
     found = ask(b2.server, "POST", "/v1/streams/lookup", {"conversation_ids": ["kept/1", "none"]}).json()
     assert [one["conversation_id"] for one in found] == ["kept/1"]
     assert ask(b2.server, "DELETE", "/v1/stream?conv_id=kept/1").status == 204

@@ -13,7 +13,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from appliance.core.answers.ring import Ring
 from appliance.core.config.additions import StreamsConfig
-from appliance.errors import Busy, ShuttingDown
+from appliance.errors import BadRequest, Busy, ShuttingDown
+from appliance.http.control.streams_at_boxes import StreamAtBox
+from appliance.http.way.resumable import open_reader
 from appliance.streams.generation import (
     FirstReader,
     Generation,
@@ -23,7 +25,7 @@ from appliance.streams.generation import (
     Headers,
     RingSink,
 )
-from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, name_of, open_streams
+from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, name_of, open_streams, status_of
 
 EVENTS = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
 JSON = ((b"Content-Type", b"application/json"),)
@@ -478,6 +480,22 @@ class NoKeeper:
     def grew(self, generation: Generation, data: bytes, held: int) -> None: ...
 
     def ended(self, generation: Generation) -> None: ...
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.none() | st.integers(0, 9))
+def test_a_stream_of_another_box_begins_where_it_does_there(offset: int, dropped: int, interrupted_at: int | None):
+    generation = Generation("a", 0, Ring(9, dropped), NoKeeper())
+    generation.interrupted_at = interrupted_at
+    told = StreamAtBox(
+        name="a", status=status_of(generation), content_type="", dropped=dropped, interrupted_at=interrupted_at
+    )
+    try:
+        there = open_reader(generation, offset).offset
+    except BadRequest:
+        with pytest.raises(BadRequest):
+            told.begin(offset)
+    else:
+        assert told.begin(offset) == there
 
 
 IDS = st.sampled_from(["a", "a::m", "b"])

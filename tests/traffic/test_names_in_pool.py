@@ -94,7 +94,7 @@ def places(target: Target, asked: Box, files: Files) -> set[tuple[str, str]]:
 
 
 def at_door(box: str, name: str, files: Files) -> str:
-    """What a box that is asked for this name understands."""
+    """The name that a box looks up when another one asks it for this name."""
     rest = name.removeprefix(f"{box}/")
     return rest if rest in files[box] else name
 

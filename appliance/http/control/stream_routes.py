@@ -60,7 +60,9 @@ class StreamRoutes:
             if not (found := await self._boxes.find([wanted])):
                 raise
             box, there = found[0]
-            body: StreamBody = BoxBody(self._boxes.opened(box, there.name, offset), offset, numbered=numbered)
+            body: StreamBody = BoxBody(
+                self._boxes.opened(box, there.name, offset), there.begin(offset), numbered=numbered
+            )
             content_type, is_read = there.content_type, there.status.is_done and offset >= there.status.total_bytes
         else:
             body = StreamBody(reader := open_reader(generation, offset), reader.offset, numbered=numbered)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from appliance.core.lenient_json import decoded
 from appliance.errors import Busy, PeerFailed, UpstreamFailed
+from appliance.http.way.resumable import check_held
 from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.peers.owner import Peers
 from appliance.streams.owner import StreamStatus
@@ -38,6 +39,16 @@ class StreamAtBox(Struct, frozen=True, kw_only=True):
     name: str
     status: StreamStatus
     content_type: str
+    dropped: int
+    """Offset of the first byte that is held."""
+    interrupted_at: int | None = None
+    """See `Generation.reader`: a reader of more begins there again."""
+
+    def begin(self, offset: int) -> int:
+        """Return the offset at which that box begins, if this one is wanted. Raises BadRequest for one that is lost."""
+        begin = offset if self.interrupted_at is None else min(offset, self.interrupted_at)
+        check_held(begin, self.dropped)
+        return begin
 
 
 class BoxReader:

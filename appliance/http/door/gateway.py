@@ -144,7 +144,13 @@ class DoorRoutes:
     async def _lookup(self, body: bytes) -> object:
         found = self._streams.named(_read(body, WantedStreams).names)
         return [
-            StreamAtBox(name=stream.name, status=status_of(stream), content_type=content_type_of(stream))
+            StreamAtBox(
+                name=stream.name,
+                status=status_of(stream),
+                content_type=content_type_of(stream),
+                dropped=stream.ring.dropped,
+                interrupted_at=stream.interrupted_at,
+            )
             for stream in found
         ]
 

@@ -105,9 +105,14 @@ def content_type_of(generation: Generation) -> str:
 def open_reader(generation: Generation, offset: int) -> GenerationReader:
     """Return a reader from this offset on. Raises BadRequest where the bytes behind it are not held any more."""
     reader = generation.reader(offset)
-    if reader.offset < generation.ring.dropped:
-        raise BadRequest("Stream offset lost, please restart", param="from")
+    check_held(reader.offset, generation.ring.dropped)
     return reader
+
+
+def check_held(offset: int, dropped: int) -> None:
+    """Raises BadRequest where the bytes from this offset on are not held any more."""
+    if offset < dropped:
+        raise BadRequest("Stream offset lost, please restart", param="from")
 
 
 async def be_first_reader(generation: Generation, sink: Sink) -> None:

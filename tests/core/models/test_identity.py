@@ -1,4 +1,4 @@
-"""What stands behind a model's name: only what suits a machine may differ between two boxes with the same model."""
+"""Digests of models: two boxes with the same model may differ only in settings that suit a machine."""
 
 from __future__ import annotations
 

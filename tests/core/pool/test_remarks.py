@@ -1,4 +1,4 @@
-"""What is said of a pool that no box alone would find wrong."""
+"""Remarks on a pool that no box alone could make."""
 
 from __future__ import annotations
 
