@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from appliance.core.bodies.head import read_query
 from appliance.core.bodies.http_request import HttpHead
+from appliance.core.bodies.usual_path import usual_path
 from appliance.core.headers import Headers
 from appliance.core.records.log_lines import client_address
 
@@ -30,7 +31,10 @@ CONVERSATIONS = "/api/conversations"
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """``path`` is decoded and without the API prefix; ``target`` is the raw path and query, without it too."""
+    """``path`` is decoded, without the API prefix, and usual; ``target`` is the same path as it is sent, and the query.
+
+    See `usual_path`.
+    """
 
     method: str
     path: str
@@ -49,6 +53,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """A model answers by itself, without tools and plugins of this server: see `http.way.guard`."""
     only: str = ""
     """The one model that the caller sees, if the path was below `OF_ONE`."""
+    folder: bool = False
+    """The path ended with a slash. Only files tell it apart."""
     first: Mapping[bytes, bytes] = {}
     """The first header of each name, in lower case; made from ``headers`` where it is not given."""
 
@@ -68,16 +74,17 @@ class Request(Struct, frozen=True, kw_only=True):
 
 def read_request(head: HttpHead, api_prefix: str, peer: str) -> Request:
     """The request of a head. A path outside the API prefix keeps an empty ``path``, which no route has."""
-    raw, _, query = head.target.decode("ascii").partition("?")
+    asked, _, query = head.target.decode("ascii").partition("?")
+    raw = usual_path(asked)
     path = unquote(raw) if "%" in raw else raw
     if api_prefix and path not in PUBLIC_PATHS:
-        inside = path.startswith(api_prefix)
-        path = path.removeprefix(api_prefix) if inside else ""
-        raw = raw.removeprefix(api_prefix)
+        path = path if path.startswith(api_prefix) else ""
+        raw = usual_path(raw.removeprefix(api_prefix))
+        path = path and unquote(raw)
     only = ""
     if path and raw.startswith(OF_ONE):
         name, _, rest = raw.removeprefix(OF_ONE).partition("/")
-        only, raw = unquote(name), f"/{rest}"
+        only, raw = unquote(name), usual_path(f"/{rest}")
         path = unquote(raw)
     first = _index(head.headers)
     return Request(
@@ -91,6 +98,7 @@ def read_request(head: HttpHead, api_prefix: str, peer: str) -> Request:
         client=client_address(_text(first, b"x-forwarded-for"), _text(first, b"x-real-ip"), peer),
         peer=peer,
         only=only,
+        folder=asked.endswith("/"),
     )
 
 

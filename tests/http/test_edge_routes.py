@@ -63,12 +63,15 @@ async def test_head_is_get_without_its_body_and_a_slash_behind_a_path_changes_no
             await server.refuses(404, "route_not_found", method, path)
 
 
-async def test_a_path_that_begins_with_two_slashes_is_no_route(server: Appliance):
-    """The guard does not know it, so that another site's link to it could unload a model."""
-    await server.ask("POST", CHAT, chat())
-    for path in ("//", "//unload", "//models?reload=1", "///health", "//api/agents", f"//{CHAT}"):
-        await server.refuses(404, "route_not_found", "GET", path, headers=[BROWSER, *LED])
+async def test_a_base_address_with_a_slash_or_a_version_too_many_is_understood_by_the_guard_too(server: Appliance):
+    """Another site's link to it could unload a model otherwise."""
+    assert (await server.good("POST", f"//v1{CHAT}/", chat(echo=True))).json["head"].startswith(f"POST {CHAT} HTTP/1.1")
+    for path in ("//unload", "/unload//", "//models/?reload=1", "/v1//v1//models/?reload=1"):
+        await server.refuses(403, "forbidden", "GET", path, headers=[BROWSER, *LED])
     assert server.state("alpha") == "loaded"
+    for path in ("//health", "/v1/v1/models", "//v1//models/", "/v1/api/tags", "//api//agents/", "/api/speed//"):
+        assert (await server.ask("GET", path)).status == 200, path
+    await server.refuses(404, "route_not_found", "GET", "/v1/v1/v1/models")
 
 
 async def test_a_connection_outlives_a_body_that_nobody_wants_unless_a_stranger_may_send_it(server: Appliance):

@@ -41,10 +41,10 @@ def is_let_in(settings: HttpSettings, *headers: tuple[str, str]) -> bool:
 
 
 GOOD_HOSTS = """localhost LOCALHOST:8080 chat.localhost:1 127.0.0.1:8080 10.1.2.3 [::1]:8080 [fe80::1] named.lan:80
- named.lan. a.wild.example bound.example:9"""
+ named.lan. a.wild.example bound.example:9 host.docker.internal:8080 HOST.containers.internal. box.local:1"""
 BAD_HOSTS = """evil.example evil.example:8080 localhost.evil.example wild.example.evil.example notnamed.lan
  127.0.0.1.evil.example 127.1.evil [::1 [::1].evil.com [::1]evil.com [::1]:80.evil.com user@localhost <script> :80
- ..localhost .localhost a..localhost:1"""
+ ..localhost .localhost a..localhost:1 internal local .internal box.internal.evil.example evilinternal"""
 
 
 @pytest.mark.parametrize(("hosts", "good"), [(GOOD_HOSTS, True), (BAD_HOSTS, False)])
@@ -231,7 +231,6 @@ def test_keys(headers: list[tuple[str, str]], good: bool):
         ("localhost", "http://localhost:3000", "http://localhost:3000"),
         ("localhost", "http://[::1]:3000", "http://[::1]:3000"),
         ("localhost", "http://evil.example", None),
-        ("localhost", "ftp://localhost", None),
         ("localhost", None, None),
         ("https://a.example,https://b.example", "http://evil.example", "https://a.example,https://b.example"),
     ],
@@ -246,6 +245,32 @@ def test_cors(origins: str, origin: str | None, allowed: str | None):
     assert preflight[b"Access-Control-Allow-Credentials"] == b"true"
     assert preflight[b"Access-Control-Allow-Methods"] == b"GET, POST, DELETE, OPTIONS"
     assert preflight[b"Access-Control-Allow-Headers"] == b"*"
+
+
+SHELLS = """http://tauri.localhost https://tauri.localhost tauri://localhost capacitor://localhost ionic://localhost
+ jan://localhost app://obsidian.md file:// null vscode-webview://1 http://box.internal http://evil.local http://a.b"""
+"""Origins of windows and pages, of which some may ask."""
+
+
+@given(
+    st.sampled_from(SHELLS.split())
+    | st.builds("{}://{}".format, st.sampled_from(["http", "x"]), st.text("ab.l:", max_size=9)),
+    st.sampled_from(["localhost", "http://a.b", "http://a.b, http://tauri.localhost, null"]),
+    st.sampled_from([("POST", CHAT), ("GET", "/logs"), ("GET", "/v1/models")]),
+    st.sampled_from(["localhost", "box.internal", "a.b"]),
+    st.booleans(),
+)
+def test_a_page_reads_what_it_may_ask_and_its_preflight_says_so(
+    origin: str, origins: str, route: tuple[str, str], host: str, keyed: bool
+):
+    settings = HttpSettings(cors=Cors(origins=origins), api_keys=("k",) if keyed else (), allow_hosts=("a.b",))
+    guard, page = Guard(settings, []), [("Host", host), ("Origin", origin)]
+    method, path = route
+    asks = request(*page, method=method, path=path)
+    before = request(*page, ("Access-Control-Request-Method", method), method="OPTIONS", path=path)
+    for each in (asks, before):
+        told = dict(guard.cors_headers(each)).get(b"Access-Control-Allow-Origin")
+        assert (told == origin.encode()) is passes(guard, asks)
 
 
 LOCAL_PAGE = ("Origin", "http://localhost:3000")

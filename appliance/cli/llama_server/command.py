@@ -27,6 +27,7 @@ from appliance.cli.llama_server.models import REMOTE, ModelPaths, cached, fetch,
 from appliance.cli.llama_server.router import preset_of_repository, router_mode
 from appliance.cli.options import tools_of_options
 from appliance.cli.show import print_json, print_table
+from appliance.core.bodies.usual_path import usual_path
 from appliance.core.config.nodes import Problem
 from appliance.core.llama import flags
 from appliance.core.llama import flags as llama_flags
@@ -90,7 +91,7 @@ def _served(http: HttpSettings, environ: Mapping[str, str]) -> HttpSettings:
 
 def _route(environ: Mapping[str, str], name: str) -> str | None:
     path = environ.get(name)
-    return f"/{path.removeprefix('/')}" if path else None
+    return usual_path(f"/{path}") if path else None
 
 
 def config_files(environ: Mapping[str, str], home: Path) -> list[Path]:

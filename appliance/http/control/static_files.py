@@ -88,7 +88,7 @@ class StaticFiles:
         """False, with nothing sent: the request does not mean a file, and another route may answer it."""
         if request.method not in ("GET", "HEAD"):
             return False
-        names = names_of(request.path)
+        names = names_of(f"{request.path.rstrip('/')}/" if request.folder else request.path)
         if names is None:
             return False
         opened = await trio.to_thread.run_sync(self.open, names)

@@ -28,6 +28,10 @@ WINDOWS = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://
 one of these.
 """
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+HERE = (".localhost", ".local", ".internal")
+"""The ends of names that no name server outside answers: of this machine (RFC 6761), of its network (RFC 6762), and of
+private use (ICANN, 2024), such as those of containers for their host. So no page of another site can be bound to them.
+"""
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|((?:[^\[\]:/@.]{1,63}\.)*[^\[\]:/@.]{1,63}\.?))(?::[0-9]*)?")
 """A Host header in lower case: an address of IPv6, or any other name, then perhaps a port."""
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#\s]+)")
@@ -49,7 +53,7 @@ class Guard:
         """The number of changes of the rules."""
         machine = socket.gethostname().lower()
         names = [UNIX if isinstance(place, UnixSocket) else place[0] for place in (*settings.places, *bound)]
-        self._own_names = {name.lower() for name in (*names, machine, f"{machine}.local") if name}
+        self._own_names = {name.lower() for name in (*names, machine, machine.partition(".")[0]) if name}
         self._allowed = tuple(name.lower() for name in settings.allow_hosts)
         hosts = [place[0] for place in (*settings.places, *bound) if not isinstance(place, UnixSocket)]
         self._everybody = structs.replace(settings.cors, origins="*") if settings.open_inference else None
@@ -154,11 +158,11 @@ class Guard:
             case "*":
                 headers.append((b"Access-Control-Allow-Origin", origin if cors.credentials else b"*"))
             case "localhost":
-                page = origin.decode("latin-1")
-                if origin and (_is_local_page(page) or (_is_window(page) and self._is_for_windows(request))):
+                if origin and self._may_come_from(origin.decode("latin-1"), request.header(b"host"), request):
                     headers.append((b"Access-Control-Allow-Origin", origin))
             case listed:
-                headers.append((b"Access-Control-Allow-Origin", listed.encode()))
+                let_in = origin and self._may_come_from(origin.decode("latin-1"), request.header(b"host"), request)
+                headers.append((b"Access-Control-Allow-Origin", origin if let_in else listed.encode()))
         # Credentials are for pages that somebody has named: beside "*" any page could use those of a proxy in front.
         named = bool(headers and origin) and cors.origins != "*" and cors.credentials
         if origin:
@@ -211,7 +215,7 @@ class Guard:
         return (
             _is_address(name)
             or name == "localhost"
-            or name.endswith(".localhost")
+            or name.endswith(HERE)
             or name in self._own_names
             or self._is_allowed(name)
         )
@@ -284,10 +288,6 @@ def _is_of_another_site(request: Request) -> bool:
 
 def _is_window(origin: str) -> bool:
     return origin.lower().startswith(WINDOWS)
-
-
-def _is_local_page(origin: str) -> bool:
-    return origin.lower().startswith(("http://", "https://")) and _origin_name(origin) in LOCAL_NAMES
 
 
 def _is_address(name: str) -> bool:
