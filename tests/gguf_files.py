@@ -33,7 +33,8 @@ def aligned(data: bytes) -> bytes:
 
 
 def string(text: str) -> bytes:
-    return struct.pack("<Q", len(text.encode())) + text.encode()
+    data = text.encode()
+    return len(data).to_bytes(8, "little") + data
 
 
 def _value(value: Value) -> bytes:
@@ -53,7 +54,7 @@ def _value(value: Value) -> bytes:
 def _array(values: Sequence[int] | Sequence[bool] | Sequence[float] | Sequence[str]) -> bytes:
     match values[0]:
         case str():
-            return struct.pack("<IIQ", 9, 8, len(values)) + b"".join(string(str(value)) for value in values)
+            return struct.pack("<IIQ", 9, 8, len(values)) + b"".join(map(string, map(str, values)))
         case bool():
             return struct.pack(f"<IIQ{len(values)}?", 9, 7, len(values), *values)
         case int():

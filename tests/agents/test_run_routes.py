@@ -300,6 +300,7 @@ async def test_results_are_kept_for_a_bounded_time_and_in_a_bounded_number(open_
         await until(lambda: server.ask("GET", f"/api/runs/{run_id}"), lambda answer: answer.status == 404)
 
 
+@pytest.mark.slow
 async def test_results_are_kept_in_a_bounded_size(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("appliance.agents.owner.MAX_KEPT", 100_000)
     async with open_server(runs=RunsConfig(event_bytes=1024)) as server:

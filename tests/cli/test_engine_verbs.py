@@ -331,6 +331,7 @@ def proving(machine: Machine) -> Generator[Callable[[str], Proving]]:
         each.process.wait(10)
 
 
+@pytest.mark.slow
 def test_programs_try_engines_one_after_the_other_and_a_dead_one_holds_nobody_up(
     machine: Machine, proving: Callable[[str], Proving]
 ) -> None:

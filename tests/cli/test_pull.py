@@ -144,6 +144,7 @@ def test_a_disk_that_takes_no_more_is_told_and_nothing_is_lost(command: Command,
     assert "10.5 MB already here" in command.good("pull", REPO)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("openssl")
 def test_https_is_spoken_and_its_certificate_checked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hub: FakeHub

@@ -70,6 +70,7 @@ def test_the_first_commands_of_the_page_work_on_a_server_without_options(server:
     assert json.loads(answers[2])["output"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGSTOP")
 def test_who_followed_a_run_is_told_its_end_by_the_program_that_was_restarted(
     start_server: StartServer, every_engine: list[str], tmp_path: Path

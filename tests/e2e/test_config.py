@@ -15,7 +15,6 @@ from command_line import run_here
 from config_files import ConfigFile, ask, running
 from gguf_files import WriteModel
 from program import ANY_PORT, Server, StartServer, fresh_environment, http, run_command, wait_gone
-from slow import one_of
 from waiting import SOON, wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")
@@ -63,6 +62,7 @@ def test_models_are_preloaded_in_the_order_of_the_file(serve: StartServer, file:
     wait(lambda: re.findall("loading model '(.)'", server.told()) == ["c", "a", "b"], told=server.told)
 
 
+@pytest.mark.slow
 def test_a_second_copy_says_what_is_taken(serve: StartServer, file: ConfigFile, tmp_path: Path) -> None:
     first = serve("--config", file.write({"m": ()}))
     ask(first, "m")
@@ -149,7 +149,8 @@ def test_the_console_shows_what_it_is_told_to(file: ConfigFile, tmp_path: Path, 
         assert any('"POST /v1/chat/completions HTTP/1.1" 200' in line for line in own)
 
 
-@pytest.mark.parametrize("closed", one_of([False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [False, True])
 def test_a_console_that_nobody_reads_holds_nothing_up(file: ConfigFile, tmp_path: Path, closed: bool) -> None:
     """Its reader may also go in the middle, as `| head` does."""
     config = file.write({"m": ("--log-flood",)}, logToStdout="both")

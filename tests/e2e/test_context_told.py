@@ -75,7 +75,8 @@ def test_a_row_says_who_took_the_slot_and_where_a_prompt_was_edited(tmp_path: Pa
         assert told.why() == ("changed", "its prompt was edited at message 1")
 
 
-@pytest.mark.parametrize("between", one_of(["unload", "swap"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("between", ["unload", "swap"])
 def test_the_answer_and_its_row_say_what_came_back(tmp_path: Path, engine: str, between: str) -> None:
     told = Told(tmp_path, engine, "--parallel", "1")
     with told.server as server:

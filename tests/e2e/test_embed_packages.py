@@ -140,6 +140,7 @@ def ask(told: dict[str, str]) -> None:
         assert answer.status == 200
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_work(host: Host, tmp_path: Path) -> None:
     [code] = re.findall(rf"^```{host.language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     payload = tmp_path / "llama-appliance"

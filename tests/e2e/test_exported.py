@@ -18,7 +18,6 @@ import yaml
 from needs import EXPORT_TOOLS
 from port_blocks import port_block
 from program import COMMAND, Answer, Server, fresh_environment, http
-from slow import one_of
 from waiting import wait
 
 pytestmark = pytest.mark.needs("export-tools")
@@ -137,7 +136,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return export(server, folder / "k8s", "kubernetes", "--namespace", "models")
 
 
-@pytest.mark.parametrize("version", one_of([NEWEST, OLDEST]))
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [NEWEST, OLDEST])
 def test_kubernetes_accepts_every_object(exported: Path, version: str):
     applied = yaml.safe_load((exported / "kustomization.yaml").read_text())["resources"]
     for name in applied:

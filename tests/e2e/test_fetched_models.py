@@ -159,6 +159,7 @@ def test_what_cannot_be_found_is_told(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send Ctrl-C to another one there")
 def test_ctrl_c_keeps_what_has_come(fetching: StartServer, hub: FakeHub) -> None:
     path = write_model(hub.root / "acme/big" / "big-Q8_0.gguf", weights=SIZE // 4)

@@ -31,6 +31,7 @@ def test_the_account_shows_what_leaves(tmp_path: Path) -> None:
     assert reached(tmp_path / "log") == {ELSEWHERE}
 
 
+@pytest.mark.slow
 @pytest.mark.needs("strace")
 @one_engine
 def test_no_call_leaves_the_machine(engine: str, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def knock(box: PooledHome, key: str, *lines: str, more: bytes = b"") -> bytes:
         return answer
 
 
+@pytest.mark.slow
 def test_a_box_that_nobody_can_dial_answers(make_box: MakeBox) -> None:
     b1, b2 = pool_with_one_that_dials_out(make_box)
     found = chat(b1, "of-b2")

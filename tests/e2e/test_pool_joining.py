@@ -152,6 +152,7 @@ def test_a_nats_that_is_there_already_is_the_bus(make_box: MakeBox, tmp_path: Pa
     wait(b1.state, lambda found: "bus-unreachable" in {problem["id"] for problem in found["problems"]})
 
 
+@pytest.mark.slow
 def test_two_boxes_are_one_until_one_leaves(make_box: MakeBox) -> None:
     b1, b2 = pool_of(make_box, "b1", "b2")
     assert b1.state()["pool"] == b2.state()["pool"]

@@ -116,6 +116,7 @@ def test_every_variable_reaches_the_engine_and_counts(single: StartServer) -> No
     assert len(answer(server, "/v1/embeddings", input="Hello", model="mine")["data"]) == 1
 
 
+@pytest.mark.slow
 def test_grammars_and_schemas_of_the_command_line_bind_every_answer(single: StartServer, tmp_path: Path) -> None:
     file = tmp_path / "yes.gbnf"
     file.write_text('root ::= "yes"')

@@ -9,7 +9,6 @@ import pytest
 from kept_conversations import KINDS
 from program import ANY_PORT, StartServer, answer, http
 from random_models import EXACT, write_random
-from slow import one_of
 
 from appliance.engines.found import ENGINE_VARIABLE
 
@@ -33,7 +32,8 @@ def bodies() -> list[bytes]:
 ODD = [("\ufeff", ""), ("", ',"model":[]'), ("", ',"x":' + "[" * 2000 + "]" * 2000), ("", ',"stream":0')]
 
 
-@pytest.mark.parametrize("mode", one_of(["serve", "llama-server"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["serve", "llama-server"])
 def test_an_answer_keeps_its_own_words(start_server: StartServer, engine: str, tmp_path: Path, mode: str) -> None:
     model = write_random(tmp_path / "words.gguf", *KINDS["dense"])
     options = ("--parallel", "2", "--ctx-size", "2048", *EXACT)

@@ -62,6 +62,7 @@ def test_it_serves_the_one_model_whatever_the_request_names(single: StartServer,
     assert http(server, "GET", "/models/load").status == 404
 
 
+@pytest.mark.slow
 @one_engine
 def test_aliases_keys_prefix_and_pages_from_everywhere(
     start_server: StartServer, engine: str, starter_model: Path
@@ -146,6 +147,7 @@ def test_a_port_that_is_taken_is_told_in_llama_servers_words(
     assert again.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_default_port_is_that_of_the_engine(faked: StartServer, free_port: Callable[[], int]) -> None:
     """llama.cpp moved from 8080 to 9931 in b11521. A build says in its help which one it takes."""
     port, said = free_port(), str(free_port())
@@ -235,6 +237,7 @@ def test_what_the_embedded_engine_cannot_honour_runs_on_another_or_is_refused_wi
     assert answer(server, "/v1/chat/completions", **CHAT, max_tokens=2)
 
 
+@pytest.mark.slow
 @one_engine
 def test_the_log_goes_into_a_file_or_nowhere(single: StartServer, tmp_path: Path) -> None:
     file = tmp_path / "server.log"

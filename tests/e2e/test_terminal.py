@@ -152,6 +152,7 @@ def test_ctrl_c_ends_a_single_question_with_130(fake_engine: Path, start_server:
             asking.stdout.read()
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_question_ends_the_command_at_once(tmp_path: Path, terminals: list[Terminal]) -> None:
     installed = run_command("engines", "install", "--from", str(make_build(tmp_path, build="b100")), cwd=tmp_path)
     assert installed.returncode == 0, installed.stderr

@@ -244,6 +244,7 @@ def test_several_keys_are_trusted_each_given_once(machine: Machine) -> None:
     assert machine.used().startswith("0.5.0")
 
 
+@pytest.mark.slow
 @root_only
 @pytest.mark.parametrize("which", ["all of them", "the one in use"])
 def test_root_is_not_led_to_versions_of_another_user(upgraded: Machine, which: str) -> None:
@@ -274,6 +275,7 @@ def pretending(folder: Path, program: str, *words: str, user: int | None = None)
             process.kill()
 
 
+@pytest.mark.slow
 def test_the_server_to_imitate_is_the_users_newest_that_runs_from_the_folder() -> None:
     shell = str(Path("/bin/sh").resolve())
     with tempfile.TemporaryDirectory(dir="/var/tmp") as top, ExitStack() as running_now:

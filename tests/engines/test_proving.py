@@ -57,6 +57,7 @@ def spoiled(engine: Engine) -> Engine:
     return engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "found",
     [
@@ -64,7 +65,7 @@ def spoiled(engine: Engine) -> Engine:
             lambda: find_engine(EMBEDDED),
             marks=pytest.mark.skipif(not embedded.available(), reason="the embedded engine is not installed here"),
         ),
-        pytest.param(lambda: build_for("cpu"), marks=(pytest.mark.slow, pytest.mark.needs("cpu-build"))),
+        pytest.param(lambda: build_for("cpu"), marks=pytest.mark.needs("cpu-build")),
     ],
     ids=["embedded", "built"],
 )

@@ -319,6 +319,7 @@ async def test_any_request(strange: Open, kind: str, request: pytest.FixtureRequ
         await trio.to_thread.run_sync(send)
 
 
+@pytest.mark.slow
 async def test_no_link_of_another_site_changes_anything(strange: Open, caplog: pytest.LogCaptureFixture):
     """A browser is led to every route, with every parameter that the route knows, and with a slash before or behind."""
     led = ((b"sec-fetch-site", b"cross-site"), (b"sec-fetch-mode", b"navigate"), (b"sec-fetch-dest", b"document"))

@@ -20,7 +20,6 @@ from full_disk import full_disk, posix_only
 from hostile_files import hostile
 from http_harness import CHAT, Appliance, OpenServer, chat
 from memory import peak, watched_loop
-from slow import one_of
 from swap_harness import Configure
 from waiting import PATIENCE, SOON, until
 
@@ -283,8 +282,9 @@ HELD = 0.02
 """Seconds for which nothing else may have its turn."""
 
 
-@pytest.mark.parametrize("route", one_of(["import", "unpack"]))
-@pytest.mark.parametrize("claim", one_of([None, "bzip2", "deflate", "line ends", "one line"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("route", ["import", "unpack"])
+@pytest.mark.parametrize("claim", [None, "bzip2", "deflate", "line ends", "one line"])
 async def test_a_file_of_conversations_holds_nobody_up(
     server: Appliance, request: pytest.FixtureRequest, route: str, claim: str | None
 ):

@@ -243,6 +243,7 @@ def test_the_families_of_llama_swap(metrics: Metrics):
     }
 
 
+@pytest.mark.slow
 async def test_rendering_in_a_thread_while_counting(metrics: Metrics):
     """No count is lost, and no reading breaks on a model or status that is new."""
     until = time.monotonic() + 0.3

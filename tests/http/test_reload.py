@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import trio
 from http_harness import CHAT, OpenServer, chat
 from hypothesis import given, settings
@@ -103,6 +104,7 @@ async def test_an_unloaded_process_that_is_out_of_date_does_not_live_for_its_str
 configurations = st.dictionaries(st.sampled_from("abcde"), st.sampled_from(("1000", "2000")), min_size=1)
 
 
+@pytest.mark.slow
 async def test_unchanged_processes_live_through_any_series_of_configurations(
     open_server: OpenServer, file: File
 ) -> None:

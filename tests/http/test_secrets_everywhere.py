@@ -7,6 +7,7 @@ import json
 import zipfile
 from typing import Any, cast
 
+import pytest
 from http_harness import OpenServer
 from reload_harness import File
 
@@ -52,6 +53,7 @@ def unpacked(body: bytes) -> bytes:
         return b"\n".join(packed.read(name) for name in packed.namelist())
 
 
+@pytest.mark.slow
 async def test_no_route_and_no_mistake_shows_a_secret(open_server: OpenServer, file: File) -> None:
     words = file.cmd()
     secret: dict[str, Any] = {

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 from connection_harness import BODIES, Gateway, Handler, echo, serving, websocket_server
-from slow import one_of
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_client_stream
 from waiting import PATIENCE, until
 
@@ -172,7 +171,8 @@ async def test_a_handshake_that_cannot_be_one_is_refused(handshake: bytes, why: 
     assert b"invalid_request_error" in content
 
 
-@pytest.mark.parametrize("reader", one_of(["server", "client"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", ["server", "client"])
 async def test_who_reads_slowly_slows_the_writer_down(reader: str):
     """Between the two ends only the sockets' buffers and a few messages fit; 64 MB more would not."""
     gone = 0

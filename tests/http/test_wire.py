@@ -102,6 +102,7 @@ async def test_the_answer_to_a_refused_upload_reaches_a_client_that_sends_first(
             assert (status(got), b"body_too_large" in got) == (413, True)
 
 
+@pytest.mark.slow
 async def test_a_hundred_megabytes_go_through(server: Appliance):
     body = json.dumps(chat()).encode()[:-1] + b', "x": "' + b"y" * (100 * MIB - 200) + b'"}'
     answer = await server.ask("POST", CHAT, body, patience=40)

@@ -45,6 +45,7 @@ def test_damaged_inputs(name: str, part: int, asked: int, tmp_path: Path) -> Non
     assert inputs < 100 or accepted >= inputs * parser.least, "most of the damage must leave something to be read"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", SHARES)
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
 def test_archives_that_lie(kind: str, part: int, asked: int, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def check_kept(server: Server, reader: Reader, killed_at: float, waits: Waits) -
     return seconds, waited
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="waits for a processor as Linux counts them")
 def test_kills_of_the_program(start_server: StartServer, file: ConfigFile, kills: int, chance: random.Random) -> None:
     """With kept streams under way, and sometimes in the middle of a reload; the next start has what was kept."""

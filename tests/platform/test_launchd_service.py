@@ -51,6 +51,7 @@ async def health(url: str) -> bytes:
         return await stream.receive_some()
 
 
+@pytest.mark.slow
 async def test_a_job_from_install_to_uninstall(launchd: Launchd, tmp_path: Path) -> None:
     assert (await launchd.status()).installed is False
     with pytest.raises(UsageError, match="service install --user"):

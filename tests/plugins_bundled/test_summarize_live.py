@@ -33,6 +33,7 @@ async def test_a_text_far_longer_is_reduced_more_than_once_as_long_as_it_gets_sh
     assert "are not shorter than the text" in message
 
 
+@pytest.mark.slow
 async def test_a_text_that_fits_passes_as_it_is(plugged: OpenPlugged) -> None:
     middle = "\n\n".join(PARAGRAPH.format(n=n) for n in range(80))
     async with plugged({}, real={"starter": []}) as program:
@@ -41,6 +42,7 @@ async def test_a_text_that_fits_passes_as_it_is(plugged: OpenPlugged) -> None:
             assert whole["summarize"] == {"parts": []}
 
 
+@pytest.mark.slow
 async def test_finding_out_that_a_text_fits_is_not_lost_work(plugged: OpenPlugged) -> None:
     """The engine has read the text by then, and takes up from there."""
     middle = "\n\n".join(PARAGRAPH.format(n=n) for n in range(80))

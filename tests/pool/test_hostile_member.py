@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
+import pytest
 import trio
 from http_harness import OpenServer
 from hypothesis import HealthCheck, settings
@@ -182,6 +183,7 @@ class Pool(RuleBasedStateMachine):
             assert heard.keys() <= {each.name for each in box.roster.boxes} or len(heard) <= 2 * MOST_BOXES
 
 
+@pytest.mark.slow
 async def test_whatever_a_member_says_the_others_can_take_it_out(open_server: OpenServer, tmp_path: Path) -> None:
     async with open_server(pool=tmp_path / "pool.json") as server:
         Pool.owner = await server.owners.pool.require()

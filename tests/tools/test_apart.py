@@ -11,7 +11,6 @@ import pytest
 import trio
 from hostile_files import CLAIMS, hostile
 from memory import read_file_apart
-from slow import one_of
 
 from appliance.core.conversation_files import MAX_PIECE, MAX_UNPACKED
 from appliance.errors import BadRequest, Busy
@@ -30,6 +29,7 @@ def message(inner: bytes, name: bytes = b"a") -> bytes:
     return HEAD + b'\n{"type":"message","message":{"id":"%b","role":"user",%b}}\n' % (name, inner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("claim", "said"),
     {
@@ -59,7 +59,7 @@ GREEDY = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", one_of(GREEDY))
+@pytest.mark.parametrize("name", GREEDY)
 def test_json_that_would_become_gigabytes_ends_at_the_bound(name: str) -> None:
     data = GREEDY[name]()
     verdict, _, most = read_file_apart("import", data)

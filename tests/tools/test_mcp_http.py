@@ -27,6 +27,7 @@ async def test_json_answers(tmp_path: Path) -> None:
     assert [e["headers"].get("mcp-protocol-version") for e in others[:2]] == ["2025-06-18"] * 2  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [("--sse",), ("--sse", "--ask"), ("--sse", "--session", "--flood", "20")])
 async def test_streams_of_events(tmp_path: Path, flags: tuple[str, ...]) -> None:
     process = psutil.Process()

@@ -171,6 +171,7 @@ async def test_noise_of_all_kinds_is_skipped() -> None:
         assert process.memory_info().rss - before < 48 << 20
 
 
+@pytest.mark.slow
 async def test_a_flood_without_an_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its time limit, and where that is long by its size; the server is ended, and started again when needed."""
     monkeypatch.setattr(mcp_session, "MAX_NOISE", 128 << 20)

@@ -55,12 +55,13 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return state / "ssh"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("runtime", "paths"),
     [
         (None, [(name,) for name in NAMES]),
-        pytest.param("docker-container:box1", NESTED, marks=pytest.mark.slow),
-        pytest.param("ssh:somewhere", NESTED, marks=pytest.mark.slow),
+        ("docker-container:box1", NESTED),
+        ("ssh:somewhere", NESTED),
     ],
     ids=["here", "container", "ssh"],
 )
@@ -132,6 +133,7 @@ async def test_a_search_runs_nothing_that_a_repository_names(trap: Path, there: 
     assert "owned" in names_in(there), "it is no trap"
 
 
+@pytest.mark.slow
 async def test_edits_that_take_long_hold_up_nobody(tmp_path: Path) -> None:
     file = trio.Path(tmp_path / "large.txt")
     await file.write_text("-" * 8_000_000 + "".join(f"<{n}>" for n in range(300)))

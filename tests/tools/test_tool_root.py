@@ -193,6 +193,7 @@ def swapper(place: Place) -> Generator[None]:
     thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("swapper")
 def test_nobody_is_quick_enough(place: Place) -> None:
     root = real_root(str(place.root))
