@@ -34,7 +34,7 @@ from appliance.core.config.nodes import (
     is_null,
 )
 from appliance.core.config.scalars import typed
-from appliance.core.config.types import Config
+from appliance.core.config.types import Config, ModelConfig
 from appliance.core.near_names import did_you_mean, fold, near
 
 ANY = "<id>"
@@ -103,6 +103,8 @@ class _Walk:
             name = OLD_NAMES.get(key, key) if key not in fields else key
             if name not in fields:
                 self._unknown(info, entry.key, path, pattern)
+            elif info.cls is ModelConfig and name == "argv":
+                pass  # the program's own, in what it shows
             elif not is_null(entry.value):
                 value = self.value(fields[name].type, entry.value, _join(path, key), _join(pattern, name))
                 if value is not UNSET:
@@ -126,6 +128,11 @@ class _Walk:
                     return {}
                 if isinstance(node, MappingNode):
                     return self.struct(info, node, path, pattern)
+                if pattern == "profiles.<id>" and isinstance(node, SequenceNode):
+                    self.report.warn(
+                        path, "is a profile of the old form, a list of models, and is ignored; write groups"
+                    )
+                    return UNSET
                 return self._refuse(path, f"must be a mapping with keys of its own, and is {_described(node)}")
             case mi.DictType(value_type=item):
                 return self._dict(item, node, path, pattern)

@@ -34,6 +34,7 @@ from appliance.core.config.scalars import (
     parse_size,
     why_no_base_url,
 )
+from appliance.core.config.shell_words import shell_words
 from appliance.core.config.types import (
     DEFAULT_GROUP,
     Compat,
@@ -253,6 +254,9 @@ def _normal_size(path: str, size: str | int, report: ProblemReport) -> int:
 def _normal_model(id: str, model: ModelConfig, config: Config, report: ProblemReport, windows: bool) -> ModelConfig:
     path = f"models.{id}"
     model = structs.replace(model, argv=split_command(model.cmd, windows=windows))
+    for key, text in (("cmd", model.cmd), ("cmdStop", model.cmd_stop)):
+        for why in shell_words(text, windows=windows):
+            report.warn(f"{path}.{key}", why)
     _check_model(path, id, model, report)
     model = _normal_engine(path, model, report)
     limit, compat = model.concurrency_limit, model.compat
