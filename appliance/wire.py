@@ -57,6 +57,9 @@ class ListedModel(Struct, frozen=True, kw_only=True, tag_field="object", tag="mo
     capabilities: dict[str, bool] | UnsetType = UNSET
     supported_parameters: Sequence[str] | UnsetType = UNSET
     context_length: int | UnsetType = UNSET
+    """Tokens of one request: what a slot has, else what a start asks for, else what the model was trained for."""
+    max_model_len: int | UnsetType = UNSET
+    """The same, where clients of vLLM look."""
 
 
 class ListedModels(Struct, frozen=True, tag_field="object", tag="list"):

@@ -19,7 +19,7 @@ from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.budget import GpuMemory, budgets_of, squeezed
 from appliance.core.fit.estimate import RAM, estimate
 from appliance.core.fit.plan import RESERVE, FitPlan, asked_of, plan
-from appliance.core.models.model import Model, engine_flags
+from appliance.core.models.model import Model, start_flags
 from appliance.core.models.shape import Shape
 from appliance.core.scheduling.effects import Terms
 from appliance.core.scheduling.policy import NO_MEMORY, FleetLimits, FreePolicy, Policy, policy_of
@@ -237,7 +237,7 @@ def expected_of(
     shape = model.info.shape if model.info is not None else None
     if shape is None:
         return {RAM: round(model.size * BESIDE_WEIGHTS)}
-    flags = (*engine_flags(model), *model.args, *settings.engine_args)
+    flags = start_flags(model, settings.engine_args)
     companions = _companions(model.mmproj, model.draft, model.created)
     return _expected(shape, flags, tuple(room.items()), companions, manual)
 
@@ -257,7 +257,7 @@ def plan_of(
     shape = model.info.shape if model.info is not None else None
     if shape is None:
         return None
-    said = (*engine_flags(model), *model.args, *settings.engine_args)
+    said = start_flags(model, settings.engine_args)
     gpus = tuple(device for device in room if device != RAM)
     projector, draft = _companions(model.mmproj, model.draft, model.created)
     asked = asked_of(said, gpus=gpus, projector=projector, draft=draft, manual=manual)

@@ -25,7 +25,7 @@ from appliance.core.contexts.origin import Origin
 from appliance.core.engines.workers import NO_DEBUGGER, Crew, RpcWorker, command_on, stands_for_engine, workers_named
 from appliance.core.fit.estimate import DeviceUse
 from appliance.core.fit.plan import FitPlan
-from appliance.core.models.model import Model, engine_flags, started_with
+from appliance.core.models.model import Model, start_flags, started_with
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine, is_this_program
 from appliance.errors import ModelFailedToStart
@@ -176,15 +176,14 @@ def model_command(
     port: int,
     threads: int,
     metrics: bool,
-    defaults: Sequence[str],
-    overrides: Sequence[str],
+    options: Sequence[str],
 ) -> tuple[str, ...]:
     """argv of the process that serves one model on loopback. Without ``path`` the other flags say where the model is.
 
-    Later options win in llama-server, so the order is: the program's defaults, the model's own (``defaults``), what the
-    user asked for (``overrides``). The API key travels in the environment, where other users cannot read it.
+    Later options win in llama-server, so the program's defaults come before ``options``. The API key travels in the
+    environment, where other users cannot read it.
     """
-    said = {*defaults, *overrides}
+    said = set(options)
     batch = ("--batch-size", BATCH) if on_cpu and not BATCH_FLAGS & said else ()
     buffers = ("--log-verbosity", TELLS_BUFFERS) if tells_buffers and not VERBOSITY_FLAGS & said else ()
     return (
@@ -197,8 +196,7 @@ def model_command(
         "--threads", str(threads),
         *batch,
         *buffers,
-        *defaults,
-        *overrides,
+        *options,
     )  # fmt: skip
 
 
@@ -222,8 +220,7 @@ def engine_argv(
         port=port,
         threads=threads,
         metrics=settings.metrics,
-        defaults=(*fitting, *engine_flags(model), *model.args),
-        overrides=settings.engine_args,
+        options=(*fitting, *start_flags(model, settings.engine_args)),
     )
     return command_on(engine.command, engine.args, options, workers)
 

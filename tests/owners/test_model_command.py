@@ -18,8 +18,7 @@ def command(*overrides: str, on_cpu: bool = True, defaults: Sequence[str] = ()) 
         port=4000,
         threads=3,
         metrics=True,
-        defaults=defaults,
-        overrides=overrides,
+        options=(*defaults, *overrides),
     )
 
 

@@ -81,6 +81,8 @@ class GgufInfo(Struct, frozen=True, kw_only=True):
     vision: bool
     """True for a projector that encodes images."""
     audio: bool
+    pooling: str | None = None
+    """How embeddings of tokens become one, in the words of llama-server's ``--pooling``."""
     license: str | None = None
     chat_template: str | None = None
     counts: Mapping[str, int] = {}
@@ -186,6 +188,7 @@ def _info(version: int, values: dict[str, Value], tensors: Tensors, data_bytes: 
         version=version,
         kind=_kind(general_type, architecture, pooling, tensors),
         architecture=architecture,
+        pooling=pooling,
         name=_text(values, "general.name"),
         quantisation=label or max(tensors.bytes_by_type, key=tensors.bytes_by_type.__getitem__, default=None),
         context_length=whole("context_length"),

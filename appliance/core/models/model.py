@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from appliance.core.config.types import ModelConfig
 from appliance.core.models.download import Remote
+from appliance.core.models.embedding import embedding_batch
 from appliance.core.models.gguf import GgufInfo
 
 Source = Literal["config", "preset", "path", "models_dir", "cache", "lm_studio", "ollama", "starter"]
@@ -90,6 +92,12 @@ def engine_flags(model: Model) -> tuple[str, ...]:
     elif kind == "embedding":
         flags += ["--embedding"]
     return tuple(flags)
+
+
+def start_flags(model: Model, more: Sequence[str]) -> tuple[str, ...]:
+    """`engine_flags`, the batch of a model for embeddings, what the model says, and ``more``. The last counts."""
+    own = engine_flags(model)
+    return (*own, *embedding_batch(model.info, (*own, *model.args, *more)), *model.args, *more)
 
 
 def started_with(model: Model) -> tuple[object, ...]:

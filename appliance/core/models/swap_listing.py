@@ -97,7 +97,7 @@ def _added(model: ModelConfig, identity: Object, renamed: Object | None = None) 
         "description": model.description.strip() or UNSET,
         "capabilities": rendered.flags or UNSET,
         "supported_parameters": ("tools", "tool_choice") if rendered.flags.get("function_calling") else UNSET,
-        "context_length": rendered.context or UNSET,
+        **({"context_length": rendered.context, "max_model_len": rendered.context} if rendered.context else {}),
         **(renamed or {}),
     }
     context: Object = {"n_ctx": rendered.context} if rendered.context else {}

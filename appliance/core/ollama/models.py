@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.models.download import Remote, WantedModel, parse_image, parse_reference
+from appliance.core.models.embedding import served_kind
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.ollama.asking import (
@@ -85,7 +86,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     def abilities(self) -> list[str]:
         """Return Ollama's ``capabilities``; the configuration only adds to what the files and the engine say."""
         said = self.model.config.capabilities if self.model is not None and self.model.config is not None else None
-        kind = self.info.kind if self.info is not None else "generation"
+        kind = self._kind
         if kind == "rerank" or (said is not None and said.reranker):
             return [RERANK]
         if kind == "embedding":
@@ -102,6 +103,14 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
         if said is not None and said.tools:
             found[TOOLS] = True
         return [COMPLETION, *(name for name, there in found.items() if there)]
+
+    @property
+    def _kind(self) -> str:
+        """The command can make another use of a model than its file says."""
+        model, kind = self.model, self.info.kind if self.info is not None else "generation"
+        if model is None:
+            return kind
+        return served_kind(*(model.args,) if model.config is None else (model.config.argv, model.config.env)) or kind
 
     @property
     def _architecture(self) -> str:

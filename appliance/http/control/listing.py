@@ -19,6 +19,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.download_status import DownloadStatus, is_for
 from appliance.core.config.types import Config, ModelConfig
 from appliance.core.lenient_json import decoded
+from appliance.core.models.context import asked_context
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.models.swap_listing import RUNNING, ModelLister, Object, model_status, swap_state, with_found
@@ -228,6 +229,8 @@ def _entry(
     if downloads and (coming := [d for d in downloads if any(is_for(d, wanted) for wanted in model.fetch)]):
         told = _going(told, coming)
     meta = ready.meta or (_meta(model.info, model.size) if state in RUNNING and model.info is not None else UNSET)
+    slot = status.slot_context if status is not None and state in RUNNING else 0
+    context = slot or asked_context(model.info, argv) or UNSET
     return ListedModel(
         id=model.id,
         aliases=model.aliases,
@@ -238,6 +241,8 @@ def _entry(
         source=model.source,
         can_remove=model.source == "cache",
         meta=meta,
+        context_length=context,
+        max_model_len=context,
     )
 
 
