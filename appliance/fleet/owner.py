@@ -419,6 +419,10 @@ class Fleet:
         ids = sorted({*self._schedule.models(), *self._ends.last})
         return [status for model_id in ids if (status := self.known(model_id)) is not None]
 
+    def latest_used(self) -> str:
+        """See `Schedule.latest_used`."""
+        return self._schedule.latest_used()
+
     def known(self, model_id: str) -> ChildStatus | None:
         """The status of one model, None when it never ran."""
         run, last = self._runs.get(model_id), self._ends.last.get(model_id)

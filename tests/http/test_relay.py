@@ -15,6 +15,7 @@ from waiting import until
 from appliance.core.bodies.sse import Dialect
 from appliance.core.exchange import error_in
 from appliance.core.settings import FleetSettings
+from appliance.http.way.routes import NAMELESS
 from appliance.upstream.client import HttpCall
 
 JSON = ("Content-Type", "application/json")
@@ -87,6 +88,25 @@ async def test_how_the_model_is_chosen(server: Appliance):
     assert server.state("beta") == "unknown"
     await server.ask("POST", "/v1/audio/transcriptions", b"model=beta&x=1", told)
     assert server.state("beta") == "loaded"
+
+
+async def test_llama_cpps_own_clients_name_no_model_and_mean_the_one_in_use(server: Appliance):
+    async def is_refused(path: str) -> bool:
+        answer = await server.ask("POST", path, {"prompt": "x", "content": "x"})
+        return answer.status == 400 and answer.error.get("param") == "model"
+
+    assert await is_refused("/completion"), "nobody has used one"
+    for name in ("alpha", "beta"):
+        await server.good("POST", CHAT, chat(name))
+        for path in sorted(NAMELESS):
+            assert not await is_refused(path), path
+            assert server.fleet.latest_used() == name
+    assert await is_refused(CHAT)
+    await server.fleet.unload("beta")
+    assert server.fleet.latest_used() == "alpha"
+    await server.fleet.unload("alpha")
+    assert not await is_refused("/tokenize")
+    assert server.state("beta") == "loaded", "the one that was used last is loaded again"
 
 
 async def test_the_only_model_needs_no_name(open_server: OpenServer, fake_model: Path):

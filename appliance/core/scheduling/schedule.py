@@ -127,6 +127,7 @@ class Schedule:
         self._measured: dict[str, Mapping[str, int]] = {}
         self._yielding: frozenset[str] = frozenset()
         self._turn = 0
+        self._latest = ""
         self._entries = 0
         self._closed = False
 
@@ -223,6 +224,12 @@ class Schedule:
         """Every model that has a process or a queue entry."""
         return self._processes.keys() | self._queue.keys()
 
+    def latest_used(self) -> str:
+        """The model used last of those that are loaded or load; if none is, of all; "" before the first use."""
+        states = (ProcessState.STARTING, ProcessState.READY)
+        running = [(process.turn, model) for model, process in self._processes.items() if process.state in states]
+        return max(running, default=(0, self._latest))[1]
+
     def deadline(self, now: float) -> float:
         """When `tick` is to be called at the latest; infinity when only events can change something."""
         earliest = math.inf
@@ -257,7 +264,7 @@ class Schedule:
         process = self._processes[model]
         self._holders[ticket] = model
         process.leases.add(ticket)
-        self._used(process, now)
+        self._used(model, process, now)
         return True
 
     def request(self, ticket: int, model: str, terms: Terms = DEFAULT_TERMS, now: float = 0.0) -> list[Effect]:
@@ -286,7 +293,7 @@ class Schedule:
         process, entry = self._processes.get(model), self._queue.get(model)
         if process is not None and ticket in process.leases:
             process.leases.remove(ticket)
-            self._used(process, now)
+            self._used(model, process, now)
             # The queue is not served here. A draining process was going before, so no plan changes, and its memory is
             # free only at `exited`.
             if process.state is ProcessState.DRAINING and not process.leases:
@@ -309,7 +316,7 @@ class Schedule:
             return []  # asked to stop while it was loading
         process.state = ProcessState.READY
         process.ready_at = now
-        self._used(process, now)
+        self._used(model, process, now)
         waiting, process.waiting = process.waiting, []
         # Grants come before the queue (rule 6). The other way round, the queue would find a ready model without leases,
         # and could evict it before anyone has used it.
@@ -591,16 +598,17 @@ class Schedule:
         granted = list(tickets)
         process.leases.update(granted)
         if granted:
-            self._used(process, now)
+            self._used(model, process, now)
         return [Grant(ticket, model) for ticket in granted]
 
     def _refuse(self, tickets: Iterable[int], error: ApplianceError) -> list[Effect]:
         refused = list(tickets)
         return [Refuse(ticket, self._holders.pop(ticket), error) for ticket in refused]
 
-    def _used(self, process: _Process, now: float) -> None:
+    def _used(self, model: str, process: _Process, now: float) -> None:
         self._turn += 1
         process.turn, process.used_at = self._turn, now
+        self._latest = model
 
 
 def _part(short: Mapping[str, int], taken: Mapping[str, int]) -> Mapping[str, int]:

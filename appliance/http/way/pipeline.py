@@ -41,6 +41,7 @@ from appliance.http.way.routes import (
     COMFY,
     COMFY_MODEL,
     CORS_PROXY,
+    NAMELESS,
     TOOLS,
     UPSTREAM,
     Route,
@@ -212,7 +213,7 @@ class Pipeline:
         assert route is not None
         record.body = body = await context.read_body()
         form, head = self._read_head(request, body)
-        record.model = name = self._name(head)
+        record.model = name = self._name(head, route)
         record.head = head
         return ModelRequest(
             request=request,
@@ -399,13 +400,15 @@ class Pipeline:
         found = head_of(form, body)
         return form, found if found.model or not asked.model else structs.replace(found, model=asked.model)
 
-    def _name(self, head: RequestHead) -> str:
+    def _name(self, head: RequestHead, route: Route) -> str:
         """Raises BadRequest when the request leaves the choice open."""
         if name := self._settings.single or head.model:
             return name
         snapshot = self._catalog.snapshot
         known = list(snapshot.config.models) if snapshot.config is not None else []
         known = known or [model.id for model in snapshot.models]
+        if len(known) != 1 and route.name in NAMELESS and (latest := self._fleet.latest_used()):
+            return latest
         if len(known) != 1:
             raise BadRequest(
                 'the request names no model; add "model" to it. GET /v1/models lists what there is', param="model"

@@ -60,6 +60,8 @@ _QUIET = (
     "/lora-adapters",
 )
 """Questions that cost no tokens, and that llama-swap does not write down either."""
+NAMELESS = frozenset((*_QUIET[1:4], "/completion", "/infill", "/embedding", "/rerank", "/reranking"))
+"""llama.cpp's own: their clients know of one model, and name none."""
 _VERSIONLESS = (
     "/chat/completions",
     "/responses",
