@@ -5,7 +5,7 @@ The files of a preset's model have their places, and missing ones their download
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -45,6 +45,8 @@ from appliance.store.model_files import read_start
 
 _Need = tuple[Remote, tuple[str, ...]]
 """A download, and the options that say the same."""
+COMPANIONS = ("--chat-template-file", "--grammar-file", "--json-schema-file")
+"""Options whose value is one file, which the engine reads when it starts."""
 LARGEST = 4 << 20
 """Largest preset file in bytes; a thousand models take about 100 KB."""
 
@@ -70,13 +72,23 @@ def placed(model: FoundModel, definition: Definition, cache: Path | None) -> Fou
     if needs and "--offline" in args:
         error = f"{needs[0][0]} is not in the cache, and 'offline' forbids downloading it; remove that once"
         model = structs.replace(model, error=model.error or error)
+    named = {"mmproj": "" if definition.mmproj_url else definition.mmproj, "model-draft": definition.draft}
     return structs.replace(
         model,
+        error=model.error or _missing(named, definition.args),
         args=tuple(args),
         fetch=tuple(wanted for wanted, _ in needs),
         mmproj=_path(projector) if definition.projector else None,
         draft=_path(draft),
     )
+
+
+def _missing(named: Mapping[str, str], args: Sequence[str]) -> str | None:
+    """Return why a model cannot start: a file beside it that its preset names is not there."""
+    files = [(name, path) for name, text in named.items() if (path := _path(text))]
+    files += [(flag.removeprefix("--"), value) for flag, value in pairwise(args) if flag in COMPANIONS]
+    gone = next(((name, path) for name, path in files if not Path(path).is_file()), None)
+    return f"its {gone[0]} {gone[1]} does not exist; correct the path, or remove the key" if gone else None
 
 
 def _model(model: FoundModel, definition: Definition, cache: Path | None) -> tuple[FoundModel, str, list[_Need]]:

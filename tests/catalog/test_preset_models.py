@@ -97,6 +97,15 @@ def test_sections_beside_and_over_what_is_on_disk(disk: Disk) -> None:
     assert not any(model.error for model in models.values())
 
 
+@pytest.mark.parametrize("key", ["mmproj", "model-draft", "chat-template-file", "grammar-file", "json-schema-file"])
+def test_a_file_beside_the_model_that_is_missing_is_told_before_the_load(disk: Disk, key: str) -> None:
+    disk.model("a.gguf", "there.gguf")
+    text = f"[m]\nmodel={disk.models / 'a.gguf'}\n{key}="
+    assert "does not exist" not in (disk.serve(f"{text}{disk.models / 'there.gguf'}\n")["m"].error or "")
+    told = disk.serve(f"{text}{disk.models / 'gone.gguf'}\n")["m"].error or ""
+    assert told == f"its {key} {disk.models / 'gone.gguf'} does not exist; correct the path, or remove the key"
+
+
 def test_a_section_replaces_the_files_of_a_model_and_what_is_said_for_all_does_not(disk: Disk) -> None:
     disk.model("D/a.gguf", "D/mmproj-F16.gguf", "other.gguf", "own-mmproj.gguf")
     disk.cached("org/repo", "model-Q8_0.gguf")

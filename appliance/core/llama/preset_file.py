@@ -40,6 +40,11 @@ ENGINE = "engine"
 PRESET_ONLY = (DEDUP, ENGINE, LOAD_ON_STARTUP, STOP_TIMEOUT)
 """Keys for the router alone; they are not options of llama-server."""
 HF_TOKEN = "HF_TOKEN"
+_SAMPLERS = {
+    "dry": "d", "top_k": "k", "typ_p": "y", "top_p": "p", "top_n_sigma": "s", "min_p": "m", "temperature": "t",
+    "xtc": "x", "infill": "i", "penalties": "e", "adaptive_p": "a",
+}  # fmt: skip
+"""Names of samplers and their letters in ``--sampler-seq`` (llama.cpp b11434)."""
 _OPPOSITE = {"mmap": "none", "none": "mmap"}
 """The load mode that the former ``mmap = false`` and ``no-mmap = false`` mean."""
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -140,9 +145,17 @@ def _oddities(dashes: str, key: str, value: str, rest: str) -> Iterator[str]:
         yield f"llama-server itself refuses dashes in front of a key; write {key}"
     cut = len(value) < len(rest)
     if cut and (value.rstrip(" \t") == value != "" or value.count('"') % 2 or value.count("'") % 2):
-        yield f"the value ends before {rest[len(value)]!r}, which begins a comment even within quotes"
+        other = _as_sequence(key, rest)
+        yield f"the value ends before {rest[len(value)]!r}, which begins a comment even within quotes{other}"
     elif len(bare := value.strip()) > 1 and bare[0] == bare[-1] and bare[0] in "\"'":
         yield f"the quotes are part of the value, as in llama-server; write {bare[1:-1]} without them"
+
+
+def _as_sequence(key: str, rest: str) -> str:
+    """Return how to write several samplers, whose names a semicolon would separate."""
+    letters = [_SAMPLERS.get(name.strip()) for name in rest.split(";")]
+    known = key.lstrip("-") == "samplers" and None not in letters
+    return f"; write sampler-seq = {''.join(filter(None, letters))}" if known else ""
 
 
 class EffectiveOption(Struct, frozen=True, kw_only=True):

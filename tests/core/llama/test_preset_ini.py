@@ -126,3 +126,10 @@ def test_what_is_written_is_read_again(expected: Shape) -> None:
     sections, problems = parse(text, "p.ini")
     assert problems == []
     assert shape(sections) == expected
+
+
+def test_several_samplers_are_said_in_letters() -> None:
+    (warning,) = warnings(parse("[m]\nsamplers = top_k;top_p;temperature\n", "p.ini")[1])
+    assert warning.endswith("; write sampler-seq = kpt")
+    (other,) = warnings(parse("[m]\nsamplers = top_k;mine\n", "p.ini")[1])
+    assert "sampler-seq" not in other
