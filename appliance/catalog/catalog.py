@@ -258,6 +258,7 @@ class Catalog:
             info=info,
             error=error,
             args=found.args,
+            words=found.words,
             hf_repo=found.repo,
             tag=found.tag,
             input_modalities=modalities,

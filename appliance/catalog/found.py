@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from appliance.core.llama.presets import Definition
 from appliance.core.models.download import PRESET_FILE, Remote, RemoteFile, WantedModel, pick
-from appliance.core.models.model import Source
+from appliance.core.models.model import NO_WORDS, OwnWords, Source
 from appliance.core.models.names import (
     PROJECTOR_TYPES,
     QUANTISATIONS,
@@ -222,6 +222,7 @@ class FoundModel(Struct, frozen=True, kw_only=True):
     repo: str | None = None
     tag: str | None = None
     args: tuple[str, ...] = ()
+    words: OwnWords = NO_WORDS
     error: str | None = None
     fetch: tuple[Remote, ...] = ()
     definition: Definition = Definition()

@@ -5,8 +5,8 @@ beside its model. The ids are those that the same repository has in a Hugging Fa
 ``<publisher>/<repository>:<TAG>``, so that a model in both is listed once.
 
 Ollama: ``manifests/<registry>/<namespace>/<model>/<tag>`` is a JSON manifest whose layers name files
-``blobs/sha256-<digest>``: the weights, a projector, adapters, parameters. Its template and system layers are not used:
-the chat template is the one inside the weights.
+``blobs/sha256-<digest>``: the weights, a projector, adapters, parameters, the system prompt, messages. Its template is
+not used: the chat template is the one inside the weights.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from appliance.catalog.found import (
 )
 from appliance.catalog.presets import PresetSource
 from appliance.core.lenient_json import decoded
+from appliance.core.models.model import OwnWords
 from appliance.core.models.names import (
     is_companion,
     is_projector,
@@ -152,8 +153,13 @@ PARAMETERS = {
     "presence_penalty": _Number("--presence-penalty", -100, 100),
     "frequency_penalty": _Number("--frequency-penalty", -100, 100),
 }
-"""https://docs.ollama.com/modelfile. Left out is what is not the same there (``stop`` has no flag, and -2 of
-``num_predict`` no meaning) and what belongs to the machine rather than to the model (``num_gpu``, ``num_thread``)."""
+"""https://docs.ollama.com/modelfile. Left out is what is not the same there (-2 of ``num_predict`` has no meaning) and
+what belongs to the machine rather than to the model (``num_gpu``, ``num_thread``)."""
+
+
+class _Message(Struct):
+    role: str
+    content: str
 
 
 class _Unusable(Exception):
@@ -180,7 +186,7 @@ def scan_ollama(root: Path, notes: list[str]) -> Iterator[FoundModel]:
         except _Unusable as error:
             notes.append(f"the model '{name}' of Ollama was skipped: {error} ({path})")
         else:
-            same.setdefault((found.files, found.mmproj, found.args), []).append(found)
+            same.setdefault((found.files, found.mmproj, found.args, found.words), []).append(found)
     for tags in same.values():
         yield _named_by_all(tags)
 
@@ -196,6 +202,12 @@ def engine_args(content: bytes) -> tuple[str, ...]:
         if number.least <= value <= number.most and not (number.whole and value != int(value)):
             flags += [number.flag, str(int(value) if number.whole else value)]
     return tuple(flags)
+
+
+def stop_words(content: bytes) -> tuple[str, ...]:
+    """Return the stop words of a parameters layer. They have no flag: each request says them. Raises nothing."""
+    stop = (decoded(dict[str, object], content) or {}).get("stop")
+    return tuple(word for word in (stop if isinstance(stop, list) else [stop]) if isinstance(word, str) and word)
 
 
 def blob_name(digest: str) -> str | None:
@@ -232,8 +244,11 @@ def _model(root: Path, name: str, path: Path, notes: list[str]) -> FoundModel:
     if len(weights) > 1:
         raise _Unusable("its weights are in several parts, which the engine cannot open under these names")
     args: list[str] = []
+    stop: tuple[str, ...] = ()
     for layer in _layers(manifest, "params")[:1]:
-        args += engine_args(_read(_blob(root, layer), "its parameters"))
+        parameters = _read(_blob(root, layer), "its parameters")
+        args += engine_args(parameters)
+        stop = stop_words(parameters)
     for layer in _layers(manifest, "adapter"):
         args += ["--lora", str(_blob(root, layer))]
     return FoundModel(
@@ -242,7 +257,20 @@ def _model(root: Path, name: str, path: Path, notes: list[str]) -> FoundModel:
         files=(str(_blob(root, weights[0])),),
         mmproj=_projector(root, name, manifest, notes),
         args=tuple(args),
+        words=OwnWords(system=_system(root, manifest), stop=stop, messages=_messages(root, manifest)),
     )
+
+
+def _system(root: Path, manifest: ImageManifest) -> str:
+    texts = [_read(_blob(root, layer), "its system prompt") for layer in _layers(manifest, "system")]
+    return texts[-1].decode("utf-8", "replace") if texts else ""
+
+
+def _messages(root: Path, manifest: ImageManifest) -> tuple[tuple[str, str], ...]:
+    """Return those that can be understood."""
+    contents = [_read(_blob(root, layer), "its messages") for layer in _layers(manifest, "messages")[:1]]
+    found = [decoded(list[_Message], content) or [] for content in contents]
+    return tuple((message.role, message.content) for messages in found for message in messages)
 
 
 def _layers(manifest: ImageManifest, kind: str) -> list[ImageLayer]:

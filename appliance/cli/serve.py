@@ -288,6 +288,14 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     show_default=True,
     help="Time that requests get to finish after the first Ctrl-C.",
 )
+@click.option(
+    "--sse-ping-interval",
+    "ping_after",
+    type=Seconds(),
+    default=HTTP.ping_after,
+    show_default=True,
+    help="Silence after which a stream gets a comment; 0 for clients that cannot read comments.",
+)
 @mcp_server_options
 @embed_options
 @web_options
@@ -321,6 +329,7 @@ def serve(
     cors_origins: str,
     load_timeout: float,
     grace: float,
+    ping_after: float,
     max_body: int,
     max_connections: int,
     mcp_server: bool,
@@ -360,6 +369,7 @@ def serve(
         allow_hosts=allow_hosts,
         cors=Cors(origins=cors_origins),
         grace=grace,
+        ping_after=ping_after,
         max_body=max_body,
         clients=max_connections,
         max_bodies=max(HTTP.max_bodies, max_body),

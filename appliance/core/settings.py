@@ -92,7 +92,7 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     grace: float = 10.0
     """How long requests under way may continue after the first stop signal."""
     ping_after: float = 15.0
-    """A stream that is silent for this long gets an SSE comment, so that proxies keep it open."""
+    """A stream that is silent for this long gets an SSE comment, so that proxies keep it open; 0: none."""
     reuse_port: bool = False
     """Other processes may listen on the same ports; the system distributes the connections."""
     api_prefix: str = ""

@@ -21,7 +21,7 @@ from appliance.catalog.sources import (
     ollama_directories,
     resolve_sources,
 )
-from appliance.core.models.model import FOREIGN, Model, engine_flags
+from appliance.core.models.model import FOREIGN, Model, OwnWords, engine_flags
 
 LAYER = b'{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:?", "size": 1}'
 LIBRARY = ("registry.ollama.ai", "library")
@@ -105,6 +105,17 @@ def test_parameters_become_flags_and_what_is_not_certain_does_not(store: Path) -
     weights = layer(store, "model", gguf(store))
     pulled(store, "qwen:latest", weights, layer(store, "params", json.dumps(parameters).encode()))
     assert only(ollama(store)).args == ("--ctx-size", "8192", "--temp", "0.6", "--top-k", "20")
+    assert only(ollama(store)).words == OwnWords(stop=("<|im_end|>",))
+
+
+def test_a_model_keeps_the_words_of_its_maker(store: Path) -> None:
+    weights = layer(store, "model", gguf(store))
+    said = layer(store, "messages", b'[{"role": "user", "content": "hi"}]')
+    pulled(store, "mario:8b", weights, layer(store, "system", b"You are Mario"), said)
+    pulled(store, "plain:8b", weights, layer(store, "messages", b"damaged"), layer(store, "params", b'{"stop": "<x>"}'))
+    mario, plain = ollama(store).models
+    assert mario.words == OwnWords(system="You are Mario", messages=(("user", "hi"),))
+    assert plain.words == OwnWords(stop=("<x>",))
 
 
 def test_projector_and_adapter_go_with_their_model(store: Path) -> None:

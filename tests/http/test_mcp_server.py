@@ -201,6 +201,9 @@ async def test_silence_becomes_a_stream_that_is_kept_open(open_server: OpenServe
         body = message("tools/call", name="chat", arguments=slow)
         plain = await post(server, body, ("Accept", "application/json"), accept=False)
         assert plain.header("content-type") == "application/json"
+    async with open_server(**ON, ping_after=0) as server:
+        answer = await rpc(server, "tools/call", name="chat", arguments=slow)
+        assert not any(record.startswith(":") for record in answer.events)
 
 
 async def test_who_leaves_stops_the_model(server: Appliance) -> None:

@@ -15,7 +15,7 @@ from msgspec import structs
 from waiting import PATIENCE, until
 
 from appliance.core.models.gguf import GgufInfo, read_gguf
-from appliance.core.models.model import Model
+from appliance.core.models.model import Model, OwnWords
 from appliance.core.settings import FleetSettings
 
 STORY = "Once upon a time a small llama carried"
@@ -360,6 +360,31 @@ async def test_the_list_is_kept_and_follows_what_changes(open_server: OpenServer
         assert await listed() == {**after, "mine:latest": shown}
         await server.ask("DELETE", "/api/delete", {"model": "mine"})
         assert await listed() == after
+
+
+async def sent_for(server: Appliance, members: dict) -> dict:
+    """What the engine gets for a chat."""
+    return json.loads((await ask(server, "chat", members)).json["message"]["content"])
+
+
+async def test_the_words_of_a_models_maker_come_with_it_and_give_way_to_those_of_a_request(
+    open_server: OpenServer, fake_model: Path
+):
+    words = OwnWords(system="be Mario", stop=("<x>",), messages=(("user", "a"), ("assistant", "b")))
+    alpha = structs.replace(known(fake_model, "alpha", "--script", '[{"echo": true}]'), words=words)
+    async with open_server(models=[alpha]) as server:
+        said = {"role": "user", "content": "hi"}
+        before = [{"role": "system", "content": "be Mario"}, {"role": "user", "content": "a"}]
+        body = {"model": "alpha", "stream": False, "messages": [said]}
+        assert (shown := (await ask(server, "show", {"model": "alpha"})).json)["system"] == "be Mario"
+        assert "<x>" in shown["parameters"]
+        sent = await sent_for(server, body)
+        assert [*sent["messages"][:2], sent["messages"][-1], sent["stop"]] == [*before, said, ["<x>"]]
+        own = {**body, "options": {"stop": ["y"]}, "messages": [{"role": "system", "content": "be Luigi"}, said]}
+        await ask(server, "create", {"model": "luigi", "from": "alpha", "system": "be Luigi", "stream": False})
+        assert (await sent_for(server, own))["stop"] == ["y"]
+        derived = await sent_for(server, {**body, "model": "luigi"})
+        assert (derived["messages"][0]["content"], derived["stop"]) == ("be Luigi", ["<x>"])
 
 
 async def test_derived_models(open_server: OpenServer, fake_model: Path):

@@ -46,7 +46,7 @@ _POSIX = re.compile(
 )
 _WINDOWS = re.compile(rf"""{_END_OF_LINE}|"(?P<double>[^"]*)(?P<shut>"?)|(?P<plain>[^ \t\r\n"]+)""")
 _ACTIVE = re.compile(r"\$\(|`|\$\{?[A-Za-z_]\w*(?:[:%#/-])?|%[A-Z_][A-Z0-9_]{2,}%")
-"""What a shell replaces within double quotes as well."""
+"""A shell replaces these within double quotes as well."""
 _SET = re.compile(r"([A-Za-z_]\w*)=")
 _SH = "call a shell: sh -c '...'"
 _RULES = tuple(
@@ -75,9 +75,9 @@ class _Word(NamedTuple):
     text: str
     line: int
     is_last: bool
-    """Of its line."""
+    """It ends its line."""
     faults: tuple[tuple[str, str], ...]
-    """What is wrong with it, and the way out."""
+    """Faults and the way out of each."""
 
 
 def shell_words(text: str, *, windows: bool) -> list[str]:
@@ -128,7 +128,7 @@ def _words(text: str, piece: re.Pattern[str]) -> Iterator[_Word]:
                 seen, plain, faults = [], [], []
             case "escaped":
                 if found["escaped"].isalnum():
-                    faults.append(("loses its backslashes", "write / in place of \\, or put it in single quotes"))
+                    faults.append(("loses its backslashes", "write / for \\, or put it in single quotes"))
                 seen.append("q")
                 plain.append(found["escaped"])
             case "closed" | "shut":

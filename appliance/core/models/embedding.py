@@ -28,8 +28,8 @@ def embedding_batch(info: GgufInfo | None, words: Sequence[str]) -> tuple[str, .
     """Return the batch flags with which a model takes every text that its context holds; () for others.
 
     Such a model looks at a text as a whole, so llama-server computes one in a single physical batch, and refuses a
-    longer one. Only ``last`` pooling can be split (b11434). ``words`` are the start's other options; who sets a batch,
-    has it. The context is what they ask for, else what the model was trained for.
+    longer one. Only ``last`` pooling can be split (b11434). ``words`` are the start's other options; a batch among them
+    counts. The context is what they ask for, else what the model was trained for.
     """
     try:
         said = split(words)

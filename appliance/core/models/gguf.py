@@ -82,7 +82,7 @@ class GgufInfo(Struct, frozen=True, kw_only=True):
     """True for a projector that encodes images."""
     audio: bool
     pooling: str | None = None
-    """How embeddings of tokens become one, in the words of llama-server's ``--pooling``."""
+    """The way in which embeddings of tokens become one, as a word of llama-server's ``--pooling``."""
     license: str | None = None
     chat_template: str | None = None
     counts: Mapping[str, int] = {}

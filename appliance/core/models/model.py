@@ -24,6 +24,18 @@ FOREIGN: tuple[Source, ...] = ("lm_studio", "ollama")
 """Files of other programs: used in place, never changed or deleted."""
 
 
+class OwnWords(Struct, frozen=True, kw_only=True):
+    """The words that a model of Ollama's store brings for its chats."""
+
+    system: str = ""
+    stop: tuple[str, ...] = ()
+    messages: tuple[tuple[str, str], ...] = ()
+    """Roles and texts before the first message."""
+
+
+NO_WORDS = OwnWords()
+
+
 class Model(Struct, frozen=True, kw_only=True):
     """A model on disk, or a configured command that serves one.
 
@@ -52,6 +64,7 @@ class Model(Struct, frozen=True, kw_only=True):
     """Why it cannot be used; one line, without the path."""
     args: tuple[str, ...] = ()
     """Engine flags for this model only."""
+    words: OwnWords = NO_WORDS
     tags: tuple[str, ...] = ()
     """Words about it, for people."""
     hidden: bool = False

@@ -16,7 +16,7 @@ from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.models.download import Remote, WantedModel, parse_image, parse_reference
 from appliance.core.models.embedding import served_kind
 from appliance.core.models.gguf import GgufInfo
-from appliance.core.models.model import Model
+from appliance.core.models.model import NO_WORDS, Model
 from appliance.core.ollama.asking import (
     HUBS,
     PLAIN,
@@ -326,6 +326,17 @@ def read_create(members: JsonObject, now: float) -> Derived:
     said = tuple(one for one in messages or () if isinstance(one, dict))
     preset = DerivedPreset(system=member_of(members, "system", ""), parameters=parameters, messages=said)
     return Derived(name=name, base=base, preset=preset, made_at=now)
+
+
+def preset_of(model: Model | None, derived: Derived | None) -> DerivedPreset:
+    """Return what a request to a model gets: of a derived one, else of the model's own words."""
+    words = model.words if model is not None else NO_WORDS
+    own = PLAIN
+    if words != NO_WORDS:
+        messages = tuple[dict[str, JSON], ...]({"role": role, "content": text} for role, text in words.messages)
+        parameters: dict[str, JSON] = {"stop": list(words.stop)} if words.stop else {}
+        own = DerivedPreset(system=words.system, parameters=parameters, messages=messages)
+    return over(derived, own) if derived is not None else own
 
 
 def over(derived: Derived, below: DerivedPreset) -> DerivedPreset:

@@ -222,7 +222,7 @@ class McpServer:
 
 
 class _Answering:
-    """One call of a tool. ``ping_after``: seconds of silence that a stream is kept open over; None: no stream."""
+    """One call of a tool. ``ping_after``: seconds of silence that a stream is kept open over; 0: any; None: no stream."""
 
     def __init__(self, call: ToolsCall, sink: Sink, ping_after: float | None) -> None:
         self._call = call
@@ -234,7 +234,7 @@ class _Answering:
     async def work(self, tool: Offered) -> None:
         wants_progress = self._call.token is not None and self._ping_after is not None
         async with trio.open_nursery() as nursery:
-            if self._ping_after is not None:
+            if self._ping_after:
                 nursery.start_soon(every, self._ping_after, partial(self._write, PING))
             found = await used(tool, self._call.arguments, self._notify if wants_progress else None)
             async with self._writing:  # a ping is written whole, or not at all

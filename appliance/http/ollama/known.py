@@ -13,8 +13,8 @@ from appliance.catalog.catalog import Catalog, Headers
 from appliance.core.lenient_json import decoded
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
-from appliance.core.ollama.asking import PLAIN, meanings
-from appliance.core.ollama.models import Derived, EngineProps, LoadedModel, ModelFacts, tags
+from appliance.core.ollama.asking import meanings
+from appliance.core.ollama.models import Derived, EngineProps, LoadedModel, ModelFacts, preset_of, tags
 from appliance.errors import ModelNotFound, UpstreamFailed
 from appliance.fleet.owner import Fleet
 from appliance.traffic.targets import Targets, refresh
@@ -109,7 +109,7 @@ class KnownModels:
 
     async def _facts(self, name: str, model: Model | None, derived: Derived | None = None) -> ModelFacts:
         if model is None:
-            return ModelFacts(name=name, preset=derived.preset if derived is not None else PLAIN)
+            return ModelFacts(name=name, preset=preset_of(None, derived))
         await self._read_header(model)
         await self._ask(model)
         return self._known(name, model, derived)
@@ -121,7 +121,7 @@ class KnownModels:
             model=model,
             info=info,
             props=self._props.get(self._key(model)) if model is not None else None,
-            preset=derived.preset if derived is not None else PLAIN,
+            preset=preset_of(model, derived),
             base=derived.base if derived is not None else "",
             made_at=derived.made_at if derived is not None else 0.0,
             context=self.context(model) if model is not None else None,

@@ -43,6 +43,7 @@ _ANSWER = (
     "/lora-adapters",
 )
 _MEDIA = (
+    "/v1/audio/translations",
     "/v1/audio/speech",
     "/v1/audio/voices",
     "/v1/images/generations",
