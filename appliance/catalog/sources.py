@@ -157,6 +157,10 @@ PARAMETERS = {
 what belongs to the machine rather than to the model (``num_gpu``, ``num_thread``)."""
 
 
+class _Stop(Struct):
+    stop: list[str] | str = []
+
+
 class _Message(Struct):
     role: str
     content: str
@@ -206,8 +210,8 @@ def engine_args(content: bytes) -> tuple[str, ...]:
 
 def stop_words(content: bytes) -> tuple[str, ...]:
     """Return the stop words of a parameters layer. They have no flag: each request says them. Raises nothing."""
-    stop = (decoded(dict[str, object], content) or {}).get("stop")
-    return tuple(word for word in (stop if isinstance(stop, list) else [stop]) if isinstance(word, str) and word)
+    stop = (decoded(_Stop, content) or _Stop()).stop
+    return tuple(filter(None, [stop] if isinstance(stop, str) else stop))
 
 
 def blob_name(digest: str) -> str | None:
