@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import trio
@@ -129,3 +130,22 @@ async def test_a_port_is_shared_by_those_who_all_ask_for_it(monkeypatch: pytest.
         first.close()
     with pytest.raises(UsageError, match="this machine has no such address"):
         await open_listeners([("203.0.113.7", 0)], reuse_port=True)
+
+
+@pytest.mark.parametrize("reuse_port", [False, True])
+async def test_localhost_is_listened_on_at_both_its_addresses(reuse_port: bool):
+    """Some clients try only the first address of a name, and systems differ in which that is."""
+    expected = ["127.0.0.1"]
+    with socket.socket(socket.AF_INET6) as probe, suppress(OSError):
+        probe.bind(("::1", 0))
+        expected = ["127.0.0.1", "::1"]
+    listeners = await open_listeners([("LocalHost", 0)], reuse_port=reuse_port)
+    try:
+        assert [each.bound[0] for each in listeners] == expected
+        assert len({each.bound[1] for each in listeners}) == 1
+        if "::1" in expected and not reuse_port:
+            with pytest.raises(UsageError, match="listens there already"):
+                await open_listeners([("localhost", listeners[0].bound[1])])
+    finally:
+        for each in listeners:
+            each.close()

@@ -14,6 +14,7 @@ from appliance.errors import UsageError
 from appliance.platform import unix_sockets
 
 PROBE_TIME = 3.0
+WITHOUT_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 BACKLOG = 4096
 """Connections that may wait to be accepted; the system lowers it to its own limit."""
 
@@ -101,11 +102,9 @@ async def _listen_on(host: str, port: int, reuse_port: bool) -> list[Listener]:
     if not 0 <= port <= 65535:  # glibc would take it modulo 65536
         raise UsageError(f"cannot listen on {where}: a port is a number from 0 to 65535")
     try:
-        if reuse_port:
-            return await _listen_sharing(host, port)
-        found = await trio.open_tcp_listeners(port, host=host)
-        plain = [_plain(each.socket) for each in found]
-        return [Listener(sock, _bound(sock)) for sock in plain]
+        if host.lower() == "localhost":
+            return await _listen_locally(port, reuse_port)
+        return await _listen_at_all(host, port, reuse_port)
     except socket.gaierror:
         raise UsageError(f"cannot listen on {where}: the host name is not known; use an address (--listen)") from None
     except OSError as error:
@@ -123,6 +122,28 @@ async def _listen_on(host: str, port: int, reuse_port: bool) -> list[Listener]:
             raise UsageError(f"cannot listen on {where}: this machine has no such address; see --listen")
         case _:
             raise UsageError(f"cannot listen on {where}: {why}; choose another address with --listen")
+
+
+async def _listen_locally(port: int, reuse_port: bool) -> list[Listener]:
+    """At both addresses that localhost stands for, since a client takes either, if there is IPv6. Raises OSError."""
+    listeners = await _listen_at_all("127.0.0.1", port, reuse_port)
+    try:
+        _, port = _bound(listeners[0].socket)
+        listeners += await _listen_at_all("::1", port, reuse_port)
+    except OSError as error:
+        if error.errno not in WITHOUT_IPV6:
+            listeners[0].close()
+            raise
+    return listeners
+
+
+async def _listen_at_all(host: str, port: int, reuse_port: bool) -> list[Listener]:
+    """At all addresses of a name. Raises OSError."""
+    if reuse_port:
+        return await _listen_sharing(host, port)
+    found = await trio.open_tcp_listeners(port, host=host)
+    plain = [_plain(each.socket) for each in found]
+    return [Listener(sock, _bound(sock)) for sock in plain]
 
 
 async def _listen_sharing(host: str, port: int) -> list[Listener]:
