@@ -54,6 +54,8 @@ class Decoded(Struct, frozen=True):
     config: Config
     places: PathPlaces
     problems: list[Problem]
+    ignored: frozenset[str]
+    """Paths of values that mean nothing here, whatever they are."""
 
 
 def decode(root: MappingNode | None) -> Decoded:
@@ -63,7 +65,7 @@ def decode(root: MappingNode | None) -> Decoded:
     if root is not None and root.get("plugins") is not None:
         values.setdefault("plugins", {})  # the key alone says that there are plugins
     config = msgspec.convert(values, Config, dec_hook=lambda _, value: value)
-    return Decoded(config, walk.places, walk.report.problems)
+    return Decoded(config, walk.places, walk.report.problems, frozenset(walk.ignored))
 
 
 def plain(node: Node) -> object:
@@ -92,6 +94,7 @@ class _Walk:
         self.known: dict[str, Position] = {}
         self.places = PathPlaces(self.known)
         self.report = ProblemReport(self.places)
+        self.ignored: set[str] = set()
 
     def struct(self, info: mi.StructType, node: MappingNode, path: str, pattern: str) -> dict[str, object]:
         self.known[path] = node.at
@@ -104,7 +107,7 @@ class _Walk:
             if name not in fields:
                 self._unknown(info, entry.key, path, pattern)
             elif info.cls is ModelConfig and name == "argv":
-                pass  # the program's own, in what it shows
+                self.ignored.add(_join(path, key))  # the program's own, in what it shows
             elif not is_null(entry.value):
                 value = self.value(fields[name].type, entry.value, _join(path, key), _join(pattern, name))
                 if value is not UNSET:
@@ -129,6 +132,7 @@ class _Walk:
                 if isinstance(node, MappingNode):
                     return self.struct(info, node, path, pattern)
                 if pattern == "profiles.<id>" and isinstance(node, SequenceNode):
+                    self.ignored.add(path)
                     self.report.warn(
                         path, "is a profile of the old form, a list of models, and is ignored; write groups"
                     )
@@ -260,6 +264,7 @@ class _Walk:
     def _unknown(self, info: mi.StructType, key: ScalarNode, path: str, pattern: str) -> None:
         here = _join(path, key.text)
         self.known.setdefault(here, key.at)
+        self.ignored.add(here)
         self.report.warn(here, f"unknown key, ignored; {_advice(key.text, info, pattern)}")
 
     def _refuse(self, path: str, message: str) -> UnsetType:

@@ -41,6 +41,9 @@ _NAMES = frozenset(
 )
 
 
+NOTHING = frozenset[str]()
+
+
 def load(
     sources: Sequence[SourceFile], env: Mapping[str, str], *, windows: bool = False, ports: dict[str, int] = NO_PORTS
 ) -> Loaded:
@@ -60,7 +63,8 @@ def load(
             readable = False
             found = [_without_values(problem) for problem in found]
         files += found
-    config, stages, given = _mean(documents, windows, ports) if readable else (None, [], NO_PORTS)
+    config, stages, given, ignored = _mean(documents, windows, ports) if readable else (None, [], NO_PORTS, NOTHING)
+    files, *stages = ([_only_odd(problem, ignored) for problem in stage] for stage in (files, *stages))
     order = {source.file: number for number, source in enumerate(sources)}
 
     def place(problem: Problem) -> tuple[int, int, int]:
@@ -99,8 +103,8 @@ def _without_values(problem: Problem) -> Problem:
 
 def _mean(
     documents: Sequence[MappingNode], windows: bool, ports: dict[str, int]
-) -> tuple[Config, list[list[Problem]], dict[str, int]]:
-    """The configuration that the documents are together, what each stage found, and the ports of the models."""
+) -> tuple[Config, list[list[Problem]], dict[str, int], frozenset[str]]:
+    """The configuration that the documents are together, what each stage found, the models' ports, ignored paths."""
     stages: list[list[Problem]] = []
     root: MappingNode | None = None
     given = NO_PORTS
@@ -111,7 +115,14 @@ def _mean(
         stages.append(found)
     decoded = decode(root)
     config, found = normalise(decoded.config, decoded.places, windows)
-    return config, [*stages, decoded.problems, found], given
+    return config, [*stages, decoded.problems, found], given, decoded.ignored
+
+
+def _only_odd(problem: Problem, ignored: frozenset[str]) -> Problem:
+    """The problem, as a warning where it is in a value that is ignored."""
+    path = problem.path
+    outer = (path[:at] for at in (*(found.start() for found in re.finditer(r"[.\[]", path)), len(path)))
+    return replace(problem, level="warning") if any(each in ignored for each in outer) else problem
 
 
 # One mistake can show in several stages: a macro that does not exist leaves text where a number is expected. The first

@@ -222,7 +222,7 @@ class McpServer:
 
 
 class _Answering:
-    """One call of a tool. ``ping_after``: seconds of silence before a comment in a stream; 0: never; None: no stream."""
+    """One call of a tool. ``ping_after``: seconds of silence before a stream's comment; 0: never, None: no stream."""
 
     def __init__(self, call: ToolsCall, sink: Sink, ping_after: float | None) -> None:
         self._call = call

@@ -83,8 +83,22 @@ def test_a_file_with_such_a_command_works_and_is_warned_of_without_its_values():
     assert "Kq7Canary" not in "".join(told)
 
 
-def test_a_key_that_is_ignored_stops_nothing():
-    text = "models: {m: {cmd: a, proxy: 'http://h:1', argv: 7}}\nprofiles: {coding: [m, n], good: {pins: {x: m}}}\n"
+WRONG = ("7", "[a, {b: c}]", "${nope}", "${env.NOPE}", "{x: ['${nope}', 1.5]}", "text")
+IGNORED = (
+    "models: {{m: {{cmd: a, proxy: 'http://h:1', {key}: {value}}}}}",
+    "ui: {{{key}: {value}}}\nmodels: {{m: {{cmd: a, proxy: 'http://h:1'}}}}",
+    "{key}: {value}\nmodels: {{m: {{cmd: a, proxy: 'http://h:1'}}}}",
+)
+
+
+@given(st.sampled_from(IGNORED), st.sampled_from(WRONG), st.sampled_from(["unknown", "argv"]))
+def test_a_key_that_is_ignored_stops_nothing(text: str, value: str, key: str):
+    result = loaded(text.format(key=key, value=value if value[0] in "[{7" else f'"{value}"'))
+    assert list(result.require().models) == ["m"], result.errors
+
+
+def test_a_profile_of_the_old_form_is_ignored():
+    text = "models: {m: {cmd: a, proxy: 'http://h:1'}}\nprofiles: {coding: [m, n], good: {pins: {x: m}}}\n"
     result = loaded(text)
     assert list(result.require().profiles) == ["good"]
     assert ["write groups" in str(problem) for problem in result.warnings] == [True]
