@@ -126,7 +126,7 @@ def measured(options: argparse.Namespace, folder: Path) -> Run:
     run.under_load([row for row in UNDER_LOAD if row in rows], options.rounds)
     words = [word for word in sys.argv[1:] if not word.startswith("--json") and word != str(options.json)]
     command = shlex.join(["bench", *words])
-    return Run(_machine(), _commit(python), command, run.samples, run.left_out)
+    return Run(_machine(python), _commit(python), command, run.samples, run.left_out)
 
 
 def _program(options: argparse.Namespace) -> Program:
@@ -145,10 +145,12 @@ def _rows(names: str | None) -> list[Row]:
     return found
 
 
-def _machine() -> str:
+def _machine(python: Path) -> str:
+    told = subprocess.run([python, ROOT / "packaging" / "python_build.py"], capture_output=True, text=True, check=False)
     models = [line for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines() if line.startswith("model name")]
     name = models[0].partition(": ")[2] if models else platform.machine()
-    return f"{name}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, load {os.getloadavg()[0]:.1f}"
+    system = f"{platform.system()} {platform.release()}, load {os.getloadavg()[0]:.1f}"
+    return f"{name}, {os.cpu_count()} cores, {system}; {told.stdout.strip() or 'an unknown Python'}"
 
 
 def _commit(python: Path) -> str:

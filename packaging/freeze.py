@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import cast
 
 import contents
+import python_build
 from builder_paths import refuse_builder_paths
 from contents import NAME, ROOT
 
@@ -219,6 +220,8 @@ def report(program: Path) -> None:
         print(f"  {size(folder) / 1e6:7.1f} MB  {name}")
     print(f"  {(whole - sum(map(size, parts.values()))) / 1e6:7.1f} MB  program, Python, libraries")
     print(f"  {whole / 1e6:7.1f} MB  {program}")
+    if not python_build.is_optimised():
+        print(f"  made with {python_build.in_words()}: some 15 % slower than with an optimised Python")
 
 
 def size(folder: Path) -> int:
