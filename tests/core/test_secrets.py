@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.bodies.json_text import JSON
-from appliance.core.secrets import REDACTED, SECRET_WORDS, secrets_within, without_secret_values
+from appliance.core.secrets import REDACTED, SECRET_WORDS, Secrets, secrets_within, without_secret_values
 
 SECRET = "hunter2-hunter2"
 SECRET_NAMES = st.sampled_from(SECRET_WORDS).flatmap(
@@ -62,3 +62,9 @@ def test_a_long_word_costs_little(piece: str):
     began = time.thread_time()
     list(secrets_within(word))
     assert time.thread_time() - began < 5
+
+
+def test_what_anybody_may_write_is_no_secret():
+    """It would be taken out of every line."""
+    text = "ab cde password"
+    assert Secrets(["ab", "cde", "password"]).hidden(text) == text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.core.mcp.config import McpServers, StdioServer
+from appliance.core.offline import leaves
 from appliance.core.settings import AlsoListen, HttpSettings, ToolSettings, UnixSocket, is_loopback, refuse_open_door
 from appliance.errors import UsageError
 
@@ -34,3 +35,7 @@ def test_tools_of_either_kind_are_tools() -> None:
 
 def test_a_file_is_no_open_door() -> None:
     refuse_open_door(HttpSettings(listen=(UnixSocket("/run/x.sock"),)))
+
+
+def test_only_an_address_elsewhere_is_left_for():
+    assert [leaves(host) for host in ("", "0.0.0.0", "::", "localhost", "10.0.0.1", "a.b")] == [False] * 4 + [True] * 2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from appliance.core.answers import ring
-from appliance.core.answers.ring import Gap, Numbered, Ring
+from appliance.core.answers.ring import BLOCK, Gap, Numbered, Ring
 from appliance.core.bodies.sse import Decoder
 
 
@@ -112,3 +112,13 @@ def test_an_endless_record_has_no_id():
     assert numbers.feed(b"data: b\n\n") == b"id: %d\ndata: b\n\n" % (5 + 6 + (5 << 20) + 3 + 9)
     assert numbers.feed(b"data: c") == b""
     assert numbers.rest() == b"data: c"
+
+
+def test_what_lies_across_blocks_is_read_in_pieces():
+    large = Ring(4 * BLOCK)
+    data = bytes(range(256)) * (3 * BLOCK // 256) + b"end"
+    large.append(data)
+    for offset, most in ((0, 5), (BLOCK - 2, 5), (BLOCK - 2, 2 * BLOCK), (2 * BLOCK, BLOCK + 3)):
+        views = large.since(offset, most)
+        assert not isinstance(views, Gap)
+        assert b"".join(views) == data[offset : offset + most]

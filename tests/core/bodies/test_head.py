@@ -14,6 +14,7 @@ from appliance.core.bodies.head import (
     NO_SLOT,
     ODD_SLOT,
     RequestHead,
+    is_container,
     multipart_boundary,
     read_json,
     read_multipart,
@@ -138,3 +139,7 @@ def test_the_boundary_is_found_where_there_is_one():
     assert multipart_boundary('Multipart/Form-Data; charset=x; boundary="a b"') == b"a b"
     with pytest.raises(BadRequest, match="boundary"):
         multipart_boundary("multipart/form-data")
+
+
+def test_a_body_that_begins_as_json_is_no_form():
+    assert [is_container(body) for body in (b" [1]", b'{"a": 1}', b"a=1", b"")] == [True, True, False, False]

@@ -184,3 +184,9 @@ def test_an_error_is_one_record_in_the_words_of_its_dialect(dialect: Dialect):
         assert (event.name, told["type"]) == ("error", "error")
     if dialect is Dialect.RESPONSES:
         assert (told["code"], told["message"], told["param"]) == ("upstream_failed", INFO.message, None)
+
+
+def test_a_record_as_long_as_the_limit_is_whole():
+    records = WholeRecords(limit=100)
+    assert records.feed(b"data: ".ljust(100, b"x")) == b""
+    assert not records.torn

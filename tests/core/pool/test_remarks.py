@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.pool.export import export_box, is_closed
-from appliance.core.pool.names import names_apart
+from appliance.core.pool.names import Holder, groups_of, names_apart
 from appliance.core.pool.remarks import apart_problems, keyless_problems
 from appliance.core.pool.shapes import PoolBox
 
@@ -65,3 +65,8 @@ def test_every_name_of_several_models_and_every_silent_box_is_named(boxes: dict[
         assert (f"'{name}':" in told.get("names", "")) == (len(known) > 1)
     silent = {one.box for groups in apart.values() for group in groups for one in group if one.identity is None}
     assert set(told.get("names-unknown", "").partition(" does")[0].split(", ")) - {""} == silent
+
+
+def test_boxes_that_tell_nothing_of_a_model_are_each_their_own():
+    holders = [Holder("a", "1"), Holder("b", None), Holder("c", "1"), Holder("d", None)]
+    assert [[one.box for one in group] for group in groups_of(holders)] == [["a", "c"], ["b"], ["d"]]
