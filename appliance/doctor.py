@@ -6,6 +6,7 @@ Threads do the work that blocks. A part that cannot be examined is named in ``tr
 from __future__ import annotations
 
 import io
+import math
 import os
 import platform
 import sys
@@ -107,7 +108,8 @@ async def with_models(facts: DoctorFacts, catalog: Catalog) -> DoctorFacts:
     room = _room(facts.look)
 
     def look() -> DoctorFacts:
-        catalog.refresh(0.0)
+        catalog.refresh(0.0, math.inf)
+        catalog.keep()
         snapshot = catalog.snapshot
         return structs.replace(
             facts,

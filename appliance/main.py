@@ -15,9 +15,10 @@ from msgspec import structs
 
 from appliance import __version__
 from appliance.catalog import config_editing
-from appliance.catalog.catalog import STARTER_ID, Catalog
+from appliance.catalog.catalog import AT_ONCE, STARTER_ID, Catalog, find_model
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.found import cache_directory
+from appliance.catalog.headers import Headers, headers_file
 from appliance.catalog.hub import hub_access
 from appliance.catalog.sources import STARTER, ModelFolders
 from appliance.composition import AppliancePaths, OpenAppliance, open_appliance
@@ -42,7 +43,7 @@ from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.store.kept_contexts import context_places
 from appliance.streams.owner import check_streams
-from appliance.trio_parts import beside, lacking, persist
+from appliance.trio_parts import Changed, beside, lacking, persist
 from appliance.upkeep import (
     echoing_engine_log,
     following_files,
@@ -53,8 +54,13 @@ from appliance.upkeep import (
 
 NEST = 100
 """Groups of exceptions within each other that are shown; Python leaves out what is deeper than ten, the bug itself."""
-SCAN_HEAD_START = 1.0
+LOOK_HEAD_START = 0.1
 """Seconds that the first look for models may delay listening; on a slow disk it goes on in the background."""
+PIECE, PAUSE = 0.03, 0.03
+"""Seconds for which headers of models are read, and for which others have the processor then."""
+PUBLISH_AFTER = 1.0
+KEEP_AFTER = 5.0
+"""Seconds after which what has been read is written to the disk, although more is being read."""
 SHOWN_MODELS = 8
 CONVERSATIONS = "conversations.db"
 DERIVED_MODELS = "derived-models.json"
@@ -75,7 +81,7 @@ async def run_server(settings: AppSettings) -> int:
         keep_log(settings.log_file)
     check_parent(settings.embedding)
     engines = _finder(settings)
-    catalog = Catalog(settings.sources, settings.config)
+    catalog = Catalog(settings.sources, settings.config, Headers(headers_file()))
     if settings.config is not None:
         check_streams(settings.config.streams)
     settings = structs.replace(settings, http=structs.replace(settings.http, clients=_places(settings.http.clients)))
@@ -223,7 +229,7 @@ async def _serve_single(model: str, owners: Owners) -> ApplianceError | None:
 
 async def _load(owners: Owners, name: str) -> ApplianceError | None:
     try:
-        await owners.fleet.load(owners.catalog.snapshot.require(name))
+        await owners.fleet.load(await find_model(owners.catalog, name))
     except ApplianceError as error:
         return error
     return None
@@ -302,16 +308,30 @@ def _say_what_to_try(settings: AppSettings, model: str, bound: Sequence[Listen])
 
 @asynccontextmanager
 async def _scanning(catalog: Catalog) -> AsyncGenerator[trio.Event]:
-    """Look for models in the background; the event tells that all are known."""
-    scanned = trio.Event()
+    """Look for models in the background, and read their headers; the event tells that all are known by name."""
+    looked, scanned, changed = trio.Event(), trio.Event(), Changed()
+    catalog.on_looked = partial(trio.lowlevel.current_trio_token().run_sync_soon, changed.wake, idempotent=True)
 
     async def scan() -> None:
-        await trio.to_thread.run_sync(catalog.scan, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(catalog.refresh, 0.0, 0.0, abandon_on_cancel=True)
+        looked.set()
+        await trio.to_thread.run_sync(catalog.read_on, AT_ONCE, abandon_on_cancel=True)
         scanned.set()
+        read_piece = partial(catalog.read_on, PIECE, publish_after=PUBLISH_AFTER)
+        keep_at = trio.current_time() + KEEP_AFTER
+        while True:
+            left = await trio.to_thread.run_sync(read_piece, abandon_on_cancel=True)
+            if not left or trio.current_time() > keep_at:
+                await trio.to_thread.run_sync(catalog.keep, abandon_on_cancel=True)
+                keep_at = trio.current_time() + KEEP_AFTER
+            if catalog.is_read:
+                await changed.wait()
+            else:
+                await trio.sleep(PAUSE)
 
     async with beside(partial(persist, "looking for models", scan)):
-        with trio.move_on_after(SCAN_HEAD_START):
-            await scanned.wait()
+        with trio.move_on_after(LOOK_HEAD_START):
+            await looked.wait()
         yield scanned
 
 

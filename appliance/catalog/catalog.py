@@ -1,19 +1,22 @@
-"""The list of models, scanned from disk on request. Each GGUF header is read once per change of its file."""
+"""The list of models, scanned from disk on request.
+
+A look at the folders takes milliseconds, the reading of large headers that nobody has read before takes seconds. So a
+look lists models by what is known of them, and the headers of the others are read afterwards: the one that a request
+names at once, the rest in pieces.
+"""
 
 from __future__ import annotations
 
 import math
-import shlex
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+import trio
 
 from appliance.catalog.found import (
     FoundModel,
@@ -22,21 +25,25 @@ from appliance.catalog.found import (
     scan_folder,
     why,
 )
+from appliance.catalog.headers import Header, Headers, headers_file
 from appliance.catalog.presets import with_presets
 from appliance.catalog.sources import ModelFolders, scan_lm_studio, scan_ollama
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
-from appliance.core.models.gguf import GgufInfo, merge_shards, read_gguf
-from appliance.core.models.gguf_bytes import GgufError
+from appliance.core.models.gguf import GgufInfo, merge_shards
 from appliance.core.models.model import STRENGTH, Model
 from appliance.core.models.names import ModelNames, Named, is_speakable
 from appliance.core.scheduling.routing import Router
 from appliance.errors import InvalidModelFile, ModelNotFound
-from appliance.store.model_files import NotRegular, open_regular, stat_regular
 
 if TYPE_CHECKING:
     from appliance.catalog.identities import ModelIdentities
 
+NEWS = 1.0
+"""Seconds for which a look at the disk stays good enough, however many requests name a model that is not there."""
+AT_ONCE = 0.05
+"""Seconds of reading headers that a look at the folders may add: enough for a few new files."""
+NOTHING_READ: Mapping[str, Header] = {}
 STARTER_ID = "starter"
 STARTER_ARGS = (
     "--n-predict", "512",
@@ -56,57 +63,6 @@ NOT_SERVABLE = {
     "adapter": "it is a LoRA adapter, not a model; give it to its model's engine with --lora",
     "imatrix": "it is an importance matrix for quantising, not a model",
 }
-
-
-class Header(Struct, frozen=True, kw_only=True):
-    """The facts about one file. Either ``info`` or ``error`` is set."""
-
-    size: int = 0
-    modified_ns: int = 0
-    info: GgufInfo | None = None
-    error: str | None = None
-    missing: bool = False
-
-
-class Headers:
-    """Remembers headers by path, size and time of change. Not for two threads at once."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Header] = {}
-        self._used: dict[str, Header] = {}
-
-    def read(self, path: str) -> Header:
-        """Never raises for the content of the disk: see ``error``. File-system errors are not remembered."""
-        try:
-            found = stat_regular(path)
-            known = self._known.get(path)
-            if known is None or (known.size, known.modified_ns) != (found.st_size, found.st_mtime_ns):
-                with open_regular(path) as file:
-                    known = _read(file, found.st_size, found.st_mtime_ns)
-        except NotRegular as error:
-            return Header(error=why(error))
-        except PermissionError as error:
-            return Header(error=f"it cannot be read: {why(error)}; 'sudo chmod a+r {shlex.quote(path)}' changes that")
-        except OSError as error:
-            return Header(error=f"it cannot be read: {why(error)}", missing=isinstance(error, FileNotFoundError))
-        self._used[path] = known
-        return known
-
-    def forget_unused(self) -> None:
-        """Drop headers that nobody asked for since the last call, so that deleted files do not pile up."""
-        self._known, self._used = self._used, {}
-
-
-def _read(file: FileIO, size: int, modified_ns: int) -> Header:
-    def read_at(offset: int, count: int) -> bytes:
-        file.seek(offset)
-        return file.read(count)
-
-    try:
-        info = read_gguf(read_at, size)
-    except GgufError as error:
-        return Header(size=size, modified_ns=modified_ns, error=str(error))
-    return Header(size=size, modified_ns=modified_ns, info=info)
 
 
 class Snapshot:
@@ -141,22 +97,28 @@ class Snapshot:
 
 
 class Catalog:
-    """Owns the latest snapshot. `scan` and `refresh` wait for the disk and for each other: call them in a thread."""
+    """Owns the latest snapshot. What waits for the disk is called in a thread: `scan`, `refresh`, `complete`,
+    `read_on`, `keep`.
+    """
 
-    def __init__(self, sources: ModelFolders, config: Config | None = None) -> None:
+    def __init__(self, sources: ModelFolders, config: Config | None = None, headers: Headers | None = None) -> None:
         self.sources = sources
         self.snapshot = Snapshot(_configured(config), config=config)
         self._config = config
-        self._found: list[Model] = []
+        self._found: list[tuple[FoundModel, Model]] = []
+        self._just_read: dict[str, Header] = {}
         self._notes: list[str] = []
-        self._headers = Headers()
-        self._scanning = threading.Lock()
-        self._scanned_at = -math.inf
+        self.headers = headers or Headers()
+        self._looking = threading.Lock()
+        self._reading = threading.Lock()
+        self._scanned_at = self._published_at = -math.inf
         self._layers = sources.presets.layers if sources.presets is not None else None
         self.preset_notes: list[Problem] = []
         """The oddities of the presets that were read last."""
         self.engine_args: tuple[str, ...] = ()
         """Options that engines get for every model on disk."""
+        self.on_looked: Callable[[], object] = bool
+        """Is called after each look at the folders, in its thread."""
 
     @cached_property
     def identities(self) -> ModelIdentities:
@@ -171,10 +133,13 @@ class Catalog:
         Presets are also read again, except the first time, because they were just read. With a mistake in them (raises
         UsageError, InvalidConfig among them) everything stays as it is.
         """
-        with self._scanning:
+        with self._looking:
             if self.sources.presets is not None and self._scanned_at > -math.inf:
                 self._layers, self.preset_notes = self.sources.presets.read()
-            return self._scan()
+            self._look()
+        self.read_on(math.inf)
+        self.keep()
+        return self.snapshot
 
     def adopt(self, config: Config | None) -> None:
         """Follow another configuration at once; the models on disk stay until the next scan."""
@@ -183,19 +148,73 @@ class Catalog:
 
     def models_with(self, config: Config) -> list[Model]:
         """The models that there would be with another configuration; nothing changes."""
-        return _stronger(_configured(config), self._found)
+        return _stronger(_configured(config), self._models())
 
     def is_fresh(self, max_age: float) -> bool:
         """True if the last scan is not older than ``max_age`` seconds, or no folder may hold more. Waits for nobody."""
         return time.monotonic() - self._scanned_at < max_age or not self.sources.has_folders
 
-    def refresh(self, max_age: float) -> None:
-        """Scan again unless it `is_fresh`."""
-        with self._scanning:
-            if not self.is_fresh(max_age):
-                self._scan()
+    def refresh(self, max_age: float, within: float = AT_ONCE) -> None:
+        """Look at the folders again unless that `is_fresh`, and read new headers for about ``within`` seconds."""
+        with self._looking:
+            if self.is_fresh(max_age):
+                return
+            self._look()
+        self.read_on(within)
 
-    def _scan(self) -> Snapshot:
+    def complete(self, name: str) -> None:
+        """Read the headers of the model that this name means, if they are `Model.unread`, and no others."""
+        model = self.snapshot.find(name)
+        if model is not None and model.unread:
+            for found, _ in [pair for pair in self._found if pair[1].id == model.id]:
+                self._read(found)
+            self._publish_read()
+
+    def read_on(self, seconds: float, *, publish_after: float = 0.0) -> bool:
+        """Read headers of models that are `unread` for about so many seconds. Return True while some are left.
+
+        They are published then, unless that was done less than ``publish_after`` seconds ago and some are left.
+        """
+        until = time.monotonic() + seconds
+        if not self._reading.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            return True
+        try:
+            unread = [
+                found
+                for found, model in self._found
+                if model.unread and not self._just_read.keys() >= {*_own_files(found)}
+            ]
+            done = 0
+            while done < len(unread) and time.monotonic() < until:
+                self._read(unread[done])
+                done += 1
+            left = done < len(unread)
+            if self._just_read and (not left or time.monotonic() >= self._published_at + publish_after):
+                self._publish_read()
+            return left
+        finally:
+            self._reading.release()
+
+    def keep(self) -> None:
+        """Write facts that are new to the disk."""
+        self.headers.keep()
+
+    def _read(self, found: FoundModel) -> None:
+        self._just_read |= {path: self.headers.read(path) for path in _own_files(found)}
+
+    def _publish_read(self) -> None:
+        """Describe models again that were unread at the last look. A file that grows is as it was read."""
+        with self._looking:
+            read, self._just_read = self._just_read, {}
+            self._found = [
+                (found, self._describe(found, self._notes, read) if model.unread else model)
+                for found, model in self._found
+            ]
+            self._publish()
+
+    def _look(self) -> None:
+        self.headers.load()
+        self._just_read = {}
         notes = [str(note) for note in self.preset_notes]
         strongest: dict[str, FoundModel] = {}
         found = sorted(self._find(notes), key=lambda found: STRENGTH.index(found.source), reverse=True)
@@ -207,19 +226,31 @@ class Catalog:
         wanted = list(strongest.values())
         if self._layers is not None:
             wanted = with_presets(wanted, self._layers, notes, self.sources.lookup)
-        models = [self._describe(model, notes) for model in wanted]
-        self._headers.forget_unused()
-        self._found, self._notes = models, notes
+        self._found, self._notes = [(found, self._describe(found, notes)) for found in wanted], notes
+        of_commands = (file_in(model.argv) for model in (self._config or Config()).models.values())
+        self.headers.forget_but({*of_commands, *(path for found in wanted for path in _own_files(found))})
         self._scanned_at = time.monotonic()
-        return self._publish()
+        self._publish()
+        self.on_looked()
 
-    def _publish(self) -> Snapshot:
+    @property
+    def is_read(self) -> bool:
+        """True if the last look left no header unread."""
+        return not any(model.unread for model in self._models())
+
+    def _models(self) -> list[Model]:
+        return [model for _, model in self._found]
+
+    def _publish(self) -> None:
         """Join again, if another thread has set another configuration meanwhile."""
+        self._published_at = time.monotonic()
+        unread = sum(model.unread for _, model in self._found)
+        more = [f"{unread} models are listed by their names alone, until their headers are read"] if unread else []
         while True:
             config = self._config
-            self.snapshot = Snapshot(_stronger(_configured(config), self._found), self._notes, config)
+            self.snapshot = Snapshot(_stronger(_configured(config), self._models()), [*self._notes, *more], config)
             if self._config is config:
-                return self.snapshot
+                return
 
     def _find(self, notes: list[str]) -> Iterator[FoundModel]:
         sources = self.sources
@@ -236,11 +267,13 @@ class Catalog:
         if sources.starter and sources.starter.is_file():
             yield FoundModel(id=STARTER_ID, source="starter", files=(str(sources.starter),), args=STARTER_ARGS)
 
-    def _describe(self, found: FoundModel, notes: list[str]) -> Model:
-        headers = [self._headers.read(path) for path in found.files] if not found.error else []
-        info, error = _sum_up(found, headers)
-        mmproj = self._companion(found.id, found.mmproj, notes)
-        draft = self._companion(found.id, found.draft, notes)
+    def _describe(self, found: FoundModel, notes: list[str], read: Mapping[str, Header] = NOTHING_READ) -> Model:
+        known = {path: read.get(path) or self.headers.known(path) for path in _own_files(found)}
+        headers = [known[path] for path in found.files] if not found.error else []
+        unread = any(header.unread for header in known.values())
+        info, error = _sum_up(found, headers) if not unread else (None, None)
+        mmproj = _companion(found.id, found.mmproj, known, notes)
+        draft = _companion(found.id, found.draft, known, notes)
         definition = found.definition
         modalities = ("text",)
         if mmproj is not None:
@@ -257,6 +290,7 @@ class Catalog:
             created=max((header.modified_ns for header in headers), default=0) // 1_000_000_000,
             info=info,
             error=error,
+            unread=unread,
             args=found.args,
             words=found.words,
             hf_repo=found.repo,
@@ -272,14 +306,39 @@ class Catalog:
             fetch=found.fetch,
         )
 
-    def _companion(self, model_id: str, path: str | None, notes: list[str]) -> GgufInfo | None:
-        """Return the header of a model's companion; a broken one is left out, and the model works without."""
-        if path is None:
-            return None
-        header = self._headers.read(path)
-        if header.error:
-            notes.append(f"model '{model_id}' is used without {path}: {header.error}")
-        return header.info
+
+def _companion(model_id: str, path: str | None, known: Mapping[str, Header], notes: list[str]) -> GgufInfo | None:
+    """Return the header of a model's companion; a broken one is left out, and the model works without."""
+    if path is None:
+        return None
+    if error := known[path].error:
+        notes.append(f"model '{model_id}' is used without {path}: {error}")
+    return known[path].info
+
+
+def scan_models(sources: ModelFolders) -> Snapshot:
+    """Return all models, for a command."""
+    return Catalog(sources, headers=Headers(headers_file())).scan()
+
+
+async def find_model(catalog: Catalog, name: str) -> Model:
+    """Return the model to run. Its own header is read, and no other file's is waited for.
+
+    Raises ModelNotFound, or InvalidModelFile with what is wrong with its file.
+    """
+    found = catalog.snapshot.find(name)
+    if found is None and not catalog.is_fresh(NEWS):
+        await trio.to_thread.run_sync(catalog.refresh, NEWS, 0.0, abandon_on_cancel=True)
+        found = catalog.snapshot.find(name)
+    if found is not None and found.unread:
+        await trio.to_thread.run_sync(catalog.complete, name, abandon_on_cancel=True)
+    return catalog.snapshot.require(name)
+
+
+def _own_files(found: FoundModel) -> tuple[str, ...]:
+    """Return the files whose headers say what the model is."""
+    beside = tuple(path for path in (found.mmproj, found.draft) if path is not None)
+    return (*(found.files if not found.error else ()), *beside)
 
 
 def _configured(config: Config | None) -> list[Model]:
@@ -303,13 +362,16 @@ def _configured(config: Config | None) -> list[Model]:
 
 def _weights(argv: Sequence[str]) -> int:
     """Return the size of the model file in a llama-server command in bytes, for an estimate of its memory; else 0."""
-    for flag, value in pairwise(argv):
-        if flag in ("-m", "--model"):
-            try:
-                return Path(value).stat().st_size
-            except OSError:
-                return 0
-    return 0
+    path = file_in(argv)
+    try:
+        return Path(path).stat().st_size if path is not None else 0
+    except OSError:
+        return 0
+
+
+def file_in(argv: Sequence[str]) -> str | None:
+    """Return the model file that a command names as llama-server's options do."""
+    return next((value for flag, value in pairwise(argv) if flag in ("-m", "--model")), None)
 
 
 def _stronger(configured: Sequence[Model], found: Iterable[Model]) -> list[Model]:

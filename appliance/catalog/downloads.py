@@ -487,7 +487,9 @@ class ModelSupply:
         except ApplianceError as error:
             log.warning("model '%s' cannot be fetched: %s", model.id, error)
             raise
-        await trio.to_thread.run_sync(self._catalog.refresh, 0.0)
+        await trio.to_thread.run_sync(self._catalog.refresh, 0.0, 0.0)
+        for name in (model.id, came):
+            await trio.to_thread.run_sync(self._catalog.complete, name)
         fresh = self._catalog.snapshot.find(model.id) or self._catalog.snapshot.require(came)
         if fresh.error:
             raise InvalidModelFile(fresh.path or f"'{fresh.id}'", fresh.error)

@@ -122,10 +122,10 @@ async def load(server: RunningServer, model: str, dry_run: bool, as_json: bool, 
 
 
 async def _print_plan(sources: ModelFolders, name: str, as_json: bool) -> int:
-    from appliance.catalog.catalog import Catalog  # only this verb of these reads model files
+    from appliance.catalog.catalog import scan_models  # only this verb of these reads model files
     from appliance.cli.models import machine_room, planned, print_plan
 
-    snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
+    snapshot = await trio.to_thread.run_sync(scan_models, sources)
     model, plan = planned(snapshot.models, name, *await machine_room())
     if as_json:
         print_json(plan)

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from appliance import __version__
 from appliance.catalog.catalog import Catalog
+from appliance.catalog.headers import Headers, headers_file
 from appliance.catalog.sources import STARTER
 from appliance.cli.engines.sources import own_shelf
 from appliance.cli.options import ModelOptions
@@ -64,7 +65,7 @@ async def look(wish: DoctorOptions) -> Examined:
     trouble: dict[str, str] = {}
     told = await tried("the server", trouble, partial(_ask_server, wish))
     sources = ModelOptions(models_dir=wish.models_dir).beside(config[1] if config is not None else None)
-    catalog = Catalog(sources, config[1] if config is not None else None)
+    catalog = Catalog(sources, config[1] if config is not None else None, Headers(headers_file()))
     if isinstance(told, Examined):
         facts = structs.replace(told.facts, version=__version__)
         if config is not None:

@@ -12,7 +12,7 @@ import click
 import trio
 from msgspec import structs
 
-from appliance.catalog.catalog import Catalog, Snapshot
+from appliance.catalog.catalog import Snapshot, scan_models
 from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir
 from appliance.cli.options import ModelOptions, catalog_options, models_dir_option
 from appliance.cli.remote import (
@@ -153,7 +153,7 @@ async def _own_removal(server: RunningServer, sources: ModelFolders, name: str) 
     """Raises ModelNotFound, Conflict for a model that runs, Forbidden for one that may not go."""
     from appliance.catalog import removal  # with all of downloading, which `ls` does without
 
-    snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
+    snapshot = await trio.to_thread.run_sync(scan_models, sources)
     if (
         snapshot.find(name) is None
         and sources.cache is not None
@@ -268,7 +268,7 @@ async def _server_table(server: RunningServer) -> ModelTable | None:
 
 
 async def _own_table(sources: ModelFolders, server: RunningServer) -> ModelTable:
-    snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
+    snapshot = await trio.to_thread.run_sync(scan_models, sources)
     states = await _states(server)
     room, manual = await machine_room()
     return ModelTable(

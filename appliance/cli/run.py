@@ -21,7 +21,7 @@ import click
 import trio
 from msgspec import Struct
 
-from appliance.catalog.catalog import Catalog
+from appliance.catalog.catalog import scan_models
 from appliance.catalog.sources import STARTER
 from appliance.cli.options import ModelOptions, catalog_options, gathered
 from appliance.cli.remote import (
@@ -99,7 +99,7 @@ async def run_model(
     if await is_running(server):
         return await _converse(partial(ask_model, server), chat, question)
     found = finder(engine)
-    model = (await trio.to_thread.run_sync(Catalog(sources).scan)).require(chat.model)
+    model = (await trio.to_thread.run_sync(scan_models, sources)).require(chat.model)
     say(f"no server is running at {server.url}: loading {model.id} for this command")
     outcome: int | Exception
     file = StateFile(installed_folder())

@@ -13,7 +13,7 @@ import psutil
 import trio
 from msgspec import Struct
 
-from appliance.catalog.catalog import STARTER_ID, Catalog
+from appliance.catalog.catalog import STARTER_ID, scan_models
 from appliance.catalog.sources import STARTER
 from appliance.cli.options import ModelOptions
 from appliance.cli.remote import (
@@ -99,7 +99,7 @@ async def selftest(engine: str | None, model: str, as_json: bool) -> int:
     chosen = await _chosen(engine)
     is_file = model.endswith(".gguf")
     sources = ModelOptions(models=(model,) if is_file else (), stores=not is_file).sources()
-    snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
+    snapshot = await trio.to_thread.run_sync(scan_models, sources)
     found = next(m for m in snapshot.models if m.source == "path") if is_file else snapshot.require(model)
     trial = SelftestTrial(found, quiet=as_json)
     if not as_json:

@@ -12,7 +12,7 @@ from functools import lru_cache
 import trio
 from msgspec import structs
 
-from appliance.catalog.catalog import Headers
+from appliance.catalog.headers import Headers
 from appliance.core.config.types import Config, Memory, ModelConfig
 from appliance.core.engines.listing import Manual
 from appliance.core.engines.machine import MachineLook

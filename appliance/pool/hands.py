@@ -11,7 +11,7 @@ from urllib.parse import quote
 import trio
 from msgspec import Struct
 
-from appliance.catalog.catalog import Catalog
+from appliance.catalog.catalog import Catalog, find_model
 from appliance.catalog.downloads import Downloads
 from appliance.core.lenient_json import decoded
 from appliance.core.models.blobs import BLOBS, FilesOfModel, HashedFile
@@ -79,7 +79,7 @@ class OwnHands:
 
     async def load(self, model: str, *, evict: bool) -> None:
         """Raises ApplianceError where the model cannot be loaded, or only by evicting others."""
-        found = self._parts.catalog.snapshot.require(model)
+        found = await find_model(self._parts.catalog, model)
         if not evict:
             refuse_eviction(self._parts.fleet, found)
         self._parts.fleet.load_soon(found)

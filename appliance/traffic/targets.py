@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import trio
 from msgspec import Struct, structs
 
-from appliance.catalog.catalog import Catalog, Snapshot
+from appliance.catalog.catalog import NEWS, Catalog, Snapshot, find_model
 from appliance.core.bodies.filters import Edits, compile_edits
 from appliance.core.config.types import Config
 from appliance.core.models.download import how_to_get, wanted_by_name
@@ -32,8 +32,6 @@ from appliance.peers.owner import Peers
 from appliance.trio_parts import Changed
 
 log = logging.getLogger(__name__)
-NEWS = 1.0
-"""Seconds for which a look at the disk stays good enough, however many requests name a model that is not there."""
 NO_EDITS = Edits(by_name={})
 MAX_SEGMENTS = 8
 """The most parts of a path that may name a model on disk: names have one slash, or as many as folders."""
@@ -61,13 +59,6 @@ class ActiveProfile:
 
     async def wait_changed(self) -> None:
         await self._changed.wait()
-
-
-async def find_model(catalog: Catalog, name: str) -> Model:
-    """The model to run. Raises ModelNotFound, or InvalidModelFile with what is wrong with its file."""
-    if catalog.snapshot.find(name) is None:
-        await refresh(catalog)
-    return catalog.snapshot.require(name)
 
 
 async def refresh(catalog: Catalog) -> None:

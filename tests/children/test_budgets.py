@@ -12,7 +12,7 @@ from fleet_harness import InOrder, fake_engine
 from hollow_models import dense, write_hollow
 from waiting import until
 
-from appliance.catalog.catalog import Headers
+from appliance.catalog.headers import Headers
 from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.fit.budget import GpuMemory
 from appliance.core.models.model import Model

@@ -10,7 +10,7 @@ from hollow_models import dense, write_hollow
 from msgspec import structs
 from waiting import until
 
-from appliance.catalog.catalog import Headers
+from appliance.catalog.headers import Headers
 from appliance.core.config.types import ModelConfig
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model

@@ -18,7 +18,7 @@ from appliance.bundles import contents
 from appliance.bundles.container import Bundle
 from appliance.bundles.importing import Homes, bring, exclusive, known, plan
 from appliance.bundles.journal import JOURNAL, BundleArrival, arrivals, note
-from appliance.catalog.catalog import Catalog
+from appliance.catalog.catalog import scan_models
 from appliance.catalog.found import cache_directory
 from appliance.catalog.sources import ModelFolders, default_models_dir
 from appliance.cli.bundle.export import export
@@ -273,7 +273,7 @@ async def inventory(out: Path | None, models_dir: str | None, home: Path | None,
     sources = sources_of(models_dir)
     homes, target = _homes(sources), here()
     with progress("reading", False) as apply:
-        snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
+        snapshot = await trio.to_thread.run_sync(scan_models, sources)
         reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
         items = await trio.to_thread.run_sync(known, homes, snapshot, target, reader)
     found = Inventory(format=FORMAT, version=__version__, target=target, items=tuple(items))

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from appliance import __version__
 from appliance.bundles import contents
 from appliance.bundles.container import Tell, program_size, refuse_existing, sums_of, write_bundle
-from appliance.catalog.catalog import Catalog
+from appliance.catalog.catalog import scan_models
 from appliance.catalog.configuration import Files
 from appliance.catalog.sources import ModelFolders
 from appliance.cli.bundle.show import (
@@ -209,7 +209,7 @@ def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) 
     builds = contents.builds_in([root for root, _ in EngineFolders.of_this_machine().roots()], wish.target)
     items += [contents.engine(builds, word, wish.target, reader) for word in wish.engines]
     if wish.models:
-        snapshot = Catalog(sources).scan()
+        snapshot = scan_models(sources)
         cache = sources.cache or Path()
         items += [contents.model(snapshot.require(name), cache, reader) for name in wish.models]
     settings = contents.settings(wish.configs, wish.plugins, reader)

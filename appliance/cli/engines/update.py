@@ -16,7 +16,7 @@ import msgspec
 import trio
 from msgspec import Struct, structs
 
-from appliance.catalog.catalog import STARTER_ID, Catalog, Snapshot
+from appliance.catalog.catalog import STARTER_ID, Snapshot, scan_models
 from appliance.catalog.sources import STARTER
 from appliance.cli.config import loaded
 from appliance.cli.engines.sources import (
@@ -84,7 +84,7 @@ class Rows(Struct, frozen=True):
 
 async def models_to_try(server: RunningServer, config: Config | None, named: str | None) -> list[Candidate]:
     """Return models with a file on this machine, best first. ``named`` goes before all; raises ModelNotFound for it."""
-    snapshot = await trio.to_thread.run_sync(Catalog(ModelOptions().sources()).scan)
+    snapshot = await trio.to_thread.run_sync(scan_models, ModelOptions().sources())
     if named is not None:
         model = snapshot.require(named)
         return [Candidate(model.id, Path(model.path))] if model.path else []

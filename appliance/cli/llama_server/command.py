@@ -17,7 +17,7 @@ import click
 import trio
 from msgspec import Struct, structs
 
-from appliance.catalog.catalog import Catalog
+from appliance.catalog.catalog import scan_models
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
 from appliance.catalog.presets import read_ini
@@ -316,7 +316,7 @@ def show_presets(file: Path, flags: Sequence[str], *, as_json: bool) -> int:
     from_argv = llama_flags.split(("--models-preset", str(file), *flags))
     sources = router_mode(from_argv, from_surroundings(os.environ), os.environ).sources
     layers = sources.presets.layers if sources.presets is not None else Layers()
-    snapshot = Catalog(sources).scan()
+    snapshot = scan_models(sources)
     shown = {model.id: _shown(model, layers) for model in snapshot.models}
     if as_json:
         print_json({"models": shown, "notes": snapshot.notes})

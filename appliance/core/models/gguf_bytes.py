@@ -6,7 +6,7 @@ package ``gguf`` 0.19. Numbers missing here belonged to types that llama.cpp has
 
 Every number in the file is hostile until it is checked: nothing is allocated, and no loop is entered, on the word of a
 count or length that the file's size and the limits below do not back. Arrays of numbers are skipped by arithmetic;
-arrays of strings, which hold a vocabulary of 250,000 tokens, are skipped length by length without making objects.
+arrays of strings, which hold a vocabulary of 250,000 tokens, are skipped by a pattern, a run of short ones at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from functools import cache
 from math import prod
 
 from msgspec import Struct
@@ -64,7 +65,11 @@ MAX_KEYS = 1 << 16
 MAX_KEY_BYTES = MIB
 """Bytes of all keys together; they are held to find duplicates."""
 MAX_STRINGS = 1 << 22
-"""Elements of all string arrays together; skipping this many takes about half a second."""
+"""Elements of all string arrays together; skipping this many takes a quarter of a second."""
+RUN = 64
+"""Strings that are stepped over at once: where one of them is long, the loop takes as many."""
+MAX_SHORT = 40
+"""Longer tokens and merges are rare, and each length makes the pattern slower to compile."""
 MAX_TENSORS = 1 << 17
 MAX_TENSOR_NAME = 63
 """ggml reserves 64 bytes for a name, the last one a zero."""
@@ -257,27 +262,40 @@ class Cursor:
         return self.take(length)
 
     def skip_strings(self, count: int, key: str) -> None:
-        """Step over ``count`` length-prefixed strings; the one loop here that runs hundreds of thousands of times."""
+        """Step over ``count`` length-prefixed strings, of which there are hundreds of thousands.
+
+        A string lies where the one before it ends, so each has to be looked at. The engine of regular expressions does
+        it in half the time of a loop here, for a `RUN` of short strings at once. The loop takes the others.
+        """
         if count > self._strings_left:
             raise GgufError(f"{key} counts {count} strings, a header may hold {MAX_STRINGS}")
         self._strings_left -= count
         unpack = U64.unpack_from
+        run = _run_of_strings() if count >= RUN else None
         while count:
             index = self.position - self._start
             if index + U64.size > len(self._buffer):
                 self._load(U64.size)
                 index = 0
             buffer = self._buffer
+            while run is not None and count >= RUN and (found := run.match(buffer, index)):
+                index = found.end()
+                count -= RUN
             last = len(buffer) - U64.size
-            for done in range(count):
+            for _ in range(min(count, RUN)):
                 if index > last:
-                    count -= done
                     break
                 index += U64.size + unpack(buffer, index)[0]
-            else:
-                count = 0
+                count -= 1
             self._check(self._start + index)
             self.position = self._start + index
+
+
+@cache
+def _run_of_strings() -> re.Pattern[bytes]:
+    """Match a `RUN` of strings of up to `MAX_SHORT` bytes, each with its length before it. It never steps back."""
+    lengths = (re.escape(U64.pack(length)) + b".{%d}" % length for length in range(MAX_SHORT + 1))
+    return re.compile(b"(?s:%s){%d}+" % (b"|".join(lengths), RUN))
 
 
 def read_metadata(cursor: Cursor, count: int, wanted: Callable[[str], bool]) -> dict[str, Value]:

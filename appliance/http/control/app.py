@@ -14,6 +14,7 @@ from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
+from appliance.catalog.catalog import find_model
 from appliance.core.fit.picture import MemoryTable
 from appliance.core.records.cache import cleared
 from appliance.core.settings import HttpSettings
@@ -39,7 +40,6 @@ from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
 from appliance.http.owners import Owners
 from appliance.platform.hardware import detect
-from appliance.traffic.targets import find_model
 from appliance.traffic.traffic import Traffic
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ import msgspec
 import trio
 from msgspec import structs
 
+from appliance.catalog.catalog import find_model
 from appliance.core.models.model import Model
 from appliance.core.records.cache import kept_rows, parse_cache_question, seated
 from appliance.errors import Busy, ModelLoading, ModelNotFound, RouteNotFound
@@ -169,7 +170,7 @@ class EdgeRoutes:
         found = next((model for model in shown if model.id == wanted), None)
         if found is None:
             raise ModelNotFound(request.only, self._catalog.snapshot.near(request.only))
-        return found
+        return await find_model(self._catalog, found.id) if found.unread else found
 
     # ---- models ------------------------------------------------------------------------------------------------------
 

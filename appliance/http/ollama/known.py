@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.catalog.catalog import Catalog, Headers
+from appliance.catalog.catalog import AT_ONCE, Catalog, file_in
 from appliance.core.lenient_json import decoded
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
@@ -69,8 +66,8 @@ class KnownModels:
         await refresh(self._catalog)
         basis = self._catalog.snapshot, self._targets.derived, self._targets.names(), tuple(self._props)
         if self._tags[0] != basis:
-            await self._read_headers()
-            self._tags = basis, msgspec.json.encode(tags(self._listed()))
+            whole = await self._read_headers()
+            self._tags = basis if whole else None, msgspec.json.encode(tags(self._listed()))
         return self._tags[1]
 
     def _listed(self) -> list[ModelFacts]:
@@ -86,12 +83,12 @@ class KnownModels:
 
     async def running(self) -> list[LoadedModel]:
         """Every model that is loaded or on its way, and what it takes."""
-        await self._read_headers()
         found: list[LoadedModel] = []
         for status in self._fleet.status():
             model = self._find(status.model)
             if status.state not in SHOWN or model is None:
                 continue
+            await self._read_header(model)
             left = self._fleet.stays_for(status.model)
             found.append(
                 LoadedModel(
@@ -135,12 +132,17 @@ class KnownModels:
     async def _read_header(self, model: Model) -> None:
         path = _file_of(model)
         if path is not None and model.info is None and path not in self._headers:
-            header = await trio.to_thread.run_sync(Headers().read, path)
+            header = await trio.to_thread.run_sync(self._catalog.headers.read, path)
             self._headers[path] = header.info
 
-    async def _read_headers(self) -> None:
+    async def _read_headers(self) -> bool:
+        """Read those of a list for as long as a look at the folders may. Return whether that was enough."""
+        until = trio.current_time() + AT_ONCE
         for model in self._catalog.snapshot.models:
+            if trio.current_time() > until:
+                return False
             await self._read_header(model)
+        return True
 
     # ---- running engines ---------------------------------------------------------------------------------------------
 
@@ -179,5 +181,4 @@ class KnownModels:
 
 def _file_of(model: Model) -> str | None:
     """The file that a configured command names, as llama-server's options do."""
-    argv: Sequence[str] = model.config.argv if model.config is not None else ()
-    return next((value for flag, value in pairwise(argv) if flag in ("-m", "--model")), None)
+    return file_in(model.config.argv) if model.config is not None else None
