@@ -56,6 +56,9 @@ _SEARCHED = ("model_id", "req_path", "error_msg", "metadata_json")
 MAX_TEXT = 2000
 """Longest text in a row, in characters."""
 
+MOST_ROWS = (1 << 63) - 1
+"""SQLite counts with 64 bits; a client may ask for a later page."""
+
 _Value = int | float | str
 log = logging.getLogger(__name__)
 MAX_WAITING = 10_000
@@ -105,19 +108,24 @@ class ActivityTable:
     def page(self, query: Query) -> ActivityPage:
         where, values = _where(query)
         (total,) = self._connection.execute(f"SELECT COUNT(*) FROM activity{where}", values).fetchone()
-        column, order = _SORT_COLUMN[query.sort], "ASC" if query.order == "asc" else "DESC"
-        offset = min((query.page - 1) * query.limit, total)
-        rows = self._connection.execute(
-            f"SELECT {_LISTED} FROM activity{where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",
-            (*values, query.limit, offset),
-        )
         return ActivityPage(
-            data=tuple(_row(row) for row in rows),
+            data=self.rows(query),
             page=query.page,
             limit=query.limit,
             total=total,
             total_pages=pages(total, query.limit),
         )
+
+    def rows(self, query: Query) -> tuple[Row, ...]:
+        """Return the rows of a page, without a count of all that there are: that takes longer the more there are."""
+        where, values = _where(query)
+        column, order = _SORT_COLUMN[query.sort], "ASC" if query.order == "asc" else "DESC"
+        offset = min((query.page - 1) * query.limit, MOST_ROWS)
+        rows = self._connection.execute(
+            f"SELECT {_LISTED} FROM activity{where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",
+            (*values, query.limit, offset),
+        )
+        return tuple(map(_row, rows))
 
     def last_used(self) -> dict[str, datetime]:
         """Return the time of the newest row of each model."""
@@ -221,7 +229,15 @@ def _row(values: object) -> Row:
         req_path=stored.req_path,
         resp_content_type=stored.resp_content_type,
         resp_status_code=stored.resp_status_code,
-        tokens=Tokens(**{name: getattr(stored, name) for name in Tokens.__struct_fields__}),
+        tokens=Tokens(
+            cache_tokens=stored.cache_tokens,
+            draft_tokens=stored.draft_tokens,
+            draft_acc_tokens=stored.draft_acc_tokens,
+            input_tokens=stored.input_tokens,
+            output_tokens=stored.output_tokens,
+            prompt_per_second=stored.prompt_per_second,
+            tokens_per_second=stored.tokens_per_second,
+        ),
         duration_ms=stored.duration_ms,
         error_msg=stored.error_msg or UNSET,
         metadata=msgspec.json.decode(metadata, type=dict[str, str]) if metadata else UNSET,

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 import trio
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from appliance.core.answers.continuation import is_over
 from appliance.core.bodies.head import RequestHead
@@ -537,7 +537,12 @@ class Recorder:
     async def page(self, query: Query) -> ActivityPage:
         """Rows of the activity log. Raises Busy while another program has locked its file."""
         self.settle()
-        return with_captures(await self._activity.page(query), self.captures.has)
+        page = await self._activity.page(query)
+        return structs.replace(page, data=with_captures(page.data, self.captures.has))
+
+    async def rows(self, query: Query) -> tuple[Row, ...]:
+        """Return the rows of a page alone. Raises as `page`."""
+        return with_captures(await self.read(lambda table: table.rows(query)), self.captures.has)
 
     async def read(self, question: Callable[[ActivityTable], _T]) -> _T:
         """Ask the activity log, with every request that is over. Raises as `page`."""

@@ -6,7 +6,7 @@ Names, bounds and formulas are those of llama-swap 0bdb3720. ``store.activity`` 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar, get_args
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 from appliance.core.parameters import read_time, read_whole, shown
 from appliance.core.records.export import Format
 from appliance.errors import BadRequest
-from appliance.wire import ActivityPage, Histogram
+from appliance.wire import Histogram, Row
 
 DEFAULT_LIMIT = 25
 MAX_LIMIT = 999
@@ -117,10 +117,9 @@ def parse_models(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     return tuple(model for text in parameters.get("model", ()) if (model := text.strip()))
 
 
-def with_captures(page: ActivityPage, has: Callable[[int], bool]) -> ActivityPage:
-    """Return the page with the current ``has_capture``: captures come and go while rows stay."""
-    rows = tuple(msgspec.structs.replace(row, has_capture=has(row.id)) for row in page.data)
-    return msgspec.structs.replace(page, data=rows)
+def with_captures(rows: Iterable[Row], has: Callable[[int], bool]) -> tuple[Row, ...]:
+    """Return rows of the table with the current ``has_capture``: captures come and go while rows stay."""
+    return tuple(msgspec.structs.replace(row, has_capture=True) if has(row.id) else row for row in rows)
 
 
 def pages(total: int, limit: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -24,14 +24,14 @@ _json = msgspec.json.Encoder()
 
 def head(kind: Format) -> bytes:
     """Return what comes before all rows."""
-    return _csv_line(COLUMNS) if kind == "csv" else b""
+    return _csv((COLUMNS,)) if kind == "csv" else b""
 
 
 def lines(rows: Sequence[Row], kind: Format) -> bytes:
     """Return the rows, one in a line."""
     if kind == "jsonl":
         return b"".join(_json.encode(row) + b"\n" for row in rows)
-    return b"".join(_csv_line(_cells(row)) for row in rows)
+    return _csv(map(_cells, rows))
 
 
 def _cells(row: Row) -> tuple[object, ...]:
@@ -66,7 +66,7 @@ def _text(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-def _csv_line(cells: Sequence[object]) -> bytes:
-    line = io.StringIO()
-    csv.writer(line).writerow(cells)
-    return line.getvalue().encode()
+def _csv(rows: Iterable[Sequence[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()

@@ -47,7 +47,7 @@ class ActivityExport(Pieces):
     async def __anext__(self) -> bytes:
         if self._over:
             raise StopAsyncIteration
-        rows = (await self._recorder.page(self._query)).data
+        rows = await self._recorder.rows(self._query)
         before, self._before = self._before, b""
         self._over = len(rows) < self._query.limit or rows[-1].id <= max(1, self._query.min_id or 0)
         if rows:

@@ -20,7 +20,7 @@ from appliance.core.records.activity import (
     with_captures,
 )
 from appliance.errors import BadRequest
-from appliance.wire import ActivityPage, Row, Tokens
+from appliance.wire import Row, Tokens
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -130,8 +130,8 @@ def test_captures_are_marked_when_a_page_is_shown():
     rows = tuple(
         Row(id=n, timestamp=NOON, model="m", req_path="/", resp_status_code=200, duration_ms=0) for n in (1, 2)
     )
-    page = with_captures(ActivityPage(data=rows, page=1, limit=25, total=2, total_pages=1), {2}.__contains__)
-    assert [(row.id, row.has_capture) for row in page.data] == [(1, False), (2, True)]
+    shown = with_captures(rows, {2}.__contains__)
+    assert [(row.id, row.has_capture) for row in shown] == [(1, False), (2, True)]
 
 
 class InMemory:
