@@ -39,6 +39,8 @@ LEAST = 3
 """A shorter value, or one of `WORDS`, is not looked for in other texts: all of them are full of it."""
 ALONE = 6
 """Secrets shorter than this are looked for only as whole words; they occur within other words."""
+MAX_REMEMBERED = 64
+"""Longest name whose meaning is remembered."""
 WORDS = frozenset((
     "on", "off", "auto", "all", "none", "true", "false", "yes", "no", "null", "enabled", "disabled", "layer", "row",
     "tensor", "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "mmap", "mlock", "linear", "yarn",
@@ -66,10 +68,17 @@ _PROSE = re.compile(r"--?[a-z][a-z-]*(?:=.*)?|--?|-[A-Za-z]|[A-Za-z]?[a-z]*[^\w\
 """A word behind one such as "token" that is another option, or part of a sentence."""
 _LEADS = frozenset({"env", "sudo", "doas", "export", "setsid", "nohup", "exec"})
 """Programs behind which variables may stand before the command."""
+_LEAD = re.compile("|".join(sorted(_LEADS)))
 
 
 def is_secret_name(name: str) -> bool:
     """True for a name of a setting, an option, a header or a variable that promises a secret."""
+    return _promises(name) if len(name) <= MAX_REMEMBERED else _promises.__wrapped__(name)
+
+
+@lru_cache(maxsize=4096)
+def _promises(name: str) -> bool:
+    """Lists of models ask again and again for the same options."""
     plain = re.sub("[^A-Za-z0-9]+", "_", name)
     return any(_NAME.search(form.upper()) for form in (plain, _STARTS.sub("_", plain)))
 
@@ -126,7 +135,8 @@ def secret_places(words: Sequence[str]) -> Iterator[Place]:
         if assigned and (leading or before in _ENVIRONMENT):
             yield from _rest(number, word, assigned.end())
         else:
-            leading = PurePosixPath(word).name in _LEADS or (leading and word.startswith("-"))
+            leads = _LEAD.search(word) is not None and PurePosixPath(word).name in _LEADS
+            leading = leads or (leading and word.startswith("-"))
         if before in _HEADER or (word.startswith("-H") and ":" in word):
             yield from _rest(number, word, word.find(":") + 1)
         option, _, value = word.partition("=")
@@ -206,9 +216,13 @@ def secret_variables(environ: Mapping[str, str]) -> Iterator[str]:
 def shown_command(words: tuple[str, ...]) -> tuple[str, ...]:
     """The command with `REDACTED` for its secrets: as many words, and everything else as it is."""
     spans: dict[int, list[tuple[int, int]]] = {}
+    secrets: list[str] = []
     for number, start, end in secret_places(words):
         spans.setdefault(number, []).append((start, end))
-    known = Secrets(secrets_of_command(words))
+        secrets += secret_parts(words[number][start:end])
+    if not spans:
+        return words
+    known = Secrets(secrets)
     return tuple(
         known.hidden(with_marks(word, spans.get(number, ()), lambda _: REDACTED)) for number, word in enumerate(words)
     )

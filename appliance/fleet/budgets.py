@@ -18,7 +18,7 @@ from appliance.core.engines.listing import Manual
 from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.budget import GpuMemory, budgets_of, squeezed
 from appliance.core.fit.estimate import RAM, estimate
-from appliance.core.fit.plan import RESERVE, FitPlan, asked_of, plan
+from appliance.core.fit.plan import RESERVE, FitOptions, FitPlan, asked_of, plan
 from appliance.core.models.model import Model, start_flags
 from appliance.core.models.shape import Shape
 from appliance.core.scheduling.effects import Terms
@@ -258,10 +258,24 @@ def plan_of(
     if shape is None:
         return None
     said = start_flags(model, settings.engine_args)
-    gpus = tuple(device for device in room if device != RAM)
-    projector, draft = _companions(model.mmproj, model.draft, model.created)
-    asked = asked_of(said, gpus=gpus, projector=projector, draft=draft, manual=manual)
-    return plan(shape, room, asked, reserve=reserve, spoken_for=spoken_for)
+    companions = _companions(model.mmproj, model.draft, model.created)
+    return _plan(shape, said, tuple(room.items()), companions, manual, reserve, spoken_for)
+
+
+@lru_cache(maxsize=EXPECTATIONS)
+def _plan(
+    shape: Shape,
+    flags: tuple[str, ...],
+    room: tuple[tuple[str, int], ...],
+    companions: tuple[int, Shape | None],
+    manual: Manual | None,
+    reserve: int,
+    spoken_for: int,
+) -> FitPlan:
+    """A folder holds the same model under several names, and in several finetunes, which take the same memory."""
+    gpus = tuple(device for device, _ in room if device != RAM)
+    asked = _asked(flags, gpus, *companions, manual)
+    return plan(shape, dict(room), asked, reserve=reserve, spoken_for=spoken_for)
 
 
 @lru_cache(maxsize=EXPECTATIONS)
@@ -273,9 +287,17 @@ def _expected(
     manual: Manual | None,
 ) -> Mapping[str, int]:
     gpus = tuple(device for device, _ in room if device != RAM)
-    asked = asked_of(flags, gpus=gpus, projector=companions[0], draft=companions[1], manual=manual)
+    asked = _asked(flags, gpus, *companions, manual)
     found = plan(shape, dict(room), asked, reserve=0) if room else estimate(shape, asked.options)
     return found.by_device()
+
+
+@lru_cache(maxsize=EXPECTATIONS)
+def _asked(
+    flags: tuple[str, ...], gpus: tuple[str, ...], projector: int, draft: Shape | None, manual: Manual | None
+) -> FitOptions:
+    """Most models of a folder are started with the same flags."""
+    return asked_of(flags, gpus=gpus, projector=projector, draft=draft, manual=manual)
 
 
 @lru_cache(maxsize=EXPECTATIONS)

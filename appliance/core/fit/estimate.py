@@ -138,13 +138,17 @@ def estimate(shape: Shape, options: Options) -> Estimate:
 
 def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Estimate:
     """Return the estimate for layers, and at the end the output, on these devices."""
-    uses: dict[str, DeviceUse] = {RAM: costs.ram, **dict.fromkeys(gpus, DeviceUse())}
-    for number, place in enumerate(places):
-        weights, in_ram = costs.weights[number], costs.in_ram[number]
-        if place == RAM:
-            weights, in_ram = costs.ram_output if number == len(places) - 1 else weights, 0
-        uses[place] += DeviceUse(model=weights - in_ram, cache=costs.kept[number])
-        uses[RAM] += DeviceUse(model=in_ram)
+    models, caches = dict.fromkeys((RAM, *gpus), 0), dict.fromkeys((RAM, *gpus), 0)
+    for place, weights, in_ram, kept in zip(places, costs.weights, costs.in_ram, costs.kept, strict=True):
+        models[place] += weights
+        caches[place] += kept
+        if place != RAM:
+            models[place] -= in_ram
+            models[RAM] += in_ram
+    if places[-1] == RAM:
+        models[RAM] += costs.ram_output - costs.weights[-1]
+    uses = {place: DeviceUse(model=models[place], cache=caches[place]) for place in models}
+    uses[RAM] += costs.ram
     for number, gpu in enumerate(gpus):
         compute = costs.gpu_compute if gpu in places else 0
         if number == 0 and places[0] == RAM:
@@ -159,7 +163,11 @@ def costs_of(shape: Shape, options: Options) -> Costs:
     slots, unified = slots_of(options)
     each, context = cells_of(shape, options)
     batch = _batch(shape, options, each, slots, unified)
-    kept = [_kept(layer, options, batch, slots, each, unified) for layer in shape.layers]
+    of_kind = {
+        kind: _kept(layer, options, batch, slots, each, unified)
+        for kind, layer in {_keeping(layer): layer for layer in shape.layers}.items()
+    }
+    kept = [of_kind[_keeping(layer)] for layer in shape.layers]
     repack = options.repack and not options.gpus
     weights = [layer.weights + (layer.repacked if repack else 0) for layer in shape.layers]
     output = shape.output + shape.other
@@ -236,6 +244,11 @@ def _batch(shape: Shape, options: Options, each: int, slots: int, unified: bool)
         key_bytes=BYTES.get(options.keys_type, 2.0),
         cache_tokens=each * (1 if unified else slots),
     )
+
+
+def _keeping(layer: ModelLayer) -> tuple[int, int, bool, int]:
+    """Return what `_kept` depends on: a model has one to three kinds of layers."""
+    return layer.keys, layer.values, layer.windowed, layer.state
 
 
 def _kept(layer: ModelLayer, options: Options, batch: Batch, slots: int, each: int, unified: bool) -> int:

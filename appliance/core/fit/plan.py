@@ -227,8 +227,12 @@ def plan(
     left = {device: max(0, size - reserve) for device, size in room.items()}
     options = structs.replace(asked.options, gpus=gpus)
     asked = structs.replace(asked, apart=asked.apart and shape.trained > 0)
-    tries = [_tried(shape, choice, left, asked) for choice in _choices(shape, options, asked)]
-    whole = next((one for one in tries if one.places and (not gpus or RAM not in one.places)), None)
+    tries, whole = list[_Try](), None
+    for choice in _choices(shape, options, asked):  # the best one that fits whole needs no look at the others
+        tries.append(one := _tried(shape, choice, left, asked))
+        if one.places and (not gpus or RAM not in one.places):
+            whole = one
+            break
     chosen = whole or max((one for one in tries if one.places), key=_on_gpus, default=None)
     one, places = (chosen, chosen.places) if chosen else (tries[-1], None)
     found = placed(one.costs, places or places_of(len(shape.layers), one.options), one.options.gpus)

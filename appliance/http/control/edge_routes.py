@@ -193,7 +193,8 @@ class EdgeRoutes:
 
         await trio.to_thread.run_sync(self._catalog.refresh, 0.0)  # what somebody has just put there is shown
         sources, snapshot = self._catalog.sources, self._catalog.snapshot
-        states = {entry.id: entry.status.value for entry in self._listing().data}
+        listed = list_models(self._view, self._owners.downloading(), commands=False).data
+        states = {entry.id: entry.status.value for entry in listed}
         last_used: dict[str, datetime] = {}
         with suppress(Busy):  # another program has locked the log: the list comes without
             last_used = await self._traffic.recorder.read(ActivityTable.last_used)

@@ -132,19 +132,30 @@ async def tell_models(view: View, downloads: Iterable[DownloadStatus] = (), *, i
 
 
 def list_models(
-    view: View, downloads: Iterable[DownloadStatus] = (), identities: Mapping[str, str] = NO_IDENTITIES
+    view: View,
+    downloads: Iterable[DownloadStatus] = (),
+    identities: Mapping[str, str] = NO_IDENTITIES,
+    *,
+    commands: bool = True,
 ) -> ListedModels:
-    """``GET /v1/models``: one entry for each model, and for each name that stands for one, sorted by id."""
+    """``GET /v1/models``: one entry for each model, and for each name that stands for one, sorted by id.
+
+    ``commands``: with the command that would start each, which is most of the work.
+    """
     known = {status.model: status for status in view.fleet.status()}
     shown = [model for model in view.catalog.snapshot.models if not model.hidden]
     going = [download for download in downloads if not download.ended]
     now = int(time.time())
-    argv_of, secrets = view.fleet.launches.argv_of, view.fleet.logs.secrets
+    argv_of, secrets = view.fleet.launches.argv_of if commands else _no_command, view.fleet.logs.secrets
     base = {model.id: _entry(model, known.get(model.id), argv_of(model), going, now, secrets) for model in shown}
     base |= {id: replace(base[id], identity=identity) for id, identity in identities.items() if id in base}
     if view.catalog.sources.cache is not None:
         base |= {d.model: _coming(d, now) for d in going if d.model not in base}
     return ListedModels(view.entries(base, now))
+
+
+def _no_command(_: Model) -> tuple[str, ...]:
+    return ()
 
 
 def _coming(download: DownloadStatus, now: int) -> ListedModel:
