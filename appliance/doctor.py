@@ -40,7 +40,7 @@ from appliance.engines.found import ENGINE_VARIABLE, Engine, EngineFolders, find
 from appliance.engines.installing import offers_here
 from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError
-from appliance.fleet.budgets import plan_of
+from appliance.fleet.budgets import plan_of, reserve_here
 from appliance.platform.hardware import checkup
 from appliance.platform.machine import free_memory
 from appliance.programs.start import programs_folder
@@ -105,7 +105,7 @@ async def config_in_force(configuration: ConfigInForce) -> ConfigFact:
 
 async def with_models(facts: DoctorFacts, catalog: Catalog) -> DoctorFacts:
     """Return the facts with these models, which are looked for anew. Raises OSError."""
-    room = _room(facts.look)
+    room, reserve = _room(facts.look), reserve_here()
 
     def look() -> DoctorFacts:
         catalog.refresh(0.0, math.inf)
@@ -113,7 +113,7 @@ async def with_models(facts: DoctorFacts, catalog: Catalog) -> DoctorFacts:
         snapshot = catalog.snapshot
         return structs.replace(
             facts,
-            models=tuple(_model(model, plan_of(model, FleetSettings(), room)) for model in snapshot.models),
+            models=tuple(_model(model, plan_of(model, FleetSettings(), room, reserve)) for model in snapshot.models),
             models_dir=str(_folder(catalog.sources)),
             notes=snapshot.notes,
         )

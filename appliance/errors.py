@@ -255,6 +255,15 @@ class ModelFailedToStart(_OfModel, ModelError):
         return f"model '{self.model}' failed to start: {self.why}{self.tail}"
 
 
+class WillNotFit(_OfModel, ModelError):
+    """The memory that this program may have cannot take the model, so it was not started."""
+
+    reason = "will_not_fit"
+
+    def __str__(self) -> str:
+        return f"model '{self.model}' will not fit: {self.why}"
+
+
 class UpstreamFailed(_OfModel, ModelError):
     """A model process broke the connection, or answered with something other than HTTP."""
 

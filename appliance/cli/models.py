@@ -36,7 +36,7 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.found import finder, installed_folder
 from appliance.engines.owner import manual_of, open_engines
 from appliance.errors import Conflict, EngineNotFound, Forbidden, ModelNotFound, UsageError
-from appliance.fleet.budgets import plan_of
+from appliance.fleet.budgets import plan_of, reserve_here
 from appliance.fleet.model_rows import ModelRow, ModelTable, model_rows
 from appliance.platform.children import open_children
 from appliance.platform.console import can_ask, say
@@ -82,7 +82,7 @@ def planned(
         raise UsageError(f"there is no model '{name}'{meant}")
     if model.error:
         raise UsageError(f"{model.id} cannot be used: {model.error} ({model.path})")
-    plan = plan_of(model, FleetSettings(), room, manual=manual)
+    plan = plan_of(model, FleetSettings(), room, reserve_here(), manual=manual)
     if plan is None:
         why = "its own command starts it" if model.config else "its file does not say enough, or is not here yet"
         raise UsageError(f"what {model.id} takes cannot be predicted: {why}")

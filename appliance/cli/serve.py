@@ -250,6 +250,7 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 )
 @click.option("--engine", metavar="ENGINE", help=ENGINE_HELP)
 @click.option("--threads", type=click.IntRange(1), help="CPU threads of each model process.")
+@click.option("--allow-overcommit", is_flag=True, help="Start models that the container's memory cannot take.")
 @click.option(
     "--keep-context",
     type=click.Choice(get_args(KeepContext)),
@@ -321,6 +322,7 @@ def serve(
     preload: tuple[str, ...],
     engine: str | None,
     threads: int | None,
+    allow_overcommit: bool,
     keep_context: KeepContext | None,
     keys: tuple[str, ...],
     api_key_file: Path | None,
@@ -395,6 +397,7 @@ def serve(
             load_timeout=load_timeout,
             engine_args=(*engine_args(engine_flags), *(("--offline",) if embed.offline else ())),
             threads=threads,
+            allow_overcommit=allow_overcommit,
             keep_context=keep_context,
         ),
         tools=tools,

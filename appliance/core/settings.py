@@ -201,6 +201,8 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     """Start model processes with ``--metrics``; off if the user's own llama-server flags decide."""
     fit: bool = True
     """Choose context and slots that fit into free memory, unless the user's llama-server flags decide."""
+    allow_overcommit: bool = False
+    """Start models that a container's memory cannot take; the configuration may say so as well."""
     keep_context: KeepContext | None = None
     """The place of kept contexts. None: the configuration's value, or its default."""
     threads: int | None = None

@@ -65,6 +65,7 @@ TimeoutStartSec=180
 TimeoutStopSec={STOP}
 KillMode=mixed
 LimitNOFILE=65536
+OOMPolicy=continue
 NoNewPrivileges=yes
 LockPersonality=yes
 RestrictRealtime=yes

@@ -508,9 +508,9 @@ async def manual_of(engine: Engine) -> Manual:
 
 
 def _signature() -> str:
-    """Changes when a driver or a card does, or what the environment hides of them."""
+    """Changes when a driver or a card does, what the environment hides of them, or what this program may use."""
     hidden = "".join(f" {name}={os.environ[name]}" for name in VISIBILITY if name in os.environ)
-    return here.signature() + hidden
+    return f"{here.signature()}{hidden} {here.cores()} cores, {here.memory_limits()[0]} bytes"
 
 
 @asynccontextmanager

@@ -19,14 +19,16 @@ from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.budget import GpuMemory, budgets_of, squeezed
 from appliance.core.fit.estimate import RAM, estimate
 from appliance.core.fit.plan import RESERVE, FitOptions, FitPlan, asked_of, plan
+from appliance.core.fit.refusal import reserve_in, why_refused
 from appliance.core.models.model import Model, start_flags
 from appliance.core.models.shape import Shape
 from appliance.core.scheduling.effects import Terms
 from appliance.core.scheduling.policy import NO_MEMORY, FleetLimits, FreePolicy, Policy, policy_of
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.engines.found import Engine
+from appliance.errors import WillNotFit
 from appliance.platform.drivers import Gpus, process_memory
-from appliance.platform.machine import free_memory, total_memory
+from appliance.platform.machine import free_memory, group_memory, own_bytes, total_memory
 from appliance.trio_parts import every
 
 SAMPLES: Mapping[str, GpuMemory] = {}
@@ -105,13 +107,42 @@ class Budgets:
         ``others`` is the memory of other models, and ``cached`` the most that their caches of prompts may grow to. Asks
         the system, for a millisecond. None where the model's file does not say enough.
         """
-        room = self.room(engine)
-        free = room[RAM] - RESERVE
+        room, reserve = self.room(engine), reserve_here()
+        free = room[RAM] - reserve
         budget = self.limits(self._config).memory.get(RAM, free + others.get(RAM, 0)) - others.get(RAM, 0)
         # Memory that is free, but beyond the budget that the other models leave, is not this model's to take. It counts
         # as spoken for, like the caches that other models may still fill.
         spoken_for = cached + max(0, free - budget)
-        return plan_of(model, self._settings, {**room, **further}, RESERVE, spoken_for, engine.manual)
+        return plan_of(model, self._settings, {**room, **further}, reserve, spoken_for, engine.manual)
+
+    def check(self, model: Model, engine: Engine | None, found: FitPlan | None = None) -> None:
+        """Raise WillNotFit for a model that this program's group cannot take. Asks the system.
+
+        ``found`` is the plan in the memory that is free. Without one the group is taken to be empty but for this
+        program, since all other models could go. ``engine`` is None for a command that may run elsewhere.
+        """
+        if self._settings.allow_overcommit or (self._config is not None and self._config.allow_overcommit):
+            return
+        group = group_memory() if self._settings.fit else None
+        if group is None:
+            return
+        limit, left = group
+        if found is not None:
+            needed: int | FitPlan = found
+        else:
+            left = max(0, limit - own_bytes())
+            needed = self._needed(model, engine, left, reserve_in(limit))
+        if why := why_refused(needed, left, limit):
+            raise WillNotFit(model.id, why)
+
+    def _needed(self, model: Model, engine: Engine | None, left: int, reserve: int) -> int | FitPlan:
+        if model.config is not None and RAM in (said := in_bytes(model.config.memory)):
+            return said[RAM]
+        if engine is None:
+            return 0
+        room = {**self.room(engine), RAM: left}
+        found = plan_of(model, self._settings, room, reserve, manual=engine.manual) if model.config is None else None
+        return found or (0 if len(room) > 1 else model.size)
 
     def room(self, engine: Engine | None) -> dict[str, int]:
         """Return the bytes that are free now where this engine puts models, by device. Asks the system."""
@@ -198,6 +229,11 @@ def limits_of(config: Config | None, settings: FleetSettings, look: MachineLook 
         memory=in_bytes(config.memory) or automatic,
         queue=config.queue_limit,
     )
+
+
+def reserve_here() -> int:
+    """Return the bytes of each device that stay free on this machine. Asks the system."""
+    return reserve_in(total_memory())
 
 
 def policy_for(config: Config | None) -> Policy:

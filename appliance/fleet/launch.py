@@ -58,6 +58,7 @@ ABORT_TIME = 5.0
 ON_CPU = ("--device", "none")
 PATH_SAFE = "/%:@!$&'()*+,;=~-._?"
 NOBODY = Crew()
+NOTHING: Mapping[str, str] = {}
 NO_USE: Mapping[str, DeviceUse] = {}
 WINDOWS = sys.platform == "win32"
 BATCH = "512"
@@ -270,14 +271,21 @@ def engine_launch(
     )
 
 
-def configured_launch(model_id: str, config: ModelConfig, engine: Engine | None = None, crew: Crew = NOBODY) -> Launch:
+def configured_launch(
+    model_id: str,
+    config: ModelConfig,
+    engine: Engine | None = None,
+    crew: Crew = NOBODY,
+    environment: Mapping[str, str] = NOTHING,
+) -> Launch:
     """The process of a configured model, on ``engine`` where its ``cmd`` stands for one.
 
+    ``environment`` is what it gets where neither its own settings nor this program's environment say otherwise.
     Raises ModelFailedToStart when there is no command.
     """
     if not config.argv:
         raise ModelFailedToStart(model_id, f"its cmd is empty; write the server's command under models.{model_id}.cmd")
-    env = own_env(os.environ, frozen=is_frozen())
+    env = {**environment, **own_env(os.environ, frozen=is_frozen())}
     for setting in config.env:
         name, is_setting, value = setting.partition("=")
         if name and is_setting:

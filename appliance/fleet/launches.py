@@ -34,7 +34,7 @@ from appliance.fleet.launch import (
 )
 from appliance.fleet.logs import Logs
 from appliance.fleet.run import RunEnd
-from appliance.platform.machine import engine_threads
+from appliance.platform.machine import engine_environment, engine_threads
 from appliance.upstream.client import Address
 
 log = logging.getLogger(__name__)
@@ -50,18 +50,23 @@ class Launches:
         logs: Logs,
         staying: Callable[[], Mapping[str, Address]],
         plan: Callable[[Model, Engine, Mapping[str, int]], FitPlan | None],
+        check: Callable[[Model, Engine | None, FitPlan | None], None],
     ) -> None:
         self._chooser = chooser
         self._settings = settings
         self._logs = logs
         self._staying = staying
         self._plan = plan
+        self._check = check
         self._lent: dict[str, str] = {}
         """Endpoints of workers to the models that use them: one at a time."""
 
     @property
     def _threads(self) -> int:
         return self._settings.threads or engine_threads()
+
+    def _environment(self) -> Mapping[str, str]:
+        return {"LLAMA_ARG_THREADS": str(self._settings.threads)} if self._settings.threads else engine_environment()
 
     @property
     def look(self) -> MachineLook | None:
@@ -76,6 +81,12 @@ class Launches:
     def engine_for(self, model: Model, tried: Collection[str] = ()) -> Engine | None:
         """The engine that a model on disk would start on, on none of these seats; None for a configured one."""
         return self.choose(model, tried) if model.config is None else None
+
+    def check_alone(self, model: Model) -> None:
+        """Raise WillNotFit for a model that does not fit even alone, before others are stopped for it."""
+        is_ours = model.config is None or bool(model.config.engine)
+        shares = bool(worker_endpoints(model, self._settings))
+        self._check(model, self.choose(model) if is_ours and not shares else None, None)
 
     def argv_of(self, model: Model) -> tuple[str, ...]:
         """The command that would start it; of a model on disk with port 0, as the port is not chosen yet."""
@@ -112,7 +123,8 @@ class Launches:
         return bool(words) and engine.id == EMBEDDED and refuses(words)
 
     async def prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
-        """See `Prepare`. Raises EngineNotFound, and ModelFailedToStart for what is wrong before there is a process."""
+        """See `Prepare`. Raises EngineNotFound, WillNotFit, and ModelFailedToStart for all else that is wrong before
+        there is a process."""
         launch = await self._prepare(model, tried)
         return structs.replace(launch, made_of=made_of(model)) if launch is not None else None
 
@@ -170,6 +182,8 @@ class Launches:
     def _fitting(self, model: Model, engine: Engine, crew: Crew) -> FitPlan | None:
         """The plan that fits the model into free memory. llama-server itself shares out the memory of workers."""
         plan = self._plan(model, engine, NO_MEMORY) if self._settings.fit and not crew.workers else None
+        if plan is not None:
+            self._check(model, engine, plan)
         if plan is not None and plan.flags:
             self._logs.append(model.id, f"the memory plan sets {' '.join(plan.flags)}: {plan.why}")
         return plan
@@ -180,7 +194,7 @@ class Launches:
     def _configured(
         self, model: Model, config: ModelConfig, engine: Engine | None = None, crew: Crew = NOBODY
     ) -> Launch:
-        launch = configured_launch(model.id, config, engine, crew)
+        launch = configured_launch(model.id, config, engine, crew, self._environment())
         if will_listen(config, launch.address):
             # With two models on one port the second server could not bind, and the first one would answer the check for
             # both. The second model would count as ready, and get the answers of the first.

@@ -11,7 +11,7 @@ from appliance.core.engines.listing import Manual
 from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.fleet.budgets import plan_of
+from appliance.fleet.budgets import plan_of, reserve_here
 
 
 class ModelRow(Struct, frozen=True, kw_only=True):
@@ -53,12 +53,13 @@ def model_rows(
     last_used: Mapping[str, datetime],
 ) -> list[ModelRow]:
     """Return a row for each model, then one for each other name in ``states``. Asks the disk for sizes."""
+    reserve = reserve_here()
     known = {model.id: model for model in models}
     rows = [
         _row(
             model,
             None if states is None else states.get(model.id, "unknown"),
-            plan_of(model, FleetSettings(), room, manual=manual),
+            plan_of(model, FleetSettings(), room, reserve, manual=manual),
             last_used.get(model.id),
         )
         for model in known.values()

@@ -103,7 +103,7 @@ class Fleet:
         self._runs: dict[str, ModelRun] = {}
         self._load_times = LoadTimes()
         self.outlook = Outlook(self._schedule, self._runs, self._budgets, self._load_times)
-        self.launches = Launches(chooser, settings, self.logs, self._staying, self.outlook.plan)
+        self.launches = Launches(chooser, settings, self.logs, self._staying, self.outlook.plan, self._budgets.check)
         self.contexts = Contexts(contexts, chooser)
         self._alarm = trio.CancelScope()
         self._alarm_at = -math.inf
@@ -212,10 +212,12 @@ class Fleet:
     async def supply_for(self, lease: Lease) -> None:
         """See `Lender`. A failure is kept in `status`, too: not everybody who has it loaded waits for it."""
         model = lease.model
-        if not model.fetch or self._supply is None or self.is_ready(model.id):
+        if self.is_ready(model.id):
             return
         try:
-            lease.model = await self._supply(model, lease.place.fetches if lease.place is not None else None)
+            if model.fetch and self._supply is not None:
+                lease.model = await self._supply(model, lease.place.fetches if lease.place is not None else None)
+            self.launches.check_alone(lease.model)
         except ApplianceError as error:
             if not isinstance(error, ModelUnloaded):
                 self._ends.add_unfetched(model.id, error)

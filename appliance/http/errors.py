@@ -34,6 +34,7 @@ from appliance.errors import (
     TooManyRequests,
     Unauthorized,
     UpstreamFailed,
+    WillNotFit,
     WorkerFailed,
 )
 
@@ -59,6 +60,7 @@ TABLE: dict[type[ApplianceError], tuple[int, str]] = {
     BoxFailed: (502, "server_error"),
     TargetFailed: (502, "server_error"),
     PluginFailed: (502, "server_error"),
+    WillNotFit: (507, "server_error"),
     Busy: (503, "unavailable_error"),
     WorkerFailed: (503, "unavailable_error"),
     ModelLoading: (503, "unavailable_error"),

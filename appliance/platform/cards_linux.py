@@ -262,7 +262,7 @@ def read_text(path: Path) -> str | None:
     """Return the text of one small file; None if it is empty, absent, or cannot be read now (EBUSY, EPERM)."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
-    except OSError:
+    except (OSError, ValueError):  # a name with a zero byte
         return None
 
 

@@ -106,6 +106,7 @@ def checkup(folders: Mapping[str, Path], root: Path = Path("/")) -> Checkup:
         open_files=_open_files(),
         cores=psutil.cpu_count(logical=True) or 0,
         memory=psutil.virtual_memory().total,
+        ends_together=here.ends_together(root),
         cards=tuple(BusCard(pci=slot.pci, vendor=VENDORS[slot.vendor], driver=slot.driver) for slot in slots(root)),
         device_files=tuple(
             DeviceFile(path=str(path), usable=os.access(path, os.R_OK | os.W_OK), group=_group(path))

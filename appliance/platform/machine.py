@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 
+from appliance.core.engines.machine import threads_for
+
 if sys.platform == "darwin":
     from appliance.platform import machine_macos as here
 elif sys.platform == "win32":
@@ -18,9 +20,11 @@ else:
 __all__ = [
     "SLEPT",
     "Suspends",
+    "engine_environment",
     "engine_threads",
     "free_memory",
     "give_back_memory",
+    "group_memory",
     "here",
     "own_bytes",
     "raise_open_files",
@@ -60,17 +64,23 @@ class Suspends:
         return self._behind - before >= SLEPT
 
 
-@cache
 def engine_threads() -> int:
-    """Threads for one CPU model process: every core but one, at least one.
+    """Threads for one CPU model process, by what this process may use now: see `threads_for`."""
+    return threads_for(here.processors(), _physical(), here.quota())
 
-    With all cores taken by an engine's spinning threads, relaying one token took over a second (measured on 2 cores).
+
+def engine_environment() -> dict[str, str]:
+    """Variables for a command of a user's own that may be llama-server: how many threads it may have, if it would
+    choose more by the machine's cores. A flag of the command goes before it.
     """
+    return {"LLAMA_ARG_THREADS": str(engine_threads())} if here.cores() < (os.cpu_count() or 1) else {}
+
+
+@cache
+def _physical() -> int | None:
     import psutil  # seven milliseconds, which a server that has started no model saves
 
-    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
-    cores = min(usable, psutil.cpu_count(logical=False) or usable)
-    return max(1, cores - 1)
+    return psutil.cpu_count(logical=False)
 
 
 def files_for(clients: int) -> int:
@@ -112,9 +122,17 @@ def total_memory() -> int:
     return min(psutil.virtual_memory().total, here.memory_limits()[0])
 
 
+def group_memory() -> tuple[int, int] | None:
+    """Bytes that this program's group may have, and those that are unused; None: it may have all of the machine's."""
+    import psutil
+
+    limit, left = here.memory_limits()
+    return (limit, left) if limit < psutil.virtual_memory().total else None
+
+
 def resident_bytes(pid: int) -> int | None:
     """Memory that a process has in RAM, pages shared with others included. None when it is gone or not ours to see."""
-    import psutil  # as for `engine_threads`
+    import psutil  # as for `_physical`
 
     try:
         return psutil.Process(pid).memory_info().rss

@@ -1,8 +1,6 @@
 """Linux' description of the machine, in ``/proc``, ``/sys`` and a few marker files; other Unixes have some of it.
 
-``root`` is where to look for those files. A group's limits (cgroups, version 1 and 2) hold for all below it, so the
-smallest on the way from this process's own group to the top counts. Seen from inside a container the top is the
-container's own. Sources: the kernel's cgroup-v2.rst and cgroup-v1/memory.rst; Linux' names in ``/proc/cpuinfo``.
+``root`` is where to look for those files. Source: Linux' names in ``/proc/cpuinfo``.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from appliance.core.engines.machine import Gpu, arm_level, x86_level
 from appliance.core.machine import CpuNames, Environment, OperatingSystem
-from appliance.platform import cards_linux
+from appliance.platform import cards_linux, groups_linux
 from appliance.platform.cards_linux import read_number, read_text
 from appliance.platform.libraries import WANTED, find_library, loaders
 
@@ -59,9 +57,6 @@ ARM = {"asimd": "neon", "asimddp": "dotprod", "asimdhp": "fp16", "i8mm": "i8mm",
        "sve2": "sve2", "sme": "sme"}  # fmt: skip
 """Linux' names, mapped to the compiler's."""
 SHARED_MEMORY = "dev/shm"
-MOUNT = "sys/fs/cgroup"
-NO_LIMIT = 1 << 60
-"""Version 1 writes "no limit" as a number near 2**63."""
 MODULES = ("nvidia", "nouveau", "nova_core", "amdgpu", "i915", "xe")
 FOLDERS = (
     "usr/share/vulkan/icd.d",
@@ -156,10 +151,8 @@ def memory_limits(root: Path = ROOT) -> tuple[int, int]:
 
     File pages that the kernel would give up count as unused. Without a limit it is `sys.maxsize`.
     """
-    found = [(limit, max(0, limit - _taken(group))) for group, limit in _memory(root)]
-    return min((limit for limit, _ in found), default=sys.maxsize), min(
-        (left for _, left in found), default=sys.maxsize
-    )
+    found = [*groups_linux.memory(root), (sys.maxsize, sys.maxsize)]
+    return min(limit for limit, _ in found), min(left for _, left in found)
 
 
 def memory_folder(root: Path = ROOT) -> Path | None:
@@ -170,10 +163,25 @@ def memory_folder(root: Path = ROOT) -> Path | None:
     return found if is_there and os.access(found, os.W_OK | os.X_OK) else None
 
 
-def cores(root: Path = ROOT) -> int:
-    """Return the processors that this process may use at once, by affinity and its groups' quotas; at least one."""
+def processors(root: Path = ROOT) -> int:
+    """Return the processors that this process may run on, by affinity and its groups' sets; at least one."""
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
-    return max(1, min([usable, *(math.ceil(quota) for quota in _quotas(root))]))
+    return max(1, int(min(usable, groups_linux.processors(root))))
+
+
+def quota(root: Path = ROOT) -> float:
+    """Return how many processors' time this process and its groups may use; infinite without a limit."""
+    return groups_linux.quota(root)
+
+
+def cores(root: Path = ROOT) -> int:
+    """Return the processors that this process may use at once, a begun one included; at least one."""
+    return math.ceil(min(processors(root), quota(root)))
+
+
+def ends_together(root: Path = ROOT) -> bool:
+    """True if the system ends this program as well when a model's process finds no memory (``memory.oom.group``)."""
+    return groups_linux.ends_together(root)
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------
@@ -246,48 +254,3 @@ def _sockets(root: Path, cpuinfo: str) -> int | None:
 def _field(cpuinfo: str, name: str) -> str | None:
     found = re.search(rf"^{name}\s*:[ \t]*(.*)$", cpuinfo, re.MULTILINE)
     return (found[1].strip() or None) if found else None
-
-
-def _memory(root: Path) -> Iterator[tuple[Path, int]]:
-    # Every group up to the top may set a limit, and the least of all counts: a container's own group often has none,
-    # and the limit stands on the one above it. Both versions of cgroups are looked at, because hybrid systems have
-    # both.
-    for group in (*_groups(root, ""), *_groups(root, "memory")):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            limit = read_number(group / name)
-            if limit is not None and 0 < limit < NO_LIMIT:
-                yield group, limit
-
-
-def _taken(group: Path) -> int:
-    used = read_number(group / "memory.current") or read_number(group / "memory.usage_in_bytes") or 0
-    words = (read_text(group / "memory.stat") or "").split()
-    facts = dict(zip(words[::2], words[1::2], strict=False))
-    # The kernel counts file pages as used, and gives them up under pressure. A model that was read once fills its group
-    # with them: without this a second start would find no memory.
-    idle = facts.get("total_inactive_file") or facts.get("inactive_file") or "0"
-    return max(0, used - (int(idle) if idle.isdecimal() else 0))
-
-
-def _quotas(root: Path) -> Iterator[float]:
-    for group in _groups(root, ""):
-        quota, _, period = (read_text(group / "cpu.max") or "").partition(" ")
-        if quota.isdecimal() and period.isdecimal() and int(period):
-            yield int(quota) / int(period)
-    for group in (*_groups(root, "cpu"), *_groups(root, "cpu,cpuacct")):
-        quota, period = read_number(group / "cpu.cfs_quota_us"), read_number(group / "cpu.cfs_period_us")
-        if quota and period and quota > 0:
-            yield quota / period
-
-
-def _groups(root: Path, controller: str) -> list[Path]:
-    """Return folders from this process's group up to the top; ``controller`` is empty for version 2."""
-    top = root / MOUNT / controller
-    own = PurePosixPath("/")
-    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
-        # A line is ID:CONTROLLERS:PATH (cgroups(7)). In version 2 the controllers are empty, as ``controller`` is here.
-        # A path with ".." leads out of the namespace that this process sees, and is of no use.
-        _, names, path = (*line.split(":", 2), "", "")[:3]
-        if (controller in names.split(",") or controller == names) and ".." not in path:
-            own = PurePosixPath("/", path)
-    return [top / str(group).lstrip("/") for group in (own, *own.parents)]

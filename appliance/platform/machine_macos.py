@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
@@ -85,6 +86,19 @@ def memory_folder(root: Path = ROOT) -> Path | None:
 def cores(root: Path = ROOT) -> int:
     """Processors that this program may use."""
     return os.cpu_count() or 1
+
+
+processors = cores
+
+
+def quota(root: Path = ROOT) -> float:
+    """No limit of their time is known here."""
+    return math.inf
+
+
+def ends_together(root: Path = ROOT) -> bool:
+    """A process that finds no memory ends alone."""
+    return False
 
 
 def signature(root: Path = ROOT) -> str:

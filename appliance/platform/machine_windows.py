@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 import sys
@@ -92,6 +93,19 @@ def cores(root: Path = ROOT) -> int:
     import psutil  # seven milliseconds, and the server asks this module for little else
 
     return len(psutil.Process().cpu_affinity() or ()) or os.cpu_count() or 1
+
+
+processors = cores
+
+
+def quota(root: Path = ROOT) -> float:
+    """No limit of their time is known here."""
+    return math.inf
+
+
+def ends_together(root: Path = ROOT) -> bool:
+    """A process that finds no memory ends alone."""
+    return False
 
 
 def signature(root: Path = ROOT) -> str:

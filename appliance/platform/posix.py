@@ -43,8 +43,11 @@ done
 for pid in $live; do kill -s KILL -- "-$pid" 2>/dev/null; done
 """
 
-CHILD = 'echo "+ $$" >&2; exec "$@" 2>&1'
-CHILD_WITH_ERRORS = 'errors=$1; shift; echo "+ $$" >&2; exec "$@" 2>"$errors"'
+# Where memory ends, the kernel ends a process of its choice. It shall take a child, which can be started again, and
+# not this program with all that it serves. The number is the largest, so that none is lowered, which takes rights.
+VICTIM = "{ echo 1000 >/proc/$$/oom_score_adj; } 2>/dev/null"
+CHILD = f'echo "+ $$" >&2; {VICTIM}; exec "$@" 2>&1'
+CHILD_WITH_ERRORS = f'errors=$1; shift; echo "+ $$" >&2; {VICTIM}; exec "$@" 2>"$errors"'
 """As `CHILD`, but its standard error goes to the pipe that the first word names."""
 
 SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -312,6 +312,9 @@ class Config(Section, frozen=True, rename="camel"):
     memory: Annotated[
         Memory, doc("Addition: what all loaded models together may take, by device; absent: what the machine has")
     ] = {}
+    allow_overcommit: Annotated[
+        bool, doc("Addition: start models that the memory of this program's container or service cannot take")
+    ] = False
     vram_policy: Annotated[
         Literal["yield", "keep"],
         doc("Addition: when other programs take a GPU's memory: yield unloads idle models, keep changes nothing"),

@@ -355,6 +355,19 @@ def memory_limit(facts: DoctorFacts) -> Iterator[Finding]:
     )
 
 
+def ends_together(facts: DoctorFacts) -> Iterator[Finding]:
+    if not facts.checkup.ends_together:
+        return
+    yield Finding(
+        id="ends-together",
+        severity="note",
+        title="A model that runs out of memory takes the whole server along here",
+        evidence=("memory.oom.group is 1 for the group of this process",),
+        advice="Kubernetes sets it (kubelet's singleProcessOOMKill: true ends that), and OOMPolicy=kill of a service. "
+        "Raise the limit, or choose models that fit well within it.",
+    )
+
+
 def too_large(facts: DoctorFacts) -> Iterator[Finding]:
     """Report models that do not fit: by the plan if there is one, else by the size of their file."""
     misfits = [model for model in facts.models if model.fit == "will not fit"]
@@ -535,6 +548,7 @@ TOPICS: tuple[Callable[[DoctorFacts], Iterator[Finding]], ...] = (
     old_processor,
     few_cores,
     memory_limit,
+    ends_together,
 )
 """The order of topics: causes before their effects."""
 

@@ -148,6 +148,8 @@ class Checkup(Struct, frozen=True, kw_only=True):
     cores: int = 0
     """Cores of the machine, whatever a container allows; 0: unknown."""
     memory: int = 0
+    ends_together: bool = False
+    """The system ends all processes of the program's group when one of them finds no memory."""
     cards: tuple[BusCard, ...] = ()
     device_files: tuple[DeviceFile, ...] = ()
 

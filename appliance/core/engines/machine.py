@@ -30,6 +30,16 @@ LEVELS = (
 NOTHING: Mapping[str, str] = {}
 
 
+def threads_for(processors: int, physical: int | None, quota: float) -> int:
+    """Return the threads of a model that computes on the processor: all but one core, within the quota, at least one.
+
+    With all cores taken by an engine's spinning threads, relaying one token took over a second (measured on 2 cores).
+    Under a quota other cores are idle. But threads beyond it stop all of the group for a part of each period, so a
+    begun processor is left to the program.
+    """
+    return max(1, int(min(processors - 1, (physical or processors) - 1, quota)))
+
+
 class Gpu(Struct, frozen=True, kw_only=True):
     """One card as its driver reports it, whatever engines make of it. Sizes in bytes; None: unknown."""
 

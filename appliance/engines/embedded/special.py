@@ -7,7 +7,6 @@ devices, and which tensors go to which.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -288,9 +287,12 @@ def look(option: Option, fixed: bool, why: str) -> None:
 
 
 def threads(option: Option) -> int:
-    """Zero or less means every processor, as in llama.cpp."""
-    count = as_integer(option)
-    return count if count > 0 else os.cpu_count() or 1
+    """Zero or less means every processor that this process may use."""
+    if (count := as_integer(option)) > 0:
+        return count
+    from appliance.platform.machine import here  # modules that hardly any start needs
+
+    return here.cores()
 
 
 def cpu_mask(path: str) -> Carrier:

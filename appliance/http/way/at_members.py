@@ -16,7 +16,7 @@ from appliance.core.exchange import Declined, Exchange, RelayOptions
 from appliance.core.models.model import Model
 from appliance.core.pool.placing import Affinity, BoxChoice, BoxNow, Need, Prompt, place, prompt_of
 from appliance.core.runs.slash import family_of
-from appliance.errors import ModelFailedToStart, NotPlaced, PeerFailed, UpstreamFailed
+from appliance.errors import ModelFailedToStart, NotPlaced, PeerFailed, UpstreamFailed, WillNotFit
 from appliance.fleet.contexts import RestoreFailed
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import Broken, state_of
@@ -80,7 +80,7 @@ class AskMembers:
                     self._peers.failed(box, error.why)
                     if not boxes.left:
                         raise
-                except (Declined, ModelFailedToStart) as error:
+                except (Declined, ModelFailedToStart, WillNotFit) as error:
                     self._peers.doubted(box)
                     if not boxes.left and isinstance(error, Declined):
                         raise NotPlaced(model.id, str(error)) from None

@@ -351,6 +351,7 @@ NOTE: Sequence[tuple[str, DoctorFacts, str]] = (
     ("no-avx2", facts(look={"cpu_features": ("avx",), "cpu_level": "x86-64-v2"}), "x86-64-v2"),
     ("few-cores", facts(look={"cores": 2}), "leave 2"),
     ("memory-limit", facts(look={"memory_total": 8 * GIB}), "8.0 GiB"),
+    ("ends-together", facts(checkup={"ends_together": True}), "memory.oom.group"),
     ("model-partly-on-gpu", facts(models=model(fit="partly", why="12 of 40 layers")), "12 of 40"),
     ("swap", facts(checkup={"swap_used": 4 * GIB}), "swap: 4.0 GiB"),
     ("server-not-running", facts(server={"answer": "absent", "why": "refused"}), "llama-appliance serve"),
