@@ -63,6 +63,10 @@ class InOrder:
     def pardoned(self, seat: str, model: str) -> None:
         self.pardons.append(seat)
 
+    async def look_again(self) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return []
+
     async def check(self, engine: Engine) -> str:
         await trio.lowlevel.checkpoint()
         return self.damage.get(engine.seat, "")

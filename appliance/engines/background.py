@@ -26,6 +26,8 @@ PATIENCE = 900.0
 """Seconds for which requests may keep a seat from being tried; then it is tried beside them."""
 EVERY = 30.0
 """Seconds between two looks whether drivers, cards or the time have changed something."""
+SELDOM = 3600.0
+"""Most seconds until a build that did not answer is asked again."""
 LOOK = 0.1
 """Seconds between two looks whether a request is under way."""
 
@@ -63,6 +65,7 @@ class _Background(Struct):
     suspends: Suspends
 
     async def run(self) -> None:
+        pause = self.every
         while True:
             await self._wait_quiet()
             if self.engines.look is None or self.engines.unlisted:
@@ -70,10 +73,12 @@ class _Background(Struct):
             for seat in self.engines.in_doubt():
                 await self._prove_in_peace(seat)
             self.settled()
-            await self._wait_for_doubt()
+            # A build that never answers keeps a process busy each time: it is asked less and less often.
+            pause = min(2 * pause, SELDOM) if self.engines.unlisted else self.every
+            await self._wait_for_doubt(trio.current_time() + pause)
 
-    async def _wait_for_doubt(self) -> None:
-        """Return when there is something to find out."""
+    async def _wait_for_doubt(self, again: float) -> None:
+        """Return when there is something to find out; from ``again`` on, also what a build did not answer."""
         while True:
             with trio.move_on_after(self.every):
                 await self.engines.wait_suspect()
@@ -88,7 +93,7 @@ class _Background(Struct):
             if not self.busy():
                 await self.engines.refresh()  # another program may have installed a build, or chosen one
                 self.settled()
-                if self.engines.in_doubt():
+                if self.engines.in_doubt() or (self.engines.unlisted and trio.current_time() >= again):
                     return
 
     async def _prove_in_peace(self, seat: Seat) -> None:

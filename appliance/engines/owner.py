@@ -85,6 +85,10 @@ class Chooser(Protocol):
         """Return the fault of the engine's files, right before it is started; empty: none."""
         ...
 
+    async def look_again(self) -> list[str]:
+        """Ask the builds for what they did not say; return each seat with its standing, for an error."""
+        ...
+
 
 class OneEngine:
     """One engine that somebody named: nothing else will do."""
@@ -123,6 +127,9 @@ class OneEngine:
     async def check(self, engine: Engine) -> str:
         return engine.damage
 
+    async def look_again(self) -> list[str]:
+        return [self._engine.name]
+
 
 class Engines:
     """Owned by `open_engines`. What is not async is atomic, and does not wait for the disk."""
@@ -142,6 +149,8 @@ class Engines:
         """The best seat for a model of which nothing is known, as of the last arrangement."""
         self._signature = _signature()
         self._damage: dict[str, str] = {}
+        self._late: dict[str, str] = {}
+        """Why there is no answer yet from builds that were asked for their devices, by their digests."""
         self._seats: list[Seat] = []
         self._suspects: set[str] = set()
         self._suspected = trio.Event()
@@ -189,14 +198,26 @@ class Engines:
         self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
     ) -> Engine | None:
         """See `Chooser.choose`."""
-        found = best(self.ranked(model, word, cards), tried)
+        ranked = self.ranked(model, word, cards)
+        found = best(ranked, tried)
+        if found is None and self._only:
+            # Nothing else may be used, so nothing that was found out about it leaves it out. If it cannot work, its own
+            # words say why.
+            found = next((one for one in ranked if not one.seat.damage and one.seat.id not in tried), None)
         return None if found is None else self.engine_on(found.seat)
 
     async def lacks(self, cards: tuple[str, ...]) -> str:
         """See `Chooser.lacks`."""
         if cards and (self.look is None or self.unlisted):
             await self.probe()
-        return why_none(self._seats, cards)
+        why = why_none(self._seats, cards)
+        late = [f"{seat.build} is not known yet: {seat.late}" for seat in self._seats if seat.late]
+        return "; ".join([why, *late]) if why else ""
+
+    async def look_again(self) -> list[str]:
+        """See `Chooser.look_again`."""
+        await self.probe()
+        return [f"{one.seat.id} ({one.why})" for one in self.ranked()]
 
     def engine_on(self, seat: Seat, devices: Sequence[Device] | None = None) -> Engine:
         """The seat's engine, told to use its devices, or some of them alone."""
@@ -330,6 +351,13 @@ class Engines:
 
     async def _ask_for_devices(self, engine: Engine, seen: MachineLook, children: Children) -> None:
         listing = await list_devices(engine, children)
+        if listing.fault == "hang":
+            # No answer is not a "no": what is known of the build stays, and it is asked again.
+            self._late[engine.digest] = f"{listing.why}; it is asked again"
+            log.warning("engine %s: %s", engine.id, self._late[engine.digest])
+            self._arrange()
+            return
+        self._late.pop(engine.digest, None)
         if listing.fault is not None:
             log.warning("engine %s cannot list its devices: %s", engine.id, listing.why)
         listed = ListedDevices(
@@ -472,6 +500,7 @@ class Engines:
                 place=place,
                 damage=self._damage.get(engine.id, engine.damage),
                 fault=listed.why if listed else "",
+                late="" if listed else self._late.get(engine.digest, ""),
             )
             failed = {
                 p.key.device for p in self.state.proofs if p.key.digest == engine.digest and not p.ok and p.holds(now)
@@ -504,7 +533,7 @@ async def manual_of(engine: Engine) -> Manual:
     if engine.manual is not None:
         return engine.manual
     async with open_children() as children:
-        return await read_manual(engine, children)
+        return await read_manual(engine, children) or Manual()
 
 
 def _signature() -> str:

@@ -33,6 +33,7 @@ from appliance.engines.found import Engine
 from appliance.errors import ModelFailedToStart
 from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import MOST, Ran, run_to_end
+from appliance.trio_parts import lacking
 from appliance.upstream.connect import system_words
 
 LIMIT = 90.0 if sys.platform == "win32" else 30.0
@@ -64,7 +65,8 @@ async def list_devices(engine: Engine, children: Children, *, seconds: float | N
         if ran.status and MORE_WORDS[0].encode() in ran.errors:  # a program that does not know how to say more
             ran = await run_to_end(children, (*engine.command, LIST), env, seconds=limit)
     except (OSError, ValueError) as error:
-        return DeviceListing(fault="damaged", why=f"it cannot be started: {error}")
+        # A machine that has no process or file left says nothing of the build: that is no answer, like a late one.
+        return DeviceListing(fault="hang" if lacking(error) else "damaged", why=f"it cannot be started: {error}")
     log = ran.errors.decode(errors="replace")
     wrong = _wrong(ran, log, limit)
     if wrong is not None:
@@ -72,12 +74,17 @@ async def list_devices(engine: Engine, children: Children, *, seconds: float | N
     return parse_listing(ran.output.decode(errors="replace"), log)
 
 
-async def read_manual(engine: Engine, children: Children) -> Manual:
-    """Ask the build for its options. Never raises for what it does; a build that does not say has none."""
+async def read_manual(engine: Engine, children: Children) -> Manual | None:
+    """Ask the build for its options. Never raises for what it does; a build that does not say has none.
+
+    None: there is no answer yet, because it took too long or the machine had no room for the question.
+    """
     try:
         ran = await run_to_end(children, (*engine.command, HELP), inherited_env(), seconds=LIMIT)
-    except (OSError, ValueError):
-        return Manual()
+    except (OSError, ValueError) as error:
+        return None if lacking(error) else Manual()
+    if ran.status is None and not ran.flooded:
+        return None
     return parse_manual(ran.output.decode(errors="replace")) if ran.status == 0 else Manual()
 
 

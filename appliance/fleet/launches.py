@@ -21,7 +21,7 @@ from appliance.engines.embedded.params import refuses
 from appliance.engines.found import EMBEDDED, Engine
 from appliance.engines.owner import Chooser
 from appliance.engines.probing import workers_for
-from appliance.errors import EngineNotFound, ModelFailedToStart
+from appliance.errors import EngineNotFound, ModelFailedToStart, WillNotFit
 from appliance.fleet.launch import (
     NOBODY,
     Launch,
@@ -82,11 +82,19 @@ class Launches:
         """The engine that a model on disk would start on, on none of these seats; None for a configured one."""
         return self.choose(model, tried) if model.config is None else None
 
-    def check_alone(self, model: Model) -> None:
+    async def check_alone(self, model: Model) -> None:
         """Raise WillNotFit for a model that does not fit even alone, before others are stopped for it."""
-        is_ours = model.config is None or bool(model.config.engine)
-        shares = bool(worker_endpoints(model, self._settings))
-        self._check(model, self.choose(model) if is_ours and not shares else None, None)
+        is_ours = (model.config is None or model.config.engine) and not worker_endpoints(model, self._settings)
+        engine = self.choose(model) if is_ours else None
+        try:
+            self._check(model, engine, None)
+        except WillNotFit:
+            if engine is None or _is_known(engine):
+                raise
+            if self._chooser is not None:
+                await self._chooser.look_again()
+            if (engine := self.choose(model)) is not None and _is_known(engine):
+                self._check(model, engine, None)
 
     def argv_of(self, model: Model) -> tuple[str, ...]:
         """The command that would start it; of a model on disk with port 0, as the port is not chosen yet."""
@@ -134,7 +142,10 @@ class Launches:
         if model.cards and self._chooser is not None and (why := await self._chooser.lacks(model.cards)):
             raise ModelFailedToStart(model.id, why)
         endpoints = worker_endpoints(model, self._settings)
-        engine, damaged = self.choose(model, tried, rpc=bool(endpoints)), list[str]()
+        engine, damaged, seen = self.choose(model, tried, rpc=bool(endpoints)), list[str](), list[str]()
+        if engine is None and not tried and self._chooser is not None:
+            seen = await self._chooser.look_again()
+            engine = self.choose(model, tried, rpc=bool(endpoints))
         while engine is not None and self._chooser is not None and (damage := await self._chooser.check(engine)):
             damaged.append(f"engine {engine.id or engine.name} is not started: {damage}")
             tried = (*tried, engine.seat)
@@ -145,7 +156,7 @@ class Launches:
                 return self._configured(model, model.config, engine, crew)
             return engine_launch(model, engine, self._settings, self._threads, crew, self._fitting(model, engine, crew))
         if not tried:
-            raise EngineNotFound(("--engine", "PATH"))
+            raise EngineNotFound(seen or ("--engine", "PATH"))
         # Only damaged builds were tried, so nothing was started, and no earlier failure can say why. Otherwise None:
         # the first failed start is the answer.
         if len(damaged) == len(tried):
@@ -182,7 +193,7 @@ class Launches:
     def _fitting(self, model: Model, engine: Engine, crew: Crew) -> FitPlan | None:
         """The plan that fits the model into free memory. llama-server itself shares out the memory of workers."""
         plan = self._plan(model, engine, NO_MEMORY) if self._settings.fit and not crew.workers else None
-        if plan is not None:
+        if plan is not None and _is_known(engine):
             self._check(model, engine, plan)
         if plan is not None and plan.flags:
             self._logs.append(model.id, f"the memory plan sets {' '.join(plan.flags)}: {plan.why}")
@@ -203,6 +214,11 @@ class Launches:
                 why = f"model '{other}' runs at its port {launch.address.port}; give one of them another"
                 raise ModelFailedToStart(model.id, why)
         return launch
+
+
+def _is_known(engine: Engine) -> bool:
+    """True if it has said which devices it has, or has none but the processor."""
+    return engine.manual is not None or engine.backend == "cpu"
 
 
 def _in_a_line(ended: RunEnd) -> str:

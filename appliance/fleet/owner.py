@@ -217,7 +217,7 @@ class Fleet:
         try:
             if model.fetch and self._supply is not None:
                 lease.model = await self._supply(model, lease.place.fetches if lease.place is not None else None)
-            self.launches.check_alone(lease.model)
+            await self.launches.check_alone(lease.model)
         except ApplianceError as error:
             if not isinstance(error, ModelUnloaded):
                 self._ends.add_unfetched(model.id, error)

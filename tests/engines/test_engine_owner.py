@@ -8,19 +8,25 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import trio
 from engine_folders import HERE, Lie, Listed, make_build, tell
+from fleet_harness import fake_model
 from msgspec import structs
 from waiting import until
 
 from appliance.core.engines.events import EngineChosen, StepDone, UpdateBegun
 from appliance.core.records.history import Happening
+from appliance.core.settings import FleetSettings
+from appliance.engines import probing
 from appliance.engines.background import keeping_up
 from appliance.engines.found import EXECUTABLE, Engine, EngineFolders, Finder, list_engines
 from appliance.engines.owner import Engines, open_engines, usual_port
+from appliance.errors import EngineNotFound
+from appliance.fleet.owner import open_fleet
 from appliance.platform.machine import Suspends
 from appliance.store.engine_state import FILE, StateFile
 
@@ -42,10 +48,10 @@ class World:
         return [engine for engine in list_engines(places) if engine.folder is not None]
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[Engines]:
+    async def open(self, *, only: bool = False) -> AsyncGenerator[Engines]:
         with trio.fail_after(60):
             file, tell = StateFile(self.root), self.told.append
-            async with open_engines(self.find, file, starter=self.starter, tell=tell) as engines:
+            async with open_engines(self.find, file, starter=self.starter, only=only, tell=tell) as engines:
                 yield engines
 
     @asynccontextmanager
@@ -54,10 +60,12 @@ class World:
         busy: Callable[[], bool] = lambda: False,
         settled: Callable[[Engines], None] = lambda engines: None,
         suspends: Suspends | None = None,
+        *,
+        only: bool = False,
     ) -> AsyncGenerator[Engines]:
         """The background task looks often, and waits for no quiet."""
         async with (
-            self.open() as engines,
+            self.open(only=only) as engines,
             keeping_up(engines, busy, partial(settled, engines), quiet=0.05, every=0.2, suspends=suspends),
         ):
             yield engines
@@ -302,3 +310,53 @@ async def test_a_build_may_go_at_any_moment(world: World) -> None:
             while chosen(engines) != CPU:
                 await trio.lowlevel.checkpoint()
         assert await engines.prove(gone) == []
+
+
+@pytest.mark.parametrize("only", [True, False])
+async def test_a_look_that_took_too_long_is_no_answer_and_is_taken_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, only: bool
+) -> None:
+    """The build answers slowly at first, as on a busy machine, and then well. Meanwhile it goes behind others."""
+    shutil.rmtree(world.cpu)
+    tell(world.gpu, structs.replace(FAST, list_delay=5.0))
+    monkeypatch.setattr(probing, "LIMIT", 0.5)
+    known = f"{HERE}-cuda12/b2:CPU" if only else GPU  # of a named one nothing is proven
+    async with world.keeping_up(only=only) as engines:
+        await until(lambda: "probation" in standings(engines).values())
+        (late,) = engines.ranked()
+        assert "did not list its devices within 0.5 s" in late.why
+        assert chosen(engines) == late.seat.id
+        assert "within 0.5 s" in await engines.lacks(("Card 9000",))
+        other = make_build(world.root, "cpu", "b3")
+        await engines.refresh()
+        assert chosen(engines) == f"{HERE}-cpu/b3:CPU"
+        shutil.rmtree(other)
+        monkeypatch.setattr(probing, "LIMIT", 30.0)
+        tell(world.gpu, FAST)
+        await until(lambda: chosen(engines) == known and not engines.unlisted)
+    tell(world.gpu, structs.replace(FAST, list_delay=5.0))
+    monkeypatch.setattr(probing, "LIMIT", 0.5)
+    async with world.open(only=only) as engines:
+        await engines.probe()
+        assert chosen(engines) == known, "what it has said before holds"
+
+
+@pytest.mark.parametrize("lie", ["crash", "absurd", "flood", "garbage", "fail"])
+async def test_a_named_engine_is_used_whatever_looks_at_it_have_found(world: World, lie: Any, tmp_path: Path) -> None:
+    """Without a name it is left out, the error says why, and the next request looks again."""
+    shutil.rmtree(world.cpu)
+    tell(world.gpu, Lie(devices=(CARD,), list=lie))
+    model = fake_model(tmp_path, "m")
+    async with world.open(only=True) as engines:
+        await engines.probe()
+        (seat,) = engines.ranked()
+        assert (seat.standing, chosen(engines)) == ("failed", seat.seat.id)
+        assert engines.choose("", (seat.seat.id,)) is None
+    async with world.open() as engines, open_fleet(FleetSettings(threads=1), engines) as fleet:
+        for _ in range(2):
+            with pytest.raises(EngineNotFound) as told:
+                await fleet.load(model)
+            assert seat.why in str(told.value)
+        tell(world.gpu, FAST)
+        await fleet.load(model)
+        assert fleet.is_ready("m")

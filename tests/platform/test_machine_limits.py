@@ -1,8 +1,7 @@
-"""What a container may have, what a processor can, and which libraries there are: from trees of files."""
+"""What a processor can, and which libraries there are: from trees of files."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -13,61 +12,7 @@ from appliance.core.engines.machine import arm_level, x86_level
 from appliance.platform import machine_linux
 from appliance.platform.libraries import find_library, loaders, vulkan_drivers
 
-GIB = 1 << 30
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux' files")
-
-
-SERVICE = {
-    "proc/self/cgroup": "0::/system.slice/appliance.service",
-    "sys/fs/cgroup/system.slice/appliance.service/memory.max": "max",
-    "sys/fs/cgroup/system.slice/memory.max": str(4 * GIB),
-    "sys/fs/cgroup/system.slice/memory.current": str(3 * GIB),
-    "sys/fs/cgroup/system.slice/memory.stat": f"anon {2 * GIB}\ninactive_file {GIB}\n",
-    "sys/fs/cgroup/system.slice/appliance.service/cpu.max": "max 100000",
-    "sys/fs/cgroup/system.slice/cpu.max": "50000 100000",
-}
-DOCKER_V1 = {
-    "proc/self/cgroup": "11:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc",
-    "sys/fs/cgroup/memory/memory.limit_in_bytes": str(2 * GIB),  # the container sees its own group as the top
-    "sys/fs/cgroup/memory/memory.usage_in_bytes": str(GIB),
-    "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 0",
-    "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "50000",
-    "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
-}
-NESTED_V1 = {
-    "proc/self/cgroup": "4:memory:/jobs/one",
-    "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-    "sys/fs/cgroup/memory/jobs/one/memory.limit_in_bytes": str(GIB),
-    "sys/fs/cgroup/memory/jobs/one/memory.usage_in_bytes": str(2 * GIB),
-}
-
-
-@pytest.mark.parametrize(
-    ("files", "limit", "left"),
-    [
-        (SERVICE, 4 * GIB, 2 * GIB),
-        (DOCKER_V1, 2 * GIB, GIB),
-        (NESTED_V1, GIB, 0),
-        ({"sys/fs/cgroup/memory.max": f"{GIB}\n"}, GIB, GIB),
-        ({"sys/fs/cgroup/memory.max": "max\n"}, sys.maxsize, sys.maxsize),
-        ({}, sys.maxsize, sys.maxsize),
-    ],
-)
-def test_memory_of_groups(tmp_path: Path, files: dict[str, str], limit: int, left: int) -> None:
-    root = write(tmp_path, files)
-    assert machine_linux.memory_limits(root) == (limit, left)
-
-
-@linux
-def test_processors_of_groups(tmp_path: Path) -> None:
-    usable = len(os.sched_getaffinity(0))
-    assert machine_linux.cores(tmp_path / "none") == usable
-    assert machine_linux.cores(write(tmp_path / "v2", SERVICE)) == 1
-    assert machine_linux.cores(write(tmp_path / "v1", DOCKER_V1)) == 1
-    unlimited = {"proc/self/cgroup": "3:cpu,cpuacct:/", "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1"}
-    assert machine_linux.cores(write(tmp_path / "off", unlimited)) == usable
-    many = {"proc/self/cgroup": "0::/../..", "sys/fs/cgroup/cpu.max": "99900000 100000"}
-    assert machine_linux.cores(write(tmp_path / "many", many)) == usable
 
 
 V2 = "sse2 pni cx16 popcnt ssse3 sse4_1 sse4_2"

@@ -51,6 +51,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     """The problem with its files; empty: none."""
     fault: str = ""
     """The reason why it cannot even list its devices."""
+    late: str = ""
+    """The reason why it has not listed its devices yet: it goes last, and is still tried when nothing else is left."""
     spare: bool = False
     """A build for graphics cards, on the processor."""
 
@@ -212,6 +214,8 @@ def _judged(
         return ranked("damaged", seat.damage)
     if seat.fault:
         return ranked("failed", seat.fault)
+    if seat.late:
+        return ranked("probation", seat.late)
     if failed := next((proof for proof in proofs if not proof.ok), None):
         return ranked("failed", failed.why)
     seconds = max((proof.nominal_seconds or 0.0 for proof in proofs), default=0.0) or None
