@@ -314,6 +314,12 @@ class Refs(Struct, frozen=True):
     branches: tuple[Branch, ...] = ()
 
 
+class Revision(Struct, frozen=True):
+    """``GET /api/models/<repo>/revision/<branch, tag or commit>``."""
+
+    sha: str
+
+
 class Lfs(Struct, frozen=True):
     """For a file that is kept outside git: ``oid`` is the sha256 of its contents."""
 

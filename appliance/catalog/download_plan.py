@@ -11,6 +11,7 @@ from appliance.catalog.download_status import ModelTooLarge, NotEnoughSpace
 from appliance.catalog.found import UnsafeName, current_snapshot, join_inside, list_folder
 from appliance.catalog.hub import Hub
 from appliance.core.models.download import PRESET_FILE, ModelFiles, ModelReference, RemoteFile, WantedModel, pick
+from appliance.core.models.hub_address import MAIN
 from appliance.core.models.names import folder_of, repo_of, stem_of, tag_of
 from appliance.errors import NotFound
 from appliance.store.model_files import free_bytes, link, remove_empty, replace, share, write_whole
@@ -130,9 +131,15 @@ class DownloadPlan(Struct, frozen=True, kw_only=True):
 async def plan_download(hub: Hub, wanted: WantedModel, cache: Path) -> DownloadPlan:
     """Ask the hub. Raises as `Hub` does, NotFound for a missing tag, model or file, and TooLarge."""
     repo = wanted.reference.repo
-    commit = await hub.commit_of(repo)
+    commit, other = await hub.commit_of(repo), wanted.revision != MAIN
     files = await hub.files_of(repo, commit)
-    choice = pick(wanted, files)
+    choice = pick(wanted, await hub.files_of(repo, await hub.commit_of(repo, wanted.revision)) if other else files)
+    if other and (changed := [file.path for file in choice.files if file not in files]):
+        raise NotFound(
+            f"{changed[0]} of {repo} at {wanted.revision!r} is another file than on its main branch, and this program "
+            f"downloads from there only; 'hf download {repo} {changed[0]} --revision {wanted.revision} --local-dir "
+            "FOLDER' fetches it into a folder for --models-dir"
+        )
     sized: list[RemoteFile] = []
     for number, file in enumerate(choice.files):
         size = file.size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Mapping
 from typing import Literal
+from urllib.parse import unquote
 
 from msgspec import Struct
 
@@ -197,9 +198,13 @@ def is_for(status: DownloadStatus, wanted: Remote) -> bool:
     """True if this download brings what is wanted."""
     if isinstance(wanted, Location):
         return status.repo == str(wanted)
-    if not isinstance(wanted, WantedModel) or wanted.file or wanted.reference.tag is not None:
+    if not isinstance(wanted, WantedModel):
         return status.model == str(wanted)
-    return status.repo == wanted.reference.repo
+    if status.repo.casefold() != wanted.reference.repo.casefold():
+        return False
+    if wanted.file:
+        return status.model == str(wanted) or any(unquote(url).endswith(f"/{wanted.file}") for url in status.files)
+    return wanted.reference.tag is None or status.model.casefold() == str(wanted.reference).casefold()
 
 
 class DownloadEvent(Struct, frozen=True, omit_defaults=True):

@@ -41,9 +41,9 @@ from appliance.core.models.download import (
     RegistryImage,
     Remote,
     Throttle,
-    WantedModel,
     all_choices,
     parse_reference,
+    parse_wanted,
     retry_delay,
 )
 from appliance.core.models.model import Model
@@ -253,7 +253,7 @@ class Downloads:
         Raises BadRequest, DownloadsOff, RepoNotFound, GatedRepo, TokenRefused, LoginUnusable, NotFound (no such tag),
         HubFailed, NotEnoughSpace.
         """
-        return await self.fetch(WantedModel(reference=parse_reference(repo if tag is None else f"{repo}:{tag}")))
+        return await self.fetch(parse_wanted(repo if tag is None else f"{repo}:{tag}", self.endpoint))
 
     async def fetch(self, wanted: Remote) -> Download:
         """The same for a model that is named in another way than by a tag."""

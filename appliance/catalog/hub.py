@@ -28,11 +28,12 @@ from appliance.catalog.download_status import (
 from appliance.core.config.types import Timeouts
 from appliance.core.lenient_json import decoded
 from appliance.core.models.download import RemoteFile, is_oid, is_passing, retry_after
+from appliance.core.models.hub_address import MAIN
 from appliance.core.models.names import is_commit
-from appliance.errors import ApplianceError, UpstreamFailed, UsageError
+from appliance.errors import ApplianceError, NotFound, UpstreamFailed, UsageError
 from appliance.upstream.address import Address, address_of
 from appliance.upstream.client import HttpAnswer, HttpCall
-from appliance.wire import HubModel, Refs, TreeEntry
+from appliance.wire import HubModel, Refs, Revision, TreeEntry
 
 ENDPOINT = "https://huggingface.co"
 TIMEOUTS = Timeouts(connect=20, tls_handshake=20, response_header=60)
@@ -133,8 +134,16 @@ class Hub:
         self._origin = _origin(access.endpoint)
         self.host = self._origin[1]
 
-    async def commit_of(self, repo: str) -> str:
-        """Return the commit of the main branch."""
+    async def commit_of(self, repo: str, revision: str = MAIN) -> str:
+        """Return the commit of a branch, a tag, or of itself. Raises NotFound for an unknown one."""
+        if revision != MAIN:
+            try:
+                found, _ = await self._ask(repo, f"api/models/{repo}/revision/{quote(revision, safe='')}", Revision)
+            except RepoChanged:
+                raise NotFound(f"{repo} has no branch, tag or commit {revision!r} on {self.host}") from None
+            if is_commit(found.sha):
+                return found.sha
+            raise HubFailed(self.host, "its answer is not that of a model hub", passing=False)
         refs, _ = await self._ask(repo, f"api/models/{repo}/refs", Refs)
         for branch in refs.branches:
             if branch.name == "main" and is_commit(branch.target_commit):

@@ -35,9 +35,10 @@ from appliance.core.models.download import (
     WantedModel,
     parse_image,
     parse_location,
-    read_reference,
+    read_wanted,
     sidecars_of,
 )
+from appliance.core.models.hub_address import MAIN
 from appliance.core.models.names import QUANTISATIONS, prefer
 from appliance.errors import BadRequest, InvalidConfig, UsageError
 from appliance.platform.home import expanded
@@ -145,19 +146,19 @@ def _here(cache: Path | None, wanted: Remote) -> Cached | None:
 
 def _wanted(definition: Definition, model_id: str) -> WantedModel | None:
     """Return the model of a preset's repository, or its name. None if it does not name a repository."""
-    reference = read_reference(definition.repo or model_id)
-    if reference is None:
+    wanted = read_wanted(definition.repo or model_id)
+    if wanted is None or wanted.revision != MAIN:
         return None
     projector = definition.projector and not definition.mmproj and not definition.mmproj_url
-    return WantedModel(reference=reference, file=definition.repo_file, projector=projector)
+    return structs.replace(wanted, file=definition.repo_file or wanted.file, projector=projector)
 
 
 def _draft(definition: Definition) -> WantedModel | None:
-    reference = read_reference(definition.draft_repo)
-    if reference is None:
+    wanted = read_wanted(definition.draft_repo)
+    if wanted is None:
         return None
     spec_type = next((value for flag, value in pairwise(definition.args) if flag == "--spec-type"), "")
-    return WantedModel(reference=reference, projector=False, sidecars=sidecars_of(spec_type))
+    return structs.replace(wanted, projector=False, sidecars=sidecars_of(spec_type))
 
 
 def _path(text: str) -> str | None:

@@ -20,14 +20,14 @@ import trio
 from msgspec import structs
 
 from appliance.catalog.download_plan import unfinished_in
-from appliance.catalog.download_status import DownloadStatus
+from appliance.catalog.download_status import DownloadStatus, is_for
 from appliance.catalog.downloads import PARALLEL, DownloadSettings, open_downloads
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
 from appliance.cli.options import Size
 from appliance.cli.remote import ModelList, RunningServer, ask, ask_raw, files_options, is_running
 from appliance.cli.show import human_size, print_table
-from appliance.core.models.download import ModelReference, parse_reference
+from appliance.core.models.download import WantedModel, parse_wanted
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.platform.home import users_home
@@ -85,11 +85,11 @@ class DownloadThere:
         self._following.cancel()
 
 
-async def begin_there(server: RunningServer, wanted: ModelReference) -> DownloadThere:
+async def begin_there(server: RunningServer, wanted: WantedModel) -> DownloadThere:
     """Have the server download a model. Raises RequestRefused, ServerFailed and NotRunning."""
     await ask_raw(server, "POST", "/models", {"model": str(wanted)})
-    known = [one for one in await _downloads_of(server) if one.repo.casefold() == wanted.repo.casefold()]
-    asked = [one for one in known if wanted.tag is None or one.model.casefold() == str(wanted).casefold()]
+    known = [one for one in await _downloads_of(server) if one.repo.casefold() == wanted.reference.repo.casefold()]
+    asked = [one for one in known if is_for(one, wanted)]
     if not (asked or known):
         raise _forgotten(str(wanted))
     return DownloadThere(server, max(asked or known, key=lambda one: (not one.ended, one.number)))
@@ -191,7 +191,7 @@ def _files(count: int) -> str:
 
 
 @click.command()
-@click.argument("model", metavar="REPO[:TAG]", required=False)
+@click.argument("model", metavar="REPO[:TAG]|ADDRESS", required=False)
 @click.option("--limit-rate", metavar="SIZE", type=Size(), help="Largest number of bytes per second, such as 10M.")
 @click.option(
     "--parallel",
@@ -212,7 +212,9 @@ async def pull(
     The server that runs does it, yours or the service, with its own account and settings; without one, this command
     downloads into your own cache.
 
-    Without a TAG it takes Q4_K_M, else Q8_0, else the first. Stopped in any way, the same command goes on where it was.
+    An ADDRESS of a file on the hub fetches that file. Without a TAG it takes Q4_K_M, else Q8_0, else the first.
+
+    Stopped in any way, the same command goes on where it was.
     Without a REPO it lists unfinished downloads.
 
     \b
@@ -237,14 +239,14 @@ async def pull(
         parallel=parallel,
         rate=limit_rate,
     )
-    wanted = parse_reference(model)
+    wanted = parse_wanted(model, settings.hub.endpoint)
     if await _is_for_server(server, slowed=offline or limit_rate is not None or parallel != PARALLEL):
         if await _is_there(server, wanted):
             return _print_here(str(wanted), as_json)
         outcome = await _download(partial(begin_there, server, wanted), as_json)
     else:
         async with open_downloads(settings) as downloads:
-            outcome = await _download(partial(downloads.start, wanted.repo, wanted.tag), as_json)
+            outcome = await _download(partial(downloads.fetch, wanted), as_json)
     match outcome:
         case DownloadStatus():
             return _print_end(outcome, wanted, as_json)
@@ -292,7 +294,7 @@ async def _is_for_server(server: RunningServer, *, slowed: bool) -> bool:
     return True
 
 
-async def _is_there(server: RunningServer, wanted: ModelReference) -> bool:
+async def _is_there(server: RunningServer, wanted: WantedModel) -> bool:
     """True if the server has the model already. A file that it cannot use is fetched again."""
     name = str(wanted).casefold()
     models = (await ask(server, "GET", "/models", ModelList)).data
@@ -335,7 +337,7 @@ def _print_plan(status: DownloadStatus) -> None:
     )
 
 
-def _print_end(status: DownloadStatus, wanted: ModelReference, as_json: bool) -> int:
+def _print_end(status: DownloadStatus, wanted: WantedModel, as_json: bool) -> int:
     if as_json:
         facts = {"model": status.model, "done": status.done, "total": status.total}
         failure = {"error": status.error, "reason": status.reason} if status.error else {}

@@ -39,7 +39,7 @@ from appliance.catalog.download_status import (
     is_for,
 )
 from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
-from appliance.catalog.hub import HubAccess, hub_access
+from appliance.catalog.hub import Hub, HubAccess, hub_access
 from appliance.catalog.removal import plan_removal
 from appliance.catalog.sources import ModelFolders
 from appliance.core.models.download import Location, RegistryImage, Remote, WantedModel, parse_reference
@@ -537,6 +537,33 @@ async def test_missing_gated_private_and_mistyped_are_told_apart(hub: FakeHub, s
     assert isinstance(await refused(wrong), TokenRefused)
     assert "hf_wrong" not in str(await refused(wrong))
     assert not settings.cache.exists()
+
+
+async def test_a_pasted_address_brings_that_file_of_that_revision_or_nothing(
+    hub: FakeHub, settings: DownloadSettings
+) -> None:
+    write_big(hub.root / REPO / "deep" / "big-F16.gguf", BIG + 32)
+    hub.behave(branches={"same": {"new-Q2_K.gguf": NAME}, "v/2": {NAME: "deep/big-F16.gguf"}})
+    commit = await Hub(settings.hub).commit_of(REPO, "same")
+    async with open_downloads(settings) as downloads:
+        for at in ("main", "same", commit):
+            download = await downloads.start(f"{hub.url}/{REPO}/blob/{at}/deep/big-F16.gguf?download=true#x")
+            assert [file.path for file in download.plan.files] == ["deep/big-F16.gguf"]
+            assert (await download.wait()).state == "finished"
+        assert [file.path for file in (await downloads.start(f"{hub.url}/{REPO}/tree/same/deep")).plan.files] == [
+            "deep/big-F16.gguf"
+        ]
+        for path, why in [
+            (f"blob/v%2F2/{NAME}", "another file than on its main branch"),
+            ("tree/v%2F2", "another file than on its main branch"),
+            ("blob/same/new-Q2_K.gguf", "another file than on its main branch"),
+            (f"blob/{'0' * 40}/{NAME}", "no branch, tag or commit"),
+            ("blob/main/other-Q8_0.gguf", "has no file other-Q8_0.gguf"),
+        ]:
+            with pytest.raises(NotFound, match=why):
+                await downloads.start(f"{hub.url}/{REPO}/{path}")
+    snapshots = folder(settings) / "snapshots"
+    assert [path.name for path in snapshots.rglob("*.gguf")] == ["big-F16.gguf"]
 
 
 async def test_no_room_is_said_before_the_first_byte(hub: FakeHub, settings: DownloadSettings) -> None:

@@ -96,6 +96,8 @@ def test_a_stopped_pull_says_how_to_go_on_and_does(command: Command, hub: FakeHu
         (["nothing"], {}, 2, "write org/repo"),
         (["acme/nothing"], {}, 2, "HF_TOKEN"),
         ([f"{REPO}:Q2_K"], {}, 2, "it has F16, Q8_0"),
+        ([f"https://hf.co/{REPO}/blob/main/tiny-Q2_K.gguf"], {}, 2, "no file tiny-Q2_K.gguf; it has tiny-F16.gguf"),
+        (["https://modelscope.cn/models/o/r"], {}, 2, "is at modelscope.cn, not on the Hugging Face hub"),
         ([REPO, "--offline"], {}, 2, "switched off"),
         ([REPO], {"HF_HUB_OFFLINE": "1"}, 2, "switched off"),
         ([REPO], {"HF_TOKEN": "hf_wrong"}, 2, "does not accept the token"),

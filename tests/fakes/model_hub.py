@@ -63,6 +63,8 @@ class Mood:
     """Bytes of all answers together after which it is dead: it cuts that one, and answers nobody."""
     evil_path: str = ""
     """A file of the tree with this path."""
+    branches: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Revisions by their names: what is different there, each path with that of main whose contents it has."""
 
 
 @dataclass
@@ -95,9 +97,19 @@ class State:
     def files(self, repo: str) -> list[Path]:
         return sorted(path for path in (self.root / repo).rglob("*") if path.is_file())
 
-    def commit(self, repo: str) -> str:
-        text = "".join(f"{path} {self.hash_of(path)[0]}\n" for path in self.files(repo))
+    def commit(self, repo: str, revision: str = "main") -> str:
+        text = "".join(f"{name} {self.hash_of(path)[0]}\n" for name, path in self.tree(repo, revision).items())
         return hashlib.sha1(text.encode()).hexdigest()
+
+    def tree(self, repo: str, revision: str = "main") -> dict[str, Path]:
+        """The files of a revision, each with where its contents are."""
+        found = {path.relative_to(self.root / repo).as_posix(): path for path in self.files(repo)}
+        return found | {name: found[other] for name, other in self.mood.branches.get(revision, {}).items()}
+
+    def revision(self, repo: str, named: str) -> str | None:
+        """The revision of this name, or with this commit."""
+        known = {name: self.commit(repo, name) for name in ("main", *self.mood.branches)}
+        return next((name for name, commit in known.items() if named in (name, commit)), None)
 
 
 class Dead(OSError):
@@ -198,7 +210,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/":
             self._json(200, {})
             return
-        api = re.fullmatch(r"/api/models/([^/]+/[^/]+)/(refs|tree)(?:/([0-9a-f]{40}))?", path)
+        api = re.fullmatch(r"/api/models/([^/]+/[^/]+)/(refs|tree|revision)(?:/([^/]+))?", path)
         resolve = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)", unquote(path))
         repo = api[1] if api else resolve[1] if resolve else ""
         allowed = self.headers.get("Authorization") == f"Bearer {mood.token}"
@@ -207,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
         elif not repo or not (self.state.root / repo).is_dir() or (mood.private and not allowed):
             self._json(404 if allowed else 401, {}, error="RepoNotFound", message="Repository not found")
         elif api:
-            self._api(repo, api[2], query, mood)
+            self._api(repo, api[2], unquote(api[3] or "main"), query, mood)
         elif mood.gated and not allowed:
             self._json(401, {}, error="GatedRepo", message="Access to this model is restricted")
         elif resolve and resolve[2] != self.state.commit(repo):
@@ -215,16 +227,23 @@ class Handler(BaseHTTPRequestHandler):
         elif resolve:
             self._resolve(self.state.root / repo / resolve[3], mood)
 
-    def _api(self, repo: str, what: str, query: dict[str, list[str]], mood: Mood) -> None:
-        commit = self.state.commit(repo)
+    def _api(self, repo: str, what: str, named: str, query: dict[str, list[str]], mood: Mood) -> None:
+        revision = self.state.revision(repo, named)
+        if revision is None:
+            self._json(404, {}, error="RevisionNotFound", message="Invalid rev id")
+            return
+        commit = self.state.commit(repo, revision)
+        if what == "revision":
+            self._json(200, {"id": repo, "sha": commit})
+            return
         if what == "refs":
             self._json(200, {"branches": [{"name": "main", "ref": "refs/heads/main", "targetCommit": commit}]})
             return
         tree: list[dict[str, object]] = [{"type": "directory", "path": "folder", "oid": "0" * 40, "size": 0}]
-        for path in self.state.files(repo):
+        for name, path in self.state.tree(repo, revision).items():
             sha256, git = self.state.hash_of(path)
             size = path.stat().st_size + mood.lie_size
-            file: dict[str, object] = {"type": "file", "path": path.relative_to(self.state.root / repo).as_posix()}
+            file: dict[str, object] = {"type": "file", "path": name}
             file |= {"oid": git} if mood.no_sizes else {"oid": git, "size": size}
             if path.suffix == ".gguf":
                 file["lfs"] = {"oid": sha256} if mood.no_sizes else {"oid": sha256, "size": size, "pointerSize": 134}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.catalog.download_source import here
 from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
@@ -21,14 +21,14 @@ from appliance.cli.show import human_size
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
 from appliance.core.models.download import (
-    ModelReference,
     Remote,
     WantedModel,
     parse_image,
     parse_location,
-    parse_reference,
+    parse_wanted,
     sidecars_of,
 )
+from appliance.core.models.hub_address import MAIN
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, say_error
 
@@ -73,9 +73,10 @@ def needs_of(options: Sequence[Option]) -> ModelSources:
 def _model(repo: Option, options: Sequence[Option]) -> WantedModel:
     wants_projector = is_on(options, "--mmproj-auto")
     named = flags.last(options, "--mmproj") or flags.last(options, "--mmproj-url")
-    return WantedModel(
-        reference=_reference(repo),
-        file=value(options, "--hf-file", ""),
+    wanted = _wanted(repo)
+    return structs.replace(
+        wanted,
+        file=value(options, "--hf-file", "") or wanted.file,
         projector=wants_projector and named is None,
         presets=True,
     )
@@ -91,19 +92,25 @@ def _elsewhere(options: Sequence[Option]) -> Remote | None:
 
 
 def _draft(repo: Option, options: Sequence[Option]) -> WantedModel:
-    return WantedModel(
-        reference=_reference(repo),
-        file=value(options, "--spec-draft-model", ""),
+    wanted = _wanted(repo)
+    return structs.replace(
+        wanted,
+        file=value(options, "--spec-draft-model", "") or wanted.file,
         projector=False,
         sidecars=sidecars_of(value(options, "--spec-type", "")),
     )
 
 
-def _reference(option: Option) -> ModelReference:
+def _wanted(option: Option) -> WantedModel:
     try:
-        return parse_reference(option.values[0])
+        wanted = parse_wanted(option.values[0])
     except ApplianceError as error:
         raise UsageError(f"{option.flag}: {error}") from None
+    if wanted.revision != MAIN:
+        raise UsageError(
+            f"{option.flag}: {wanted} is another revision than {MAIN}; name its file's address with --model-url"
+        )
+    return wanted
 
 
 def cached(needs: ModelSources, options: Sequence[Option], cache: Path) -> ModelPaths | None:

@@ -18,21 +18,19 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct, structs
 
 from appliance.core.config.types import Config
+from appliance.core.models.hub_address import HUB_HOSTS, MAIN, HubAddress, address_of_page, read_address
 from appliance.core.models.names import (
     PROJECTOR_TYPES,
     QUANTISATIONS,
-    folder_of,
     is_companion,
     is_projector,
     prefer,
-    repo_of,
     shard_of,
     stem_of,
     tag_of,
 )
 from appliance.errors import BadRequest, NotFound, UsageError
 
-HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 ANY_TAG = "LATEST"
 """The word that Ollama's users write for no tag; llama-server also accepts it."""
 RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
@@ -61,7 +59,6 @@ NAMESPACE = "ai"
 _REPO = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+")
 _IMAGE_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-_RESOLVE = re.compile(r"/([^/]+/[^/]+)/(?:resolve|blob)/main/(.+)")
 
 
 class ModelReference(Struct, frozen=True):
@@ -114,33 +111,45 @@ class _Candidate(Struct, frozen=True):
 
 def parse_reference(text: str) -> ModelReference:
     """Read ``org/repo``, ``org/repo:TAG``, or the address of a repository's page. Raises BadRequest."""
-    rest = text.strip()
-    host = rest.removeprefix("https://").partition("/")[0]
-    if "://" in rest or host in HUB_HOSTS:
-        parts = urlsplit(rest if "://" in rest else f"https://{rest}")
-        if parts.hostname not in HUB_HOSTS:
-            raise BadRequest(f"{text!r} is not on the Hugging Face hub; write org/repo or org/repo:TAG", param="model")
-        rest = "/".join(parts.path.strip("/").split("/")[:2])
-    repo, colon, tag = rest.partition(":")
-    if repo_of(folder_of(repo)) != repo:
+    found = parse_wanted(text)
+    if found != WantedModel(reference=found.reference):
+        raise BadRequest(f"{text!r} names a part of a repository; write org/repo or org/repo:TAG", param="model")
+    return found.reference
+
+
+def parse_wanted(text: str, endpoint: str = "") -> WantedModel:
+    """Read what `read_address` reads. Raises BadRequest."""
+    found = read_address(text, endpoint)
+    tag = found.tag
+    if tag is not None and not _TAG.fullmatch(tag):
+        raise BadRequest(f"{tag!r} is not a quantisation tag such as Q4_K_M", param="model")
+    if found.file and (kind := _not_a_model(found.file)):
         raise BadRequest(
-            f"{text!r} does not name a repository; write org/repo or org/repo:TAG, "
-            "such as ggml-org/gemma-3-4b-it-GGUF:Q4_K_M",
+            f"{found.file} is {kind} and not a model; name a model of {found.repo}, whose projector comes with it",
             param="model",
         )
-    if colon and not _TAG.fullmatch(tag):
-        raise BadRequest(f"{tag!r} is not a quantisation tag such as Q4_K_M", param="model")
-    return ModelReference(repo, tag.upper() if tag and tag.upper() != ANY_TAG else None)
+    return WantedModel(
+        reference=ModelReference(found.repo, tag.upper() if tag and tag.upper() != ANY_TAG else None),
+        file=found.file,
+        folder=found.folder,
+        revision=found.revision,
+    )
+
+
+def _not_a_model(path: str) -> str:
+    name = path.rpartition("/")[2]
+    return "a projector" if is_projector(name) else "a companion" if is_companion(name, anywhere=True) else ""
 
 
 def is_oid(text: str) -> bool:
     return _OID.fullmatch(text) is not None
 
 
-def choose(reference: ModelReference, files: Iterable[RemoteFile]) -> ModelFiles:
-    """Choose the model among a repository's files. Raises NotFound, which lists the tags."""
+def choose(reference: ModelReference, files: Iterable[RemoteFile], folder: str = "") -> ModelFiles:
+    """Choose the model among a repository's files, or those in a folder. Raises NotFound, which lists the tags."""
     known = {file.path: file for file in sorted(files, key=lambda file: file.path)}
-    candidates = [(tag, found) for found in _candidates(known.values()) if (tag := tag_of(found.stem)) is not None]
+    inside = [file for file in known.values() if not folder or file.path.startswith(f"{folder}/")]
+    candidates = [(tag, found) for found in _candidates(inside) if (tag := tag_of(found.stem)) is not None]
     if not candidates:
         raise NotFound(
             f"{reference.repo} has no GGUF model that names its quantisation; look for a repository whose name ends "
@@ -315,6 +324,10 @@ class WantedModel(Struct, frozen=True, kw_only=True):
     reference: ModelReference
     file: str = ""
     """Its path in the repository, instead of the choice by tag."""
+    folder: str = ""
+    """The folder of the repository that has it; empty: any."""
+    revision: str = MAIN
+    """The branch, tag or commit whose file it is."""
     projector: bool = True
     """Also take its projector."""
     presets: bool = False
@@ -325,33 +338,35 @@ class WantedModel(Struct, frozen=True, kw_only=True):
     """Refuse what is larger, in bytes; 0: nothing is too large."""
 
     def __str__(self) -> str:
+        if self.folder or self.revision != MAIN:
+            return address_of_page(HubAddress(self.reference.repo, None, self.revision, self.file, self.folder))
         return f"{self.reference.repo}/{self.file}" if self.file else str(self.reference)
 
 
-def read_reference(name: str) -> ModelReference | None:
+def read_wanted(name: str) -> WantedModel | None:
     """Return what a model's name means on the hub; None for a name that means nothing there."""
     try:
-        return parse_reference(name)
+        return parse_wanted(name)
     except BadRequest:
         return None
 
 
 def wanted_by_name(name: str, config: Config) -> WantedModel | None:
     """Return the download that a request for this name begins, if the configuration lets it begin one."""
-    if config.auto_download not in ("allow", "ask") or (reference := read_reference(name)) is None:
+    if config.auto_download not in ("allow", "ask") or (wanted := read_wanted(name)) is None:
         return None
-    owner = reference.repo.partition("/")[0].casefold()
+    owner = wanted.reference.repo.partition("/")[0].casefold()
     if config.auto_download_from and owner not in {allowed.casefold() for allowed in config.auto_download_from}:
         return None
-    return WantedModel(reference=reference, most=int(config.auto_download_max))
+    return structs.replace(wanted, most=int(config.auto_download_max))
 
 
 def how_to_get(name: str, config: Config) -> str:
     """Return the advice for a model that is not here and that no request may fetch; empty for no name of the hub."""
-    reference = read_reference(name)
-    if reference is None:
+    wanted = read_wanted(name)
+    if wanted is None:
         return ""
-    pull = f"'llama-appliance pull {reference}' downloads it"
+    pull = f"'llama-appliance pull {wanted}' downloads it"
     if config.auto_download in ("allow", "ask"):
         owners = ", ".join(config.auto_download_from)
         return f"; requests may only download models of {owners} (autoDownloadFrom), but {pull}"
@@ -371,7 +386,7 @@ def pick(wanted: WantedModel, files: Iterable[RemoteFile]) -> ModelFiles:
         return ModelFiles("", (known[PRESET_FILE],))
     if sidecar := _sidecar(wanted, list(known.values())):
         return ModelFiles(tag_of(stem_of(sidecar.name) or "") or "", (sidecar,))
-    choice = _named(wanted, known) if wanted.file else choose(wanted.reference, known.values())
+    choice = _named(wanted, known) if wanted.file else choose(wanted.reference, known.values(), wanted.folder)
     return choice if wanted.projector else structs.replace(choice, projector=None)
 
 
@@ -474,10 +489,20 @@ def parse_location(url: str, path: str | None) -> Location | WantedModel:
     name = _name_of(url)
     if not name or name in (".", "..") or not name.isprintable() or "\\" in name or ":" in name:
         raise UsageError(f"{shown_url(url)!r} does not end in the name of a file")
-    on_hub = _RESOLVE.fullmatch(unquote(parts.path)) if parts.hostname in HUB_HOSTS and path is None else None
-    if on_hub is not None and (reference := read_reference(on_hub[1])) is not None:
-        return WantedModel(reference=ModelReference(reference.repo), file=on_hub[2])
+    if parts.hostname in HUB_HOSTS and (on_hub := _file_on_hub(url)) is not None:
+        if path is None and on_hub.revision == MAIN:
+            return WantedModel(reference=ModelReference(on_hub.repo), file=on_hub.file)
+        if "/resolve/" not in parts.path:
+            url = address_of_page(on_hub)  # the page of a file is not the file
     return Location(url=url, path=path)
+
+
+def _file_on_hub(url: str) -> HubAddress | None:
+    try:
+        found = read_address(url)
+    except BadRequest:
+        return None
+    return found if found.file else None
 
 
 def shown_url(url: str) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, JsonObject
-from appliance.core.models.download import Remote, WantedModel, parse_image, parse_reference
+from appliance.core.models.download import Remote, parse_image, parse_wanted
 from appliance.core.models.embedding import served_kind
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import NO_WORDS, Model
@@ -360,12 +360,12 @@ def pull_name(name: str) -> Remote | None:
     lowered = name.lower()
     for hub in HUBS:
         if lowered.startswith(hub):
-            return WantedModel(reference=parse_reference(name[len(hub) :]))
+            return parse_wanted(name)
     if lowered.startswith("docker.io/"):
         return parse_image(name)
     host, slash, rest = name.partition("/")
     if slash and "/" not in rest and "." not in host and host != "library":
-        return WantedModel(reference=parse_reference(name))
+        return parse_wanted(name)
     return None
 
 

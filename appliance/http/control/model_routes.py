@@ -20,7 +20,6 @@ from appliance.catalog.downloads import Download, Downloads
 from appliance.core.bodies.head import read_json
 from appliance.core.bodies.sse import PING, SseEvent, encode
 from appliance.core.lenient_json import decoded
-from appliance.core.models.download import parse_reference
 from appliance.core.models.model import Model
 from appliance.errors import BadRequest, Conflict
 from appliance.fleet.status import ChildStatus
@@ -239,8 +238,7 @@ class ModelRoutes:
         if (model := self._owners.catalog.snapshot.find(name)) is not None and not _may_be_downloaded(model, name):
             raise BadRequest(f"model '{name}' already exists", param="model")
         downloads = self._owners.require_downloads()
-        reference = parse_reference(name)
-        download = await downloads.start(reference.repo, reference.tag)
+        download = await downloads.start(name)
         if wanted.sha256 and wanted.sha256 not in (files := [file.oid for file in download.plan.files]):
             await downloads.discard(download.model)
             raise Conflict(f"the hub has another file for '{name}' now, with the SHA-256 {', '.join(files)}")
