@@ -30,6 +30,7 @@ from appliance.catalog.presets import with_presets
 from appliance.catalog.sources import ModelFolders, scan_lm_studio, scan_ollama
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
+from appliance.core.models.file_names import is_meant
 from appliance.core.models.gguf import GgufInfo, merge_shards
 from appliance.core.models.model import STRENGTH, Model
 from appliance.core.models.names import ModelNames, Named, is_speakable
@@ -78,9 +79,25 @@ class Snapshot:
         self._names = ModelNames(Named(m.id, m.aliases, m.hf_repo, m.tag) for m in self.models)
 
     def find(self, name: str) -> Model | None:
-        """Look up by id or alias, then without regard to case, then by cached repository without a tag."""
-        model_id = self._names.find(name)
+        """Look up by id or alias, then without regard to case, then by cached repository without a tag, or with more of
+        a file's name than its tag has.
+        """
+        model_id = self._names.find(name) or self._find_longer(*name.casefold().partition(":"))
         return self._by_id[model_id] if model_id is not None else None
+
+    def _find_longer(self, repo: str, _colon: str, tag: str) -> str | None:
+        """Return the only model of a repository that is meant so."""
+        here = self._repos.get(repo, ()) if tag else ()
+        found = [model.id for model in here if is_meant(tag.upper(), model.tag, Path(model.path).name)]
+        return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _repos(self) -> dict[str, list[Model]]:
+        found: dict[str, list[Model]] = {}
+        for model in self.models:
+            if model.hf_repo:
+                found.setdefault(model.hf_repo.casefold(), []).append(model)
+        return found
 
     def near(self, name: str) -> tuple[str, ...]:
         """Return ids that look like an unknown name, best first."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from appliance.catalog.download_status import ModelTooLarge, NotEnoughSpace
-from appliance.catalog.found import UnsafeName, current_snapshot, join_inside, list_folder
+from appliance.catalog.found import LISTING, UnsafeName, current_snapshot, join_inside, list_folder, listed_models
 from appliance.catalog.hub import Hub
-from appliance.core.models.download import PRESET_FILE, ModelFiles, ModelReference, RemoteFile, WantedModel, pick
+from appliance.core.models.download import PRESET_FILE, ModelFiles, RemoteFile, WantedModel, pick
+from appliance.core.models.file_names import first_part, listing_of, model_id, tags_of
 from appliance.core.models.hub_address import MAIN
-from appliance.core.models.names import folder_of, repo_of, stem_of, tag_of
+from appliance.core.models.names import folder_of, repo_of
 from appliance.errors import NotFound
-from appliance.store.model_files import free_bytes, link, remove_empty, replace, share, write_whole
+from appliance.store.model_files import free_bytes, link, remove_empty, replace, share, unlink, write_whole
 from appliance.store.partial_file import JOURNAL, discard, holds, journaled
 from appliance.wire import PartialHead
 
@@ -83,8 +84,16 @@ class DownloadPlan(Struct, frozen=True, kw_only=True):
         if missing and missing + reserved > free:
             raise NotEnoughSpace(str(self.folder.parent), missing + reserved, free)
 
-    def discard_outdated(self, kept: frozenset[str]) -> None:
-        """Remove parts of files whose content has changed since, except those with these hashes."""
+    def prepare(self, kept: frozenset[str]) -> None:
+        """Note the models of the repository, by which those here are named. Remove parts of files whose content has
+        changed since, except those with these hashes.
+        """
+        if self.unchanged:
+            paths = listing_of(file.path for file in self.unchanged)
+            if paths:
+                write_whole(self.folder / LISTING, "\n".join(paths).encode())
+            else:
+                unlink(self.folder / LISTING)
         wanted = {file.path: file.oid for file in self.files}
         for blob, head in begun_in(self.folder):
             if head.path in wanted and wanted[head.path] != head.oid and head.oid not in kept:
@@ -164,10 +173,10 @@ async def plan_download(hub: Hub, wanted: WantedModel, cache: Path) -> DownloadP
 
 
 def _name_of(wanted: WantedModel, choice: ModelFiles) -> str:
-    """Use the path of a file that was not chosen by its tag: several files of a repository may have one tag."""
+    """Use the path of a file that is not a model of its own."""
     first = choice.model[0]
-    by_tag = not (wanted.file or wanted.sidecars or first.name == PRESET_FILE)
-    return f"{wanted.reference.repo}:{choice.tag}" if by_tag else f"{wanted.reference.repo}/{first.path}"
+    by_tag = not (wanted.sidecars or first.name == PRESET_FILE)
+    return choice.id(wanted.reference.repo) if by_tag else f"{wanted.reference.repo}/{first.path}"
 
 
 def begun_in(folder: Path) -> list[tuple[Path, PartialHead]]:
@@ -183,17 +192,23 @@ def begun_in(folder: Path) -> list[tuple[Path, PartialHead]]:
     return found
 
 
-def model_of_part(head: PartialHead) -> str:
-    """Return the name of the model that an unfinished file belongs to, with which it is asked for again."""
-    return str(ModelReference(head.repo, tag_of(stem_of(head.path.rpartition("/")[2]) or "")))
+def model_of_part(head: PartialHead, listed: Sequence[str]) -> str:
+    """Return the name of the model that an unfinished file belongs to, with which it is asked for again.
+
+    ``listed``: see `listed_models`.
+    """
+    first = first_part(head.path)
+    tag = tags_of([head.path, *listed]).get(first)
+    return head.repo if tag is None else model_id(head.repo, tag, first)
 
 
 def unfinished_in(cache: Path) -> list[Unfinished]:
     """Return every unfinished model in a cache, whatever ended its download."""
     found: dict[str, Unfinished] = {}
     for folder in repos_in(cache):
+        listed = listed_models(folder)
         for blob, head in begun_in(folder):
-            known, model = journaled(blob), model_of_part(head)
+            known, model = journaled(blob), model_of_part(head, listed)
             before = found.get(model, Unfinished(model, 0, 0))
             found[model] = Unfinished(model, before.done + (known[1] if known else 0), before.total + head.size)
     return list(found.values())

@@ -287,7 +287,7 @@ class Downloads:
         if known := self._under_way(plan):
             return known
         others = self._going()
-        await trio.to_thread.run_sync(plan.discard_outdated, hashes_of(others))
+        await trio.to_thread.run_sync(plan.prepare, hashes_of(others))
         reserved = self._settings.spare + sum(download.missing for download in others)
         await trio.to_thread.run_sync(plan.check_space, reserved)
         have = await trio.to_thread.run_sync(plan.have)

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from appliance.core.llama.presets import Definition
 from appliance.core.models.download import PRESET_FILE, Remote, RemoteFile, WantedModel, pick
+from appliance.core.models.file_names import model_id, tags_of
 from appliance.core.models.model import NO_WORDS, OwnWords, Source
 from appliance.core.models.names import (
     PROJECTOR_TYPES,
@@ -46,6 +47,11 @@ MAX_ENTRIES = 100_000
 
 FORBIDDEN = frozenset("/\\:\0")
 """Separators of every system, and the drive and stream mark of Windows."""
+LISTING = ".gguf-files"
+"""The file in a repository's folder that has the paths of its models on the hub, one in a line: what is pulled later
+does not change the name of what is here.
+"""
+MAX_LISTING = 1 << 20
 MAX_DEPTH = 4
 """Folders below a snapshot; repositories use one (``Q4_K_M/``, ``MTP/``)."""
 MAX_FOLDERS = 1000
@@ -144,7 +150,7 @@ def in_cache(root: Path, wanted: WantedModel) -> Cached | None:
         return None
     snapshot, files = found
     try:
-        choice = pick(wanted, files)
+        choice = pick(wanted, files, listed_models(snapshot.parent.parent))
     except NotFound:
         return None
     return Cached(
@@ -165,22 +171,32 @@ def current_snapshot(folder: Path, ref: str = "main") -> Path | None:
 
 def _models(repo: str, snapshot: Path) -> Iterator[FoundModel]:
     tree = dict(_walk(snapshot))
+    paths = {(folder / name).relative_to(snapshot).as_posix() for folder, names in tree.items() for name in names}
+    tags = tags_of([*paths, *listed_models(snapshot.parent.parent)])
     projectors = {
         folder: [name for name in names if is_projector(stem_of(name) or "")] for folder, names in tree.items()
     }
     for folder, names in tree.items():
         for model in model_files(names):
-            tag = tag_of(model.stem)
-            if tag is None or is_companion(model.stem, anywhere=True):
+            first = (folder / model.names[0]).relative_to(snapshot).as_posix()
+            if first not in tags:
                 continue
             yield FoundModel(
-                id=f"{repo}:{tag}",
+                id=model_id(repo, tags[first], first),
                 source="cache",
                 files=model.paths(folder),
                 mmproj=_nearest_projector(projectors, folder, snapshot),
                 repo=repo,
-                tag=tag,
+                tag=tags[first] or None,
             )
+
+
+def listed_models(folder: Path) -> list[str]:
+    """Return the models of a cached repository on the hub; none where their names do not depend on each other."""
+    try:
+        return read_start(folder / LISTING, MAX_LISTING).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
 
 
 def _walk(snapshot: Path) -> Iterator[tuple[Path, list[str]]]:

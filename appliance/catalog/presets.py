@@ -38,6 +38,7 @@ from appliance.core.models.download import (
     read_wanted,
     sidecars_of,
 )
+from appliance.core.models.file_names import is_meant
 from appliance.core.models.hub_address import MAIN
 from appliance.core.models.names import QUANTISATIONS, prefer
 from appliance.errors import BadRequest, InvalidConfig, UsageError
@@ -297,7 +298,9 @@ def _in_cache(name: str, file: str, cached: Iterable[FoundModel]) -> FoundModel 
     if file:
         return next((model for model in hits if Path(model.files[0]).as_posix().endswith(f"/{file}")), None)
     if tag:
-        return next((model for model in hits if model.tag == tag.upper()), None)
+        exact = (model for model in hits if model.tag == tag.upper())
+        longer = (model for model in hits if is_meant(tag.upper(), model.tag, Path(model.files[0]).name))
+        return next(exact, None) or next(longer, None)
     return prefer([(model.tag, model) for model in hits], QUANTISATIONS)
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from appliance.catalog.download_plan import begun_in, model_of_part, repos_in
-from appliance.catalog.found import join_inside, list_folder, model_files
+from appliance.catalog.found import LISTING, join_inside, list_folder, listed_models, model_files
+from appliance.core.models.file_names import first_part, model_stem
 from appliance.core.models.model import Model
-from appliance.core.models.names import folder_of, is_companion, model_name, shard_of, stem_of, tag_of
+from appliance.core.models.names import folder_of, is_companion, model_name, shard_of, stem_of
 from appliance.errors import Forbidden
 from appliance.store.model_files import freed_by, remove_empty, unlink
 from appliance.store.partial_file import JOURNAL, PART
@@ -59,9 +60,9 @@ def plan_removal(model: Model, cache: Path | None, models_dir: Path | None, kept
 
     Raises Forbidden for a model from anywhere else, OSError.
     """
-    if model.source == "cache" and cache is not None and model.hf_repo and model.tag:
-        return _cached(model.id, join_inside(cache, folder_of(model.hf_repo)), model.tag, kept)
     path = Path(model.path)
+    if model.source == "cache" and cache is not None and model.hf_repo and cache in path.parents:
+        return _cached(model.id, join_inside(cache, folder_of(model.hf_repo)), path, kept)
     if model.source == "models_dir" and models_dir is not None and models_dir in path.parents:
         return _in_folder(model, path, models_dir)
     where = {
@@ -84,7 +85,8 @@ def plan_discard(model_id: str, repo: Path, blobs: Sequence[Path], kept: Collect
 def plan_leftover(name: str, cache: Path, kept: Collection[str] = ()) -> Removal | None:
     """Return what goes with an unfinished download of an earlier run, by its model's name. None: there is none."""
     for repo in repos_in(cache):
-        parts = [blob for blob, head in begun_in(repo) if model_of_part(head) == name]
+        listed = listed_models(repo)
+        parts = [blob for blob, head in begun_in(repo) if model_of_part(head, listed) == name]
         if parts and (removal := _left_over(name, repo, parts, kept)).contents:
             return removal
     return None
@@ -99,14 +101,15 @@ def _left_over(name: str, repo: Path, parts: Sequence[Path], kept: Collection[st
     return plan_discard(name, repo, parts, kept)
 
 
-def _cached(model_id: str, folder: Path, tag: str, kept: Collection[str]) -> Removal:
+def _cached(model_id: str, folder: Path, path: Path, kept: Collection[str]) -> Removal:
     entries = list(_files_below(folder / "snapshots"))
-    gone = [entry for entry in entries if _belongs(entry.name, tag)]
-    if not any(_is_model(entry.name) for entry in entries if entry not in gone):
+    first = _in_repo(path, folder)
+    gone = [entry for entry in entries if first_part(_in_repo(entry, folder)) == first]
+    if not any(model_stem(entry.name) for entry in entries if entry not in gone):
         gone = [entry for entry in entries if stem_of(entry.name) is not None]
     left = [entry for entry in entries if entry not in set(gone)]
     blobs = {blob for entry in gone if (blob := _blob_of(entry, folder))} - {_blob_of(entry, folder) for entry in left}
-    begun = [blob for blob, head in begun_in(folder) if _belongs(head.path.rpartition("/")[2], tag)]
+    begun = [blob for blob, head in begun_in(folder) if first_part(head.path) == first]
     contents = [
         path
         for path in (*sorted(blob for blob in blobs if blob), *_parts(begun))
@@ -137,13 +140,9 @@ def _parts(blobs: Sequence[Path]) -> list[Path]:
     return [blob.with_name(blob.name + suffix) for blob in blobs for suffix in (PART, JOURNAL)]
 
 
-def _belongs(name: str, tag: str) -> bool:
-    return _is_model(name) and tag_of(stem_of(name) or "") == tag
-
-
-def _is_model(name: str) -> bool:
-    stem = stem_of(name)
-    return stem is not None and not is_companion(stem, anywhere=True)
+def _in_repo(entry: Path, folder: Path) -> str:
+    """Return the path of a name in its snapshot."""
+    return "/".join(entry.relative_to(folder / "snapshots").parts[1:])
 
 
 def _blob_of(entry: Path, folder: Path) -> Path | None:
@@ -170,4 +169,4 @@ def _files_below(folder: Path, depth: int = 0) -> Iterator[Path]:
 def _with_branches(repo: Path, gone: Sequence[Path]) -> tuple[Path, ...]:
     """Return what goes, and if nothing else is left of the repository, also its branch names."""
     left = {*_files_below(repo / "snapshots"), *_files_below(repo / "blobs")} - set(gone)
-    return (*gone, *(_files_below(repo / "refs") if not left else ()))
+    return (*gone, *((*_files_below(repo / "refs"), repo / LISTING) if not left else ()))

@@ -225,8 +225,9 @@ def test_a_cache(tmp_path: Path, write_model):
 
     models = scan(cache=tmp_path).models
 
-    f16, f32, q8 = models
-    assert [model.id for model in models] == [f"ggml-org/tiny-GGUF:{tag}" for tag in ("F16", "F32", "Q8_0")]
+    plain, f16, f32, q8 = models
+    assert plain.id == "ggml-org/tiny-GGUF/no tag.gguf"
+    assert [model.id for model in models[1:]] == [f"ggml-org/tiny-GGUF:{tag}" for tag in ("F16", "F32", "Q8_0")]
     assert (f16.error, f32.error) == (None, "part 2 of 2 is missing; copy or download it again")
     assert (q8.source, q8.hf_repo, q8.tag, q8.error) == ("cache", "ggml-org/tiny-GGUF", "Q8_0", None)
     assert q8.path == str(snapshot / "tiny-q8_0.gguf")

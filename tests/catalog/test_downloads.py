@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 import shutil
 import sys
@@ -663,6 +664,12 @@ async def test_listeners_hear_of_it_in_llama_servers_words(hub: FakeHub, setting
 # ---- removal ---------------------------------------------------------------------------------------------------------
 
 
+async def _removed(settings: DownloadSettings, model_id: str) -> tuple[str, ...]:
+    sources = ModelFolders(cache=settings.cache, models_dir=settings.models_dir, starter=None)
+    async with open_downloads(settings) as downloads:
+        return (await downloads.delete(Catalog(sources).scan().require(model_id))).paths
+
+
 async def _delete(settings: DownloadSettings, model_id: str) -> list[str]:
     sources = ModelFolders(cache=settings.cache, models_dir=settings.models_dir, starter=None)
     async with open_downloads(settings) as downloads:
@@ -683,6 +690,40 @@ async def test_a_model_goes_with_its_blobs_and_the_last_one_with_everything(
     assert len(list((folder(settings) / "blobs").iterdir())) == 2
     assert sorted(await _delete(settings, f"{REPO}:F16")) == ["mmproj-tiny-F16.gguf", "tiny-F16.gguf"]
     assert not folder(settings).exists()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_files_with_like_names_are_pulled_listed_and_removed_each_by_its_own(
+    hub: FakeHub, settings: DownloadSettings, seed: int
+) -> None:
+    """In any order, and the name that a model has does not change with another one's coming."""
+    repo, weights = "like/names-GGUF", itertools.count(1000)
+    paths = {
+        "like/names-GGUF:Q4_K_M": "x-Q4_K_M.gguf",
+        "like/names-GGUF:UD-Q4_K_M": "x-UD-Q4_K_M.gguf",
+        "like/names-GGUF:I1-Q4_K_M": "x.i1-Q4_K_M.gguf",
+        "like/names-GGUF:MODEL": "model.gguf",
+        "like/names-GGUF/deep/model.gguf": "deep/model.gguf",
+        "like/names-GGUF:Q8_0": "Q8_0.gguf",
+    }
+    for path in paths.values():
+        write_model(hub.root / repo / path, weights=next(weights))
+    order = random.Random(seed).sample(sorted(paths), len(paths))
+    here: set[str] = set()
+    for model in order:
+        async with open_downloads(settings) as downloads:
+            download = await downloads.start(model)
+            assert (download.model, [file.path for file in download.plan.files]) == (model, [paths[model]])
+            assert (await download.wait()).state == "finished"
+        here.add(model)
+        assert listed(settings) == dict.fromkeys(here)
+    for model in sorted(here):
+        assert [path.replace("\\", "/").endswith(f"/{paths[model]}") for path in await _removed(settings, model)] == [
+            True
+        ]
+        here.remove(model)
+        assert listed(settings) == dict.fromkeys(here)
+    assert not list(settings.cache.glob("models--like*"))
 
 
 async def test_a_download_is_discarded_under_way_and_in_a_later_run(hub: FakeHub, settings: DownloadSettings) -> None:

@@ -143,7 +143,7 @@ def test_off_line_what_is_in_the_cache_is_served(fetching: StartServer, tmp_path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-hf", f"{REPO}:Q3_K"), f"{REPO} has no Q3_K; it has Q2_K, F16, Q8_0"),
+        (("-hf", f"{REPO}:Q3_K"), f"{REPO} has no Q3_K; it has PLAIN, Q2_K, F16, Q8_0"),
         (("-hf", REPO, "-hff", "no.gguf"), f"{REPO} has no file no.gguf; it has mmproj-F16.gguf, plain.gguf"),
         (("-hf", "nonsense"), "-hf: 'nonsense' does not name a repository; write org/repo or org/repo:TAG"),
         (("-hf", "acme/none"), "there is no repository acme/none"),
@@ -213,7 +213,7 @@ def test_a_presets_model_is_downloaded_when_it_is_asked_for(
     assert not {"--hf-repo", "--hf-repo-draft"} & set(argv)
     refused = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "two"})
     assert refused.status == 404
-    assert refused.json()["error"]["message"] == f"{REPO} has no Q9; it has Q2_K, F16, Q8_0"
+    assert refused.json()["error"]["message"] == f"{REPO} has no Q9; it has PLAIN, Q2_K, F16, Q8_0"
     failed = states()["two"]
     assert (failed["value"], failed["failed"]) == ("unloaded", True)
     assert "has no Q9" in str(failed["error"])

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from appliance.core.models.names import is_speakable, model_name, stem_of, tag_of
+from appliance.core.models.file_names import ends_with
+from appliance.core.models.names import is_speakable, model_name, stem_of
 from appliance.errors import BadRequest
 
 BLOBS = "/api/blobs"
@@ -18,7 +19,7 @@ BLOBS = "/api/blobs"
 _BLOB = re.compile(r"/api/blobs/sha256:([0-9a-f]{64})")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _RANGE = re.compile(r"bytes=(?:(?P<first>[0-9]{1,18})-(?P<last>[0-9]{0,18})|-(?P<suffix>[0-9]{1,18}))", re.IGNORECASE)
-_CACHED = re.compile(r"(?P<repo>[^/:]+/[^/:]+):(?P<tag>[A-Za-z0-9_]+)")
+_CACHED = re.compile(r"(?P<repo>[^/:]+/[^/:]+):(?P<tag>[A-Za-z0-9_.-]+)")
 MAX_FILES = 1010
 """Parts of the largest model, its projector and its draft model."""
 
@@ -112,7 +113,7 @@ def check_names(model_id: str, names: Sequence[str]) -> None:
     good = good and all(is_speakable(part) and part[0] != "." for path in paths for part in path)
     good = good and all(stem_of(path[-1]) is not None for path in paths)
     if good and (match := _CACHED.fullmatch(model_id)):
-        good = tag_of(stem_of(paths[0][-1]) or "") == match["tag"]
+        good = ends_with(names[0], match["tag"].upper())
     elif good:
         top = all(len(path) == 1 and model_name(stem_of(path[0]) or "") == model_id for path in paths)
         good = top or all(len(path) == 2 and path[0] == model_id for path in paths)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct, structs
 
 from appliance.core.config.types import Config
+from appliance.core.models.file_names import ANY_TAG, TAG, ends_with, first_part, model_id, model_stem, tags_of
 from appliance.core.models.hub_address import HUB_HOSTS, MAIN, HubAddress, address_of_page, read_address
 from appliance.core.models.names import (
     PROJECTOR_TYPES,
@@ -31,8 +32,6 @@ from appliance.core.models.names import (
 )
 from appliance.errors import BadRequest, NotFound, UsageError
 
-ANY_TAG = "LATEST"
-"""The word that Ollama's users write for no tag; llama-server also accepts it."""
 RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 30.0
@@ -43,7 +42,6 @@ PACE_WINDOW = 10.0
 PACE_STEP = 0.5
 """Seconds between two notes of a download's bytes."""
 
-_TAG = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _OID = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 _RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15}|\*)")
 PRESET_FILE = "preset.ini"
@@ -88,7 +86,7 @@ class RemoteFile(Struct, frozen=True):
 
 
 class ModelFiles(Struct, frozen=True):
-    """The files of one model: its shards in order, and its projector."""
+    """The files of one model: its shards in order, and its projector. ``tag`` is empty where its path is its name."""
 
     tag: str
     model: tuple[RemoteFile, ...]
@@ -98,15 +96,14 @@ class ModelFiles(Struct, frozen=True):
     def files(self) -> tuple[RemoteFile, ...]:
         return self.model if self.projector is None else (*self.model, self.projector)
 
+    def id(self, repo: str) -> str:
+        """Return its name."""
+        return model_id(repo, self.tag, self.model[0].path)
+
     @property
     def size(self) -> int:
         """Return the bytes of all files, as far as they are known."""
         return sum(file.size or 0 for file in self.files)
-
-
-class _Candidate(Struct, frozen=True):
-    stem: str
-    first: RemoteFile
 
 
 def parse_reference(text: str) -> ModelReference:
@@ -121,7 +118,7 @@ def parse_wanted(text: str, endpoint: str = "") -> WantedModel:
     """Read what `read_address` reads. Raises BadRequest."""
     found = read_address(text, endpoint)
     tag = found.tag
-    if tag is not None and not _TAG.fullmatch(tag):
+    if tag is not None and not TAG.fullmatch(tag):
         raise BadRequest(f"{tag!r} is not a quantisation tag such as Q4_K_M", param="model")
     if found.file and (kind := _not_a_model(found.file)):
         raise BadRequest(
@@ -145,67 +142,57 @@ def is_oid(text: str) -> bool:
     return _OID.fullmatch(text) is not None
 
 
-def choose(reference: ModelReference, files: Iterable[RemoteFile], folder: str = "") -> ModelFiles:
-    """Choose the model among a repository's files, or those in a folder. Raises NotFound, which lists the tags."""
+def choose(
+    reference: ModelReference, files: Iterable[RemoteFile], folder: str = "", listed: Iterable[str] = ()
+) -> ModelFiles:
+    """Choose the model among a repository's files, or those in a folder. Raises NotFound, which lists the tags.
+
+    ``listed``: more files that the repository has, by which those here are named.
+    """
     known = {file.path: file for file in sorted(files, key=lambda file: file.path)}
-    inside = [file for file in known.values() if not folder or file.path.startswith(f"{folder}/")]
-    candidates = [(tag, found) for found in _candidates(inside) if (tag := tag_of(found.stem)) is not None]
-    if not candidates:
+    tags = tags_of([*known, *listed])
+    firsts = dict.fromkeys(first_part(path) for path in known if not folder or path.startswith(f"{folder}/"))
+    here = {first: tags[first] for first in firsts if first in tags}
+    if not here:
         raise NotFound(
-            f"{reference.repo} has no GGUF model that names its quantisation; look for a repository whose name ends "
-            "in -GGUF"
+            f"{reference.repo} has no GGUF model{f' in {folder}' if folder else ''}; look for a repository whose name "
+            "ends in -GGUF"
         )
-    wanted = _wanted(candidates, reference.tag)
-    if wanted is None:
-        tags = list(dict.fromkeys(tag for tag, _ in candidates))
-        more = ", ..." if len(tags) > SHOWN_TAGS else ""
-        raise NotFound(f"{reference.repo} has no {reference.tag}; it has {', '.join(tags[:SHOWN_TAGS])}{more}")
-    tag, found = wanted
-    return _whole(reference.repo, tag, found.first, known)
+    first = _wanted(here, reference.tag, set(tags.values()))
+    if first is None:
+        names = [tag or first for first, tag in here.items()]
+        more = ", ..." if len(names) > SHOWN_TAGS else ""
+        raise NotFound(f"{reference.repo} has no {reference.tag}; it has {', '.join(names[:SHOWN_TAGS])}{more}")
+    return _whole(reference.repo, here[first], first, known)
 
 
 def all_choices(repo: str, files: Iterable[RemoteFile]) -> list[ModelFiles]:
-    """Return what can be chosen of a repository, one for each quantisation, the smallest first. Raises NotFound."""
-    known = list(files)
-    first = choose(ModelReference(repo), known)
-    tags = dict.fromkeys(tag_of(found.stem) for found in _candidates(sorted(known, key=lambda file: file.path)))
-    found = {first.tag: first}
-    for tag in tags:
-        if tag is not None and tag not in found:
-            found[tag] = choose(ModelReference(repo, tag), known)
-    return sorted(found.values(), key=lambda choice: choice.size)
+    """Return the models that can be chosen of a repository, the smallest first. Raises NotFound."""
+    known = {file.path: file for file in sorted(files, key=lambda file: file.path)}
+    choose(ModelReference(repo), known.values())
+    found = [_whole(repo, tag, first, known) for first, tag in tags_of(known).items()]
+    return sorted(found, key=lambda choice: choice.size)
 
 
-def _candidates(files: Iterable[RemoteFile]) -> Iterable[_Candidate]:
-    seen: set[tuple[str, str, int]] = set()
-    for file in files:
-        stem = stem_of(file.name)
-        if stem is None:
-            continue
-        shard = shard_of(stem)
-        name = shard.stem if shard else stem
-        key = (file.folder, name, shard.total if shard else 0)
-        if key not in seen and not is_companion(name, anywhere=True):
-            seen.add(key)
-            yield _Candidate(name, file)
-
-
-def _wanted(candidates: Sequence[tuple[str, _Candidate]], tag: str | None) -> tuple[str, _Candidate] | None:
+def _wanted(here: Mapping[str, str], tag: str | None, taken: Container[str]) -> str | None:
+    stems = {first: model_stem(first) or "" for first in here}
     if tag is None:
-        return prefer([(found_tag, (found_tag, found)) for found_tag, found in candidates], QUANTISATIONS)
-    exact = [pair for pair in candidates if pair[0] == tag]
-    longer = [pair for pair in candidates if pair[1].stem.upper().endswith((f"-{tag}", f".{tag}"))]
-    return next(iter(exact or longer), None)
+        # Names that tell a quantisation go first, and of these the plainest.
+        ordered = sorted(here, key=lambda first: (tag_of(stems[first]) is None, here[first] != tag_of(stems[first])))
+        return prefer([(tag_of(stems[first]) or here[first], first) for first in ordered], QUANTISATIONS)
+    exact = [first for first, known in here.items() if known == tag]
+    longer = [first for first in here if tag not in taken and ends_with(first, tag)]
+    return next(iter(exact or (longer if len(longer) == 1 else ())), None)
 
 
-def _whole(repo: str, tag: str, first: RemoteFile, known: Mapping[str, RemoteFile]) -> ModelFiles:
+def _whole(repo: str, tag: str, first: str, known: Mapping[str, RemoteFile]) -> ModelFiles:
     """Return a model by one of its files: with the other shards and the projector. Raises NotFound."""
-    shard = shard_of(stem_of(first.name) or "")
-    before = f"{first.folder}/" if first.folder else ""
-    paths = [before + shard.name(number) for number in range(1, shard.total + 1)] if shard else [first.path]
+    folder, slash, name = first.rpartition("/")
+    shard = shard_of(stem_of(name) or "")
+    paths = [folder + slash + shard.name(number) for number in range(1, shard.total + 1)] if shard else [first]
     if missing := [path for path in paths if path not in known]:
         raise NotFound(f"{repo} lacks {missing[0]}, a part of the model; its owner has to upload it")
-    return ModelFiles(tag, tuple(known[path] for path in paths), nearest_projector(first.folder, known))
+    return ModelFiles(tag, tuple(known[path] for path in paths), nearest_projector(folder, known))
 
 
 def nearest_projector(folder: str, known: Mapping[str, RemoteFile]) -> RemoteFile | None:
@@ -379,25 +366,28 @@ def sidecars_of(spec_type: str) -> tuple[str, ...]:
     return tuple(mark for kind, mark in SIDECARS.items() if kind in kinds or not spec_type)
 
 
-def pick(wanted: WantedModel, files: Iterable[RemoteFile]) -> ModelFiles:
-    """Return the chosen files of the repository. Raises NotFound, which lists the existing ones."""
+def pick(wanted: WantedModel, files: Iterable[RemoteFile], listed: Sequence[str] = ()) -> ModelFiles:
+    """Return the chosen files of the repository. Raises NotFound, which lists the existing ones. See `choose`."""
     known = {file.path: file for file in sorted(files, key=lambda file: file.path)}
     if wanted.presets and PRESET_FILE in known:
         return ModelFiles("", (known[PRESET_FILE],))
     if sidecar := _sidecar(wanted, list(known.values())):
         return ModelFiles(tag_of(stem_of(sidecar.name) or "") or "", (sidecar,))
-    choice = _named(wanted, known) if wanted.file else choose(wanted.reference, known.values(), wanted.folder)
+    if wanted.file:
+        choice = _named(wanted, known, listed)
+    else:
+        choice = choose(wanted.reference, known.values(), wanted.folder, listed)
     return choice if wanted.projector else structs.replace(choice, projector=None)
 
 
-def _named(wanted: WantedModel, known: Mapping[str, RemoteFile]) -> ModelFiles:
-    found = known.get(wanted.file)
-    if found is None:
+def _named(wanted: WantedModel, known: Mapping[str, RemoteFile], listed: Sequence[str]) -> ModelFiles:
+    if wanted.file not in known:
         models = [path for path in known if stem_of(path.rpartition("/")[2]) is not None]
         more = ", ..." if len(models) > SHOWN_FILES else ""
         here = f"; it has {', '.join(models[:SHOWN_FILES])}{more}" if models else ""
         raise NotFound(f"{wanted.reference.repo} has no file {wanted.file}{here}")
-    return _whole(wanted.reference.repo, tag_of(stem_of(found.name) or "") or "", found, known)
+    tag = tags_of([*known, *listed]).get(first_part(wanted.file), "")
+    return _whole(wanted.reference.repo, tag, wanted.file, known)
 
 
 def _sidecar(wanted: WantedModel, files: Sequence[RemoteFile]) -> RemoteFile | None:

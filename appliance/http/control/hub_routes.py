@@ -59,7 +59,13 @@ class HubRoutes:
         found = await self._owners.require_downloads().choices(repo)
         room = self._owners.fleet.room()
         told = [
-            _Choice(f"{repo}:{one.tag}", one.tag, one.size, one.projector is not None, judged_by_size(one.size, room))
+            _Choice(
+                model=one.id(repo),
+                tag=one.tag or one.model[0].name,
+                size=one.size,
+                vision=one.projector is not None,
+                fit=judged_by_size(one.size, room),
+            )
             for one in found
         ]
         return json_answer({"data": told})

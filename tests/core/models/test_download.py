@@ -89,7 +89,7 @@ def test_no_text_gets_out_of_the_cache(text: str) -> None:
         (None, ["m-F16.gguf", "m-Q8_0.gguf"], ("Q8_0", ["m-Q8_0.gguf"])),
         (None, ["README.md", "m-Q2_K.gguf", "m-F16.gguf"], ("F16", ["m-F16.gguf"])),
         ("Q8_0", ["m-Q4_K_M.gguf", "m.Q8_0.gguf"], ("Q8_0", ["m.Q8_0.gguf"])),
-        ("UD-Q4_K_XL", ["m-Q4_K_XL.gguf", "m-UD-Q4_K_XL.gguf"], ("Q4_K_XL", ["m-UD-Q4_K_XL.gguf"])),
+        ("UD-Q4_K_XL", ["m-Q4_K_XL.gguf", "m-UD-Q4_K_XL.gguf"], ("UD-Q4_K_XL", ["m-UD-Q4_K_XL.gguf"])),
         ("Q4_K_XL", ["m-Q4_K_XL.gguf", "m-UD-Q4_K_XL.gguf"], ("Q4_K_XL", ["m-Q4_K_XL.gguf"])),
         (
             None,
