@@ -33,6 +33,7 @@ from appliance.core.models.names import (
     is_companion,
     is_draft,
     is_projector,
+    no_model,
     prefer,
     repo_of,
     shard_of,
@@ -310,6 +311,7 @@ def _subfolder(folder: Path) -> FoundModel | None:
         )
     everything = model_files(files)
     models = [model for model in everything if not is_companion(model.stem, anywhere=False)]
+    models = [model for model in models if not no_model(model.stem)] or models
     shards = [model for model in models if model.shard]
     model = prefer([(tag_of(model.stem), model) for model in shards or models], QUANTISATIONS)
     if model is None:

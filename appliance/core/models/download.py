@@ -25,6 +25,7 @@ from appliance.core.models.names import (
     QUANTISATIONS,
     is_companion,
     is_projector,
+    no_model,
     prefer,
     shard_of,
     stem_of,
@@ -134,8 +135,10 @@ def parse_wanted(text: str, endpoint: str = "") -> WantedModel:
 
 
 def _not_a_model(path: str) -> str:
-    name = path.rpartition("/")[2]
-    return "a projector" if is_projector(name) else "a companion" if is_companion(name, anywhere=True) else ""
+    stem = stem_of(path.rpartition("/")[2]) or ""
+    if is_projector(stem):
+        return "a projector"
+    return no_model(stem) or ("a draft model" if is_companion(stem, anywhere=True) else "")
 
 
 def is_oid(text: str) -> bool:

@@ -28,6 +28,15 @@ DRAFT_PREFIXES = ("mtp-", "dspark-", "dflash-")
 COMPANION_MARKS = ("mmproj", *DRAFT_PREFIXES, "eagle3-")
 """Marks in the name of a file that belongs to another model and is not a model itself."""
 
+_NO_MODEL = re.compile(
+    r"(?P<imatrix>i-?matrix([-_. ].*)?|.*[-_. ]i-?matrix)"
+    r"|(?P<adapter>(ggml-)?(lora|adapter)([-_.](model|f16|f32|bf16))*|.*[-_.](lora|adapter)([-_.](f16|f32|bf16))?)"
+    r"|(?P<vocabulary>ggml-vocab([-_.].*)?|.*[-_.]vocab([-_.]only)?)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""The names that the tools of llama.cpp and the publishers give to files without a model's weights. A word within a
+name proves nothing: X-imatrix-Q4_K_M is a model, quantised with one.
+"""
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<total>[0-9]{5})", re.DOTALL)
 _TAG = re.compile(r"[-.]([A-Za-z0-9_]+)\Z")
 _REPO_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
@@ -77,10 +86,19 @@ def is_draft(name: str) -> bool:
     return name.startswith(DRAFT_PREFIXES)
 
 
+def no_model(stem: str) -> str | None:
+    """Return what a file is that is surely not a model, as far as its name tells; None for any other."""
+    match = _NO_MODEL.fullmatch(stem)
+    kind = match and match.lastgroup
+    return kind and {"imatrix": "an importance matrix", "adapter": "a LoRA adapter"}.get(kind, "a vocabulary")
+
+
 def is_companion(stem: str, *, anywhere: bool) -> bool:
-    """True for a file that belongs to another model. In the cache its mark may be ``anywhere``, else only in front."""
+    """True for a file that belongs to another model, or to none. In the cache its mark may be ``anywhere``, else only
+    in front.
+    """
     if anywhere:
-        return is_projector(stem) or any(mark in stem for mark in COMPANION_MARKS)
+        return no_model(stem) is not None or is_projector(stem) or any(mark in stem for mark in COMPANION_MARKS)
     return is_projector(stem) or stem.startswith(COMPANION_MARKS)
 
 

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from appliance.core.models.download import parse_wanted
+from appliance.core.models.file_names import tags_of
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model, engine_flags, started_with
 from appliance.core.models.names import (
@@ -26,6 +28,7 @@ from appliance.core.models.names import (
     stem_of,
     tag_of,
 )
+from appliance.errors import BadRequest
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
@@ -112,11 +115,31 @@ def test_a_shard_names_its_siblings(stem, number, total):
         ("dflash-x", True, True),
         ("Qwen3-MTP-Q8_0", False, False),
         ("plain", False, False),
+        ("X-imatrix-Q4_K_M", False, False),
+        ("alpaca-lora-7b-Q4_K_M", False, False),
+        ("Q4_K_M-imat", False, False),
     ],
 )
 def test_companions(stem, in_folder, in_cache):
     assert is_companion(stem, anywhere=False) is in_folder
     assert is_companion(stem, anywhere=True) is in_cache
+
+
+@given(st.sampled_from(["", "X", "Qwen3-8B", "a.b-c"]), st.sampled_from("-._"), st.booleans(), st.data())
+def test_files_that_are_not_models_are_not_offered(base: str, mark: str, upper: bool, data: st.DataObject) -> None:
+    end = data.draw(st.sampled_from(["", f"{mark}f16", f"{mark}bf16", f"{mark}F32"]))
+    stem = data.draw(
+        st.sampled_from([f"{base}{mark}imatrix", "imatrix_unsloth", f"{base}{mark}lora{end}", f"{base}{mark}vocab"])
+        if base
+        else st.sampled_from(
+            ["imatrix", f"imatrix{mark}x", "lora", f"ggml-adapter{mark}model{end}", "ggml-vocab-llama"]
+        )
+    )
+    stem = stem.upper() if upper else stem
+    assert is_companion(stem, anywhere=True)
+    assert tags_of([f"{stem}.gguf", "deep/m-Q8_0.gguf"]) == {"deep/m-Q8_0.gguf": "Q8_0"}
+    with pytest.raises(BadRequest, match="and not a model"):
+        parse_wanted(f"https://hf.co/o/r/blob/main/{stem}.gguf")
 
 
 @given(st.text())
