@@ -13,7 +13,7 @@ from msgspec import Struct
 from appliance.catalog.download_plan import PlannedFile
 from appliance.catalog.download_status import DownloadFailed, HubFailed, UnderWay
 from appliance.catalog.hub import HubAnswer
-from appliance.core.models.download import StartOver, Throttle, judge, retry_delay
+from appliance.core.models.download import LONGEST_RETRY_AFTER, StartOver, Throttle, judge, retry_delay
 from appliance.store.partial_file import FileTaken, PartialFile, WrongContents, claim, open_partial
 from appliance.wire import PartialHead, PartialSource
 
@@ -56,6 +56,8 @@ class Transfer(Struct, frozen=True, kw_only=True):
     throttle: Throttle
     delay: Callable[[int, float | None], float] = retry_delay
     """Seconds before an attempt; tests have less patience."""
+    tell: Callable[[str], object] = log.info
+    """Gets a sentence when somebody has to wait."""
 
     def pause(self, attempt: int, asked: float | None) -> float:
         """Return the seconds before the next attempt: none before each server had one."""
@@ -118,14 +120,15 @@ async def _complete(transfer: Transfer, repo: str, file: PlannedFile, partial: P
         except HubFailed as failure:
             attempt = 1 if partial.length > most else attempt + 1
             most = max(most, partial.length)
-            if not failure.passing:
+            if not failure.passing or (failure.retry_after or 0) > LONGEST_RETRY_AFTER:
                 raise
             if attempt >= ATTEMPTS * transfer.hub.servers:
                 if again:
                     raise DownloadFailed(file.path, f"{failure}; {ANEW}") from None
                 raise
             delay = transfer.pause(attempt, failure.retry_after)
-            log.info("%s: %s; continuing in %.0f s", file.path, failure, delay)
+            tell = transfer.tell if failure.busy else log.info
+            tell(f"{file.path}: {failure}; continuing in {delay:.0f} s")
         except _Outdated as cause:
             attempt += 1
             if attempt >= ATTEMPTS or before == 0:

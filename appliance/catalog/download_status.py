@@ -21,7 +21,8 @@ ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 class HubFailed(PeerFailed):
     """The hub, or a server that it sent us to, could not be reached or answered nonsense.
 
-    ``passing``: the same request may succeed later, after ``retry_after`` seconds if the server said so.
+    ``passing``: the same request may succeed later, after ``retry_after`` seconds if the server said so. ``busy``: it
+    answers that it has too much to do.
     """
 
     reason = "hub_failed"
@@ -31,6 +32,7 @@ class HubFailed(PeerFailed):
         self.message, self.why = f"the model hub at {host} failed: {why}", why
         self.passing = passing
         self.retry_after = retry_after
+        self.busy = False
 
 
 class MemberFailed(HubFailed):

@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.download_file import FileServer, Transfer, fetch
 from appliance.catalog.download_plan import DownloadPlan, PlannedFile
-from appliance.catalog.download_source import plan_of
+from appliance.catalog.download_source import here, plan_of
 from appliance.catalog.download_status import (
     ENDED,
     DownloadFailed,
@@ -65,6 +65,8 @@ REACH_TIME = 4.0
 """Seconds within which a hub answers that somebody could download from now."""
 LISTING_ATTEMPTS = 4
 """Times that a source is asked for its files, over some seconds: somebody waits for the answer."""
+LISTING_PATIENCE = 60.0
+"""Seconds of waiting for a source, together, beyond which it is an error."""
 
 
 class DownloadSettings(Struct, frozen=True, kw_only=True):
@@ -79,6 +81,8 @@ class DownloadSettings(Struct, frozen=True, kw_only=True):
     spare: int = SPARE
     """Bytes that a download leaves free on the disk."""
     retry_delay: Callable[[int, float | None], float] = retry_delay
+    tell: Callable[[str], object] = log.info
+    """Gets a sentence when somebody has to wait for a source."""
 
 
 class Turns:
@@ -271,15 +275,19 @@ class Downloads:
 
     async def _planned(self, wanted: Remote, access: HubAccess) -> tuple[Hub, DownloadPlan]:
         """Ask the source, and again where it is only busy. Raises its errors."""
-        attempt = 1
+        attempt, waited = 1, 0.0
         while True:
             try:
                 return await plan_of(wanted, access, self._settings.cache)
             except HubFailed as failure:
-                if not failure.passing or attempt == LISTING_ATTEMPTS:
-                    raise
                 delay = self._settings.retry_delay(attempt, failure.retry_after)
-                log.info("%s; asking again in %.0f s", failure, delay)
+                waited += max(delay, failure.retry_after or 0)
+                if not failure.passing or attempt == LISTING_ATTEMPTS or waited > LISTING_PATIENCE:
+                    raise
+                if failure.busy and await trio.to_thread.run_sync(here, self._settings.cache, wanted) is not None:
+                    raise  # it is of use meanwhile as it is
+                tell = self._settings.tell if failure.busy else log.info
+                tell(f"{failure}; asking again in {delay:.0f} s")
             await trio.sleep(delay)
             attempt += 1
 
@@ -299,7 +307,8 @@ class Downloads:
         ended = [model for model, known in self._known.items() if known.state in ENDED]
         for model in ended[: max(0, len(ended) - REMEMBERED)]:
             del self._known[model]
-        transfer = Transfer(hub=hub, throttle=self._throttle, delay=self._settings.retry_delay)
+        settings = self._settings
+        transfer = Transfer(hub=hub, throttle=self._throttle, delay=settings.retry_delay, tell=settings.tell)
         self._nursery.start_soon(download.run, transfer, self._turns, lambda: self._settle(plan))
         self._wake_watchers(True)
         return download

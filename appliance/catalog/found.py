@@ -101,6 +101,8 @@ class Cached(Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     mmproj: str | None
     tag: str | None
+    id: str = ""
+    """Its name, for one of a repository."""
 
 
 def cache_directory(environ: Mapping[str, str], home: Path) -> Path:
@@ -158,6 +160,7 @@ def in_cache(root: Path, wanted: WantedModel) -> Cached | None:
         files=tuple(str(snapshot / file.path) for file in choice.model),
         mmproj=str(snapshot / choice.projector.path) if choice.projector is not None else None,
         tag=choice.tag or None,
+        id=choice.id(wanted.reference.repo),
     )
 
 

@@ -8,6 +8,7 @@ interrupted download anew, checks no hash, runs in a thread that cannot be cance
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -27,7 +28,7 @@ from appliance.catalog.download_status import (
 )
 from appliance.core.config.types import Timeouts
 from appliance.core.lenient_json import decoded
-from appliance.core.models.download import RemoteFile, is_oid, is_passing, retry_after
+from appliance.core.models.download import RemoteFile, asked_to_wait, is_oid, is_passing, retry_after
 from appliance.core.models.hub_address import MAIN
 from appliance.core.models.names import is_commit
 from appliance.errors import ApplianceError, NotFound, UpstreamFailed, UsageError
@@ -46,6 +47,7 @@ SEARCHED = 20
 MAX_PAGES = 50
 """Largest number of pages of a list, of 1000 files each."""
 SAFE = "/%:@!$&'()*+,;=~-._?"
+BUSY = (429, 503)
 TRUE = ("1", "on", "yes", "true")
 PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 
@@ -242,7 +244,12 @@ class Hub:
         # A content server that refuses (an address that has expired) is asked again by a new address.
         passing = is_passing(answer.status) or not own
         why = f"it answered {answer.status}" + (f" ({message[:200]})" if message.isprintable() and message else "")
-        return HubFailed(answer.host, why, passing=passing, retry_after=retry_after(answer.headers.get(b"retry-after")))
+        now = time.time()
+        asked = retry_after(answer.headers.get(b"retry-after"), now) if passing else None
+        why += f", and {asked_to_wait(asked, now)}" if asked else ""
+        failed = HubFailed(answer.host, why, passing=passing, retry_after=asked)
+        failed.busy = answer.status in BUSY
+        return failed
 
     async def _ask(self, repo: str, url: str, kind: type[T]) -> tuple[T, str | None]:
         """Return the decoded answer, and the address of the next page."""

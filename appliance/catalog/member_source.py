@@ -8,6 +8,7 @@ order of the bytes. So a second sender at the same time was not built.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -70,7 +71,7 @@ class Members:
                 if (why := _wrong(response.status, fields, have, size)) is not None:
                     if not is_passing(response.status):
                         sources.lacks(box)
-                    after = retry_after(fields.get(b"retry-after"))
+                    after = retry_after(fields.get(b"retry-after"), time.time())
                     raise MemberFailed(member.label, why, passing=sources.left, retry_after=after)
                 yield HubAnswer(response.status, member.label, fields, response, MemberFailed, add)
                 well = True

@@ -20,9 +20,9 @@ import trio
 from msgspec import structs
 
 from appliance.catalog.download_plan import unfinished_in
-from appliance.catalog.download_status import DownloadStatus, is_for
+from appliance.catalog.download_status import DownloadStatus, HubFailed, is_for
 from appliance.catalog.downloads import PARALLEL, DownloadSettings, open_downloads
-from appliance.catalog.found import cache_directory
+from appliance.catalog.found import cache_directory, in_cache
 from appliance.catalog.hub import hub_access
 from appliance.cli.options import Size
 from appliance.cli.remote import ModelList, RunningServer, ask, ask_raw, files_options, is_running
@@ -238,6 +238,7 @@ async def pull(
         hub=hub_access(os.environ, offline=offline),
         parallel=parallel,
         rate=limit_rate,
+        tell=say,
     )
     wanted = parse_wanted(model, settings.hub.endpoint)
     if await _is_for_server(server, slowed=offline or limit_rate is not None or parallel != PARALLEL):
@@ -250,6 +251,9 @@ async def pull(
     match outcome:
         case DownloadStatus():
             return _print_end(outcome, wanted, as_json)
+        case HubFailed(busy=True) if (found := in_cache(cache, wanted)) is not None:
+            say(f"{outcome}; {found.id} is in the cache, and stays as it is")
+            return _print_here(found.id, as_json)
         case ApplianceError():
             if as_json:
                 _print_line({"event": "failed", "model": str(wanted), "error": str(outcome), "reason": outcome.reason})

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,6 +122,26 @@ def test_what_cannot_work_is_said_in_one_line(
     assert told.err.startswith("llama-appliance: error: ")
     assert words in told.err
     assert len(told.err.splitlines()) == 1
+
+
+def test_a_hub_that_asks_to_wait_is_quoted_and_the_cache_is_used(command: Command, hub: FakeHub) -> None:
+    command.good("pull", MODEL)
+    hub.behave(fail_status=429, fail_times=10**6, retry_after="3600")
+    for name in (MODEL, REPO, f"https://hf.co/{REPO}/blob/main/tiny-Q8_0.gguf"):
+        told = command("pull", name)
+        assert (told.status, told.out) == (0, f"{MODEL}\n")
+        assert "asks to wait 3600 s, until 20" in told.err
+        assert f"{MODEL} is in the cache, and stays as it is" in told.err
+    begun = time.monotonic()
+    told = command("pull", f"{REPO}:F16")
+    assert (told.status, told.out) == (1, "")
+    assert "it answered 429, and it asks to wait 3600 s, until 20" in told.err
+    assert time.monotonic() - begun < 10
+    hub.behave(fail_status=503, fail_times=1, retry_after="2")
+    told = command("pull", f"{REPO}:F16")
+    assert (told.status, told.out) == (0, f"{REPO}:F16\n")
+    assert "it asks to wait 2 s" in told.err
+    assert "asking again in 2 s" in told.err
 
 
 def test_a_second_pull_of_the_same_is_refused_while_the_first_runs(command: Command, hub: FakeHub) -> None:

@@ -10,9 +10,11 @@ models are in a Docker registry (``--docker-repo``; the form of names is Docker'
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Container, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct, structs
@@ -37,6 +39,8 @@ RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 30.0
 LONGEST_RETRY_AFTER = 300.0
+"""Seconds that a download waits when it is asked to; one that has to wait longer fails, and can be resumed."""
+MAX_RETRY_AFTER = 10 * 365 * 86400
 SHOWN_TAGS = 20
 
 PACE_WINDOW = 10.0
@@ -258,11 +262,25 @@ def is_passing(status: int) -> bool:
     return status in RETRY_STATUSES
 
 
-def retry_after(value: bytes | None) -> float | None:
-    """Return the seconds of a Retry-After header; its other form, a date, counts as none."""
-    if value is None or not value.strip().isdigit():
+def retry_after(value: bytes | None, now: float) -> float | None:
+    """Return the seconds of a Retry-After header, a number or a date; None without one. ``now``: seconds since 1970."""
+    text = (value or b"").decode("latin-1").strip()
+    if text.isdecimal():
+        return float(min(int(text[:20]), MAX_RETRY_AFTER))
+    from email.utils import parsedate_to_datetime  # 10 ms that only a server with a date needs
+
+    try:
+        date = parsedate_to_datetime(text)
+        seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now
+    except (ValueError, OverflowError):
         return None
-    return min(float(value.strip()), LONGEST_RETRY_AFTER)
+    return min(max(0.0, seconds), MAX_RETRY_AFTER)
+
+
+def asked_to_wait(seconds: float, now: float) -> str:
+    """Return the words for a wait that a server asks for."""
+    until = datetime.fromtimestamp(now + seconds, UTC)
+    return f"it asks to wait {math.ceil(seconds)} s, until {until:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def retry_delay(attempt: int, asked: float | None) -> float:

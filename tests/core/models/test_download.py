@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.models.download import (
+    MAX_RETRY_AFTER,
     PACE_STEP,
     PACE_WINDOW,
     Continue,
@@ -15,6 +18,7 @@ from appliance.core.models.download import (
     RemoteFile,
     StartOver,
     Throttle,
+    asked_to_wait,
     choose,
     judge,
     parse_reference,
@@ -158,11 +162,27 @@ def test_an_answer_goes_on_or_belongs_to_something_else(
 def test_attempts_come_slower_and_when_the_server_wants_them() -> None:
     assert [retry_delay(number, None) for number in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
     assert retry_delay(1, 12.0) == 12
-    assert retry_after(b"7") == 7
-    assert retry_after(b"100000000") == 300
-    assert retry_after(b"Wed, 21 Oct 2026 07:28:00 GMT") is None
-    assert retry_after(None) is None
     assert Throttle(None).take(10**12, 0.0) == 0
+
+
+@given(st.integers(0, 10**30), st.integers(0, 4 * 10**9), st.sampled_from(range(4)))
+def test_a_wait_is_asked_for_in_seconds_or_as_a_date(wait: int, now: int, form: int) -> None:
+    if form == 0:
+        assert retry_after(b" %d " % wait, now) == min(wait, MAX_RETRY_AFTER)
+        return
+    wait %= 10**8
+    date = datetime.fromtimestamp(now + wait, UTC)
+    forms = ("%a, %d %b %Y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S +0000")
+    found = retry_after(date.strftime(forms[form - 1]).encode(), now)
+    assert found == wait
+    assert retry_after(date.strftime(forms[0]).encode(), now + wait + 5) == 0
+    assert f"until {date:%Y-%m-%d %H:%M:%S} UTC" in asked_to_wait(found, now)
+
+
+@given(st.none() | st.binary(max_size=40) | st.sampled_from([b"-1", b"1.5", b"soon", b"Wed, 99 Oct 2026 07:28:00 GMT"]))
+def test_any_other_wait_is_none_or_bounded(value: bytes | None) -> None:
+    found = retry_after(value, 0.0)
+    assert found is None or 0 <= found <= MAX_RETRY_AFTER
 
 
 @given(rate=st.integers(1, 10**10), before=st.integers(0, 10**10), steps=st.lists(st.floats(0.01, 3), min_size=60))
