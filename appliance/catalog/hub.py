@@ -2,7 +2,7 @@
 
 huggingface_hub (2.4) finds the token, so that ``hf auth login`` works. The rest is ours: the library begins an
 interrupted download anew, checks no hash, runs in a thread that cannot be cancelled, and costs the server 22 MB
-(measured). Connections are direct: a proxy (HTTPS_PROXY, a system setting) is not used, and a failure says so.
+(measured). A proxy of the network is used.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ MAX_PAGES = 50
 SAFE = "/%:@!$&'()*+,;=~-._?"
 BUSY = (429, 503)
 TRUE = ("1", "on", "yes", "true")
-PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 
 T = TypeVar("T")
 
@@ -60,8 +59,6 @@ class HubAccess(Struct, frozen=True, kw_only=True):
     endpoint: str = ENDPOINT
     token: str | None = None
     offline: bool = False
-    proxied: bool = False
-    """The environment asks for a proxy; only for the words of a failure."""
 
 
 def hub_access(environ: Mapping[str, str], *, token: str | None = None, offline: bool = False) -> HubAccess:
@@ -69,12 +66,7 @@ def hub_access(environ: Mapping[str, str], *, token: str | None = None, offline:
     endpoint = environ.get("MODEL_ENDPOINT") or environ.get("HF_ENDPOINT") or ENDPOINT
     _at(endpoint)
     off = (environ.get("HF_HUB_OFFLINE") or environ.get("TRANSFORMERS_OFFLINE") or "").lower() in TRUE
-    return HubAccess(
-        endpoint=endpoint.rstrip("/"),
-        token=token,
-        offline=offline or off,
-        proxied=any(environ.get(name) for name in PROXIES),
-    )
+    return HubAccess(endpoint=endpoint.rstrip("/"), token=token, offline=offline or off)
 
 
 async def find_token() -> str | None:
@@ -106,6 +98,8 @@ class HubAnswer(Struct, frozen=True):
     response: HttpAnswer
     failed: type[HubFailed] = HubFailed
     on_received: Callable[[int], None] = lambda _: None
+    relay: str = ""
+    """The proxy that may have given the answer itself."""
 
     @property
     def size(self) -> int | None:
@@ -204,6 +198,7 @@ class Hub:
                     address.host,
                     {name.lower(): value for name, value in response.headers},
                     response,
+                    relay=str(address.relayed or ""),
                 )
                 location = answer.headers.get(b"location")
                 is_redirect = response.status in (301, 302, 303, 307, 308) and location is not None
@@ -244,6 +239,7 @@ class Hub:
         # A content server that refuses (an address that has expired) is asked again by a new address.
         passing = is_passing(answer.status) or not own
         why = f"it answered {answer.status}" + (f" ({message[:200]})" if message.isprintable() and message else "")
+        why += f" through the proxy {answer.relay}" if answer.relay else ""
         now = time.time()
         asked = retry_after(answer.headers.get(b"retry-after"), now) if passing else None
         why += f", and {asked_to_wait(asked, now)}" if asked else ""
@@ -287,9 +283,8 @@ class Hub:
         except UpstreamFailed as cause:
             if answered:
                 raise
-            advice = "; a proxy is set in the environment, but this program connects directly"
             why = cause.why.replace("timeouts.responseHeader", "it is overloaded, or something on the way holds it up")
-            raise HubFailed(address.host, why + (advice if self._access.proxied else "")) from None
+            raise HubFailed(address.host, why) from None
 
     def _redirected(self, url: str, location: bytes) -> str:
         try:
@@ -314,4 +309,4 @@ def _at(url: str) -> tuple[Address, str]:
     authority = rest.partition("/")[0].partition("?")[0]
     parts = urlsplit(url)
     target = quote(parts.path or "/", safe=SAFE) + (f"?{quote(parts.query, safe=SAFE)}" if parts.query else "")
-    return address_of(f"{scheme}://{authority}", authority, timeouts=TIMEOUTS), target
+    return address_of(f"{scheme}://{authority}", authority, timeouts=TIMEOUTS, proxied=True), target

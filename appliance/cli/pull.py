@@ -227,7 +227,7 @@ async def pull(
       HF_TOKEN                        for private and gated repositories ('hf auth login' works as well)
       HF_ENDPOINT                     a mirror of the hub
       HF_HUB_CACHE, HF_HOME           where models are kept
-      HTTPS_PROXY                     is not supported: connections are direct
+      HTTPS_PROXY, ALL_PROXY, NO_PROXY  the way to the network
     """
     cache = cache_directory(os.environ, users_home()).absolute()
     if model is None:

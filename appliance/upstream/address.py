@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.core.bodies.http_message import HOP_BY_HOP
 from appliance.core.config.types import Timeouts
+from appliance.core.proxies import Proxy
 from appliance.core.settings import in_url
 from appliance.errors import UsageError
+from appliance.upstream.proxy import proxy_for
 
 if TYPE_CHECKING:
     from appliance.upstream.dialled import Dialled  # a program without a pool does not need it
@@ -77,6 +79,13 @@ class Address(Struct, frozen=True):
     """From the request's last byte to the end of the answer's head."""
     keepalive: int | None = None
     """Whole seconds between TCP keep-alive probes."""
+    proxy: Proxy | None = None
+    """The way to ``host`` leads through it."""
+
+    @property
+    def relayed(self) -> Proxy | None:
+        """The proxy that reads the requests itself, because they are HTTP without TLS."""
+        return self.proxy if self.proxy is not None and self.proxy.kind == "http" and not self.tls else None
 
     @property
     def authority(self) -> bytes:
@@ -85,7 +94,9 @@ class Address(Struct, frozen=True):
         return (host if self.tls and self.port == 443 else f"{host}:{self.port}").encode()
 
     def target(self, target: str) -> str:
-        """A request's path and query with those of the address before them."""
+        """A request's path and query with those of the address before them, and the address for a proxy."""
+        if self.relayed is not None:
+            return f"http://{self.authority.decode()}{structs.replace(self, proxy=None).target(target)}"
         if not self.base_path and not self.base_query:
             return target
         path, mark, query = target.partition("?")
@@ -94,27 +105,33 @@ class Address(Struct, frozen=True):
         return (path or "/") + (f"?{query}" if mark or query else "")
 
 
-def address_of(url: str, label: str, *, api_key: str = "", timeouts: Timeouts | None = None) -> Address:
+def address_of(
+    url: str, label: str, *, api_key: str = "", timeouts: Timeouts | None = None, proxied: bool = False
+) -> Address:
     """The server at ``url``, http or https, which may have a path and a query that all requests begin with.
 
-    ``api_key`` is sent both as a bearer token and as ``x-api-key``. Raises UsageError for any other text.
+    ``api_key`` is sent both as a bearer token and as ``x-api-key``. An https server is reached by the proxy of the
+    environment or of the system, if there is one; an http server, which mostly is in the same network, if it is
+    ``proxied``. Raises UsageError for any other text.
     """
     parts, port = _split(url, label)
     limits = timeouts or Timeouts()
     secret = api_key.encode()
+    tls, host = parts.scheme == "https", parts.hostname or ""
     return Address(
-        host=parts.hostname or "",
+        host=host,
         port=port,
         key=None,
         label=label,
         base_path=quote(parts.path.rstrip("/"), safe=_PATH_SAFE),
         base_query=quote(parts.query, safe=_PATH_SAFE + "?"),
-        tls=parts.scheme == "https",
+        tls=tls,
         key_headers=((b"Authorization", b"Bearer " + secret), (b"x-api-key", secret)) if secret else (),
         connect_timeout=limits.connect or None,
         tls_timeout=limits.tls_handshake or None,
         header_timeout=limits.response_header or None,
         keepalive=limits.keepalive or None,
+        proxy=proxy_for(parts.scheme, host, port) if tls or proxied else None,
     )
 
 

@@ -24,6 +24,7 @@ from appliance.upstream.address import forwardable_to_peer as forwardable_to_pee
 from appliance.upstream.connect import ConnectFailed as ConnectFailed
 from appliance.upstream.connect import SocketWire, Wire, connect, failure
 from appliance.upstream.pool import Pool
+from appliance.upstream.proxy import authorization
 
 SEND_AT_ONCE = 1 << 16
 """Bytes of body up to which head and body leave in one piece."""
@@ -444,6 +445,8 @@ def split_head(address: Address, method: str, target: str, headers: Headers) -> 
 def own_headers(address: Address) -> list[tuple[bytes, bytes]]:
     """Host, and what proves who we are."""
     own = [(b"Host", address.host_header or address.authority), *address.key_headers]
+    if address.relayed is not None:
+        own += authorization(address.relayed)
     if address.key is not None:
         own.append((b"Authorization", b"Bearer " + address.key.encode()))
     return own

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Protocol
 
 import trio
+from msgspec import structs
 
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.poller import Poller
 from appliance.platform.tls_socket import TlsSocket
 from appliance.platform.unix_sockets import is_of
 from appliance.upstream.address import Address
+from appliance.upstream.proxy import ProxyRefused, open_tunnel
 
 RECEIVE_SIZE = 1 << 14
 NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
@@ -247,15 +249,29 @@ async def connect(address: Address, poller: Poller | None = None) -> Wire:
 
 
 async def open_socket(address: Address) -> socket.socket:
-    """Connect without TLS. Raises as `connect`."""
+    """Connect without TLS, through a proxy if the address has one. Raises as `connect`."""
+    proxy, there, who = address.proxy, address, "it"
+    if proxy is not None:
+        there, who = structs.replace(address, host=proxy.host, port=proxy.port), f"the proxy {proxy}"
+        if proxy.error is not None:
+            raise ConnectFailed(address.label, f"{who} cannot be used: {proxy.error}")
     try:
-        sock = await _connect(address)
+        sock = await _connect(there)
     except OSError as cause:
         if cause.errno in NO_RESOURCES:
             raise Busy(f"the system is out of resources ({cause.strerror})") from None
-        raise ConnectFailed(address.label, f"it does not accept connections ({_words(cause)})") from None
+        raise ConnectFailed(address.label, f"{who} does not accept connections ({_words(cause)})") from None
     if address.keepalive is not None:
         keep_alive(sock, address.keepalive)
+    if proxy is not None and address.relayed is None:
+        try:
+            await open_tunnel(sock, proxy, address.host, address.port, address.connect_timeout)
+        except ProxyRefused as cause:
+            sock.close()
+            raise ConnectFailed(address.label, f"{who} gives no connection: {cause}") from None
+        except BaseException:
+            sock.close()
+            raise
     return sock
 
 

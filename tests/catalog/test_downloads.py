@@ -614,10 +614,9 @@ async def test_no_name_leads_out_of_the_cache_or_to_another_request(
 
 
 async def test_nobody_answers(settings: DownloadSettings, free_port: Callable[[], int]) -> None:
-    access = hub_access({"HF_ENDPOINT": f"http://127.0.0.1:{free_port()}", "HTTPS_PROXY": "http://proxy:3128"})
+    access = hub_access({"HF_ENDPOINT": f"http://127.0.0.1:{free_port()}"})
     error = await refused(structs.replace(settings, hub=access))
     assert isinstance(error, HubFailed)
-    assert "proxy" in str(error)
     with pytest.raises(UsageError):
         hub_access({"HF_ENDPOINT": "huggingface.co"})
 

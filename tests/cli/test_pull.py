@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from command_line import Command
 from http_harness import Appliance
 from hub_process import FakeHub, fake_hub
 from program import COMMAND
+from proxy_process import proxies
 from slow import one_of
 from waiting import wait
 
@@ -142,6 +144,23 @@ def test_a_hub_that_asks_to_wait_is_quoted_and_the_cache_is_used(command: Comman
     assert (told.status, told.out) == (0, f"{REPO}:F16\n")
     assert "it asks to wait 2 s" in told.err
     assert "asking again in 2 s" in told.err
+
+
+@pytest.mark.parametrize("kind", ["http", "socks"])
+def test_a_model_comes_through_a_proxy(
+    command: Command, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    port = urlsplit(hub.url).port
+    monkeypatch.setenv("HF_ENDPOINT", f"http://hub.test:{port}")
+    with proxies("--user", "u:secret") as running:
+        scheme = {"http": "http", "socks": "socks5h"}[kind]
+        monkeypatch.setenv("HTTP_PROXY", f"{scheme}://u:secret@127.0.0.1:{running.ports[kind]}")
+        assert command("pull", MODEL).out == f"{MODEL}\n"
+        assert running.said()[1:3] == ["hub.test", port]
+        monkeypatch.setenv("HTTP_PROXY", f"{scheme}://127.0.0.1:{running.ports[kind]}")
+        refused = command.bad("pull", f"{REPO}:F16", status=1)
+    assert f"the proxy {scheme}://127.0.0.1:{running.ports[kind]}" in refused
+    assert "secret" not in refused
 
 
 def test_a_second_pull_of_the_same_is_refused_while_the_first_runs(command: Command, hub: FakeHub) -> None:
