@@ -114,8 +114,8 @@ class Snapshot:
 
 
 class Catalog:
-    """Owns the latest snapshot. What waits for the disk is called in a thread: `scan`, `refresh`, `complete`,
-    `read_on`, `keep`.
+    """Owns the latest snapshot. `scan`, `refresh`, `complete`, `read_on` and `keep` wait for the disk: call them in a
+    thread.
     """
 
     def __init__(self, sources: ModelFolders, config: Config | None = None, headers: Headers | None = None) -> None:

@@ -63,7 +63,7 @@ class Model(Struct, frozen=True, kw_only=True):
     error: str | None = None
     """Why it cannot be used; one line, without the path."""
     unread: bool = False
-    """Nobody has read its header yet, so kind, companions, facts and mistakes are not known."""
+    """Its header is not read yet, so kind, companions, facts and mistakes are not known."""
     args: tuple[str, ...] = ()
     """Engine flags for this model only."""
     words: OwnWords = NO_WORDS
