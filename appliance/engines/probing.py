@@ -65,7 +65,7 @@ async def list_devices(engine: Engine, children: Children, *, seconds: float | N
         if ran.status and MORE_WORDS[0].encode() in ran.errors:  # a program that does not know how to say more
             ran = await run_to_end(children, (*engine.command, LIST), env, seconds=limit)
     except (OSError, ValueError) as error:
-        # A machine without a process or file left says nothing of the build: it is asked again, as after a late answer.
+        # A machine that has no process or file left says nothing of the build. It did not answer, as a late one.
         return DeviceListing(fault="hang" if lacking(error) else "damaged", why=f"it cannot be started: {error}")
     log = ran.errors.decode(errors="replace")
     wrong = _wrong(ran, log, limit)

@@ -124,7 +124,8 @@ class Budgets:
         if self._settings.allow_overcommit or (self._config is not None and self._config.allow_overcommit):
             return
         group = group_memory() if self._settings.fit else None
-        if group is None:
+        cards = set(engine.gpus.values()) if engine is not None else set[str]()
+        if group is None or not cards <= self.room(engine).keys():  # a card of which nobody knows what is free
             return
         limit, left = group
         if found is not None:

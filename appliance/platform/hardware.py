@@ -33,6 +33,7 @@ from appliance.core.machine import (
 from appliance.platform.cards_linux import VENDORS, slots
 from appliance.platform.children import open_children
 from appliance.platform.drivers import look
+from appliance.platform.groups_linux import ends_together
 from appliance.platform.machine import here
 from appliance.platform.sampler import swap_bytes
 
@@ -106,7 +107,7 @@ def checkup(folders: Mapping[str, Path], root: Path = Path("/")) -> Checkup:
         open_files=_open_files(),
         cores=psutil.cpu_count(logical=True) or 0,
         memory=psutil.virtual_memory().total,
-        ends_together=here.ends_together(root),
+        ends_together=ends_together(root),
         cards=tuple(BusCard(pci=slot.pci, vendor=VENDORS[slot.vendor], driver=slot.driver) for slot in slots(root)),
         device_files=tuple(
             DeviceFile(path=str(path), usable=os.access(path, os.R_OK | os.W_OK), group=_group(path))

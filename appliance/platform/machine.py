@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
 
 from appliance.core.engines.machine import threads_for
+from appliance.platform.groups_linux import quota
 
 if sys.platform == "darwin":
     from appliance.platform import machine_macos as here
@@ -66,7 +69,7 @@ class Suspends:
 
 def engine_threads() -> int:
     """Threads for one CPU model process, by what this process may use now: see `threads_for`."""
-    return threads_for(here.processors(), _physical(), here.quota())
+    return _threads_in(int(time.monotonic()))
 
 
 def engine_environment() -> dict[str, str]:
@@ -74,6 +77,12 @@ def engine_environment() -> dict[str, str]:
     choose more by the machine's cores. A flag of the command goes before it.
     """
     return {"LLAMA_ARG_THREADS": str(engine_threads())} if here.cores() < (os.cpu_count() or 1) else {}
+
+
+@lru_cache(maxsize=1)
+def _threads_in(second: int) -> int:
+    """Limits change while the program runs, and a list of models asks for each of them."""
+    return threads_for(here.processors(), _physical(), quota(Path("/")))
 
 
 @cache

@@ -169,19 +169,9 @@ def processors(root: Path = ROOT) -> int:
     return max(1, int(min(usable, groups_linux.processors(root))))
 
 
-def quota(root: Path = ROOT) -> float:
-    """Return how many processors' time this process and its groups may use; infinite without a limit."""
-    return groups_linux.quota(root)
-
-
 def cores(root: Path = ROOT) -> int:
     """Return the processors that this process may use at once, a begun one included; at least one."""
-    return math.ceil(min(processors(root), quota(root)))
-
-
-def ends_together(root: Path = ROOT) -> bool:
-    """True if the system ends this program as well when a model's process finds no memory (``memory.oom.group``)."""
-    return groups_linux.ends_together(root)
+    return math.ceil(min(processors(root), groups_linux.quota(root)))
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import sys
@@ -89,16 +88,6 @@ def cores(root: Path = ROOT) -> int:
 
 
 processors = cores
-
-
-def quota(root: Path = ROOT) -> float:
-    """No limit of their time is known here."""
-    return math.inf
-
-
-def ends_together(root: Path = ROOT) -> bool:
-    """A process that finds no memory ends alone."""
-    return False
 
 
 def signature(root: Path = ROOT) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,63 +14,41 @@ from pathlib import Path
 import pytest
 from configured_harness import PLAIN
 from hollow_models import dense, write_hollow
-from msgspec import Struct
 from program import Server, StartServer, http
 from waiting import wait
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux' groups")
 TOP = Path("/sys/fs/cgroup")
-MIB = 1 << 20
-
-
-class Group(Struct, frozen=True):
-    """One of each hierarchy that has the controllers."""
-
-    folders: tuple[Path, ...]
-
-    def join(self) -> None:
-        """Called in the process that is to be in it."""
-        for folder in self.folders:
-            (folder / "cgroup.procs").write_text(str(os.getpid()))
-
-    def processes(self) -> list[str]:
-        return [pid for folder in self.folders for pid in (folder / "cgroup.procs").read_text().split()]
+Join = Callable[[], object]
 
 
 @pytest.fixture
-def group() -> Generator[Group]:
-    """256 MiB of memory, and the time of one processor. A group below another one, which has the limits."""
+def join() -> Generator[Join]:
+    """256 MiB of memory and the time of one processor, for what calls it: a group below the one with the limits."""
     unified = (TOP / "cgroup.controllers").exists()
-    limits = (
-        ("", {"memory.max": str(256 * MIB), "memory.swap.max": "0", "cpu.max": "100000 100000"})
-        if unified
-        else ("memory", {"memory.limit_in_bytes": str(256 * MIB), "memory.swappiness": "0"}),
-        *([] if unified else [("cpu", {"cpu.cfs_quota_us": "100000"})]),
-    )
+    one = {"": {"memory.max": "256M", "memory.swap.max": "0", "cpu.max": "100000 100000"}}
+    two = {"memory": {"memory.limit_in_bytes": "256M", "memory.swappiness": "0"}, "cpu": {"cpu.cfs_quota_us": "100000"}}
     made: list[Path] = []
     try:
-        for controller, files in limits:
+        for controller, limits in (one if unified else two).items():
             outer = TOP / controller / f"llama-appliance-test-{os.getpid()}"
-            try:
-                outer.mkdir()
-                made.append(outer)
+            for folder in (outer, outer / "inner"):
                 if unified:
-                    (TOP / "cgroup.subtree_control").write_text("+memory +cpu")
-                for name, text in files.items():
-                    with contextlib.suppress(FileNotFoundError):  # swap may not be counted
-                        (outer / name).write_text(text)
-                if unified:
-                    (outer / "cgroup.subtree_control").write_text("+memory +cpu")
-                (outer / "inner").mkdir()
-                made.append(outer / "inner")
-            except OSError as error:
-                pytest.skip(f"no group with limits may be made here: {error}")
-        group = Group(tuple(folder for folder in made if folder.name == "inner"))
-        yield group
-        for pid in group.processes():
+                    (folder.parent / "cgroup.subtree_control").write_text("+memory +cpu")
+                folder.mkdir()
+                made.append(folder)
+            for name, text in limits.items():
+                with contextlib.suppress(FileNotFoundError):  # swap may not be counted
+                    (outer / name).write_text(text)
+    except OSError as error:
+        pytest.skip(f"no group with limits may be made here: {error}")
+    else:
+        members = [folder / "cgroup.procs" for folder in made if folder.name == "inner"]
+        yield lambda: [file.write_text(str(os.getpid())) for file in members]
+        for pid in {pid for file in members for pid in file.read_text().split()}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-        wait(lambda: not group.processes())
+        wait(lambda: not any(file.read_text() for file in members))
     finally:
         for folder in reversed(made):
             folder.rmdir()
@@ -92,9 +70,9 @@ def ask(server: Server, model: str) -> tuple[int, str]:
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers_and_stops_nobody(
-    serve: StartServer, group: Group, models: Path
+    serve: StartServer, join: Join, models: Path
 ) -> None:
-    server = serve("--no-stores", "--models-dir", str(models), "--models-max", "1", limited=group.join)
+    server = serve("--no-stores", "--models-dir", str(models), "--models-max", "1", limited=join)
     assert ask(server, "starter")[0] == 200
     for _ in range(2):
         status, told = ask(server, "big")
@@ -109,22 +87,18 @@ def test_what_does_not_fit_is_refused_with_the_numbers_and_stops_nobody(
     doctor = http(server, "GET", "/api/doctor").body.decode()
     assert "256 MiB" in doctor.replace("256.0", "256")
     assert (os.cpu_count() == 1) or "few-cores" in doctor
-    server.process.terminate()
-    server.wait(15)
-    server = serve("--no-stores", "--models-dir", str(models), "--allow-overcommit", limited=group.join)
+    server = serve("--no-stores", "--models-dir", str(models), "--allow-overcommit", limited=join)
     assert ask(server, "big")[0] == 200, "the scripted engine takes nothing"
-    server.process.terminate()
-    server.wait(15)
 
 
-def test_where_memory_ends_a_model_goes_and_the_program_stays(serve: StartServer, group: Group, tmp_path: Path) -> None:
+def test_where_memory_ends_a_model_goes_and_the_program_stays(serve: StartServer, join: Join, tmp_path: Path) -> None:
     """Each model is smaller than the program, so that the kernel would choose the program."""
     command = f"{sys.executable} -S -E {PLAIN} port=${{PORT}} allocate=25"
     config = tmp_path / "config.yaml"
     text = "".join(f"  m{number}: {{cmd: '{command}', checkEndpoint: /health}}\n" for number in range(12))
     together = f"groups: {{all: {{swap: false, members: [{', '.join(f'm{number}' for number in range(12))}]}}}}"
     config.write_text(f"healthCheckTimeout: 15\nmemory: {{ram: 8GiB}}\n{together}\nmodels:\n{text}")
-    server = serve("--config", str(config), limited=group.join)
+    server = serve("--config", str(config), limited=join)
     with ThreadPoolExecutor(12) as at_once:
         answers = list(at_once.map(partial(ask, server), [f"m{number}" for number in range(12)]))
     assert {status for status, _ in answers} > {200}, "memory must end for this test to show anything"
@@ -136,5 +110,3 @@ def test_where_memory_ends_a_model_goes_and_the_program_stays(serve: StartServer
             assert os.cpu_count() == 1 or child.environ()["LLAMA_ARG_THREADS"] == "1"
     own = Path(f"/proc/{server.process.pid}/oom_score_adj").read_text(encoding="utf-8")
     assert own == Path("/proc/self/oom_score_adj").read_text(encoding="utf-8")
-    server.process.terminate()
-    server.wait(15)

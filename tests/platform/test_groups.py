@@ -26,6 +26,8 @@ class Level(Struct, frozen=True):
     """One group. A number is a limit; text is what else its file says; None: there is no such file."""
 
     memory: int | str | None
+    above: int | str | None
+    """As version 1 tells it of groups above; of version 2 what the group is slowed down at."""
     used: int
     idle: int
     quota: tuple[int, int] | str | None
@@ -39,6 +41,7 @@ def limits(numbers: st.SearchStrategy, *none: str) -> st.SearchStrategy:
 LEVELS = st.builds(
     Level,
     limits(st.integers(1, 1 << 40), "max", "0", LARGE),
+    limits(st.integers(1, 1 << 40), LARGE),
     st.integers(0, 1 << 40),
     st.integers(0, 1 << 30),
     limits(st.tuples(st.integers(1000, 6_400_000), st.sampled_from([10_000, 100_000])), "max 100000", "0"),
@@ -49,16 +52,17 @@ LEVELS = st.builds(
 def files_of(level: Level, *, version: int) -> dict[str, str]:
     files: dict[str, str | None] = {}
     cpus = level.cpus if not isinstance(level.cpus, tuple) else "{}-{}".format(*level.cpus)
-    memory = None if level.memory is None else str(level.memory)
+    memory, above = (None if each is None else str(each) for each in (level.memory, level.above))
     if version == 2:
         quota = "{} {}".format(*level.quota) if isinstance(level.quota, tuple) else level.quota
-        files |= {"memory.max": memory, "memory.current": str(level.used), "cpu.max": quota}
+        files |= {"memory.max": memory, "memory.current": str(level.used), "cpu.max": quota, "memory.high": above}
         files |= {"memory.stat": f"anon 5\nactive_file {level.idle}\n", "cpuset.cpus.effective": cpus}
     else:
         quota, period = level.quota if isinstance(level.quota, tuple) else (level.quota, 100_000)
         files |= {"memory.limit_in_bytes": memory, "memory.usage_in_bytes": str(level.used)}
         files |= {"cpu.cfs_quota_us": None if quota is None else str(quota), "cpu.cfs_period_us": str(period)}
-        files |= {"memory.stat": f"inactive_file 1\ntotal_inactive_file {level.idle}\nx y z\n", "cpuset.cpus": cpus}
+        stat = f"inactive_file 1\ntotal_inactive_file {level.idle}\nhierarchical_memory_limit {above}\nx y z\n"
+        files |= {"memory.stat": stat, "cpuset.cpus": cpus}
     return {name: text for name, text in files.items() if text is not None}
 
 
@@ -93,7 +97,7 @@ def test_the_least_limit_of_all_groups_that_can_be_seen_counts(data: st.DataObje
                 for depth, level in enumerate(levels):
                     place = "/".join([point, *visible[:depth]])
                     files |= {f"{place}/{name}": text for name, text in files_of(level, version=version).items()}
-                    tight = Level(memory=1, used=0, idle=0, quota=(1, 100_000), cpus=(0, 0))
+                    tight = Level(memory=1, above=1, used=0, idle=0, quota=(1, 100_000), cpus=(0, 0))
                     beside = files_of(tight, version=version)
                     files |= {f"{place}/not ours/{name}": text for name, text in beside.items()}
         files["proc/self/cgroup"] = "\n".join(own)
@@ -101,7 +105,8 @@ def test_the_least_limit_of_all_groups_that_can_be_seen_counts(data: st.DataObje
             files["proc/self/mountinfo"] = "\n".join([*mounts, "nonsense", "1 2 3 - cgroup"])
         root = write(Path(folder), files)
         seen = [level for levels in groups for level in levels]
-        memory = [(each.memory, each.used - each.idle) for each in seen if isinstance(each.memory, int)]
+        told = [([n for n in (each.memory, each.above) if isinstance(n, int)], each.used - each.idle) for each in seen]
+        memory = [(min(numbers), taken) for numbers, taken in told if numbers]
         quotas = [each.quota[0] / each.quota[1] for each in seen if isinstance(each.quota, tuple)]
         cpus = [each.cpus[1] - each.cpus[0] + 1 for each in seen if isinstance(each.cpus, tuple)]
         assert machine_linux.memory_limits(root) == (
