@@ -168,8 +168,9 @@ class Catalog:
         return _stronger(_configured(config), self._models())
 
     def is_fresh(self, max_age: float) -> bool:
-        """True if the last scan is not older than ``max_age`` seconds, or no folder may hold more. Waits for nobody."""
-        return time.monotonic() - self._scanned_at < max_age or not self.sources.has_folders
+        """True if the last look is not older than ``max_age`` seconds, or no folder may hold more. Waits for nobody."""
+        age = time.monotonic() - self._scanned_at
+        return age < max_age or (age < math.inf and not self.sources.has_folders)
 
     def refresh(self, max_age: float, within: float = AT_ONCE) -> None:
         """Look at the folders again unless that `is_fresh`, and read new headers for about ``within`` seconds."""
