@@ -238,7 +238,9 @@ class Catalog:
         found = sorted(self._find(notes), key=lambda found: STRENGTH.index(found.source), reverse=True)
         for model in found:
             if is_speakable(model.id):
-                strongest.setdefault(model.id, model)
+                known = strongest.setdefault(model.id, model)
+                if known is not model and known.source == model.source == "models_dir":
+                    notes.append(f"{model.files[0]} is left out: '{model.id}' is also {known.files[0]}; rename one")
             else:
                 notes.append(f"a model whose name cannot be written down was skipped: {model.id!r}")
         wanted = list(strongest.values())
@@ -275,7 +277,7 @@ class Catalog:
         for file in sources.files:
             yield FoundModel(id=file.id, source="path", files=all_shards(Path(file.path)))
         if sources.models_dir:
-            yield from _tolerant(scan_folder(sources.models_dir), sources.models_dir, notes)
+            yield from _tolerant(scan_folder(sources.models_dir, notes), sources.models_dir, notes)
         if sources.cache:
             yield from _tolerant(scan_cache(sources.cache), sources.cache, notes)
         for store in sources.lm_studio:

@@ -2,9 +2,10 @@
 
 A folder's rules are those of llama-server's ``--models-dir``. ``X.gguf`` is model X. ``D/`` is model D: the first shard
 or else the model file in it, any projector and the first draft beside it. Companions on the top level belong to nobody
-and are passed over; nothing is looked for deeper. Two things llama-server leaves open are settled here: shards on the
-top level make one model (which also answers to its first file's name), and of several models in one ``D/`` the
-preferred quantisation is taken.
+and are left out. Deeper folders, of which llama-server knows nothing, are read as LM Studio lays them out:
+``PUBLISHER/REPO/X-Q4_K_M.gguf`` is ``PUBLISHER/REPO:Q4_K_M``. Two things llama-server leaves open are settled here:
+shards on the top level make one model (which also answers to its first file's name), and of several models in one
+``D/`` the preferred quantisation is taken.
 
 The cache is filled by llama-server's ``-hf`` and by ``huggingface-cli``: ``models--<org>--<repo>/refs/main`` holds a
 commit, ``snapshots/<commit>/`` the files, as links into ``blobs/`` or (on systems without links) as files. The id is
@@ -15,6 +16,7 @@ the server scans, and the library would cost it 70 ms and 11 MB. It does not kno
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -55,6 +57,8 @@ does not change the name of what is here.
 MAX_LISTING = 1 << 20
 MAX_DEPTH = 4
 """Folders below a snapshot; repositories use one (``Q4_K_M/``, ``MTP/``)."""
+MAX_LEFT = 20
+"""Number of files that are left out and named, each with its reason."""
 MAX_FOLDERS = 1000
 """Number of folders of one snapshot that are read."""
 
@@ -203,8 +207,11 @@ def listed_models(folder: Path) -> list[str]:
         return []
 
 
-def _walk(snapshot: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yield every folder with its files, shallow ones first. Linked folders are not entered, so there are no loops."""
+def _walk(snapshot: Path, skipped: list[Path] | None = None) -> Iterator[tuple[Path, list[str]]]:
+    """Yield every folder with its files, shallow ones first. Linked folders are not entered, so there are no loops.
+
+    ``skipped`` gets those, and folders that lie too deep; with it hidden folders are passed over.
+    """
     waiting = [(snapshot, 0)]
     for visited, (folder, depth) in enumerate(waiting):
         try:
@@ -212,8 +219,12 @@ def _walk(snapshot: Path) -> Iterator[tuple[Path, list[str]]]:
         except OSError:
             continue
         yield folder, files
-        if depth < MAX_DEPTH and visited < MAX_FOLDERS:
-            waiting += [(folder / name, depth + 1) for name in folders if not (folder / name).is_symlink()]
+        deeper = depth < MAX_DEPTH and visited < MAX_FOLDERS
+        for below in (folder / name for name in folders if skipped is None or not name.startswith(".")):
+            if deeper and not below.is_symlink():
+                waiting.append((below, depth + 1))
+            elif skipped is not None:
+                skipped.append(below)
 
 
 def _nearest_projector(projectors: Mapping[Path, list[str]], folder: Path, snapshot: Path) -> str | None:
@@ -286,48 +297,108 @@ def model_files(names: Iterable[str]) -> list[ModelFile]:
     return list(models.values())
 
 
-def scan_folder(root: Path) -> Iterator[FoundModel]:
-    """Scan a folder. Raises OSError if the folder itself cannot be read; mistakes inside are in the entries."""
+def scan_folder(root: Path, notes: list[str]) -> Iterator[FoundModel]:
+    """Scan a folder. Raises OSError if the folder itself cannot be read; mistakes inside are in the entries, and files
+    that are left out in ``notes``.
+    """
     files, folders = list_folder(root)
-    for folder in folders:
-        if not folder.startswith(".") and (found := _subfolder(root / folder)):
-            yield found
+    left: list[str] = []
+    for name in folders:
+        if not name.startswith("."):
+            yield from _below(root, name, left)
     for model in model_files(files):
-        if not is_companion(model.stem, anywhere=False):
+        if is_companion(model.stem, anywhere=False):
+            left.append(f"{root / model.names[0]} is left out: it belongs to a model; put both into one folder")
+        else:
             yield FoundModel(
                 id=model.stem,
                 aliases=(stem,) if model.shard and (stem := stem_of(model.names[0])) else (),
                 source="models_dir",
                 files=model.paths(root),
             )
+    notes += left[:MAX_LEFT]
+    if len(left) > MAX_LEFT:
+        notes.append(f"{len(left) - MAX_LEFT} more files and folders in {root} are left out for such reasons")
 
 
-def _subfolder(folder: Path) -> FoundModel | None:
+def _below(root: Path, name: str, left: list[str]) -> Iterator[FoundModel]:
+    """Yield the model of one folder, and those in the folders below it."""
+    if repo_of(name):
+        left.append(f"{root / name} is left out: it is part of a Hugging Face cache; name that in HF_HUB_CACHE")
+        return
+    top, skipped = root / name, list[Path]()
     try:
-        files, _ = list_folder(folder)
+        files, folders = list_folder(top)
     except OSError as error:
-        return FoundModel(
-            id=folder.name,
-            source="models_dir",
-            files=(str(folder),),
-            error=f"the folder cannot be read: {why(error)}",
-        )
+        why_not = f"the folder cannot be read: {why(error)}"
+        yield FoundModel(id=name, source="models_dir", files=(str(top),), error=why_not)
+        return
+    if not folders or (top.is_symlink() and root.resolve().is_relative_to(top.resolve())):  # a link back up
+        tree = [(top, files)]
+    else:
+        tree = list(_walk(top, skipped))
+    found = list(_subfolder(top, files))
+    for folder, names in tree[1:]:
+        found += models_of(folder.relative_to(root).as_posix(), folder, names, "models_dir")
+    yield from found
+    if len(files) == len(found) == len(tree):
+        return  # one file, one model: nothing is left
+    used = {path for model in found for path in (*model.files, model.mmproj, model.draft)}
+    for folder, file in ((folder, file) for folder, names in tree for file in model_files(names)):
+        if (path := file.paths(folder)[0]) not in used:
+            left.append(f"{path} is left out: {_why_left(file, folder)}")
+    left += [f"{folder} is left out: it is a link, or lies too deep; move it up" for folder in skipped]
+
+
+def _why_left(file: ModelFile, folder: Path) -> str:
+    if kind := no_model(file.stem):
+        return f"it is {kind}"
+    if is_companion(file.stem, anywhere=True):
+        return "it belongs to a model, and no model in its folder takes it"
+    return f"the folder '{folder.name}' is one model, another of its files; give this one a folder of its own"
+
+
+def _subfolder(folder: Path, files: list[str]) -> Iterator[FoundModel]:
     everything = model_files(files)
     models = [model for model in everything if not is_companion(model.stem, anywhere=False)]
     models = [model for model in models if not no_model(model.stem)] or models
     shards = [model for model in models if model.shard]
     model = prefer([(tag_of(model.stem), model) for model in shards or models], QUANTISATIONS)
     if model is None:
-        return None
+        return
     projector = pick_projector([model.names[0] for model in everything if is_projector(model.stem)])
     draft = next((model.names[0] for model in everything if is_draft(model.stem)), None)
-    return FoundModel(
+    yield FoundModel(
         id=folder.name,
         source="models_dir",
         files=model.paths(folder),
         mmproj=str(folder / projector) if projector else None,
         draft=str(folder / draft) if draft else None,
     )
+
+
+def models_of(name: str, folder: Path, files: Iterable[str], source: Source) -> Iterator[FoundModel]:
+    """Yield every model of a folder as LM Studio keeps them: by its quantisation, or else by its file's name."""
+    everything = model_files(files)
+    models = [model for model in everything if not is_companion(model.stem, anywhere=True)]
+    projector = pick_projector([model.names[0] for model in everything if is_projector(model.stem)])
+    draft = next((model.names[0] for model in everything if is_draft(model.stem)), None)
+    tags, taken = Counter(tag_of(model.stem) for model in models), set[str]()
+    for model in models:
+        tag = tag_of(model.stem)
+        known = tag if tag is not None and tags[tag] == 1 and tag not in taken else None
+        label = next((one for one in (known, model.stem) if one and one not in taken), model.names[0])
+        taken.add(label)
+        yield FoundModel(
+            id=f"{name}:{label}",
+            aliases=(model.stem,),
+            source=source,
+            files=model.paths(folder),
+            mmproj=str(folder / projector) if projector else None,
+            draft=str(folder / draft) if draft and source == "models_dir" else None,
+            repo=name,
+            tag=known,
+        )
 
 
 def pick_projector(names: list[str]) -> str | None:

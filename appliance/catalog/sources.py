@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -28,21 +27,17 @@ from appliance.catalog.found import (
     cache_directory,
     join_inside,
     list_folder,
-    model_files,
-    pick_projector,
+    models_of,
     why,
 )
 from appliance.catalog.presets import PresetSource
 from appliance.core.lenient_json import decoded
 from appliance.core.models.model import OwnWords
 from appliance.core.models.names import (
-    is_companion,
-    is_projector,
     is_speakable,
     model_name,
     split_named_path,
     stem_of,
-    tag_of,
 )
 from appliance.errors import UsageError
 from appliance.platform.home import expanded, users_data
@@ -93,26 +88,8 @@ def scan_lm_studio(root: Path, notes: list[str]) -> Iterator[FoundModel]:
     """Scan a folder. Raises OSError if the folder itself cannot be read; unreadable parts below it are in ``notes``."""
     for publisher in list_folder(root)[1]:
         for repo in _listed(root / publisher, notes, "LM Studio")[1]:
-            yield from _models(publisher, repo, root / publisher / repo, notes)
-
-
-def _models(publisher: str, repo: str, folder: Path, notes: list[str]) -> Iterator[FoundModel]:
-    everything = model_files(_listed(folder, notes, "LM Studio")[0])
-    models = [model for model in everything if not is_companion(model.stem, anywhere=True)]
-    projector = pick_projector([model.names[0] for model in everything if is_projector(model.stem)])
-    tags = Counter(tag_of(model.stem) for model in models)
-    for model in models:
-        tag = tag_of(model.stem)
-        known = tag if tag is not None and tags[tag] == 1 else None
-        yield FoundModel(
-            id=f"{publisher}/{repo}:{known or model.stem}",
-            aliases=(model.stem,),
-            source="lm_studio",
-            files=model.paths(folder),
-            mmproj=str(folder / projector) if projector else None,
-            repo=f"{publisher}/{repo}",
-            tag=known,
-        )
+            folder = root / publisher / repo
+            yield from models_of(f"{publisher}/{repo}", folder, _listed(folder, notes, "LM Studio")[0], "lm_studio")
 
 
 def _listed(folder: Path, notes: list[str], program: str) -> tuple[list[str], list[str]]:

@@ -6,10 +6,13 @@ import os
 import socket
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from gguf_files import COMMIT
 from gguf_files import cached_repository as hub
+from hypothesis import given
+from hypothesis import strategies as st
 from two_users import STRANGER, acting_as, open_folder
 
 from appliance.catalog.catalog import Catalog, Snapshot
@@ -61,8 +64,9 @@ def test_a_models_folder(tmp_path: Path, write_model):
 
     snapshot = scan(models_dir=tmp_path)
 
-    assert ids(snapshot) == ["fast", "plain", "seeing", "several"]
-    fast, plain, seeing, several = snapshot.models
+    assert ids(snapshot) == ["deep/er:model", "fast", "plain", "seeing", "several"]
+    deep, fast, plain, seeing, several = snapshot.models
+    assert (deep.path, deep.aliases) == (str(tmp_path / "deep" / "er" / "model.gguf"), ("model",))
     assert plain.path == str(tmp_path / "plain.gguf")
     assert (plain.source, plain.error, plain.mmproj, plain.draft) == ("models_dir", None, None, None)
     assert (plain.info.name, plain.info.quantisation) == ("Plain", "Q8_0")
@@ -73,7 +77,44 @@ def test_a_models_folder(tmp_path: Path, write_model):
     assert fast.draft == str(tmp_path / "fast" / "mtp-model.gguf")
     assert fast.path == str(tmp_path / "fast" / "model.gguf")
     assert several.path == str(tmp_path / "several" / "b-Q8_0.gguf")
-    assert not snapshot.notes
+    left = [Path(note.partition(" is left out: ")[0]).relative_to(tmp_path).as_posix() for note in snapshot.notes]
+    assert left == [
+        "companions-only/mmproj-F16.gguf",
+        "fast/eagle3-model.gguf",
+        "seeing/mmproj-BF16.gguf",
+        "several/a-F16.gguf",
+        "mmproj-plain.gguf",
+        "mtp-plain.gguf",
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from(["a", "b", "Q4_K_M", "link", ".hidden"]), max_size=7),
+            st.sampled_from(["x-Q4_K_M", "x-Q8_0", "Q8_0", "X", "mmproj-x", "mtp-x", "imatrix", "y-00001-of-00002"]),
+            st.sampled_from([".gguf", ".GGUF"]),
+        ),
+        max_size=9,
+    )
+)
+def test_every_file_of_a_deep_folder_is_a_model_or_is_reported(files: list[tuple[list[str], str, str]]) -> None:
+    with TemporaryDirectory() as folder:
+        root, paths = Path(folder) / "models", list[Path]()
+        for folders, stem, end in files:
+            path = root.joinpath(*folders, stem + (".gguf" if stem[0] == "y" else end))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            paths.append(path)
+        root.mkdir(exist_ok=True)
+        found = scan(models_dir=root)
+        used = {str(path) for model in found.models for path in (model.path, model.mmproj, model.draft)}
+        assert len({model.path for model in found.models}) == len(found.models)
+        for path in paths:
+            hidden = ".hidden" in path.parts
+            said = any(str(one) in note for note in found.notes for one in (path, *path.parents) if root in one.parents)
+            assert hidden or str(path) in used or said, (path, found.notes)
+            assert not (hidden and str(path) in used)
 
 
 def test_shards_are_one_model(tmp_path: Path, write_model):

@@ -150,7 +150,7 @@ def test_files_in_the_models_folder_are_found_under_the_same_id(model_id: str, n
     for name in placed:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    (found,) = scan_folder(tmp_path)
+    (found,) = scan_folder(tmp_path, [])
     assert found.id == model_id
     assert [*found.files, *filter(None, [found.mmproj])] == [str(tmp_path / name) for name in placed]
 
@@ -185,5 +185,5 @@ def test_no_name_leads_elsewhere_or_to_another_id(model_id: str, names: list[str
         if repo:
             (root.parent.parent / "refs").mkdir()
             (root.parent.parent / "refs" / "main").write_text(HEX[:40])
-        found = [model.id for model in (scan_cache if repo else scan_folder)(Path(folder))]
+        found = [model.id for model in (scan_cache(Path(folder)) if repo else scan_folder(Path(folder), []))]
         assert model_id in found
