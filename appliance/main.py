@@ -313,7 +313,7 @@ async def _scanning(catalog: Catalog) -> AsyncGenerator[trio.Event]:
     catalog.on_looked = partial(trio.lowlevel.current_trio_token().run_sync_soon, changed.wake, idempotent=True)
 
     async def scan() -> None:
-        await trio.to_thread.run_sync(catalog.refresh, 0.0, 0.0, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(catalog.look, abandon_on_cancel=True)
         looked.set()
         await trio.to_thread.run_sync(catalog.read_on, AT_ONCE, abandon_on_cancel=True)
         scanned.set()

@@ -114,7 +114,7 @@ class Snapshot:
 
 
 class Catalog:
-    """Owns the latest snapshot. `scan`, `refresh`, `complete`, `read_on` and `keep` wait for the disk: call them in a
+    """Owns the latest snapshot. `scan`, `look`, `refresh`, `complete`, `read_on` and `keep` wait for the disk: call them in a
     thread.
     """
 
@@ -169,8 +169,12 @@ class Catalog:
 
     def is_fresh(self, max_age: float) -> bool:
         """True if the last look is not older than ``max_age`` seconds, or no folder may hold more. Waits for nobody."""
-        age = time.monotonic() - self._scanned_at
-        return age < max_age or (age < math.inf and not self.sources.has_folders)
+        return time.monotonic() - self._scanned_at < max_age or not self.sources.has_folders
+
+    def look(self) -> None:
+        """Look at the folders, and read no headers."""
+        with self._looking:
+            self._look()
 
     def refresh(self, max_age: float, within: float = AT_ONCE) -> None:
         """Look at the folders again unless that `is_fresh`, and read new headers for about ``within`` seconds."""

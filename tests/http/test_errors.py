@@ -18,6 +18,7 @@ TYPES = {
     **dict.fromkeys((400, 408, 409, 413), "invalid_request_error"),
     **{401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"},
     **{500: "server_error", 501: "not_supported_error", 502: "server_error", 503: "unavailable_error"},
+    507: "server_error",
 }
 ANTHROPIC = {
     *("invalid_request_error", "authentication_error", "permission_error", "rate_limit_error", "not_found_error"),
