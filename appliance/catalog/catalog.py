@@ -114,8 +114,8 @@ class Snapshot:
 
 
 class Catalog:
-    """Owns the latest snapshot. `scan`, `look`, `refresh`, `complete`, `read_on` and `keep` wait for the disk: call them in a
-    thread.
+    """Owns the latest snapshot. Call `scan`, `look`, `refresh`, `complete`, `read_on` and `keep` in a thread: they wait
+    for the disk.
     """
 
     def __init__(self, sources: ModelFolders, config: Config | None = None, headers: Headers | None = None) -> None:
