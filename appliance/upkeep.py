@@ -25,7 +25,7 @@ LAST_LINES = 0.5
 """Seconds that the last lines of the log get to be written; for ever, if nobody reads them."""
 MAX_WAITING = 10_000
 """Lines of model processes kept for a standard error that does not take them; beyond that the oldest are lost."""
-LOOK_AT_MEMORY = 30.0
+LOOK_AT_MEMORY = 20.0
 """Seconds."""
 GROWN = 2 << 20
 """Bytes."""
@@ -45,16 +45,16 @@ async def following_files(reloads: Reloads, *, watch: bool) -> AsyncGenerator[No
 
 
 async def keep_small() -> None:
-    """Give memory back whenever the program has grown by `GROWN`: the memory of a busy minute would be kept for
-    ever.
+    """Give memory back whenever `GROWN` of it is no longer in use: that of a busy minute would be kept for ever.
+
+    What was in use at the last look may have been freed since, so growth alone does not tell.
     """
-    least = own_bytes()
+    least, idle = own_bytes(), 0
     while least:
         await trio.sleep(LOOK_AT_MEMORY)
         least = min(least, now := own_bytes())
         if now > least + GROWN:
-            await trio.to_thread.run_sync(give_back_memory)
-            least = own_bytes()
+            idle = await trio.to_thread.run_sync(give_back_memory, idle + GROWN if idle else 0)
 
 
 @contextmanager

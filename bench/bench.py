@@ -61,7 +61,7 @@ class Measuring:
     def alone(self, rows: list[Row]) -> None:
         """Rows whose relays are started for them."""
         for row in rows:
-            for contestant in [self.contestants[name] for name in self.main if name in self.contestants]:
+            for contestant in [self.contestants[name] for name in self.names(row) if name in self.contestants]:
                 if (measure := row.alone) and (contestant.has_models or not row.needs_models):
                     self.attempt(row, contestant.name, lambda m=measure, c=contestant: {c.name: [m(c, self.bench)]})
 

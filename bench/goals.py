@@ -6,7 +6,7 @@ import statistics
 from typing import NamedTuple
 
 from ends import Figures
-from relays import CAPTURES_OFF, DIRECT, FORGETTING, KEEPING, NGINX, PROGRAM
+from relays import CAPTURES_OFF, DIRECT, FORGETTING, HISTORY, KEEPING, LARGE, NGINX, PROGRAM, SMALL
 
 Samples = dict[str, dict[str, list[Figures]]]
 """By row and relay, a sample for each round."""
@@ -125,6 +125,20 @@ GOALS = (
     Goal("memory of an idle stream, 2,000 of them", Cell("idle-2000", "kb_stream"), 12, 25, "kB"),
     Goal("p99 lateness of 2,000 idle streams", Cell("idle-2000", "late_p99"), 10, 30, "ms"),
     Goal("list of 1,000 models", Cell("growth", "list_ms"), 8, 15, "ms"),
+    Goal("start to listening, 200 files read before", Cell("files", "listening_ms", LARGE), 300, 350, "ms"),
+    Goal("list of 200 files after a start", Cell("files", "list_ms", LARGE), 50, 100, "ms"),
+    Goal("first chat after a start, 200 files", Cell("files", "chat_ms", LARGE), 100, 300, "ms"),
+    Goal("CPU of the first start with 200 files", Cell("files", "first_cpu_s", LARGE), 3, 4, "s"),
+    Goal("/api/ls of 5,000 files", Cell("files-small", "table_ms", SMALL), 200, 400, "ms"),
+    Goal("CSV of 100,000 requests", Cell("export", "csv_ms", HISTORY), 1500, 2000, "ms"),
+    Goal(
+        "memory left a minute after 500 readers that do not read",
+        Cell("slow-500", "minute_mb"),
+        10,
+        20,
+        "MB",
+        over=Cell("slow-500", "before_mb"),
+    ),
     Goal("reading a configuration of 300 models", Cell("decisions", "median_us", READING), 60e3, 120e3, "us"),
 )
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ends import Ends, run_load
+from first_day import large_files, small_files
 from processes import HOST, START_TIMEOUT, Failed, Process, free_pair, free_port, running, wait_accepting
 
 DIRECT = "direct"
@@ -75,6 +76,7 @@ async def on_stream(events, context):
 """One that does nothing."""
 FORGETTING, KEEPING = (f"{PROGRAM} (a file{what})" for what in ("", ", contexts kept"))
 """The program with a model file instead of a configuration."""
+LARGE, SMALL, HISTORY = (f"{PROGRAM} ({what})" for what in ("200 model files", "5,000 model files", "a history"))
 STARTER = Path("appliance/catalog/starter/llama-appliance-starter-Q8_0.gguf")
 """Its contents are not read: the engine of the bench answers for it."""
 
@@ -171,6 +173,8 @@ def contestants(ends: Ends, program: Program, peers: Mapping[str, str]) -> dict[
         *(_program(program, name, setting) for name, setting in _settings(ends.folder).items()),
         _with_file(program, FORGETTING, "off"),
         _with_file(program, KEEPING, "ram"),
+        _with_folder(program, LARGE, large_files),
+        _with_folder(program, SMALL, small_files),
         *(_peer(name, command) for name, command in peers.items()),
     ]
     return {contestant.name: contestant for contestant in found}
@@ -207,6 +211,16 @@ def _with_file(program: Program, name: str, keeps: str) -> Contestant:
     return Contestant(name, argv)
 
 
+def _with_folder(program: Program, name: str, fill: Callable[[Path], None]) -> Contestant:
+    def argv(place: Place) -> list[str]:
+        models = place.ends.folder / _file_name(name)
+        if not models.exists():
+            fill(models)
+        return program.serve(place.port, "--models-dir", models, "--engine", place.ends.engine)
+
+    return Contestant(name, argv)
+
+
 def _settings(folder: Path) -> dict[str, Setting]:
     """The program by itself, and with one thing changed."""
     for name in ("one", "two", "three", "four"):
@@ -217,6 +231,7 @@ def _settings(folder: Path) -> dict[str, Setting]:
         PROGRAM: Setting(),
         CAPTURES_OFF: Setting({"captureBuffer": 0}),
         KEY: Setting({}, ("--api-key", "a-key"), ("--header", "Authorization: Bearer a-key")),
+        HISTORY: Setting({"store": {"path": str(folder / "history.db")}}),
         PLUGINS: Setting({}, ("--plugins", str(folder / "plugins")), ("--say", "/one /two /three /four ")),
     }
 

@@ -9,13 +9,30 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ends import Ends, Figures, run_load, told
+from first_day import export, files, table
 from processes import Failed, Machine, get, memory, opened_pages, used, wait_accepting
-from relays import CAPTURES_OFF, DIRECT, FORGETTING, KEEPING, KEY, NGINX, PLUGINS, PROGRAM, Contestant, Relay
+from relays import (
+    CAPTURES_OFF,
+    DIRECT,
+    FORGETTING,
+    HISTORY,
+    KEEPING,
+    KEY,
+    LARGE,
+    NGINX,
+    PLUGINS,
+    PROGRAM,
+    SMALL,
+    Contestant,
+    Relay,
+)
 
 SETTLE = 0.3
 """Seconds after the last answer in which a relay may still work for it, so that its notes of the answers count."""
 AT_REST = 2.0
 """Seconds without a request before memory is read."""
+MINUTE = 60.0
+"""Seconds in which the memory of readers that did not read is given back."""
 MANY_MODELS = 1000
 USUAL_CLIENTS = 4000
 """The places that the program has by itself."""
@@ -193,6 +210,9 @@ def held(contestant: Contestant, bench: Bench, count: int, *options: object) -> 
         late = {} if "--slow" in options else {name: found[name] for name in ("late_p50", "late_p99")}
         kb_stream = (during[0] - before) * 1000 / count
         weights = {"before_mb": before, "during_mb": during[0], "after_mb": memory(pid, ends.engine)}
+        if "--slow" in options:
+            time.sleep(MINUTE)
+            weights["minute_mb"] = memory(pid, ends.engine)
         return {"cpu_us": cpu_us, "kb_stream": kb_stream, **weights, **late}
 
 
@@ -236,6 +256,9 @@ ALONE = (
     held_row("idle-500", "500 streams, a chunk a second", 500, *IDLE, "--seconds", 6),
     held_row("idle-2000", "2,000 streams, a chunk a second", 2000, *IDLE, "--seconds", 10),
     held_row("idle-10000", f"{MANY_STREAMS:,} streams, a chunk a second", MANY_STREAMS, *IDLE, "--seconds", 20),
+    Row("files", "200 model files, each with 303,000 strings", "GET, POST", alone=files, relays=(LARGE,)),
+    Row("files-small", "5,000 model files, small headers", "GET /api/ls", alone=table, relays=(SMALL,)),
+    Row("export", "a history of 100,000 requests", "GET /api/metrics/activity/export", alone=export, relays=(HISTORY,)),
     held_row("slow-500", "500 streams of 80 KiB/s that nobody reads", 500, *SLOW),
 )
 

@@ -9,9 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from appliance.core.engines.machine import threads_for
 from appliance.platform.groups_linux import quota
+
+if TYPE_CHECKING:
+    import ctypes
 
 if sys.platform == "darwin":
     from appliance.platform import machine_macos as here
@@ -160,9 +164,30 @@ def own_bytes() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def give_back_memory() -> None:
-    """Return freed memory to the system, which glibc keeps otherwise. It takes milliseconds: call it in a thread."""
+def give_back_memory(beyond: int = 0) -> int:
+    """Return freed memory to the system, which glibc keeps otherwise, if it is more than so many bytes.
+
+    Return the bytes in RAM that are not in use afterwards, as far as glibc knows. It takes milliseconds: call it in a
+    thread.
+    """
     import ctypes
 
+    libc = ctypes.CDLL(None)
     with suppress(AttributeError):  # another C library has neither the function nor the need
-        ctypes.CDLL(None).malloc_trim(0)
+        if _idle_bytes(libc) > beyond:
+            libc.malloc_trim(0)
+    return _idle_bytes(libc)
+
+
+def _idle_bytes(libc: ctypes.CDLL) -> int:
+    """Before glibc 2.33 all that is in RAM counts."""
+    import ctypes
+
+    try:
+        ask = libc.mallinfo2
+    except AttributeError:
+        return own_bytes()
+    names = ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
+    ask.restype = type("Mallinfo", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in names]})
+    found = ask()
+    return own_bytes() - found.uordblks - found.hblkhd

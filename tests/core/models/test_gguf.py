@@ -15,7 +15,7 @@ from slow import one_of
 
 from appliance.core.models import gguf_bytes
 from appliance.core.models.gguf import GgufInfo, read_gguf
-from appliance.core.models.gguf_bytes import GgufError
+from appliance.core.models.gguf_bytes import Cursor, GgufError
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
 CODES = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "?", U64: "Q", I64: "q", F64: "d"}
@@ -340,6 +340,38 @@ def cost(data: bytes, size: int | None = None) -> tuple[float, int]:
         seconds, (_, peak) = time.thread_time() - began, tracemalloc.get_traced_memory()
         tracemalloc.stop()
     return seconds, peak
+
+
+def walked(data: bytes, count: int) -> int | None:
+    """Where so many strings end, one after the other; None: not within the data."""
+    at = 0
+    for _ in range(count):
+        if at + 8 > len(data):
+            return None
+        at += 8 + int.from_bytes(data[at : at + 8], "little")
+    return at if at <= len(data) else None
+
+
+lengths = st.sampled_from((0, 1, 2, 7, 20, 39, 40, 41, 255, 256, 300))
+fills = st.sampled_from((b"\0", b"a", b"\5\0\0\0\0\0\0\0"))
+runs = st.lists(st.tuples(lengths, st.sampled_from((1, 2, 63, 64, 65, 200)), fills), min_size=3, max_size=12)
+damages = st.one_of(st.none(), st.tuples(st.integers(0), st.integers(1, 255)))
+
+
+@given(runs, st.sampled_from((8, 700, 4000, 1 << 17)), st.integers(-3, 3), damages)
+def test_strings_are_stepped_over_as_if_one_by_one(drawn, window, more, damage):
+    data = bytearray(b"".join(text((fill * length)[:length]) * times for length, times, fill in drawn))
+    if damage is not None and data:
+        data[damage[0] % len(data)] ^= damage[1]
+    count = max(0, sum(times for _, times, _ in drawn) + more)
+    cursor = Cursor(lambda offset, n: bytes(data[offset : offset + n]), len(data), window)
+    end = walked(bytes(data), count)
+    if end is None:
+        with pytest.raises(GgufError, match="ends too early"):
+            cursor.skip_strings(count, "k")
+    else:
+        cursor.skip_strings(count, "k")
+        assert cursor.position == end
 
 
 def test_a_large_vocabulary_costs_little():
