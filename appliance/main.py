@@ -54,8 +54,8 @@ from appliance.upkeep import (
 
 NEST = 100
 """Groups of exceptions within each other that are shown; Python leaves out what is deeper than ten, the bug itself."""
-LOOK_HEAD_START = 0.1
-"""Seconds that the first look for models may delay listening; on a slow disk it goes on in the background."""
+LOOK_HEAD_START = 1.0
+"""Seconds that the first look for models, which takes milliseconds, may delay listening: a disk may be slow."""
 PIECE, PAUSE = 0.03, 0.03
 """Seconds for which headers of models are read, and for which others have the processor then."""
 PUBLISH_AFTER = 1.0
