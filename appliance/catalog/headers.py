@@ -93,7 +93,7 @@ class Headers:
                     return Header(size=stamp.size, modified_ns=stamp.modified_ns, unread=True)
                 with open_regular(path) as file:
                     self._entries[path] = entry = _read(file, path)
-                self._changed = True
+                self._changed = self._changed or entry.settled  # one that is being written is not kept
         except NotRegular as error:
             return Header(error=why(error))
         except PermissionError as error:
