@@ -197,10 +197,12 @@ class WholeRecords:
         return held
 
     def missing(self) -> str:
-        """Return the lack at the end of a model's stream, "" if there is none. A last empty line may be missing."""
+        """Return the lack at the end of a model's stream, "" if there is none. A last empty line may be missing, or its
+        line feed may have come alone.
+        """
         if self._held.rstrip().endswith(b"[DONE]") or (self._held.endswith(b"\n") and b"data:" in self._held):
             return ""
-        return "its stream ended within a record" if self._held else ""
+        return "its stream ended within a record" if self._held.strip(b"\r\n") else ""
 
 
 class UnframedRecords(WholeRecords):

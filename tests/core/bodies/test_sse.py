@@ -6,7 +6,7 @@ import json
 
 import pytest
 from cutting import cut
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.core.bodies.sse import (
@@ -151,6 +151,7 @@ ANSWERS = [
 
 
 @given(st.sampled_from(ANSWERS), st.text(), st.sampled_from([b"\n", b"\r\n"]), st.integers(0, 300), CUTS)
+@example(ANSWERS[2], "0\U00010000", b"\r\n", 125, [376])  # all but the last line feed, and then that
 def test_an_answer_that_ends_with_its_connection_is_whole_only_with_its_end(
     answer: tuple[list[bytes], int], said: str, line: bytes, most: int, at: list[int]
 ):
