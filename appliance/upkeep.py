@@ -47,7 +47,7 @@ async def following_files(reloads: Reloads, *, watch: bool) -> AsyncGenerator[No
 async def keep_small() -> None:
     """Give memory back whenever `GROWN` of it is no longer in use: that of a busy minute would be kept for ever.
 
-    What was in use at the last look may have been freed since, so growth alone does not tell.
+    Growth alone does not tell: memory that was in use at the last look may be free now.
     """
     least, idle = own_bytes(), 0
     while least:

@@ -1,4 +1,4 @@
-"""What somebody has who did not begin yesterday: many model files with real headers, and a long history."""
+"""The disk of a user after a year: many model files with real headers, and a long history."""
 
 from __future__ import annotations
 

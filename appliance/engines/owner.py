@@ -150,7 +150,7 @@ class Engines:
         self._signature = _signature()
         self._damage: dict[str, str] = {}
         self._late: dict[str, str] = {}
-        """Why there is no answer yet from builds that were asked for their devices, by their digests."""
+        """Reasons of builds that have not told their devices yet, by the digests of the builds."""
         self._seats: list[Seat] = []
         self._suspects: set[str] = set()
         self._suspected = trio.Event()

@@ -77,7 +77,7 @@ async def list_devices(engine: Engine, children: Children, *, seconds: float | N
 async def read_manual(engine: Engine, children: Children) -> Manual | None:
     """Ask the build for its options. Never raises for what it does; a build that does not say has none.
 
-    None: there is no answer yet, because it took too long or the machine had no room for the question.
+    None: the build did not answer in time, or the machine had no process left to ask it.
     """
     try:
         ran = await run_to_end(children, (*engine.command, HELP), inherited_env(), seconds=LIMIT)

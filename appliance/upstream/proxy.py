@@ -32,7 +32,7 @@ _ANSWERS = {407: "it wants a user name and a password: http://USER:PASSWORD@HOST
 
 
 class ProxyRefused(Exception):
-    """The reason why there is no tunnel, as the end of a sentence."""
+    """The proxy makes no tunnel; the text ends a sentence."""
 
 
 def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:

@@ -154,14 +154,14 @@ class Guard:
         if not origin and cors.origins == "localhost" and request.method != "OPTIONS":
             return []
         headers: Headers = []
+        let_in = bool(origin) and self._may_come_from(origin.decode("latin-1"), request.header(b"host"), request)
         match cors.origins:
             case "*":
                 headers.append((b"Access-Control-Allow-Origin", origin if cors.credentials else b"*"))
             case "localhost":
-                if origin and self._may_come_from(origin.decode("latin-1"), request.header(b"host"), request):
+                if let_in:
                     headers.append((b"Access-Control-Allow-Origin", origin))
             case listed:
-                let_in = origin and self._may_come_from(origin.decode("latin-1"), request.header(b"host"), request)
                 headers.append((b"Access-Control-Allow-Origin", origin if let_in else listed.encode()))
         # Credentials are for pages that somebody has named: beside "*" any page could use those of a proxy in front.
         named = bool(headers and origin) and cors.origins != "*" and cors.credentials

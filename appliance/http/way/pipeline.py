@@ -407,13 +407,13 @@ class Pipeline:
         snapshot = self._catalog.snapshot
         known = list(snapshot.config.models) if snapshot.config is not None else []
         known = known or [model.id for model in snapshot.models]
-        if len(known) != 1 and route.name in NAMELESS and (latest := self._fleet.latest_used()):
+        if len(known) == 1:
+            return known[0]
+        if route.name in NAMELESS and (latest := self._fleet.latest_used()):
             return latest
-        if len(known) != 1:
-            raise BadRequest(
-                'the request names no model; add "model" to it. GET /v1/models lists what there is', param="model"
-            )
-        return known[0]
+        raise BadRequest(
+            'the request names no model; add "model" to it. GET /v1/models lists what there is', param="model"
+        )
 
     def may_load(self, model: Model, request: Request) -> bool:
         """Return whether the request may use the model: it runs, or ``?autoload=`` (else the setting) lets it start."""

@@ -61,7 +61,9 @@ _QUIET = (
     "/lora-adapters",
 )
 """Questions that cost no tokens, and that llama-swap does not write down either."""
-NAMELESS = frozenset((*_QUIET[1:4], "/completion", "/infill", "/embedding", "/rerank", "/reranking"))
+NAMELESS = frozenset(
+    ("/completion", "/infill", "/tokenize", "/detokenize", "/apply-template", "/embedding", "/rerank", "/reranking")
+)
 """llama.cpp's own: their clients know of one model, and name none."""
 _VERSIONLESS = (
     "/chat/completions",
