@@ -3,7 +3,7 @@
 A fresh machine runs the tests that are not slow and need nothing more. A landing adds the others that are not slow, and
 of the slow ones one of each file, since slow tests of a file resemble each other: they are a family. The hash draws it.
 Equal commits draw equal tests, so that a failure can be repeated; the next commit draws others. ``--all`` runs all, and
-also what repeats a step of `.ci/run`: ``slow(only_all=True)``.
+also what repeats a step of `.ci/run` or needs what only ``.ci/run --all`` makes: ``slow(only_all=True)``.
 """
 
 from __future__ import annotations

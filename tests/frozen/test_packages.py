@@ -251,6 +251,7 @@ def assert_first_day(said: str, data: str, why: str) -> None:
     assert "\nmine " in after
 
 
+@pytest.mark.slow(only_all=True)  # a landing makes no engines' packages
 def test_the_day_after_the_installation(tmp_path: Path) -> None:
     """The commands of root and of the group reach the service; nothing goes into the home of their user."""
     deb, vulkan = package("llama-appliance_*.deb"), package("llama-appliance-engine-vulkan_*.deb")
