@@ -15,7 +15,7 @@ HOSTILE = f"""<script>window.hit = 1</script>
 
 turned \u202eround \x1b[31mred\x1b[0m **half
 
-$$x^2 \\href{{javascript:alert(1)}}{{y}}$$
+$$x^2$$ $$\\href{{javascript:alert(1)}}{{y}}$$ $$\\includegraphics{{https://evil.example/p.png}}$$
 
 {DEEP} deep
 

@@ -176,6 +176,8 @@ SCENARIOS = [
     Scenario("output.hostile", env=says({"text": HOSTILE})),
     # No word of a table is broken.
     Scenario("output.tables", env=says({"text": TABLE}), main_flow=True),
+    # Formulas have their gaps and lines.
+    Scenario("reading.formulas", main_flow=True),
     # Details fold while they come, and afterwards.
     Scenario("output.folds", env=says({"text": FOLDED, "pace": 0.05})),
     # An answer says what it is at.

@@ -1,6 +1,7 @@
 /** Highlighting of named languages. Nothing is guessed, and each grammar is loaded when a block asks for it. */
 import hljs from "highlight.js/lib/core";
 import type { LanguageFn } from "highlight.js";
+import "./highlight.css";
 
 /** The grammars of C++ and SCSS contain those of C and CSS: one chunk serves two languages. */
 const GRAMMARS: Record<string, () => Promise<{ default: LanguageFn }>> = {

@@ -1,0 +1,121 @@
+// What is said in a conversation, as it is read: formulas, files, long code, and on paper.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { accessible, messages, put } from "../browser.mjs";
+import { t } from "../words.mjs";
+
+const library = (name) =>
+  readFileSync(new URL(`../../../appliance/web/node_modules/temml/dist/${name}`, import.meta.url));
+
+/** A stored conversation is shown, with a message for each of these. */
+async function shown(page, url, id, said) {
+  await put(page, `/api/conversations/${id}`, { title: id });
+  for (const [at, message] of said.entries()) {
+    const stored = { id: `${id}${at}`, role: "assistant", ...(at ? { parent: `${id}${at - 1}` } : {}), ...message };
+    assert.equal(await put(page, `/api/conversations/${id}/messages/${stored.id}`, stored), 200);
+  }
+  await put(page, `/api/conversations/${id}`, { leaf: `${id}${said.length - 1}` });
+  await page.goto(`${url}/#/chat/${id}`);
+  await messages(page).last().waitFor();
+}
+
+const sideways = (page) => page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+
+/** What models write; the number of lines that are drawn beside those of the maths itself. */
+const MATRICES = ["matrix", "pmatrix", "bmatrix", "Bmatrix", "vmatrix", "Vmatrix", "smallmatrix"];
+const ALIGNED = ["cases", "dcases", "rcases", "aligned", "align", "align*", "alignedat", "gathered", "gather", "split"];
+const FORMULAS = [
+  ...MATRICES.map((name) => [String.raw`\begin{${name}}1&2&3\\4&5&6\end{${name}}`, 0]),
+  ...ALIGNED.map((name) => {
+    const line = /^gather/.test(name) ? String.raw`a=1\\b=2` : String.raw`a&=1\\b&=2`;
+    return [String.raw`\begin{${name}}${name === "alignedat" ? "{1}" : ""}${line}\end{${name}}`, 0];
+  }),
+  [String.raw`\begin{equation}x=1\end{equation}`, 0],
+  [String.raw`\begin{array}{cc}1&2\\3&4\end{array}`, 0],
+  [String.raw`\begin{array}{c|c}1&2\\\hline3&4\end{array}`, 4],
+  [String.raw`\begin{array}{|l|r|}\hline1&2\\\hline3&4\\\hline\end{array}`, 12],
+  [String.raw`\left[\begin{array}{cc|c}1&2&3\\4&5&6\end{array}\right]`, 2],
+  [String.raw`\begin{array}{c:c}1&2\\\hdashline3&4\end{array}`, 4],
+  [String.raw`\left(\begin{matrix}1&2\\3&4\end{matrix}\right)\begin{pmatrix}x\\y\end{pmatrix}`, 0],
+  ...String.raw`\frac{a+b}{c} \dfrac{1}{2} \tfrac12 \cfrac{1}{1+\cfrac{1}{x}} \sqrt{x+1} \sqrt[3]{x} \binom{n}{k} \sum_{i=1}^{n}i^2
+\prod_{i=1}^{n}i \int_0^\infty{e^{-x}}dx \oint_C{F} \iint_D{f} \lim_{x\to0}f(x) \max_{x}f \operatorname*{argmax}_{x}f x_i^2 f'(x) f''
+\hat{x} \bar{x} \tilde{x} \vec{v} \dot{x} \ddot{x} \widehat{abc} \widetilde{abc} \overrightarrow{AB}
+\overbrace{a+b+c}^{n} \underbrace{a+b+c}_{n} \text{if}\;x \textbf{b} \mathrm{d}x \mathbf{x} \mathbb{R} \mathcal{L} \mathscr{L} \mathfrak{g}
+\boldsymbol{\alpha} \xrightarrow{\text{heat}} \xleftarrow[b]{a} \left(\frac{1}{2}\right) \left\{\frac{a}{b}\right. \left|\frac{a}{b}\right|
+\left\lfloor\frac{a}{b}\right\rfloor \bigl(x\bigr) \Bigg(x\Bigg) \lVert{x}\rVert \substack{a\\b} \overset{!}{=} \underset{x}{=} \stackrel{a}{=}
+\color{red}x \textcolor{blue}{x} \colorbox{yellow}{x} x\pmod{n} a\bmod{b} \not= \mbox{one} \mathds{1} \ce{2H2+O2->2H2O}
+\ce{SO4^2-} \ce{A<=>B} \pu{1.2J} \phantom{x}y \tag{3}x 90^\circ \ldots\cdots\ddots a\,b\;c\quad{d} \underbrace{\frac{a}{b}}_{\text{rate}}`
+    .split(/\s+/)
+    .map((text) => [text, 0]),
+  [String.raw`\boxed{E=mc^2}`, 4],
+  ...["overline", "underline", "cancel", "bcancel", "xcancel"].map((name) => [`\\${name}{x+1}`, 1]),
+];
+
+/** Each part of each formula: its place in the formula, and what is drawn around it. */
+function measured() {
+  return [...document.querySelectorAll("math")].map((math) => {
+    const origin = math.getBoundingClientRect();
+    return [math, ...math.querySelectorAll("*:not(.tml-eqn)")].map((part) => {
+      const { left, top, width, height } = part.getBoundingClientRect();
+      const style = getComputedStyle(part);
+      const sides = ["Top", "Right", "Bottom", "Left"].map((side) => parseFloat(style[`border${side}Width`]));
+      // Firefox draws the lines of this element itself.
+      const drawn = part.nodeName === "menclose" && CSS.supports("-moz-appearance: none");
+      const struck = drawn || (style.clipPath !== "none" && width > 1 && height > 1);
+      return {
+        name: part.nodeName,
+        place: [left - origin.left, top - origin.top, width, height].map((each) => Math.round(each * 10) / 10),
+        lines: sides.filter((width) => width > 0).length + (struck ? 1 : 0),
+        row: part.closest("mtr") ? [...math.querySelectorAll("mtr")].indexOf(part.closest("mtr")) : -1,
+      };
+    });
+  });
+}
+
+/** Every construct that models use is laid out as in a page that has no styles but the library's. */
+export async function formulas({ page, url }) {
+  const said = FORMULAS.map(([text]) => `$$${text}$$`);
+  await shown(page, url, "formulas", [{ content: [...said, String.raw`$\unheardof{x}$ stays`].join("\n\n") }]);
+  await page.waitForFunction((count) => document.querySelectorAll("math").length === count, FORMULAS.length);
+  await page.evaluate(() => {
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync(".prose-chat > * { content-visibility: visible !important }");
+    document.adoptedStyleSheets = [sheet];
+  });
+  await page.evaluate(() => document.fonts.ready);
+  const found = await page.evaluate(measured);
+  const all = await page.evaluate(() =>
+    [...document.querySelectorAll("math")].map((math) => [math.outerHTML, math.parentElement.clientWidth]),
+  );
+  const bare = await page.context().newPage();
+  await bare.goto(`${url}/health`); // of the same server, without a policy
+  const font = `data:font/woff2;base64,${library("Temml.woff2").toString("base64")}`;
+  const styles = library("Temml-Local.css").toString().replace("'Temml.woff2'", `'${font}'`);
+  const own = 'math { font-family: "Cambria Math", "DejaVu Math TeX Gyre", math } .tml-eqn { display: none }';
+  await bare.setContent(
+    `<!doctype html><style>${styles} ${own}</style><div style="font: 16px/1.6 system-ui">${all
+      .map(([html, width]) => `<div style="width: ${width}px; text-align: center">${html}</div>`)
+      .join("")}</div>`,
+  );
+  await bare.evaluate(() => document.fonts.ready);
+  const wanted = await bare.evaluate(measured);
+  await bare.close();
+  for (const [at, [text, lines]] of FORMULAS.entries()) {
+    const [mine, theirs] = [found[at], wanted[at]];
+    assert.equal(mine.length, theirs.length, text);
+    for (const [part, each] of mine.entries()) {
+      const away = each.place.map((value, side) => Math.abs(value - theirs[part].place[side]));
+      const told = `${text}: ${each.name} lies at ${each.place} and not at ${theirs[part].place}`;
+      assert.ok(Math.max(...away) <= 1, told);
+      assert.equal(each.lines, theirs[part].lines, `${text}: lines of ${each.name}`);
+    }
+    assert.equal(
+      mine.reduce((sum, each) => sum + each.lines, 0),
+      lines,
+      `${text}: lines`,
+    );
+  }
+  await page.getByText(String.raw`\unheardof{x} stays`).waitFor();
+  await accessible(page, "formulas");
+  assert.ok((await sideways(page)) <= 0);
+}
