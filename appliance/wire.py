@@ -28,6 +28,8 @@ class ListedStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
     progress: Raw | dict[str, object] | None = None
     paused: bool = False
     """llama-server has no word for a download that pauses, so this stands beside ``value``."""
+    queued: bool = False
+    """``loading`` without a process so far: requests wait until there is room. llama-server has no word for that."""
     exit_code: int = 0
     failed: bool = False
     error: str | None = None

@@ -118,8 +118,8 @@ SCENARIOS = [
     ),
     # Models are loaded and unloaded.
     Scenario("models.models", main_flow=True),
-    # What a load would stop is said before it.
-    Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), main_flow=True),
+    # What a load would stop is said before it, and what it waits for afterwards.
+    Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), ENDLESS, main_flow=True),
     # What is under way is seen, and ended.
     Scenario("machine.now", ("--models-max", "1", *OTHERS[:2]), ENDLESS, main_flow=True),
     # Every decision is shown with its reason, as it is made.
@@ -130,6 +130,10 @@ SCENARIOS = [
     Scenario("machine.logs", OTHERS[:2], main_flow=True),
     # A box makes a pool of itself, is drained, and takes requests again.
     Scenario("boxes.boxes", ("--admin",), main_flow=True),
+    # A view whose route fails says so, with the reason, and recovers.
+    Scenario("views.failing"),
+    Scenario("views.late"),
+    Scenario("views.early"),
     # The configuration is not shown unless that is switched on.
     Scenario("machine.closed"),
     # A run is cancelled after a question.

@@ -232,7 +232,8 @@ def _entry(
     told = ListedStatus(value=state, args=args, preset=preset, error=model.error)
     ready = _EngineDescription()
     if status is not None:
-        told = replace(told, engine=status.seat, progress=status.progress if state == "loading" else None)
+        progress = status.progress if state == "loading" else None
+        told = replace(told, engine=status.seat, progress=progress, queued=status.state == "queued")
         if state == "unloaded" and status.error is not None:
             told = replace(told, exit_code=status.exit_code or 1, failed=True, error=secrets.hidden(status.error))
         if state in RUNNING and status.ready_info is not None:

@@ -42,6 +42,28 @@ export async function memory({ page, url }) {
   const sizes = await ram.locator("span[style]").evaluateAll((all) => all.map((each) => each.offsetWidth));
   assert.ok(sizes.length >= 2 && sizes.every((size) => size >= 0), "what is taken and what is free");
   await accessible(page, "memory");
+  const post = (path, body) =>
+    fetch(`${url}${path}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+    });
+  await post("/v1/chat/completions", { model: "other", stream: true, messages: [{ role: "user", content: "hi" }] });
+  await post("/models/load", { model: next });
+  await page.getByText(t("It waits in the queue.")).waitFor();
+  await page.getByText(t("other is stopped for it.")).waitFor();
+  await page.getByText(t("It waits until other may go: in use, or loaded just now.")).waitFor();
+  assert.equal(await page.getByText(t("It is in memory already.")).count(), 0);
+  await page.reload();
+  await page.getByText(t("It waits in the queue.")).waitFor(); // the choice is in the address
+  await accessible(page, "a model that waits");
+  const { status } = (await api(page, "v1/models")).data.find(({ id }) => id === next);
+  assert.deepEqual([status.value, status.queued], ["loading", true]);
+  await page.goto(`${url}/#/models`);
+  await page.getByRole("article").filter({ hasText: next }).getByText(t("In the queue")).waitFor();
+  await page.goBack();
+  for (const { id } of (await api(page, "api/inflight")).requests) await post(`/api/inflight/${id}/cancel`, {});
+  await page.getByText(t("It is in memory already.")).waitFor({ timeout: 30_000 });
 }
 
 /** What is under way: one answers, one waits for its model; both are seen, one is ended, and then the other one loads. */

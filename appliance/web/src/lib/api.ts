@@ -47,8 +47,8 @@ export async function ask(path: string, init: RequestInit = {}): Promise<Respons
   throw await refusal(response);
 }
 
-export async function get<T>(path: string): Promise<T> {
-  return (await ask(path)).json() as Promise<T>;
+export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return (await ask(path, { signal })).json() as Promise<T>;
 }
 
 export async function send<T>(method: string, path: string, body?: unknown): Promise<T> {

@@ -28,6 +28,7 @@ export interface Model {
     failed?: boolean;
     error?: string;
     paused?: boolean;
+    queued?: boolean;
     engine?: string;
     progress?: Record<string, Progress> | Load;
   };
@@ -77,6 +78,8 @@ export const QUESTIONS: Word[] = ["sample1", "sample2", "sample3"];
 const takes = (model: Model, kind: string) => (model.architecture?.input_modalities ?? ["text"]).includes(kind);
 export const gives = (model: Model, kind: string) => (model.architecture?.output_modalities ?? ["text"]).includes(kind);
 
+const RETRY = 5000; // ms
+
 class Models {
   /** What the loaded ones take, by name. */
   uses = $state.raw<ReadonlyMap<string, Use>>(new Map());
@@ -85,8 +88,13 @@ class Models {
   waits = $state.raw<Record<string, Wait>>({});
   /** False until the server has once said which models it has. */
   known = $state(false);
+  /** Why it did not say so lately, in its words. */
+  failure = $state("");
+  /** When it last did, in ms since 1970. */
+  at = $state(0);
   private reading = false;
   private again = false;
+  private retry: ReturnType<typeof setTimeout> | undefined;
 
   constructor() {
     events.listen((event) => this.hear(event));
@@ -184,7 +192,7 @@ class Models {
   }
 
   /** Read the list; changes that come meanwhile are read once more at the end, however many. */
-  private async read() {
+  read = async () => {
     if (this.reading) {
       this.again = true;
       return;
@@ -193,17 +201,20 @@ class Models {
     try {
       do {
         this.again = false;
-        this.all = (await get<{ data: Model[] }>("v1/models")).data;
+        this.all = [...(await get<{ data: Model[] }>("v1/models")).data];
         this.known = true;
+        [this.failure, this.at] = ["", Date.now()];
         const { models: used } = await get<{ models: Use[] }>("api/ps");
         this.uses = new Map(used.map((each) => [each.name, each]));
       } while (this.again);
-    } catch {
-      // the event connection shows whether the server is there, and reads again when it is
+    } catch (error) {
+      this.failure = error instanceof ApiError ? error.message : t("lookOdd");
+      clearTimeout(this.retry);
+      this.retry = setTimeout(() => void this.read(), RETRY);
     } finally {
       this.reading = false;
     }
-  }
+  };
 }
 
 export const models = new Models();

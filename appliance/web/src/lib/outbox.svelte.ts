@@ -43,12 +43,12 @@ export class Outbox {
     return this.chat.stored ? this.chat.info.id : NEW;
   }
 
-  /** Send what is in the field: at once, after the answer under way, or when the server is back. */
+  /** Send what is in the field: at once, after the answer under way, when a model is known, or when the server is back. */
   async submit(model: string | undefined) {
     if (this.sending && this.tried) return; // it is these words that are on their way
     const asked = { id: this.tried || newId(), text: this.text.trim(), files: this.files };
     if (!this.queue.length) this.held = false;
-    if (this.chat.busy || (this.queue.length && !this.held)) {
+    if (!model || this.chat.busy || (this.queue.length && !this.held)) {
       this.queue = [...this.queue, asked];
       return this.fill("", []);
     }

@@ -106,6 +106,6 @@ export function duration(seconds: number): string {
   return new Intl.NumberFormat(prefs.language, { style: "unit", unit, unitDisplay: "short" }).format(Math.ceil(count));
 }
 
-export function day(time: number): string {
-  return new Intl.DateTimeFormat(prefs.language, { dateStyle: "medium", timeStyle: "short" }).format(time);
+export function day(time: number, timeStyle: "short" | "medium" = "short"): string {
+  return new Intl.DateTimeFormat(prefs.language, { dateStyle: "medium", timeStyle }).format(time);
 }

@@ -1,0 +1,165 @@
+// Views whose routes fail: each in turn, in every way, at each view.
+import assert from "node:assert/strict";
+import { accessible, field, messages } from "../browser.mjs";
+import { like, size, t } from "../words.mjs";
+
+/** Every view with its routes, and what stands there when they answer. */
+const VIEWS = [
+  ["machine/attention", "api/doctor", like("lookedAt")],
+  ["machine/now", "api/inflight", t("Nothing is under way.")],
+  ["machine/why", "api/history", t("Nothing of this kind has happened.")],
+  ["machine/memory", "api/memory", t("Main memory")],
+  ["machine/activity", "api/metrics/activity", t("No requests yet.")],
+  ["machine/speed", "api/speed", t("No request has ended in this time.")],
+  ["machine/speed", "api/performance", t("Processor")],
+  ["machine/cache", "api/cache", t("No request has ended in this time.")],
+  ["machine/engines", "api/engines", t("Try all untried ones")],
+  ["machine/disk", "api/disk", size()],
+  [
+    "machine/boxes",
+    "api/pool",
+    t("This machine serves alone. This command makes a pool, and says how others join it."),
+  ],
+  ["machine/agents", "api/runs", t("No runs yet.")],
+  ["machine/agents", "api/workers", t("Agents and plugins")],
+  ["machine/agents", "api/agents", "/json"],
+  ["models", "v1/models", t("What it takes")],
+  ["models", "api/engines", t("Models")],
+  ["models", "api/profiles", t("Models")],
+  ["models", "api/recommended", t("Fast")],
+];
+const WHY = "the table is locked; ask again";
+const body = (value) => ({ contentType: "application/json", body: JSON.stringify(value) });
+/** Each way to fail, with the reason that the page gives. */
+const refused = [(route) => route.fulfill({ status: 503, ...body({ error: { message: WHY } }) }), () => WHY];
+const FAULTS = [
+  [(route) => route.abort("connectionreset"), () => t("The server cannot be reached.")],
+  [(route) => route.fulfill({ status: 502, body: "<h1>Bad gateway</h1>" }), () => "502"],
+  ...["<p>Log in", "null", "{}", "[]", '"text"', '{"data": 3}'].map((text) => [
+    (route) => route.fulfill({ body: text }),
+    () => like("lookOdd"),
+  ]),
+];
+const AT_ONCE = 3; // of these for each route, by turns
+
+export async function failing({ page, url, allow }) {
+  allow(/ 50[23] /, / 401 /, /ERR_CONNECTION_RESET/);
+  let fault;
+  const main = page.locator("main");
+  const trouble = main.getByRole("alert").filter({ has: page.getByRole("button") });
+  const go = (hash) => page.evaluate((hash) => void (location.hash = hash), hash);
+  for (const [turn, [view, path, content]] of VIEWS.entries()) {
+    const where = `${view}, ${path}`;
+    const shown = main.getByText(content, { exact: false }).first();
+    const pattern = (asked) => asked.href.startsWith(`${url}/${path}`) && !asked.href.includes("line=1");
+    const handler = (route) => (fault ? fault(route) : route.continue());
+    await page.route(pattern, handler);
+    /** The view as it is when somebody comes to it; the list of models is asked for by the page, and not by a view. */
+    const enter = async (fails) => {
+      await go("#/settings");
+      await main.getByRole("heading", { name: t("Settings"), level: 1 }).waitFor();
+      fault = fails;
+      await go(`#/${view}`);
+      if (path === "v1/models") await page.reload();
+    };
+    const recover = async () => {
+      fault = undefined;
+      await trouble
+        .getByRole("button")
+        .first()
+        .click({ timeout: 2000 })
+        .catch(() => undefined); // the next look was first
+      await trouble.first().waitFor({ state: "detached" });
+      await shown.waitFor();
+    };
+    for (const [fails, why] of [
+      refused,
+      ...FAULTS.map((_, at) => FAULTS[(turn * AT_ONCE + at) % FAULTS.length]).slice(0, AT_ONCE),
+    ]) {
+      await enter(fails);
+      await trouble.getByText(like("lookFailed")).first().waitFor();
+      await trouble.getByText(why()).first().waitFor();
+      if (fails === refused[0]) await accessible(page, `${where}: failed`);
+      await recover();
+    }
+    fault = refused[0];
+    await page.evaluate(() => document.dispatchEvent(new Event("visibilitychange"))); // a look is made at once
+    if (path !== "v1/models") {
+      await trouble.getByText(like("lookOld")).first().waitFor();
+      await trouble.getByText(WHY).first().waitFor();
+      assert.ok(await shown.isVisible(), `${where}: the last answer is kept`);
+      await accessible(page, `${where}: old`);
+      await recover();
+    }
+    let answer;
+    const awaited = new Promise((resolve) => (answer = resolve));
+    await enter((route) => awaited.then(() => route.continue()));
+    await main.getByText(t("Asking …")).first().waitFor();
+    answer();
+    await shown.waitFor();
+    await enter((route) => route.fulfill({ status: 401, ...body({ error: { message: "no" } }) }));
+    await page.getByLabel(t("API key")).fill("a key");
+    fault = undefined;
+    await page.getByRole("button", { name: t("Continue") }).click();
+    await shown.waitFor();
+    await page.unroute(pattern, handler);
+  }
+}
+
+/** What comes late is dropped: the files of another repository, and the figures of another choice, which are named so. */
+export async function late({ page, url }) {
+  const held = [];
+  const holds = (pattern, answer) =>
+    page.route(pattern, (route) => new Promise((go) => held.push(go)).then(() => route.fulfill(answer(route))));
+  const release = () => held.splice(0).forEach((go) => go());
+  const fit = { verdict: "fits", needed: 1e9, free: 2e9, speed: "fast" };
+  await page.route("**/api/hub/search?*", (route) =>
+    route.fulfill(body({ data: ["a/one", "a/two"].map((id) => ({ id, downloads: 1, gated: false })) })),
+  );
+  await page.goto(`${url}/#/models`);
+  await page.getByRole("searchbox", { name: t("Search Hugging Face for models") }).fill("a");
+  await page.getByRole("button", { name: t("Search"), exact: true }).click();
+  await holds("**/api/hub/choices?*", (route) => {
+    const repo = new URL(route.request().url()).searchParams.get("repo");
+    return body({ data: [{ model: `${repo}:Q8_0`, tag: "Q8_0", size: 1e9, vision: false, fit }] });
+  });
+  await page.getByRole("button", { name: /a\/one/ }).click();
+  await page.getByRole("button", { name: /a\/two/ }).click();
+  const first = held.shift();
+  await page.waitForFunction(() => true);
+  release();
+  await page.getByRole("button", { name: like("getSized", { name: "a/two:Q8_0", size: /.+/ }) }).waitFor();
+  first();
+  await page.waitForTimeout(300);
+  assert.equal(
+    await page.getByRole("button", { name: like("getSized", { name: "a/one:Q8_0", size: /.+/ }) }).count(),
+    0,
+  );
+  await page.goto(`${url}/#/machine/speed`);
+  await page.getByText(t("No request has ended in this time.")).waitFor();
+  await holds("**/api/speed?by=client*", () =>
+    body({ curves: [], marks: [], start: "2026-01-01T00:00:00Z", seconds: 1, points: 0 }),
+  );
+  await page.getByLabel(t("A curve for each")).selectOption("client");
+  await page.getByText(t("What stands here is of your choice before."), { exact: false }).waitFor();
+  release();
+  await page
+    .getByText(t("What stands here is of your choice before."), { exact: false })
+    .waitFor({ state: "detached" });
+}
+
+/** A question that is sent before the page knows the models waits for them, and goes. */
+export async function early({ page, url }) {
+  let answer;
+  const awaited = new Promise((resolve) => (answer = resolve));
+  await page.route("**/v1/models", (route) => awaited.then(() => route.continue()));
+  await page.goto("about:blank");
+  await page.goto(`${url}/#/chat?q=Hi`);
+  await page.getByRole("button", { name: t("Asking for the models …"), exact: false }).waitFor();
+  assert.equal(await page.getByText(t("No model yet")).count(), 0);
+  await field(page).press("Enter");
+  await page.getByText(t("Next:"), { exact: true }).waitFor();
+  await accessible(page, "a question that waits");
+  answer();
+  await messages(page).nth(1).waitFor();
+}
