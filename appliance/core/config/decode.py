@@ -265,7 +265,7 @@ class _Walk:
         here = _join(path, key.text)
         self.known.setdefault(here, key.at)
         self.ignored.add(here)
-        self.report.warn(here, f"unknown key, ignored; {_advice(key.text, info, pattern)}")
+        self.report.warn(here, f"unknown key, ignored; {advice(key.text, info, pattern)}")
 
     def _refuse(self, path: str, message: str) -> UnsetType:
         self.report.error(path, message)
@@ -313,7 +313,12 @@ def _one_of(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def _advice(key: str, info: mi.StructType, pattern: str) -> str:
+def has_key(info: mi.StructType, key: str) -> bool:
+    """True if the type has a key of this name, or had one that is still understood."""
+    return {key, OLD_NAMES.get(key, key)} & {field.encode_name for field in info.fields} != set()
+
+
+def advice(key: str, info: mi.StructType, pattern: str) -> str:
     """Return advice about a key that ``info``, the type at ``pattern``, does not have.
 
     The same key but for its spelling comes first, then the same key elsewhere, then one that looks like it.

@@ -8,33 +8,45 @@ mark. So everything that a command, a path or a key is made of stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
 
 import msgspec.inspect as mi
 from msgspec import Struct
 
-from appliance.core.config.decode import ANY, bare_type, plain, schema_root
+from appliance.core.config.decode import ANY, advice, bare_type, has_key, plain, schema_root
 from appliance.core.config.masks import MARK
 from appliance.core.config.nodes import MappingNode, Node, Problem, ScalarNode, SequenceNode, is_null
 from appliance.core.config.yaml import AS_WRITTEN, parse
 from appliance.errors import InvalidConfig
 
-OF_MODEL = (
-    "name", "description", "aliases", "ttl", "unlisted", "disabled", "pinned", "concurrencyLimit", "unloadTimeout",
-    "healthCheckTimeout", "patience", "minLoadedTime", "sendLoadingState", "useModelName", "capabilities", "filters",
-    "memory", "metadata", "timeouts",
-)  # fmt: skip
-OF_PROGRAM = (
-    "globalTTL", "modelsMax", "unloadTimeout", "healthCheckTimeout", "queueTimeout", "queueLimit", "patience",
-    "minLoadedTime", "vramPolicy", "sendLoadingState", "loadingJokes", "includeAliasesInList", "captureBuffer",
-    "metricsMaxInMemory", "logLevel", "logTimeFormat", "logToStdout", "logRequests", "groups", "hangs", "matrix",
-    "memory", "performance", "profiles", "routing", "runs", "selectors", "server_pool", "ui",
-)  # fmt: skip
+FormKind = Literal["text", "number", "switch", "list", "choice"]
+FormGroup = Literal["listing", "loading", "requests", "records"]
+FORMS_OF_MODEL: dict[FormGroup, tuple[str, ...]] = {
+    "listing": ("name", "description", "aliases", "unlisted", "useModelName", "capabilities", "metadata"),
+    "loading": (
+        "ttl", "pinned", "disabled", "minLoadedTime", "healthCheckTimeout", "unloadTimeout", "memory",
+    ),
+    "requests": ("concurrencyLimit", "patience", "sendLoadingState", "filters", "timeouts"),
+}  # fmt: skip
+FORMS_OF_PROGRAM: dict[FormGroup, tuple[str, ...]] = {
+    "loading": (
+        "globalTTL", "modelsMax", "minLoadedTime", "healthCheckTimeout", "unloadTimeout", "vramPolicy", "groups",
+        "hangs", "matrix", "memory", "profiles", "routing", "selectors", "server_pool",
+    ),
+    "requests": (
+        "queueLimit", "queueTimeout", "patience", "sendLoadingState", "loadingJokes", "includeAliasesInList", "runs",
+    ),
+    "records": (
+        "logLevel", "logTimeFormat", "logToStdout", "logRequests", "captureBuffer", "metricsMaxInMemory",
+        "performance", "ui",
+    ),
+}  # fmt: skip
+"""The groups of a form, in its order, with every key that may change; those with a simple value are its fields."""
 CHANGEABLE = frozenset(
     [
-        *((name,) for name in OF_PROGRAM),
-        *(("models", ANY, name) for name in OF_MODEL),
+        *((name,) for names in FORMS_OF_PROGRAM.values() for name in names),
+        *(("models", ANY, name) for names in FORMS_OF_MODEL.values() for name in names),
         *(("peers", ANY, name) for name in ("filters", "timeouts")),
         ("conversations", "max_bytes"),
         *(("streams", name) for name in ("keep", "max_bytes", "max_total")),
@@ -46,13 +58,13 @@ _FIX = "edit the file on the machine, as with 'llama-appliance config edit'"
 _NOT_HERE = f"cannot be changed over HTTP; {_FIX}"
 _MACRO = f"cannot get a macro or a secret over HTTP; {_FIX}"
 _Path = tuple[str, ...]
-FormKind = Literal["text", "number", "switch", "list", "choice"]
 
 
 class FormField(Struct, frozen=True, kw_only=True):
     """One key that a form offers. ``choices`` are the words that it takes."""
 
     name: str
+    group: FormGroup
     kind: FormKind
     about: str
     default: str | int | bool | None = None
@@ -72,7 +84,7 @@ def refusals(old: str, new: str, file: str) -> list[Problem]:
     after, problems = parse(new, file, AS_WRITTEN)
     if mistakes := [problem for problem in problems if problem.level == "error"]:
         raise InvalidConfig(mistakes)
-    return list(_differences(before, after, (), ()))
+    return list(_differences(before, after, (), (), schema_root()))
 
 
 def form_values(text: str) -> FormValues:
@@ -91,16 +103,13 @@ def form_values(text: str) -> FormValues:
 
 
 def program_fields() -> list[FormField]:
-    """The form of the whole configuration: every key of `OF_PROGRAM` with a simple value."""
-    return _form_fields(OF_PROGRAM, schema_root())
+    """The form of the whole configuration: every key of `FORMS_OF_PROGRAM` with a simple value."""
+    return _form_fields(FORMS_OF_PROGRAM, schema_root())
 
 
 def model_fields() -> list[FormField]:
     """The same of one model."""
-    kinds = {field.encode_name: bare_type(field.type) for field in schema_root().fields}
-    models = kinds["models"]
-    assert isinstance(models, mi.DictType)
-    return _form_fields(OF_MODEL, bare_type(models.value_type))
+    return _form_fields(FORMS_OF_MODEL, _within(_within(schema_root(), "models"), ANY))
 
 
 def _values(section: object, names: list[str]) -> dict[str, Any]:
@@ -108,15 +117,17 @@ def _values(section: object, names: list[str]) -> dict[str, Any]:
     return {name: given[name] for name in names if name in given}
 
 
-def _form_fields(names: Iterable[str], section: mi.Type) -> list[FormField]:
+def _form_fields(groups: Mapping[FormGroup, tuple[str, ...]], section: mi.Type | None) -> list[FormField]:
     assert isinstance(section, mi.StructType)
     fields = {field.encode_name: field for field in section.fields}
-    return [found for name in names if (found := _form_field(fields[name])) is not None]
+    made = (_form_field(fields[name], group) for group, names in groups.items() for name in names)
+    return [field for field in made if field is not None]
 
 
-def _form_field(field: mi.Field) -> FormField | None:
+def _form_field(field: mi.Field, group: FormGroup) -> FormField | None:
     assert isinstance(field.type, mi.Metadata)
     about = cast("dict[str, str]", field.type.extra_json_schema)["description"]  # pyright: ignore[reportUnknownMemberType]
+    about = about.removeprefix("Addition: ")  # that the reference has no such key helps nobody who fills in a form
     default = field.default if isinstance(field.default, str | int | bool) else None
     choices: tuple[str, ...] = ()
     kind: FormKind
@@ -133,10 +144,23 @@ def _form_field(field: mi.Field) -> FormField | None:
             kind = "list"
         case _:
             return None
-    return FormField(name=field.encode_name, kind=kind, about=about, default=default, choices=choices)
+    return FormField(name=field.encode_name, group=group, kind=kind, about=about, default=default, choices=choices)
 
 
-def _differences(old: Node | None, new: Node | None, path: _Path, pattern: _Path) -> Iterator[Problem]:
+def _within(kind: mi.Type | None, key: str) -> mi.Type | None:
+    """The type of the value of a key; None where the schema says nothing of it."""
+    match kind:
+        case mi.StructType(fields=fields):
+            return next((bare_type(field.type) for field in fields if field.encode_name == key), None)
+        case mi.DictType(value_type=item):
+            return bare_type(item)
+        case _:
+            return None
+
+
+def _differences(
+    old: Node | None, new: Node | None, path: _Path, pattern: _Path, kind: mi.Type | None
+) -> Iterator[Problem]:
     if pattern in CHANGEABLE:
         if any("${" in text or MARK in text for text in {*_texts(new)} - {*_texts(old)}):
             yield _problem(path, _MACRO, new)
@@ -146,14 +170,23 @@ def _differences(old: Node | None, new: Node | None, path: _Path, pattern: _Path
         if not _is_same(old, new):
             yield _problem(path, _NOT_HERE, new)
         return
+    unknown = {
+        key: advice(key, kind, ".".join(pattern))
+        for key, value in after.items()
+        if isinstance(kind, mi.StructType) and not has_key(kind, key) and not _is_same(before.get(key), value)
+    }
     for key in {**before, **after}:
         is_free = (*pattern, ANY) in _AROUND
         inner = (*pattern, ANY if is_free else key)
         was, is_now = before.get(key), after.get(key)
-        if is_free and (key in before) != (key in after):
+        if key in unknown:
+            yield _problem((*path, key), f"unknown key; {unknown[key]}", is_now)
+        elif is_now is None and any(f"'{key}'" in told for told in unknown.values()):
+            pass  # it is there under a wrong name, which was said
+        elif is_free and (key in before) != (key in after):
             yield _problem((*path, key), _NOT_HERE, is_now)
         else:
-            yield from _differences(was, is_now, (*path, key), inner)
+            yield from _differences(was, is_now, (*path, key), inner, _within(kind, key))
 
 
 def _entries(node: Node | None) -> dict[str, Node] | None:

@@ -97,6 +97,22 @@ def test_an_edit_of_anything_else_is_refused_and_named(new: dict[str, Any]) -> N
         assert path.split(".")[0] in {**DOCUMENT, **new}
 
 
+@given(st.sampled_from(["models", "globalTTL", "streams", "models.a.ttl", "models.b.filters"]), st.integers(0, 99))
+def test_a_misspelt_key_is_called_so_and_is_the_only_one_named(path: str, at: int) -> None:
+    """Not a key that cannot be changed: somebody who reads that looks for a permission."""
+    new = place = copy.deepcopy(DOCUMENT)
+    *outer, last = path.split(".")
+    for name in outer:
+        place = place[name]
+    wrong = last[: at % len(last)] + last[at % len(last) + 1 :] + "s" * (at % 2)
+    if wrong == last or not wrong:
+        return
+    place[wrong] = place.pop(last)
+    (found,) = refusals(json.dumps(DOCUMENT), json.dumps(new), "c.yaml")
+    assert found.path == ".".join([*outer, wrong])
+    assert found.message.startswith("unknown key; ")
+
+
 @given(edits())
 def test_what_is_not_refused_means_the_same_for_all_that_runs(new: dict[str, Any]) -> None:
     if told(DOCUMENT, new):
