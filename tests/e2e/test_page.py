@@ -693,7 +693,7 @@ def test_the_development_server_stands_in_front_of_a_running_one(
             process.kill()
 
 
-def test_the_configuration_is_edited(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
+def test_words_are_kept_and_the_configuration_is_edited(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
     file = tmp_path / "tuned.yaml"
     keys = "cmd: run --port ${PORT}", "env: [TOKEN=sk-hidden]", "ttl: 600  # ten minutes"
     text = "".join(("# mine\nmodels:\n  tuned:\n", *(f"    {key}\n" for key in keys)))
@@ -703,5 +703,6 @@ def test_the_configuration_is_edited(play: Play, serve_fake: StartServer, tmp_pa
         assert file.read_text() == f"# an editor was here\n{text.replace('600', '300')}"
 
     server = serve_fake("--config", str(file), "--admin")
+    play("machine.typed", server)
     play("machine.config", server, edited=lambda: file.write_text(f"# an editor was here\n{text}"), saved=saved)
     assert file.read_text() == f"# an editor was here\n{text}"

@@ -1,6 +1,6 @@
 // The views for the operator of the machine.
 import assert from "node:assert/strict";
-import { accessible, api, countTasks, measuring, say } from "../browser.mjs";
+import { accessible, api, countTasks, measuring, say, until } from "../browser.mjs";
 import { like, line, narrow, size, t } from "../words.mjs";
 
 /** A damaged file is marked beside "Machine", named with what to do, and gone once it is away. */
@@ -244,7 +244,7 @@ export async function config({ page, url, told, allow }) {
   const save = page.getByRole("button", { name: t("Save"), exact: true });
   const difference = page.getByRole("region", { name: t("Difference") });
   await page.getByLabel(t("Settings of")).selectOption("tuned");
-  const ttl = page.getByLabel(/^ttl/);
+  const ttl = page.getByLabel(/^TTL/);
   assert.equal(await ttl.inputValue(), "600");
   assert.ok(!(await text.inputValue()).includes("sk-hidden"), "a secret is not shown");
   assert.ok(await save.isDisabled(), "nothing is changed");
@@ -257,6 +257,29 @@ export async function config({ page, url, told, allow }) {
   assert.ok(await save.isDisabled(), "a mistake is not saved");
   await page.getByRole("button", { name: like("configLine", { line: /\d+/ }) }).click();
   assert.equal(await page.evaluate(() => getSelection().toString().trim().slice(0, 9)), "ttl: soon");
+  // It is said at its field, and in sight of the button; a view that is left is asked about, and found as it was left.
+  assert.equal(await page.getByText("must be a whole number").count(), 2);
+  const dialog = page.getByRole("dialog");
+  const there = async () => {
+    await page.getByText("models.tuned.ttl: must be a whole number").waitFor();
+    assert.match(await text.inputValue(), /ttl: soon/);
+  };
+  await page.goto(`${url}/#/machine/now`);
+  await accessible(page, "a question before the text is left");
+  await dialog.getByRole("button", { name: t("Cancel") }).click();
+  assert.match(page.url(), /config$/);
+  await there();
+  await page.goto(`${url}/#/machine/now`);
+  await dialog.getByRole("button", { name: t("Leave"), exact: true }).click();
+  await text.waitFor({ state: "detached" });
+  await page.goBack();
+  await there();
+  await page.reload();
+  await there();
+  await text.fill((await text.inputValue()).replace("models:", "modls:"));
+  await page.getByText("modls: unknown key; did you mean 'models'?").waitFor();
+  await text.fill((await text.inputValue()).replace("modls:", "models:"));
+  await page.getByLabel(t("Settings of")).selectOption("tuned");
   await text.fill((await text.inputValue()).replace("ttl: soon", "ttl: 300").replace("cmd: run", "cmd: nice run"));
   await page.getByText("models.tuned.cmd: cannot be changed over HTTP").waitFor();
   await accessible(page, "a change that is refused");
@@ -276,6 +299,64 @@ export async function config({ page, url, told, allow }) {
   await save.click();
   await difference.waitFor({ state: "detached" });
   assert.match(await text.inputValue(), /ttl: 600 {2}# ten minutes/);
+}
+
+/** Every field of every view that words are typed into, but for searches: they outlive another view and a reload. */
+export async function typed({ page, url }) {
+  const fields = () =>
+    page.locator(
+      ["textarea", "input:is([type=text], [type=number], :not([type]))"].map((each) => `main ${each}:visible`).join(),
+    );
+  const leave = async () => {
+    await page.goto(`${url}/#/settings`);
+    const question = page.getByRole("dialog");
+    await page
+      .getByRole("heading", { level: 1, name: t("Settings") })
+      .or(question)
+      .waitFor();
+    if (await question.isVisible()) await question.getByRole("button", { name: t("Leave"), exact: true }).click();
+    await page.getByRole("heading", { level: 1, name: t("Settings") }).waitFor();
+  };
+  let met = 0;
+  const all = async (path, ready, choose = async () => undefined) => {
+    const open = async () => {
+      await page.goto(`${url}/#/${path}`);
+      await ready.first().waitFor();
+      await choose();
+    };
+    await open();
+    const words = [];
+    for (const box of await fields().all()) {
+      const kind = await box.getAttribute("type");
+      words.push(kind === "number" ? `${met + 3}` : (await box.inputValue()) + `# words ${met}`);
+      await box.fill(words.at(-1));
+      met += 1;
+    }
+    assert.ok(words.length, `${path} has fields`);
+    const same = () =>
+      until(
+        async () => Promise.all((await fields().all()).map((box) => box.inputValue())),
+        (found) => JSON.stringify(found) === JSON.stringify(words),
+        `${path} has ${JSON.stringify(words)}`,
+      );
+    await leave();
+    await open();
+    await same();
+    await page.reload();
+    await ready.first().waitFor();
+    await choose();
+    await same();
+  };
+  const form = page.getByText(t("New run"), { exact: true });
+  await all("machine/agents", form, async () => {
+    if (!(await page.getByLabel(t("Task")).first().isVisible())) await form.click();
+  });
+  const kinds = page.getByRole("combobox", { name: t("What to try") });
+  for (const kind of ["complete", "infill", "load"]) {
+    await all("machine/playground", kinds, async () => {
+      if ((await kinds.inputValue()) !== kind) await kinds.selectOption(kind);
+    });
+  }
 }
 
 /** Without the switch the view says what to do, and shows nothing of the file. */

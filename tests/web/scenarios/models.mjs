@@ -108,6 +108,15 @@ export async function hub({ page, url, allow }) {
   await page.getByRole("button", { name: /acme\/big-GGUF/ }).click();
   await page.getByText(like("needs")).first().waitFor();
   await accessible(page, "hub");
+  const byName = page.getByLabel(t("Get a model from Hugging Face"));
+  await byName.fill("acme/half-typed");
+  await page.goto(`${url}/#/settings`);
+  await byName.waitFor({ state: "detached" });
+  await page.goBack();
+  await page.getByRole("searchbox", { name: t("Search Hugging Face for models") }).fill("big");
+  await page.getByRole("button", { name: t("Search"), exact: true }).click();
+  assert.equal(await byName.inputValue(), "acme/half-typed");
+  await page.getByRole("button", { name: /acme\/big-GGUF/ }).click();
   await page
     .getByRole("button", {
       name: like("getSized", { name: "acme/big-GGUF:Q8_0", size: /\d.*/ }),

@@ -2,7 +2,7 @@
 import { ApiError } from "./api";
 import { documentText, isDocument } from "./asking";
 import { Chat } from "./chat.svelte";
-import { dropDraft, dropDrafts, NEW, readDraft } from "./drafts";
+import { drafts, NEW, readDraft } from "./drafts";
 import { events, type ServerEvent } from "./events.svelte";
 import { newId, save } from "./ids";
 import { keeping, ROOT } from "./keeping.svelte";
@@ -96,7 +96,7 @@ class Chats {
   /** Delete conversations, with one way back for all of them. */
   async remove(...gone: Conversation[]) {
     const { ids } = await keeping.ask<{ ids: string[] }>("DELETE", ROOT, { ids: gone.map((each) => each.id) });
-    for (const id of ids) dropDraft(id);
+    for (const id of ids) drafts.drop(id);
     if (ids.includes(this.open?.info.id ?? "")) {
       if (location.hash.startsWith("#/chat/")) location.hash = "#/chat";
       else this.begin();
@@ -153,7 +153,7 @@ class Chats {
 
   async empty() {
     await keeping.ask("DELETE", `${ROOT}?all=1`);
-    dropDrafts();
+    drafts.dropAll();
     location.hash = "#/chat";
     this.begin();
   }

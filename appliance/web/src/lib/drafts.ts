@@ -4,6 +4,7 @@
  * with two conversations do not overwrite each other.
  */
 import type { Attachment } from "./messages";
+import { Records } from "./records";
 
 /** A question that is on its way. Its id stays the same however often it is sent, so the server stores it once. */
 export interface Asked {
@@ -24,57 +25,20 @@ export interface Draft {
   chat: string;
 }
 
-const NAME = "llama-appliance.draft.";
 /** The name of the conversation that is not stored yet. */
 export const NEW = "new";
-const MOST = 100;
+export const drafts = new Records("llama-appliance.draft.");
 
 export function readDraft(name: string): Draft | undefined {
-  try {
-    const { text, files, tried, queue, synced, chat } = JSON.parse(
-      localStorage.getItem(NAME + name) ?? "null",
-    ) as Draft;
-    if (typeof text === "string" && Array.isArray(files) && Array.isArray(queue)) {
-      return { text, files, tried, queue, synced, chat };
-    }
-  } catch {
-    // there is none, or storage is forbidden
-  }
-  return undefined;
+  const { text, files, tried, queue, synced, chat } = drafts.read(name) as unknown as Draft;
+  const whole = typeof text === "string" && Array.isArray(files) && Array.isArray(queue);
+  return whole ? { text, files, tried, queue, synced, chat } : undefined;
 }
 
-/** Keep it, and forget one that says nothing. Where there is no room, the oldest one of another conversation goes. */
+/** Keep it, and forget one that says nothing. */
 export function keepDraft(name: string, draft: Draft) {
-  if (draft.text === draft.synced && !draft.files.length && !draft.queue.length) return dropDraft(name);
-  try {
-    const others = Object.keys(localStorage).filter((key) => key.startsWith(NAME) && key !== NAME + name);
-    const age = new Map(others.map((key) => [key, Number(/"at":(\d+)/.exec(localStorage.getItem(key) ?? "")?.[1])]));
-    others.sort((a, b) => age.get(b)! - age.get(a)!);
-    for (const old of others.splice(MOST - 1)) localStorage.removeItem(old);
-    for (;;) {
-      try {
-        return localStorage.setItem(NAME + name, JSON.stringify({ at: Date.now(), ...draft }));
-      } catch (error) {
-        const oldest = others.pop();
-        if (!oldest) throw error;
-        localStorage.removeItem(oldest);
-      }
-    }
-  } catch {
-    // storage is forbidden: the draft lives as long as the page
-  }
-}
-
-export function dropDraft(name: string) {
-  try {
-    localStorage.removeItem(NAME + name);
-  } catch {
-    // storage is forbidden
-  }
-}
-
-export function dropDrafts() {
-  for (const key of Object.keys(localStorage)) if (key.startsWith(NAME)) localStorage.removeItem(key);
+  if (draft.text === draft.synced && !draft.files.length && !draft.queue.length) drafts.drop(name);
+  else drafts.keep(name, draft);
 }
 
 /**

@@ -1,7 +1,7 @@
 /** What the person writes in one conversation, until the server has it: the field, its draft, and the queue. */
 import { ApiError } from "./api";
 import type { Chat } from "./chat.svelte";
-import { dropDraft, keepDraft, NEW, readDraft, wordsOf, type Asked } from "./drafts";
+import { drafts, keepDraft, NEW, readDraft, wordsOf, type Asked } from "./drafts";
 import { newId } from "./ids";
 import { keeping, ROOT } from "./keeping.svelte";
 import type { Attachment } from "./messages";
@@ -142,6 +142,6 @@ export class Outbox {
 
   /** Drop what the browser keeps under this name; the conversation gets another one. */
   forget() {
-    dropDraft(this.name);
+    drafts.drop(this.name);
   }
 }
