@@ -23,7 +23,8 @@ import msgspec
 import trio
 from msgspec import UNSET, structs
 
-from appliance.core.records.activity import Query, SortKey, histogram, pages
+from appliance.core.doctor.facts import EndedRequests
+from appliance.core.records.activity import CLIENT_LEFT, Query, SortKey, histogram, pages
 from appliance.core.records.cache import CacheAnswer, CacheQuestion
 from appliance.core.records.speed import SpeedCurve, SpeedQuestion
 from appliance.errors import Busy
@@ -153,6 +154,23 @@ class ActivityTable:
             total_cache_tokens=cache_tokens,
             prompt_histogram=histogram(_Column(self._connection, "prompt_per_second", where, values)),
             gen_histogram=histogram(_Column(self._connection, "tokens_per_second", where, values)),
+        )
+
+    def failures(self, since: float) -> tuple[EndedRequests, ...]:
+        """Return the requests of each model that had any failed or refused one since a Unix time, the worst first."""
+        found = self._connection.execute(
+            # SQLite takes the error from the row of MAX.
+            "SELECT model_id, COUNT(*), SUM(failed), SUM(NOT failed AND error != ''),"
+            " MAX(CASE WHEN error != '' THEN id END), error FROM ("
+            "   SELECT id, model_id, resp_status_code >= 500 OR (resp_status_code < 400 AND error_msg != '') AS failed,"
+            "   CASE WHEN resp_status_code >= 400 THEN resp_status_code || ' ' ELSE '' END || error_msg AS error"
+            f"   FROM activity WHERE ts_created >= ? AND resp_status_code != {CLIENT_LEFT}"
+            ") GROUP BY model_id HAVING SUM(error != '') > 0 ORDER BY 3 DESC, 4 DESC, 1",
+            (since,),
+        )
+        return tuple(
+            EndedRequests(model=model, ended=ended, failed=failed, refused=refused, last=last)
+            for model, ended, failed, refused, _, last in found
         )
 
     def speed(self, question: SpeedQuestion) -> list[SpeedCurve]:

@@ -23,7 +23,7 @@ from appliance.core.answers.continuation import is_over
 from appliance.core.bodies.head import RequestHead
 from appliance.core.contexts.slots import SlotNews
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
-from appliance.core.records.activity import Query, with_captures
+from appliance.core.records.activity import CLIENT_LEFT, Query, with_captures
 from appliance.core.records.cache_misses import MAX_NAME, CacheRoom, CacheUse, CacheUses, CacheVerdict
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
 from appliance.core.records.progress import AnswerSoFar, client_words, is_before_token
@@ -49,8 +49,6 @@ a tenth; one client that asks again and again takes half or more."""
 _T = TypeVar("_T")
 log = logging.getLogger(__name__)
 _NO_HEAD = RequestHead()
-CLIENT_LEFT = 499
-"""The status of a request whose client did not wait for the answer; nginx's number for it."""
 LOOK_EVERY = 4096
 """Bytes of an answer between two looks at them. A look costs 5 us whether one token has passed or sixteen, and what
 it looks at becomes one piece, which saves the 40 bytes that each chunk takes besides its own."""

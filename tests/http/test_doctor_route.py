@@ -47,6 +47,12 @@ async def test_a_model_that_failed_and_a_setting_without_effect(configured: Conf
         assert (line["ok"], line["findings"][0]) == (False, "model-failed")
         assert line["errors"] + line["warnings"] + line["notes"] == len(after)
 
+        for _ in range(4):
+            await server.ask("POST", CHAT, chat("sick"))
+        again = await until(partial(findings, server), lambda found: {"crash-loop", "requests-fail"} <= found.keys())
+        assert (again["crash-loop"]["severity"], again["crash-loop"]["model"]) == ("error", "sick")
+        assert again["requests-fail"]["evidence"][0] == "5 of 5 in the last hour"
+
         file.write_text("models: [", "utf-8")
         broken = await until(partial(findings, server), lambda found: "config-errors" in found)
         assert str(file) in broken["config-errors"]["evidence"][0]

@@ -20,6 +20,8 @@ import pytest
 import trio
 from command_lines import run_in_shell
 from full_disk import full_disk, posix_only
+from hypothesis import given
+from hypothesis import strategies as st
 from two_users import STRANGER, open_folder
 from waiting import PATIENCE, SOON, until
 
@@ -461,3 +463,35 @@ async def test_the_last_use_of_each_model_is_that_of_its_newest_row(tmp_path: Pa
             "b": NOON + timedelta(seconds=4),
             "c": NOON + timedelta(seconds=3),
         }
+
+
+ENDS = st.tuples(
+    st.integers(-50, 50),
+    st.sampled_from("ab"),
+    st.sampled_from([200, 400, 404, 499, 500, 503]),
+    st.sampled_from(["", "x"]),
+)
+
+
+@given(st.lists(ENDS, max_size=30))
+def test_failures_are_those_of_the_rows(ends: list[tuple[int, str, int, str]]):
+    with closing(ActivityTable(open_memory(), None)) as table:
+        table.add(
+            [
+                msgspec.structs.replace(row(second, model=model), id=n + 1, resp_status_code=status, error_msg=error)
+                for n, (second, model, status, error) in enumerate(ends)
+            ]
+        )
+        found = {one.model: one for one in table.failures(NOON.timestamp())}
+    for model in "ab":
+        seen = [(status, error) for second, name, status, error in ends if (name, second >= 0) == (model, True)]
+        ended = [(status, error) for status, error in seen if status != 499]
+        failed = [each for each in ended if each[0] >= 500 or each == (200, "x")]
+        refused = [each for each in ended if 400 <= each[0] < 500]
+        if not failed and not refused:
+            assert model not in found
+            continue
+        one = found[model]
+        assert (one.ended, one.failed, one.refused) == (len(ended), len(failed), len(refused))
+        status, error = next(each for each in reversed(ended) if each in failed or each in refused)
+        assert one.last == (error if status == 200 else f"{status} {error}")

@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 from waiting import until
 
 from appliance.core.records.accounting import TokenCounter
-from appliance.core.records.activity import Query
+from appliance.core.records.activity import CLIENT_LEFT, Query
 from appliance.core.records.captures import BLOCK, CaptureBuffer, CapturedBody, CapturedExchange
 from appliance.store.activity import open_activity
 from appliance.traffic import record as packing
 from appliance.traffic.metrics import ModelCounts
 from appliance.traffic.record import (
-    CLIENT_LEFT,
     LOOK_EVERY,
     Load,
     Packer,

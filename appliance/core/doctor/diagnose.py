@@ -36,6 +36,7 @@ from appliance.core.doctor.engines import (
     went_back,
 )
 from appliance.core.doctor.facts import SEVERITIES, DoctorFacts, Finding, ServedModel, one_line, some, tidied
+from appliance.core.doctor.lately import crash_loops, failed_downloads, failing_requests, no_room
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.listing import CPU
 from appliance.core.sizes import GIB
@@ -211,6 +212,7 @@ def failed_models(facts: DoctorFacts) -> Iterator[Finding]:
                 severity="error",
                 title=f"The model '{model.id}' failed",
                 evidence=some(line for line in model.error.splitlines() if line.strip()) or ("it gave no reason",),
+                model=model.id,
                 advice="The log of the model has the rest.",
                 commands=(f"llama-appliance logs {quote(model.id)}", f"llama-appliance load {quote(model.id)}"),
             )
@@ -508,6 +510,10 @@ TOPICS: tuple[Callable[[DoctorFacts], Iterator[Finding]], ...] = (
     configuration,
     server_state,
     failed_models,
+    crash_loops,
+    failing_requests,
+    no_room,
+    failed_downloads,
     damaged,
     silent_build,
     failed_proof,

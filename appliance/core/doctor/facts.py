@@ -38,6 +38,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     title: str
     evidence: tuple[str, ...]
     """One line each; never empty."""
+    model: str = ""
+    """The model that it is about; empty: none, or many."""
     advice: str = ""
     commands: tuple[str, ...] = ()
     since: float | None = None
@@ -204,6 +206,50 @@ class ServerFact(Struct, frozen=True, kw_only=True):
     """Problems of this box's place in its pool."""
 
 
+class EndedRequests(Struct, frozen=True, kw_only=True):
+    """The requests of a model that ended lately; those whose client left count in none."""
+
+    model: str
+    ended: int
+    failed: int
+    """Requests that the server or the engine failed."""
+    refused: int
+    """Requests in which the server found a mistake of the client."""
+    last: str = ""
+    """The newest error among both."""
+
+
+class Deaths(Struct, frozen=True, kw_only=True):
+    """The processes of a model that died, hung or did not start lately, and the newest reason."""
+
+    model: str
+    count: int
+    last: str
+
+
+class TurnedAway(Struct, frozen=True, kw_only=True):
+    """The requests for a model that found no room in the queue, or waited too long."""
+
+    model: str
+    count: int
+
+
+class FailedDownload(Struct, frozen=True, kw_only=True):
+    """A download that ended with an error and was not begun again."""
+
+    model: str
+    error: str
+
+
+class Lately(Struct, frozen=True, kw_only=True):
+    """The last hour of the running server: a fault that comes and goes is there at few moments."""
+
+    requests: tuple[EndedRequests, ...] = ()
+    deaths: tuple[Deaths, ...] = ()
+    turned_away: tuple[TurnedAway, ...] = ()
+    downloads: tuple[FailedDownload, ...] = ()
+
+
 class PortOwner(Struct, frozen=True, kw_only=True):
     """The process that listens at the server's address. ``name`` is empty if the system does not report it."""
 
@@ -242,6 +288,7 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
     config: ConfigFact | None = None
     """None: no configuration was named."""
     server: ServerFact | None = None
+    lately: Lately = Lately()
     port: PortOwner | None = None
     """None: the port is free."""
     named_engine: str = ""

@@ -20,6 +20,8 @@ from appliance.wire import Histogram, Row
 
 DEFAULT_LIMIT = 25
 MAX_LIMIT = 999
+CLIENT_LEFT = 499
+"""The status of a request whose client did not wait for the answer; nginx's number for it."""
 
 MIN_BINS = 5
 MAX_BINS = 20

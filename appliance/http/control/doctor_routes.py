@@ -13,6 +13,7 @@ import platform
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import trio
 from msgspec import Struct, structs
@@ -28,17 +29,20 @@ from appliance.core.doctor.diagnose import diagnose
 from appliance.core.doctor.facts import (
     DoctorFacts,
     Examined,
+    FailedDownload,
     Finding,
+    Lately,
     ServedModel,
     ServerFact,
     dated,
     is_wrong,
     machine_line,
 )
+from appliance.core.doctor.lately import DEATHS, HOUR, deaths, turned_away
 from appliance.core.engines.choice import best
 from appliance.core.fit.estimate import OFFLOADED
-from appliance.core.records.history import HistoryQuery
-from appliance.doctor import begun, bundled, config_in_force, examine, zipped
+from appliance.core.records.history import MAX_LIMIT, HistoryQuery
+from appliance.doctor import begun, bundled, config_in_force, examine, tried, zipped
 from appliance.engines.owner import Engines
 from appliance.http.control.answers import json_answer
 from appliance.http.control.listing import View, list_models
@@ -62,7 +66,7 @@ class DoctorRoutes:
         self._owners = owners
         self._view = view
         self._logs = traffic.logs
-        self._tracer = traffic.recorder.tracer
+        self._recorder = traffic.recorder
         self._keys = keys
         self._facts: DoctorFacts | None = None
         self._found: Sequence[Finding] = ()
@@ -121,12 +125,31 @@ class DoctorRoutes:
             answer="answers",
             version=__version__,
             running=tuple([_served(entry, owners.fleet.seat_of(entry.id), logs.get(entry.id)) for entry in entries]),
-            traces=self._tracer.failing,
+            traces=self._recorder.tracer.failing,
             pool=tuple(owners.pool.state().problems),
         )
+        trouble = dict(known.trouble)
+        lately = await tried("the last hour", trouble, partial(self._lately, known.now - HOUR)) or Lately()
+        known = structs.replace(known, lately=lately, trouble=trouble)
         facts = await examine(known, self._engines(), owners.catalog)
         used = best(facts.ranked)
         return structs.replace(facts, server=structs.replace(server, engine=used.seat.id if used is not None else ""))
+
+    async def _lately(self, since: float) -> Lately:
+        """Read the records of the time since then. Raises Busy."""
+        kinds = (*DEATHS, "refused")
+        read = await self._owners.history.read(HistoryQuery(kinds=kinds, limit=MAX_LIMIT))
+        seen = [one for one in read if one.timestamp.timestamp() >= since]
+        return Lately(
+            requests=await self._recorder.read(lambda table: table.failures(since)),
+            deaths=deaths(seen),
+            turned_away=turned_away(seen),
+            downloads=tuple(
+                FailedDownload(model=one.model, error=one.error or "")
+                for one in self._owners.downloading()
+                if one.state == "failed"
+            ),
+        )
 
     @asynccontextmanager
     async def _engines(self) -> AsyncGenerator[Engines]:

@@ -11,6 +11,7 @@ import trio
 from msgspec import structs
 
 from appliance.core.bodies.http_request import HttpHead
+from appliance.core.records.activity import CLIENT_LEFT
 from appliance.errors import Unauthorized
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body, ClientLeft
@@ -22,7 +23,7 @@ from appliance.http.way.fast_path import FastPath, FastRequest, RequestEnder
 from appliance.http.way.ollama_sink import speaking_ollama
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.routes import Route
-from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
+from appliance.traffic.record import Record, RecordingSink
 from appliance.traffic.request import Request, Sink, read_request, send_whole
 
 STRANGERS = 4

@@ -16,6 +16,7 @@ from appliance.core.bodies.sse import Dialect
 from appliance.core.config.scalars import is_found
 from appliance.core.models.model import Model
 from appliance.core.ollama.asking import OllamaRefusal, keep_alive_in
+from appliance.core.records.activity import CLIENT_LEFT
 from appliance.core.runs.slash import SlashPlan
 from appliance.errors import (
     ApplianceError,
@@ -52,7 +53,7 @@ from appliance.http.way.routes import (
     single_route,
 )
 from appliance.streams.owner import name_of
-from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
+from appliance.traffic.record import Record, RecordingSink
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.targets import Target
 

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
 from appliance.core.headers import EVENTS
+from appliance.core.records.activity import CLIENT_LEFT
 from appliance.errors import BadRequest, Busy, NotFound, RequestCancelled, ShuttingDown
 from appliance.fleet.owner import Fleet
 from appliance.http import errors
@@ -21,7 +22,7 @@ from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.routes import Route
 from appliance.streams.generation import Generation, GenerationEnd, GenerationReader, RingSink
 from appliance.streams.owner import Streams
-from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
+from appliance.traffic.record import Record, RecordingSink
 from appliance.traffic.request import Request, Sink
 from appliance.traffic.traffic import Traffic
 

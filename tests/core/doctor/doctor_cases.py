@@ -12,14 +12,19 @@ from appliance.core.doctor.facts import (
     BusCard,
     Checkup,
     ConfigFact,
+    Deaths,
     DeviceFile,
     Disk,
     DoctorFacts,
+    EndedRequests,
+    FailedDownload,
     Installed,
+    Lately,
     ModelFact,
     PortOwner,
     ServedModel,
     ServerFact,
+    TurnedAway,
 )
 from appliance.core.engines.builds import Archive, AvailableBuild, BuildNeeds, Catalogue
 from appliance.core.engines.choice import Ranked, Seat, Standing
@@ -224,6 +229,11 @@ def on_bus(vendor: str, driver: str = "") -> dict[str, object]:
 
 
 ERROR: Sequence[tuple[str, DoctorFacts, str]] = (
+    (
+        "crash-loop",
+        facts(lately=Lately(deaths=(Deaths(model="qwen", count=3, last="killed by SIGSEGV"),))),
+        "3 times in the last hour\nkilled by SIGSEGV",
+    ),
     ("no-engine", facts(engines=(), ranked=()), "no build"),
     ("no-usable-engine", facts(ranked=(ranked(CPU_BUILD, standing="failed", why="hangs"),)), "hangs"),
     ("bad-pin", facts(state={"use": "linux-x64-vulkan/b1", "pinned": True}), "engines use auto"),
@@ -314,6 +324,13 @@ WARNING: Sequence[tuple[str, DoctorFacts, str]] = (
     ("other-version", facts(server={"version": "0.9"}), "0.9"),
     ("traces-not-taken", facts(server={"traces": "the collector at http://box:4318 answered 401"}), "http://box:4318"),
     ("pool", facts(server={"pool": (PoolProblem(id="door", text="its port is taken", fix="free it"),)}), "is taken"),
+    (
+        "requests-fail",
+        facts(lately=Lately(requests=(EndedRequests(model="qwen", ended=50, failed=5, refused=9, last="500 lost"),))),
+        "5 of 50",
+    ),
+    ("queue-full", facts(lately=Lately(turned_away=(TurnedAway(model="qwen", count=3),))), "qwen: 3"),
+    ("download-failed", facts(lately=Lately(downloads=(FailedDownload(model="a/b:Q4", error="hash"),))), "pull a/b:Q4"),
     ("not-examined", facts(trouble={"the engines": "disk error"}), "disk error"),
 )
 NOTE: Sequence[tuple[str, DoctorFacts, str]] = (
@@ -321,6 +338,11 @@ NOTE: Sequence[tuple[str, DoctorFacts, str]] = (
     ("software-renderer", facts(look=NO_GPU, ranked=(ON_CPU, ranked(VULKAN_BUILD, LAVAPIPE))), "llvmpipe"),
     ("integrated-only", facts(look=card(integrated=True)), "Test Card"),
     ("wsl-without-gpu", facts(look={"environment": "wsl", **NO_GPU}), "/dev/dxg"),
+    (
+        "requests-refused",
+        facts(lately=Lately(requests=(EndedRequests(model="qwen", ended=9, failed=0, refused=9, last="400 odd"),))),
+        "400 odd",
+    ),
     ("untried", facts(ranked=(ON_CARD, ranked(CPU_BUILD, standing="untried", why="not tried"))), "engines prove"),
     ("named-engine", facts(named_engine="/opt/llama-server"), "/opt/llama-server"),
     ("card-is-slower", facts(ranked=(ON_CPU, ON_CARD)), "tokens/s"),

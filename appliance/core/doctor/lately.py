@@ -1,0 +1,106 @@
+"""The last hour of a running server: processes that died again and again, failed requests, a full queue.
+
+No single moment shows them: a model that has crashed five times works between two crashes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from shlex import quote
+
+from appliance.core.doctor.facts import Deaths, DoctorFacts, Finding, TurnedAway, some
+from appliance.core.records.history import Happening, Kind
+
+HOUR = 3600.0
+"""Seconds that are looked back."""
+DEATHS: tuple[Kind, ...] = ("crashed", "failed", "hung")
+LOOP = 3
+"""Deaths of one model in the hour that make a loop."""
+LEAST, SHARE = 5, 0.1
+"""The requests of a model that have to fail before it is said, and their share of all."""
+NO_ROOM = ("busy", "concurrency_limit")
+"""The words of refusals for want of room or time."""
+
+
+def deaths(happenings: Iterable[Happening]) -> tuple[Deaths, ...]:
+    """Return the deaths by model, the most frequent first. ``happenings`` are the hour's, the oldest first."""
+    counts: Counter[str] = Counter()
+    last: dict[str, str] = {}
+    for happening in happenings:
+        if happening.kind in DEATHS:
+            counts[happening.model] += 1
+            last[happening.model] = happening.error or happening.kind
+    return tuple(Deaths(model=model, count=count, last=last[model]) for model, count in counts.most_common())
+
+
+def turned_away(happenings: Iterable[Happening]) -> tuple[TurnedAway, ...]:
+    """Return the requests that were refused for want of room, by model, the most first."""
+    counts: Counter[str] = Counter()
+    for happening in happenings:
+        if happening.kind == "refused" and happening.reason in NO_ROOM:
+            counts[happening.model] += happening.requests
+    return tuple(TurnedAway(model=model, count=count) for model, count in counts.most_common())
+
+
+def crash_loops(facts: DoctorFacts) -> Iterator[Finding]:
+    for one in facts.lately.deaths:
+        if one.count >= LOOP:
+            yield Finding(
+                id="crash-loop",
+                severity="error",
+                title=f"The model '{one.model}' dies again and again",
+                evidence=(f"{one.count} times in the last hour", *some(one.last.splitlines())),
+                model=one.model,
+                advice="Its log has the reason. A smaller context, or another engine, often helps.",
+                commands=(f"llama-appliance logs {quote(one.model)}", "llama-appliance events"),
+            )
+
+
+def failing_requests(facts: DoctorFacts) -> Iterator[Finding]:
+    for one in facts.lately.requests:
+        told = f"{one.failed + one.refused} of {one.ended} requests in the last hour"
+        if one.failed >= LEAST and one.failed >= SHARE * one.ended:
+            yield Finding(
+                id="requests-fail",
+                severity="warning",
+                title=f"Requests to the model '{one.model}' fail",
+                evidence=(f"{one.failed} of {one.ended} in the last hour", *some(one.last.splitlines()[:1])),
+                model=one.model,
+                advice="The traffic history has each of them, with its error.",
+                commands=("llama-appliance activity --failed", f"llama-appliance logs {quote(one.model)}"),
+            )
+        elif one.refused >= LEAST and one.refused >= SHARE * one.ended:
+            yield Finding(
+                id="requests-refused",
+                severity="note",
+                title=f"Clients ask for '{one.model}' in a way that is refused",
+                evidence=(told, *some(one.last.splitlines()[:1])),
+                model=one.model,
+                advice="Each error says what to change. The traffic history names the client.",
+                commands=("llama-appliance activity --failed",),
+            )
+
+
+def no_room(facts: DoctorFacts) -> Iterator[Finding]:
+    if facts.lately.turned_away:
+        yield Finding(
+            id="queue-full",
+            severity="warning",
+            title="Requests found no room, or waited too long for their model",
+            evidence=some(f"{one.model}: {one.count} in the last hour" for one in facts.lately.turned_away),
+            advice="Raise queueLimit, queueTimeout or the model's concurrencyLimit, or use fewer models.",
+            commands=("llama-appliance top",),
+        )
+
+
+def failed_downloads(facts: DoctorFacts) -> Iterator[Finding]:
+    for one in facts.lately.downloads:
+        yield Finding(
+            id="download-failed",
+            severity="warning",
+            title=f"The download of '{one.model}' failed",
+            evidence=some(one.error.splitlines()) or ("it gave no reason",),
+            advice="The bytes that came stay: begin it again, and it goes on from there.",
+            commands=(f"llama-appliance pull {quote(one.model)}", "llama-appliance disk"),
+        )
