@@ -15,6 +15,9 @@ export async function attention({ page, url, told }) {
   await finding.getByRole("button", { name: t("Copy"), exact: true }).click();
   await page.getByText(like("attentionCount", { count: /\d+/ })).waitFor();
   await accessible(page, "attention");
+  await finding.getByRole("link", { name: t("Models") }).click();
+  await page.getByRole("heading", { level: 1, name: t("Models") }).waitFor();
+  await page.goBack();
   await told("mended");
   await page.getByRole("button", { name: t("Look again") }).click();
   await finding.waitFor({ state: "detached" });

@@ -188,6 +188,7 @@ export const de: Record<keyof typeof en, string> = {
   columnSeconds: "Sekunden",
   columnType: "Inhaltstyp",
   openRequest: "Anfrage öffnen",
+  openView: "Öffnen: {view}",
   requestGone: "Das Protokoll hat die Anfrage {id} nicht mehr.",
   noRequests: "Noch keine Anfragen.",
   pageOf: "Seite {page} von {pages}, {total} Anfragen",

@@ -187,6 +187,7 @@ export const en = {
   columnSeconds: "Seconds",
   columnType: "Content type",
   openRequest: "Open request",
+  openView: "Open: {view}",
   requestGone: "The log has no request {id} any more.",
   noRequests: "No requests yet.",
   pageOf: "Page {page} of {pages}, {total} requests",
