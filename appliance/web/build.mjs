@@ -31,7 +31,8 @@ const filesOf = (folder) =>
 try {
   const { output } = await build({ root: here, logLevel: "warn", build: { outDir: out, emptyOutDir: true } });
   const libraries = output.filter((chunk) => chunk.facadeModuleId?.includes("/node_modules/"));
-  const wrong = [...tooHeavy(new Set(libraries.map((chunk) => chunk.fileName))), ...(checking ? differences() : [])];
+  const names = new Set(libraries.map((chunk) => chunk.fileName));
+  const wrong = [...tooHeavy(names), ...withoutRule(), ...(checking ? differences() : [])];
   for (const line of wrong) console.error(line);
   process.exitCode = wrong.length ? 1 : 0;
 } finally {
@@ -62,6 +63,39 @@ function tooHeavy(libraries) {
   return limits
     .filter(([, size, limit]) => size > limit)
     .map(([what, size, limit]) => `error: ${what} has ${size} bytes and may have ${limit}; import less, or later`);
+}
+
+/** The classes of the sources that no style sheet knows: a name that is written wrong draws nothing, and says nothing. */
+function withoutRule() {
+  const styles = filesOf(out).filter((name) => name.endsWith(".css"));
+  const sheets = styles.map((name) => readFileSync(join(out, name), "utf8")).join("");
+  const known = new Set([...sheets.matchAll(/\.((?:\\.|[\w-])+)/g)].map((match) => match[1].replaceAll("\\", "")));
+  const wrong = [];
+  for (const path of filesOf(join(here, "src")).filter((name) => /\.(svelte|ts)$/.test(name))) {
+    const text = readFileSync(join(here, "src", path), "utf8");
+    const strings = (part) =>
+      [...part.matchAll(/([=!]== )?"([^"\\\n]*)"/g)].flatMap(([, compared, words]) =>
+        compared ? [] : words.split(/\s+/),
+      );
+    const listed = [...text.matchAll(/\bclass=(?:"([^"]*)"|\{)/g)].flatMap(({ index, 0: begin, 1: words }) =>
+      words === undefined ? strings(braced(text, index + begin.length)) : words.replace(/\{[^}]*\}/g, " ").split(/\s+/),
+    );
+    // Classes that code chooses lie in constants: those with a colour look like nothing else.
+    const coloured = strings(text).filter((word) =>
+      /^([\w-]+:)*(bg|text|border|fill|stroke|accent)-[a-z][\w/-]*$/.test(word),
+    );
+    const lost = [...listed, ...coloured].filter((word) => /[a-z]/i.test(word) && word !== "group" && !known.has(word));
+    if (lost.length) wrong.push(`error: src/${path} has classes without a rule: ${[...new Set(lost)].join(", ")}`);
+  }
+  return wrong;
+}
+
+/** The code from here to the brace that closes it. */
+function braced(text, from) {
+  let depth = 1;
+  let at = from;
+  for (; depth && at < text.length; at++) depth += { "{": 1, "}": -1 }[text[at]] ?? 0;
+  return text.slice(from, at);
 }
 
 function differences() {

@@ -1,14 +1,28 @@
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import tailwindcss from "@tailwindcss/vite";
+import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
 
 /** Where `npm run dev` finds a running server. */
 const server = process.env.LLAMA_APPLIANCE_URL ?? "http://127.0.0.1:8080";
 const routes = ["/api", "/v1", "/models", "/props", "/health", "/tools", "/logs", "/ui"];
 
+/** Of marked the page needs the lexer alone. What makes HTML hangs on an instance that the module makes of itself. */
+const lexer: Plugin = {
+  name: "lexer-of-marked",
+  transform(code, id) {
+    if (!/\/marked\/lib\/marked\.esm\.js$/.test(id)) return undefined;
+    const [, instance] = /;var (\w+)=new \w+;function /.exec(code) ?? [];
+    const named = ["Lexer", "Tokenizer", "getDefaults"].map((name) => new RegExp(`\\w+ as ${name}\\b`).exec(code)?.[0]);
+    if (!instance || named.includes(undefined))
+      throw new Error("marked is built in another way: see lexer in vite.config.ts");
+    return { code: `${code.slice(0, code.indexOf(`;var ${instance}=new `))};export{${named.join()}};`, map: null };
+  },
+};
+
 export default defineConfig({
   base: "./", // relative, so that one build works under every prefix
-  plugins: [svelte(), tailwindcss()],
+  plugins: [lexer, svelte(), tailwindcss()],
   build: {
     target: "es2022",
     assetsInlineLimit: 0,

@@ -182,6 +182,10 @@ SCENARIOS = [
     Scenario("output.tables", env=says({"text": TABLE}), main_flow=True),
     # Formulas have their gaps and lines.
     Scenario("reading.formulas", main_flow=True),
+    # Files and pictures stay in the page, and open.
+    Scenario("reading.files", main_flow=True),
+    # Long code is folded, and its buttons stay in sight.
+    Scenario("reading.code", main_flow=True),
     # Details fold while they come, and afterwards.
     Scenario("output.folds", env=says({"text": FOLDED, "pace": 0.05})),
     # An answer says what it is at.

@@ -39,20 +39,20 @@ export const look = {
 /** The list of conversations is a drawer. */
 export const narrow = look.viewport.width < 768;
 const [comma, percent] = language === "de" ? [",", "\\s%"] : [".", "%"];
-const units = new Intl.NumberFormat(language, { style: "unit", unit: "second", unitDisplay: "short" }).formatToParts(3);
 
 /** What the page writes for a size in this unit, for so many seconds, for a part of a hundred, and for a number. */
 export const size = (unit = /[GM]B/) => new RegExp(`[\\d${comma}]+\\s${unit.source}`);
-export const seconds = (count) => new RegExp(`${count.source}\\s${pattern(units.at(-1).value)}`);
+export const seconds = (count) => new RegExp(`${count.source}\\ss`);
 export const hundredth = (count) => new RegExp(count.source + percent);
 export const number = (value) => new Intl.NumberFormat(language).format(value);
 
 /** What the page says with these words, where it says `text` in English: "Remove note.txt" finds "Remove {name}". */
 const translator = (words) => (text) => {
-  const exact = Object.keys(english).filter((word) => english[word] === text);
-  const found = exact.length
-    ? exact.map((word) => words[word])
-    : Object.keys(english).flatMap((word) => filled(words, word, text));
+  const exact = Object.keys(english).flatMap((word) => {
+    const form = english[word].split("|").indexOf(text);
+    return form < 0 ? [] : [words[word].split("|")[form]];
+  });
+  const found = exact.length ? exact : Object.keys(english).flatMap((word) => filled(words, word, text));
   const [said, ...others] = new Set(found);
   assert.ok(said !== undefined, `the page says "${text}" nowhere`);
   assert.deepEqual(others, [], `"${text}" can be more than one sentence of the page`);
@@ -64,14 +64,16 @@ export const inGerman = translator(await dictionary("de"));
 
 /** The sentence of this name with the values that make its English one `text`; none, where nothing does. */
 function filled(words, word, text) {
-  const names = [...english[word].matchAll(HOLE)].map((match) => match[1]);
-  const found = new RegExp(
-    `^${english[word]
+  return english[word].split("|").flatMap((form, at) => {
+    const names = [...form.matchAll(HOLE)].map((match) => match[1]);
+    const shape = form
       .split(/\{\w+\}/)
       .map(pattern)
-      .join("(.+)")}$`,
-  ).exec(text);
-  return found ? [words[word].replace(HOLE, (_, name) => found[1 + names.indexOf(name)])] : [];
+      .join("(.+)");
+    const found = new RegExp(`^${shape}$`).exec(text);
+    const said = words[word].split("|")[at];
+    return found ? [said.replace(HOLE, (_, name) => found[1 + names.indexOf(name)])] : [];
+  });
 }
 
 const source = (part) => (part instanceof RegExp ? part.source : pattern(String(part)));
@@ -79,8 +81,13 @@ const source = (part) => (part instanceof RegExp ? part.source : pattern(String(
 /** The sentence of this name anywhere in a text, with `values`, which may be patterns, and anything in place of the others. */
 export function like(word, values = {}) {
   assert.ok(word in words, `no word is called ${word}`);
-  const parts = words[word].split(HOLE); // text and names by turns
-  return new RegExp(parts.map((part, at) => (at % 2 ? source(values[part] ?? /.+/) : pattern(part))).join(""));
+  const forms = words[word].split("|").map((form) =>
+    form
+      .split(HOLE) // text and names by turns
+      .map((part, at) => (at % 2 ? source(values[part] ?? /.+/) : pattern(part)))
+      .join(""),
+  );
+  return new RegExp(`(?:${forms.join("|")})`);
 }
 
 /** A whole text of these parts, with the dot between them. */

@@ -80,7 +80,7 @@ function seen(text: string): string {
   return render(Markdown, { props: { text } })
     .body.replace(/<!--[^]*?-->/g, "")
     .replace(
-      /<div class="code[^]*?<span>(.*?)<\/span>[^]*?<pre[^>]*><code>([^]*?)<\/code><\/pre><\/div>/g,
+      /<div class="code[^]*?<span>(.*?)<\/span>[^]*?<pre[^>]*><code>([^]*?)<\/code><\/pre>\s*<\/div>/g,
       "<pre $1>$2</pre>",
     )
     .replace(/<span class="block[^"]*"[^>]*>([^]*?)<\/span>/g, "<display>$1</display>")

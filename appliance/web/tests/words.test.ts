@@ -4,6 +4,7 @@ import { de as firstDe } from "../src/i18n/de";
 import { en as firstEn } from "../src/i18n/en";
 import { de as laterDe } from "../src/i18n/de.later";
 import { en as laterEn } from "../src/i18n/en.later";
+import { duration, filled } from "../src/lib/prefs.svelte";
 
 const en = { ...firstEn, ...laterEn };
 const de = { ...firstDe, ...laterDe };
@@ -16,6 +17,43 @@ test("each language has the same words, with the same holes", () => {
   const holes = (words: Record<string, string>) =>
     Object.entries(words).map(([name, text]) => [name, (text.match(/\{\w+\}/g) ?? []).sort()]);
   expect(holes(de)).toEqual(holes(en));
+});
+
+/** What is counted, and is the same for one and for more in both languages. */
+const NEVER_ALONE = [
+  "attentionCount",
+  "branchOf",
+  "chosen",
+  "imported",
+  "nowUnderWay",
+  "parametersBillion",
+  "parametersMillion",
+];
+
+test("each counted word has a form for one and a form for others", () => {
+  for (const [name, text] of Object.entries<string>({ ...en })) {
+    const forms = [text, (de as Record<string, string>)[name]!].map((each) => each.split("|").length);
+    const counted = (text.includes("{count}") || name === "pageOf") && !NEVER_ALONE.includes(name);
+    expect([name, ...forms]).toEqual([name, ...(counted ? [2, 2] : [1, 1])]);
+  }
+});
+
+test("the form is that of the count, and numbers and times are written as people say them", () => {
+  expect([0, 1, 2, 1200].map((count) => filled(en.waitingFor, { count }))).toEqual([
+    "0 requests wait",
+    "1 request waits",
+    "2 requests wait",
+    "1,200 requests wait",
+  ]);
+  const said = (seconds: number, digits?: number) => duration(seconds, digits).replace("\u00a0", " ");
+  expect([0.0201, 2.471, 51.4, 3104, 40_000].map((seconds) => said(seconds, 2))).toEqual([
+    "0.02 s",
+    "2.47 s",
+    "51 s",
+    "52 min",
+    "11 h",
+  ]);
+  expect([0.2, 13.1, 99.5].map((seconds) => said(seconds))).toEqual(["1 s", "14 s", "100 s"]);
 });
 
 test("no word is in two dictionaries", () => {

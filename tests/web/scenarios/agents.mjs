@@ -115,6 +115,6 @@ export async function real({ page, url }) {
   const run = await begin(page, url, "What is Llama Appliance?");
   await run.getByText(t("Done"), { exact: true }).waitFor({ timeout: 60_000 });
   await run.getByText(like("runTurn", { number: 1 })).waitFor();
-  await run.getByText(like("runTokens", { count: /[1-9]\d*/ })).waitFor();
+  await run.getByText(like("tokens", { count: /[1-9]\d*/ })).waitFor();
   assert.ok((await run.locator("p").allInnerTexts()).join("").trim(), "it has said something");
 }

@@ -92,7 +92,7 @@ export async function now({ page, url, allow }) {
   await strip.click();
   await entry("small").getByText(t("Answering")).waitFor();
   await entry("small")
-    .getByText(like("speed", { tokens: /\d+/, rate: /[\d.,]+/ }))
+    .getByText(like("speed", { count: /\d+/, rate: /[\d.,]+/ }))
     .waitFor();
   await entry("other")
     .getByText(line(t("In the queue"), like("queuePlace", { place: 1 })))

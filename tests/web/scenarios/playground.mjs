@@ -32,7 +32,7 @@ export async function kinds({ page, url, allow }) {
   await set(page, "Longest answer", "5");
   await run();
   assert.equal(await answer.textContent(), "Once upon a time a");
-  await cost.filter({ hasText: like("speed", { tokens: "5", rate: /[\d.,]+/ }) }).waitFor();
+  await cost.filter({ hasText: like("speed", { count: "5", rate: /[\d.,]+/ }) }).waitFor();
   await accessible(page, "completion");
   await set(page, "Longest answer", "4000");
   await page.getByRole("button", { name: t("Start"), exact: true }).click();
@@ -185,7 +185,7 @@ export async function starter({ page, url }) {
   await start.click();
   await page
     .getByRole("status")
-    .filter({ hasText: like("speed", { tokens: /\d+/, rate: /[\d.,]+/ }) })
+    .filter({ hasText: like("speed", { count: /\d+/, rate: /[\d.,]+/ }) })
     .waitFor({ timeout: 60_000 });
   assert.ok((await page.locator("pre").textContent()).length > 3);
   await kind.selectOption({ label: t("Text to tokens") });

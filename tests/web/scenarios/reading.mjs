@@ -1,8 +1,8 @@
 // What is said in a conversation, as it is read: formulas, files, long code, and on paper.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { accessible, messages, put } from "../browser.mjs";
-import { t } from "../words.mjs";
+import { accessible, messages, pasted, put } from "../browser.mjs";
+import { like, number, t } from "../words.mjs";
 
 const library = (name) =>
   readFileSync(new URL(`../../../appliance/web/node_modules/temml/dist/${name}`, import.meta.url));
@@ -118,4 +118,126 @@ export async function formulas({ page, url }) {
   await page.getByText(String.raw`\unheardof{x} stays`).waitFor();
   await accessible(page, "formulas");
   assert.ok((await sideways(page)) <= 0);
+}
+
+const stored = (page, name, type, data) =>
+  page.evaluate(
+    async ([name, type, data]) => {
+      const body = Uint8Array.from(atob(data), (char) => char.charCodeAt(0));
+      const found = await fetch("/api/conversations/attachments", {
+        method: "POST",
+        body,
+        headers: { "Content-Type": type },
+      });
+      return { ...(await found.json()), name };
+    },
+    [name, type, Buffer.from(data).toString("base64")],
+  );
+const picture = (width, height) =>
+  `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}"><script>parent.hit = 1</script><rect width="100%" height="100%" fill="#3b5bdb"/></svg>`;
+const LONG = `${"a very long name of a report ".repeat(5)}final-version-7.txt`;
+
+/** Files and pictures stay in the page, whatever their names, and say what they are; each opens, and does nothing else. */
+export async function files({ page, url }) {
+  const hostile = '<script>parent.hit = 1</script><img src="https://evil.example/x.png">';
+  const names = [
+    LONG,
+    "報告".repeat(60) + ".md",
+    `${"x".repeat(240)}.csv`,
+    "تقرير طويل جدا ".repeat(9) + ".txt",
+    "short.txt",
+  ];
+  const texts = await Promise.all(names.map((name) => stored(page, name, "text/plain", hostile)));
+  const pictures = await Promise.all([
+    stored(page, `${"p".repeat(200)}.svg`, "image/svg+xml", picture(1600, 300)),
+    stored(page, "tall.svg", "image/svg+xml", picture(200, 1800)),
+  ]);
+  const paper = await stored(page, "paper.pdf", "text/plain", "x".repeat(44));
+  await shown(page, url, "files", [
+    { role: "user", content: "See", attachments: [...texts, paper, ...pictures] },
+    { content: "Seen." },
+  ]);
+  const sent = messages(page).first();
+  const chip = (name) => sent.getByRole("button", { name });
+  await sent.locator("img").nth(1).waitFor();
+  for (const dir of ["ltr", "rtl"]) {
+    await page.evaluate((dir) => document.documentElement.setAttribute("dir", dir), dir);
+    for (const width of [320, 768, 1280]) {
+      await page.setViewportSize({ width, height: 720 });
+      const column = await sent.boundingBox();
+      for (const file of await sent.locator("span.relative").all()) {
+        const { x, width: wide } = await file.boundingBox();
+        const told = `${dir} ${width}: ${await file.innerText()}`;
+        assert.ok(x >= column.x - 1 && x + wide <= column.x + column.width + 1, told);
+        assert.ok(wide > 30, told);
+      }
+      const ends = await sent.locator("span.truncate").evaluateAll((all) =>
+        all.map((each) => {
+          const [whole, end] = [each.parentElement.getBoundingClientRect(), document.createRange()];
+          end.selectNodeContents(each.nextSibling?.data ? each.nextSibling : each);
+          const rect = end.getBoundingClientRect();
+          return rect.width > 0 && rect.left >= whole.left - 1 && rect.right <= whole.right + 1;
+        }),
+      );
+      assert.deepEqual(
+        ends,
+        ends.map(() => true),
+        `${dir} ${width}: the ends of the names`,
+      );
+      assert.ok((await sideways(page)) <= 0, `${dir} ${width}`);
+    }
+  }
+  await page.evaluate(() => document.documentElement.removeAttribute("dir"));
+  await chip(/paper\.pdf/)
+    .filter({ hasText: like("ofText", { size: /44\s[Bb]ytes?/ }) })
+    .waitFor();
+  await chip("short.txt").focus();
+  await page.keyboard.press("Enter");
+  const dialog = page.getByRole("dialog", { name: "short.txt" });
+  await dialog.getByText(hostile).waitFor();
+  await accessible(page, "an open file");
+  await page.keyboard.press("Escape");
+  await dialog.waitFor({ state: "detached" });
+  assert.match(await page.evaluate(() => document.activeElement.innerText), /short\.txt/);
+  await page.setViewportSize({ width: 320, height: 640 });
+  await sent.locator("img").nth(1).click();
+  const large = page.getByRole("dialog", { name: "tall.svg" });
+  assert.ok((await large.locator("img").boundingBox()).height > 1000);
+  assert.ok((await large.boundingBox()).height <= 640 && (await sideways(page)) <= 0);
+  await accessible(page, "an open picture");
+  await large.getByRole("button", { name: t("Close") }).click();
+  await large.waitFor({ state: "detached" });
+  assert.equal(await page.evaluate(() => window.hit), undefined);
+  const time = messages(page).last().locator("time");
+  assert.match(await time.getAttribute("datetime"), /^20\d\d-.*Z$/);
+  assert.match(await time.innerText(), new RegExp(String(new Date().getFullYear())));
+}
+
+/** Long code is folded when a chat opens, keeps its buttons in sight, wraps on demand, and is copied whole. */
+export async function code({ page, url }) {
+  const lines = Array.from({ length: 2000 }, (_, at) => `value_${at} = "${"word ".repeat(at % 40)}"  # line ${at}`);
+  await shown(page, url, "code", [{ content: `Before.\n\n\`\`\`python\n${lines.join("\n")}\n\`\`\`\n\nAfter.` }]);
+  const block = page.locator(".code");
+  const height = async () => (await block.boundingBox()).height;
+  await block.locator(".hljs-string").first().waitFor();
+  assert.ok((await height()) < 1600, `${await height()} px`);
+  const more = block.getByRole("button", { name: t("Show all {count} lines").replace("{count}", number(2000)) });
+  await more.click();
+  assert.ok((await height()) > 20_000);
+  assert.ok((await block.locator(".hljs-string").count()) > 100);
+  const region = page.getByRole("region", { name: t("Messages") });
+  await region.evaluate((each) => each.scrollTo({ top: 9000 }));
+  const copy = block.getByRole("button", { name: t("Copy the code") });
+  const [view, button] = [await region.boundingBox(), await copy.boundingBox()];
+  assert.ok(button.y >= view.y - 1 && button.y < view.y + 60, `the copy button is at ${button.y} of ${view.y}`);
+  await copy.click();
+  assert.equal(await pasted(page), lines.join("\n"));
+  const wrap = block.getByRole("button", { name: t("Wrap lines") });
+  await wrap.click();
+  assert.equal(await block.locator("pre").evaluate((pre) => pre.scrollWidth - pre.clientWidth), 0);
+  assert.equal(await wrap.getAttribute("aria-pressed"), "true");
+  await accessible(page, "long code");
+  assert.ok((await sideways(page)) <= 0);
+  await block.getByRole("button", { name: t("Show less") }).click();
+  assert.ok((await height()) < 10_000);
 }

@@ -2,7 +2,7 @@
  * Markdown as a tree of tokens, for components that build elements of it. No HTML string is made anywhere, so nothing
  * that a model writes can become an element that is not listed in Tokens.svelte.
  */
-import { Lexer, Marked, type Links, type Token, type Tokens } from "marked";
+import { getDefaults, Lexer, Tokenizer, type Links, type MarkedOptions, type Token, type Tokens } from "marked";
 
 export interface MathToken {
   type: "math";
@@ -71,49 +71,65 @@ function math(text: string, tokens: Token[]): MathToken | undefined {
   return undefined;
 }
 
-const marked = new Marked({ gfm: true, breaks: true });
-marked.use({
-  tokenizer: { del: (text) => (text.startsWith("~~") ? false : undefined) }, // "~5 or ~10" strikes nothing out
-  extensions: [
-    { name: "details", level: "block", tokenizer: details },
-    { name: "math", level: "inline", start: (text) => /\$|\\[[(]|\\begin\{/.exec(text)?.index, tokenizer: math },
-    {
-      // Where a sign stands beside the asterisks and a letter behind them, as in "**注意：**这", CommonMark has no emphasis.
-      name: "strong",
-      level: "inline",
-      tokenizer(text) {
-        const match = /^\*\*(?![\s*])((?:[^*`\n]|`[^`\n]*`)+?)(?<!\s)\*\*(?!\*)/.exec(text);
-        return match
-          ? { type: "strong", raw: match[0], text: match[1]!, tokens: this.lexer.inlineTokens(match[1]!) }
-          : undefined;
-      },
-    },
-    {
-      name: "footref",
-      level: "inline",
-      tokenizer(text) {
-        const match = /^\[\^([^\]\s]+)\]/.exec(text);
-        return match && Object.hasOwn(this.lexer.tokens.links, label(match[1]!))
-          ? { type: "footref", raw: match[0], text: match[1]!, tokens: [] }
-          : undefined;
-      },
-    },
-    {
-      name: "footnote",
-      level: "block",
-      tokenizer(text) {
-        const match =
-          /^ {0,3}\[\^([^\]\s]+)\]:[ \t]*([^\n]*(?:\n(?! {0,3}\[\^[^\]\s]+\]:|[ \t]*(?:\n|$))[^\n]+|\n[ \t]*\n(?: {4}|\t)[^\n]+)*)(?:\n|$)/.exec(
-            text,
-          );
-        if (!match) return undefined;
-        this.lexer.tokens.links[label(match[1]!)] ??= { href: "", title: "" };
-        const inner = match[2]!.replace(/^(?: {4}|\t)/gm, "");
-        return { type: "footnote", raw: match[0], text: match[1]!, tokens: this.lexer.blockTokens(inner, []) };
-      },
-    },
-  ],
-});
+/** A single tilde, as in "~5 or ~10", strikes nothing out. */
+class Reader extends Tokenizer {
+  override del(...asked: Parameters<Tokenizer["del"]>) {
+    return asked[0].startsWith("~~") ? super.del(...asked) : undefined;
+  }
+}
+
+function footref(this: { lexer: Lexer }, text: string): FootnoteToken | undefined {
+  const match = /^\[\^([^\]\s]+)\]/.exec(text);
+  return match && Object.hasOwn(this.lexer.tokens.links, label(match[1]!))
+    ? { type: "footref", raw: match[0], text: match[1]!, tokens: [] }
+    : undefined;
+}
+
+/** Where a sign stands beside the asterisks and a letter behind them, as in "**注意：**这", CommonMark has no emphasis. */
+function strong(this: { lexer: Lexer }, text: string): Tokens.Strong | undefined {
+  const match = /^\*\*(?![\s*])((?:[^*`\n]|`[^`\n]*`)+?)(?<!\s)\*\*(?!\*)/.exec(text);
+  return match
+    ? { type: "strong", raw: match[0], text: match[1]!, tokens: this.lexer.inlineTokens(match[1]!) }
+    : undefined;
+}
+
+function footnote(this: { lexer: Lexer }, text: string): FootnoteToken | undefined {
+  const match =
+    /^ {0,3}\[\^([^\]\s]+)\]:[ \t]*([^\n]*(?:\n(?! {0,3}\[\^[^\]\s]+\]:|[ \t]*(?:\n|$))[^\n]+|\n[ \t]*\n(?: {4}|\t)[^\n]+)*)(?:\n|$)/.exec(
+      text,
+    );
+  if (!match) return undefined;
+  this.lexer.tokens.links[label(match[1]!)] ??= { href: "", title: "" };
+  const inner = match[2]!.replace(/^(?: {4}|\t)/gm, "");
+  return { type: "footnote", raw: match[0], text: match[1]!, tokens: this.lexer.blockTokens(inner, []) };
+}
+
+/** The library's lexer without what makes HTML of its tokens: see `vite.config.ts`. */
+const OPTIONS = {
+  ...getDefaults(),
+  breaks: true,
+  tokenizer: new Reader(),
+  extensions: {
+    block: [footnote, details],
+    inline: [footref, strong, math],
+    startInline: [(text: string) => /\$|\\[[(]|\\begin\{/.exec(text)?.index],
+    renderers: {},
+    childTokens: {},
+  },
+} as unknown as MarkedOptions;
+
+/** Each token, before those within it. */
+function walk(tokens: Tokens.Generic[], see: (token: Tokens.Generic) => void) {
+  for (const token of tokens) {
+    see(token);
+    const { header = [], rows = [] } = token as Partial<Tokens.Table>;
+    walk(
+      [...header, ...rows.flat()].flatMap((cell) => cell.tokens),
+      see,
+    );
+    walk(((token as Partial<Tokens.List>).items ?? token.tokens ?? []) as Tokens.Generic[], see);
+  }
+}
 
 const DETAILS = /^ {0,3}<details( open)?>[ \t]*(?=\n|<summary>|$)/i;
 const SUMMARY = /^\s*<summary>([^]*?)(?:<\/summary>|\n[ \t]*(?=\n)|$)/i;
@@ -380,15 +396,15 @@ interface Lexed {
   held: number;
 }
 
-/** Like `marked.lexer`, but a paragraph longer than people write stays text: some cost time in the square of it. */
+/** Like `Lexer.lex`, but a paragraph longer than people write stays text: some cost time in the square of it. */
 function lexed(text: string, links: Links, before?: Inline): Lexed {
   const [whole, held] = joined(shallow(text));
-  const lexer = new Lexer(marked.defaults);
+  const lexer = new Lexer(OPTIONS);
   const inline: Inline = { texts: new Map(), links: lexer.tokens.links };
   Object.assign(lexer.tokens.links, links);
   try {
     lexer.blockTokens(whole, lexer.tokens);
-    void marked.walkTokens(lexer.tokens, (token) => {
+    walk(lexer.tokens, (token) => {
       if (token.type === "code") token.text = (token as Tokens.Code).text.replaceAll(JOINED, "\n");
       if (token.type !== "html" || !token.block) return;
       if (KNOWN.test(token.raw)) Object.assign(token, { type: "paragraph", tokens: lexer.inline(token.raw.trim()) });

@@ -73,8 +73,19 @@ export function inLanguage<D>(dictionaries: Record<Language, () => Promise<D>>, 
   });
 }
 
+/** The chosen language as the browser's own country writes it. */
+export function locale(): string {
+  return navigator.languages.find((each) => each.split("-")[0] === prefs.language) ?? prefs.language;
+}
+
+/** A word with forms for one and for others, `a|b`, has the form of its `count`. */
 export function filled(text: string, values: Record<string, string | number>): string {
-  return text.replace(/\{(\w+)\}/g, (_, name: string) => String(values[name] ?? ""));
+  const [one, other = one] = text.split("|") as [string, string?];
+  const form = new Intl.PluralRules(prefs.language).select(Number(values.count)) === "one" ? one : other;
+  return form.replace(/\{(\w+)\}/g, (_, name: string) => {
+    const value = values[name] ?? "";
+    return typeof value === "number" ? number(value) : value;
+  });
 }
 
 /** The words of the first load, with `{name}` filled in. */
@@ -92,20 +103,23 @@ export function bytes(count: number): string {
     unitDisplay: power ? "short" : "long",
     maximumFractionDigits: digits,
   } as const;
-  return new Intl.NumberFormat(prefs.language, style).format(count / 1000 ** power);
+  return new Intl.NumberFormat(locale(), style).format(count / 1000 ** power);
 }
 
 export function number(value: number, digits = 0): string {
-  return new Intl.NumberFormat(prefs.language, { maximumFractionDigits: digits }).format(value);
+  return new Intl.NumberFormat(locale(), { maximumFractionDigits: digits }).format(value);
 }
 
-/** In one unit, rounded up: this is for times to come. */
-export function duration(seconds: number): string {
-  const [count, unit] =
-    seconds < 100 ? [seconds, "second"] : seconds < 6000 ? [seconds / 60, "minute"] : [seconds / 3600, "hour"];
-  return new Intl.NumberFormat(prefs.language, { style: "unit", unit, unitDisplay: "short" }).format(Math.ceil(count));
+export function percent(part: number): string {
+  return new Intl.NumberFormat(locale(), { style: "percent" }).format(part);
+}
+
+/** In one unit. A time to come is rounded up; one that was measured has digits where it is short. */
+export function duration(seconds: number, digits = 0): string {
+  const [value, unit] = seconds < 100 ? [seconds, "s"] : seconds < 6000 ? [seconds / 60, "min"] : [seconds / 3600, "h"];
+  return `${number(digits ? value : Math.ceil(value), value < 10 ? digits : 0)}\u00a0${unit}`;
 }
 
 export function day(time: number, timeStyle: "short" | "medium" = "short"): string {
-  return new Intl.DateTimeFormat(prefs.language, { dateStyle: "medium", timeStyle }).format(time);
+  return new Intl.DateTimeFormat(locale(), { dateStyle: "medium", timeStyle }).format(time);
 }
