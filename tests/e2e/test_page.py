@@ -105,6 +105,8 @@ SCENARIOS = [
     Scenario("screens.prefix"),
     # A large conversation and a fast answer. The figures are in docs/page.md; ``-s`` shows them.
     Scenario("screens.large", env={"FAKE_TOKENS": "20000", "FAKE_TOKEN_DELAY": "0.005"}),
+    # Long answers are built in pieces, and far ones released.
+    Scenario("screens.years", main_flow=True),
     # A key is asked for once, and kept for the tab.
     Scenario("screens.key", ("--api-key", "secret")),
     Scenario("finding.key", ("--api-key", "secret")),

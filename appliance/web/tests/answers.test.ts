@@ -7,6 +7,7 @@ import fc from "fast-check";
 import { render } from "svelte/server";
 import { afterAll, describe, expect, test } from "vitest";
 import { Blocks } from "../src/lib/markdown";
+import { work } from "../src/lib/pieces.svelte";
 import Markdown from "../src/parts/Markdown.svelte";
 
 interface Answer {
@@ -77,7 +78,8 @@ function rows(count: number): string {
 
 /** The elements that a person sees, one block a line. */
 function seen(text: string): string {
-  return render(Markdown, { props: { text } })
+  work.all = true;
+  return render(Markdown, { props: { text, name: "" } })
     .body.replace(/<!--[^]*?-->/g, "")
     .replace(
       /<div class="code[^]*?<span>(.*?)<\/span>[^]*?<pre[^>]*><code>([^]*?)<\/code><\/pre>\s*<\/div>/g,

@@ -5,6 +5,13 @@ import { Window } from "happy-dom";
 const window = new Window({ url: "http://127.0.0.1/" });
 const { localStorage, sessionStorage, navigator } = window;
 const matchMedia = window.matchMedia.bind(window);
-for (const [name, value] of Object.entries({ localStorage, sessionStorage, navigator, matchMedia })) {
+const addEventListener = window.addEventListener.bind(window);
+for (const [name, value] of Object.entries({
+  localStorage,
+  sessionStorage,
+  navigator,
+  matchMedia,
+  addEventListener,
+})) {
   Object.defineProperty(globalThis, name, { value, configurable: true });
 }

@@ -383,10 +383,9 @@ export async function scrolling({ page }) {
   for (let number = 0; number < 5; number++) {
     await field(page).fill(`Fast ${number}`);
     await page.keyboard.press("Enter");
-    await messages(page)
-      .nth(2 * number + 1)
-      .getByRole("button", { name: t("Another answer") })
-      .waitFor(); // that answer is over
+    const over = (all) => all.length === 2 * number + 2 && all.every((each) => !each.state);
+    await page.waitForFunction(() => location.hash.startsWith("#/chat/"));
+    await until(() => stored(page), over, `answer ${number} is over`);
     await until(below, (distance) => distance < 5, `answer ${number} ends so many px below`);
     await view.evaluate((each) => each.scrollTo({ top: 0 })); // the next question comes into view all the same
     await page.getByRole("button", { name: t("To the end") }).waitFor();

@@ -121,11 +121,13 @@ async function load(name: string): Promise<void> {
   if (!hljs.getLanguage(name)) hljs.registerLanguage(name, (await GRAMMARS[name]!()).default);
 }
 
-/** The code as a tree of spans; undefined for a language that is not known here. */
-export async function highlight(code: string, language: string): Promise<Span | undefined> {
+/** What reads code of a language as a tree of spans; undefined for a language that is not known here. */
+export async function reader(language: string): Promise<((code: string) => Span) | undefined> {
   const name = ALIASES[language] ?? language;
   if (!Object.hasOwn(GRAMMARS, name)) return undefined;
   await Promise.all([name, ...(WITHIN[name] ?? [])].map(load));
-  const result = hljs.highlight(code, { language: name, ignoreIllegals: true });
-  return (result._emitter as unknown as { rootNode: Span }).rootNode;
+  return (code) => {
+    const result = hljs.highlight(code, { language: name, ignoreIllegals: true });
+    return (result._emitter as unknown as { rootNode: Span }).rootNode;
+  };
 }

@@ -26,6 +26,7 @@ export class Kept<Value> {
 export function like<Value>(empty: Value, kept: unknown): Value {
   if (typeof kept !== typeof empty || kept === null || Array.isArray(kept) !== Array.isArray(empty)) return empty;
   if (typeof empty !== "object" || empty === null || Array.isArray(empty)) return kept as Value;
-  const members = Object.entries(empty).map(([name, value]) => [name, like(value, (kept as never)[name])]);
-  return { ...(kept as Value), ...Object.fromEntries(members) };
+  const given = kept as Record<string, unknown>;
+  const members = Object.entries(empty).map(([name, value]): [string, unknown] => [name, like(value, given[name])]);
+  return { ...given, ...Object.fromEntries(members) } as Value;
 }

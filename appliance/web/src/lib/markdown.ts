@@ -127,7 +127,7 @@ function walk(tokens: Tokens.Generic[], see: (token: Tokens.Generic) => void) {
       [...header, ...rows.flat()].flatMap((cell) => cell.tokens),
       see,
     );
-    walk(((token as Partial<Tokens.List>).items ?? token.tokens ?? []) as Tokens.Generic[], see);
+    walk((token as Partial<Tokens.List>).items ?? token.tokens ?? [], see);
   }
 }
 
