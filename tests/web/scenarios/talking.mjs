@@ -36,12 +36,19 @@ export async function chat({ page, browser, url }) {
     .getByRole("button", { name: t("Previous version") })
     .click();
   await page.getByText("1/2").waitFor();
-  await messages(page).first().hover();
-  await messages(page)
-    .first()
-    .getByRole("button", { name: t("Edit") })
-    .click();
-  await page.getByRole("textbox", { name: t("Edit") }).fill("What is a llama?");
+  const edit = page.getByRole("textbox", { name: t("Edit") });
+  const begin = async () => {
+    await messages(page).first().hover();
+    await messages(page)
+      .first()
+      .getByRole("button", { name: t("Edit") })
+      .click();
+  };
+  await begin();
+  await edit.fill("What is a llama?");
+  await page.reload();
+  await begin();
+  assert.equal(await edit.inputValue(), "What is a llama?", "words that were begun outlive a reload");
   await messages(page)
     .first()
     .getByRole("button", { name: t("Send") })
