@@ -36,7 +36,7 @@ from appliance.core.doctor.engines import (
     went_back,
 )
 from appliance.core.doctor.facts import SEVERITIES, DoctorFacts, Finding, ServedModel, one_line, some, tidied
-from appliance.core.doctor.lately import crash_loops, failed_downloads, failing_requests, no_room
+from appliance.core.doctor.lately import crash_loops, failed_downloads, failing_requests, looping, no_room
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.listing import CPU
 from appliance.core.sizes import GIB
@@ -206,7 +206,7 @@ def pool_problems(facts: DoctorFacts) -> Iterator[Finding]:
 
 def failed_models(facts: DoctorFacts) -> Iterator[Finding]:
     for model in facts.server.running if facts.server is not None else ():
-        if model.error and model.state not in ("loaded", "loading", "sleeping"):
+        if model.error and model.state not in ("loaded", "loading", "sleeping") and model.id not in looping(facts):
             yield Finding(
                 id="model-failed",
                 severity="error",

@@ -43,18 +43,24 @@ def turned_away(happenings: Iterable[Happening]) -> tuple[TurnedAway, ...]:
     return tuple(TurnedAway(model=model, count=count) for model, count in counts.most_common())
 
 
+def looping(facts: DoctorFacts) -> dict[str, Deaths]:
+    """Return the models whose processes die again and again, by their names."""
+    return {one.model: one for one in facts.lately.deaths if one.count >= LOOP}
+
+
 def crash_loops(facts: DoctorFacts) -> Iterator[Finding]:
-    for one in facts.lately.deaths:
-        if one.count >= LOOP:
-            yield Finding(
-                id="crash-loop",
-                severity="error",
-                title=f"The model '{one.model}' dies again and again",
-                evidence=(f"{one.count} times in the last hour", *some(one.last.splitlines())),
-                model=one.model,
-                advice="Its log has the reason. A smaller context, or another engine, often helps.",
-                commands=(f"llama-appliance logs {quote(one.model)}", "llama-appliance events"),
-            )
+    now = {model.id: model.error for model in (facts.server.running if facts.server is not None else ())}
+    for one in looping(facts).values():
+        lines = (now.get(one.model) or one.last).splitlines()
+        yield Finding(
+            id="crash-loop",
+            severity="error",
+            title=f"The model '{one.model}' dies again and again",
+            evidence=(f"{one.count} times in the last hour", *some(line for line in lines if line.strip())),
+            model=one.model,
+            advice="Its log has the reason. A smaller context, or another engine, often helps.",
+            commands=(f"llama-appliance logs {quote(one.model)}", "llama-appliance events"),
+        )
 
 
 def failing_requests(facts: DoctorFacts) -> Iterator[Finding]:
