@@ -14,8 +14,9 @@ const lexer: Plugin = {
     if (!/\/marked\/lib\/marked\.esm\.js$/.test(id)) return undefined;
     const [, instance] = /;var (\w+)=new \w+;function /.exec(code) ?? [];
     const named = ["Lexer", "Tokenizer", "getDefaults"].map((name) => new RegExp(`\\w+ as ${name}\\b`).exec(code)?.[0]);
-    if (!instance || named.includes(undefined))
+    if (!instance || named.includes(undefined)) {
       throw new Error("marked is built in another way: see lexer in vite.config.ts");
+    }
     return { code: `${code.slice(0, code.indexOf(`;var ${instance}=new `))};export{${named.join()}};`, map: null };
   },
 };

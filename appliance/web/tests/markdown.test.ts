@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { reader, type Span } from "../src/lib/highlight";
-import { Blocks, plain, safeImage, safeLink, visible } from "../src/lib/markdown";
+import { Blocks, direction, plain, safeImage, safeLink, visible } from "../src/lib/markdown";
 import { spoken } from "../src/lib/spoken";
 
 /** Pieces of Markdown in any order: more of what is hard to read than words alone. */
@@ -97,4 +97,33 @@ test.each(Object.entries(COLOURED))("%s has colours", async (language, code) => 
 
 test("the code of a language that nobody knows stays as it is", async () => {
   expect(await reader("toString")).toBeUndefined();
+});
+
+test("the direction is that of the first letter, and not of code, tags, addresses and numbers before it", () => {
+  const before = fc.constantFrom(
+    "> ",
+    "- ",
+    "| ",
+    "1. ",
+    "`code` ",
+    "```js\nx\n```\n",
+    "<details><summary>",
+    "[](https://x.example) ",
+    "[^a]: ",
+    "12 ",
+  );
+  const word = fc.constantFrom(
+    ["مرحبا", "rtl"],
+    ["שלום", "rtl"],
+    ["ܐܒܓ", "rtl"],
+    ["word", "ltr"],
+    ["слово", "ltr"],
+    ["字", "ltr"],
+  );
+  fc.assert(
+    fc.property(fc.array(before), word, fc.string(), (marks, [first, found], rest) => {
+      expect(direction(`${marks.join("\n")}${first} ${rest}`)).toBe(found);
+    }),
+  );
+  expect(direction("> 1 + 2")).toBe(undefined);
 });

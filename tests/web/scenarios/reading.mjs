@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { accessible, messages, pasted, put } from "../browser.mjs";
-import { like, number, t } from "../words.mjs";
+import { like, look, number, t } from "../words.mjs";
 
 const library = (name) =>
   readFileSync(new URL(`../../../appliance/web/node_modules/temml/dist/${name}`, import.meta.url));
@@ -210,7 +210,8 @@ export async function files({ page, url }) {
   assert.equal(await page.evaluate(() => window.hit), undefined);
   const time = messages(page).last().locator("time");
   assert.match(await time.getAttribute("datetime"), /^20\d\d-.*Z$/);
-  assert.match(await time.innerText(), new RegExp(String(new Date().getFullYear())));
+  const usual = new Intl.DateTimeFormat(look.locale, { dateStyle: "medium", timeStyle: "short" });
+  assert.equal(await time.innerText(), usual.format(new Date(await time.getAttribute("datetime"))));
 }
 
 /** Long code is folded when a chat opens, keeps its buttons in sight, wraps on demand, and is copied whole. */

@@ -85,6 +85,13 @@ export async function layouts({ browser, url }) {
   const direction = (place) => place.evaluate((element) => getComputedStyle(element).direction);
   assert.equal(await direction(answer.locator("p").first()), "rtl");
   assert.equal(await direction(answer.locator("pre")), "ltr");
+  const edge = (await answer.boundingBox()).x + (await answer.boundingBox()).width;
+  for (const part of ["blockquote", "ul", "table", "details", "div:has(> div > p)"]) {
+    const place = answer.locator(part).last();
+    assert.equal(await direction(place), "rtl", part);
+    const { x, width } = await place.boundingBox();
+    assert.ok(Math.abs(x + width - edge) < 2, `${part} ends at ${x + width} and not at ${edge}`);
+  }
   for (const dir of ["ltr", "rtl"]) {
     await page.evaluate((dir) => document.documentElement.setAttribute("dir", dir), dir);
     for (const screen of ["", "#/models", "#/settings"]) {

@@ -593,3 +593,13 @@ export function safeLink(href: string): string | undefined {
 export function safeImage(href: string): string | undefined {
   return /^data:image\/(png|jpeg|gif|webp);base64,/i.test(href) && href.length < 11_000_000 ? href : undefined;
 }
+
+const NO_WORDS = /(`{3,})[^]*?\1|`[^`]*`|<[^>]*>|\]\([^)]*\)|^ {0,3}\[\^[^\]]+\]:/gm;
+const RIGHT_TO_LEFT =
+  /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}\p{Script=Adlam}]/u;
+
+/** That of the first letter of a quote, list or table. The browser's `auto` passes over paragraphs with a direction of their own. */
+export function direction(raw: string): "ltr" | "rtl" | undefined {
+  const letter = /\p{L}/u.exec(raw.slice(0, 5000).replace(NO_WORDS, ""))?.[0];
+  return letter === undefined ? undefined : RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr";
+}
