@@ -111,15 +111,19 @@ class Conversations:
             return [ConversationChange(self._number, None)]
         return [change for change in self._changes if change.number > number]
 
-    async def list(self) -> ConversationListing:
+    async def list(self, since: int = 0) -> ConversationListing:
+        """All of them, or what is different after the change ``since``, as far as the store can tell."""
         if not self.enabled:
             return ConversationListing(enabled=False)
 
         def read(store: ConversationStore) -> ConversationListing:
-            found = tuple(store.list())
+            newest = store.change_number()
+            known = since if store.horizon <= since <= newest else 0
             return ConversationListing(
-                enabled=True, conversations=found, presets=store.presets(), bytes=store.size(), limit=self._limit
-            )
+                enabled=True, change=newest, since=known, conversations=tuple(store.list(known)),
+                deleted=tuple(store.deleted(_now(), known)), presets=store.presets(known), bytes=store.size(),
+                limit=self._limit,
+            )  # fmt: skip
 
         return await self._do(read)
 

@@ -283,13 +283,26 @@ class Hit(Struct, frozen=True, kw_only=True):
     excerpt: str
 
 
+class DeletedConversation(Struct, frozen=True, kw_only=True):
+    """A conversation whose deletion can be taken back for another ``left`` milliseconds; none: it is too late."""
+
+    id: Id
+    title: str
+    left: int
+
+
 class ConversationListing(Struct, frozen=True, kw_only=True):
-    """``GET /api/conversations``."""
+    """``GET /api/conversations``: all of them, or those that have changed after the change ``since``."""
 
     enabled: bool
+    change: int = 0
+    """The newest change that the answer knows of."""
+    since: int = 0
+    """The change that the answer builds on; 0: it has everything."""
     conversations: tuple[Conversation, ...] = ()
-    presets: dict[str, Raw] = {}
-    """Settings of conversations by the names that people gave them; each is a JSON object."""
+    deleted: tuple[DeletedConversation, ...] = ()
+    presets: dict[str, Raw] | UnsetType = UNSET
+    """Settings of conversations by the names that people gave them; each is a JSON object. Unset: as they were."""
     bytes: int = 0
     limit: int = 0
 

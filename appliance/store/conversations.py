@@ -15,13 +15,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import UNSET, Raw, structs
+from msgspec import UNSET, Raw, UnsetType, structs
 
 from appliance.core import conversations as rules
 from appliance.errors import ApplianceError, BadRequest, Busy, Conflict, NotFound, StoreFailed, UsageError
 from appliance.store.activity_schema import make_private, set_aside
 from appliance.store.versions import restored
-from appliance.wire import Conversation, Fields, Hit, MessageNode, State, StoredPreset, Whole
+from appliance.wire import (
+    Conversation,
+    DeletedConversation,
+    Fields,
+    Hit,
+    MessageNode,
+    State,
+    StoredPreset,
+    Whole,
+)
 
 VERSION = 2
 UNDO_MS = 60_000
@@ -125,6 +134,9 @@ class ConversationStore:
             script = _UPGRADE if version == 1 else _SCHEMA
             self._db.create_function("folded", 1, rules.folded, deterministic=True)
             self._db.executescript(f"BEGIN IMMEDIATE;{script}PRAGMA user_version = {VERSION};COMMIT;")
+            self.horizon = self.change_number()
+            """A reader that has seen no later change has to read everything: what was purged before leaves no trace."""
+            self._presets_change = self.horizon
         except BaseException:
             self._db.close()
             raise
@@ -141,14 +153,36 @@ class ConversationStore:
         )
         return (pages - free) * page
 
-    def list(self) -> list[Conversation]:
-        """All of them, the newest first."""
+    def change_number(self) -> int:
+        """The number of the newest change."""
+        return self._db.execute("SELECT change FROM counter").fetchone()[0]
+
+    def deleted(self, now: int, since: int = 0) -> list[DeletedConversation]:
+        """Return those that were deleted after a change and are not purged yet, the latest first."""
+        rows = self._db.execute(
+            "SELECT body, deleted FROM conversations WHERE deleted IS NOT NULL AND change > ? ORDER BY deleted DESC",
+            (since,),
+        )
+        found = ((_conversation(body), deleted) for body, deleted in rows)
+        return [
+            DeletedConversation(id=each.id, title=each.title, left=max(deleted + UNDO_MS - now, 0))
+            for each, deleted in found
+        ]
+
+    def list(self, since: int = 0) -> list[Conversation]:
+        """All of them, or those changed after a change; the newest first."""
         answering = {row[0] for row in self._db.execute("SELECT conversation FROM messages WHERE answering")}
-        rows = self._db.execute("SELECT body, change FROM conversations WHERE deleted IS NULL ORDER BY updated DESC")
+        rows = self._db.execute(
+            "SELECT body, change FROM conversations WHERE deleted IS NULL AND change > ? ORDER BY updated DESC",
+            (since,),
+        )
         found = (structs.replace(_conversation(body), change=change) for body, change in rows)
         return [structs.replace(each, answering=each.id in answering) for each in found]
 
-    def presets(self) -> dict[str, Raw]:
+    def presets(self, since: int = 0) -> dict[str, Raw] | UnsetType:
+        """All of them, if one has changed after the change ``since``."""
+        if 0 < since >= self._presets_change:
+            return UNSET
         return {name: Raw(body.encode()) for name, body in self._db.execute("SELECT * FROM presets ORDER BY name")}
 
     def read(self, conversation: str, since: int = 0) -> Whole:
@@ -310,7 +344,7 @@ class ConversationStore:
     def set_preset(self, preset: StoredPreset, now: int) -> None:
         """Keep it instead of another one of its name; null deletes that. Raises BadRequest for too large or many."""
         body = bytes(preset.settings)
-        with self._writing(now, more=len(body), check=body != b"null"):
+        with self._writing(now, more=len(body), check=body != b"null") as self._presets_change:
             self._db.execute("DELETE FROM presets WHERE name = ?", (preset.name,))
             if body == b"null":
                 return
@@ -327,6 +361,7 @@ class ConversationStore:
             "BEGIN IMMEDIATE; DELETE FROM words; DELETE FROM uses; DELETE FROM attachments; DELETE FROM messages; "
             "DELETE FROM conversations; UPDATE counter SET change = change + 1; COMMIT; VACUUM;"
         )
+        self.horizon = self.change_number()
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
@@ -336,7 +371,7 @@ class ConversationStore:
                 f"the conversations have reached their limit of {self._limit} bytes (conversations.max_bytes); delete "
                 "some, or raise it"
             )
-        return _Transaction(self._db, now)
+        return _Transaction(self, self._db, now)
 
     def _find(self, conversation: str) -> Conversation:
         row = self._db.execute(
@@ -389,7 +424,8 @@ class ConversationStore:
 class _Transaction:
     """One change: takes the next number on entry, and is rolled back by any error. Purges what nobody can want back."""
 
-    def __init__(self, db: sqlite3.Connection, now: int) -> None:
+    def __init__(self, store: ConversationStore, db: sqlite3.Connection, now: int) -> None:
+        self._store = store
         self._db = db
         self._now = now
 
@@ -415,7 +451,8 @@ class _Transaction:
         ).fetchall()
         for table, key in (("words", "rowid"), ("uses", "message"), ("messages", "row")):
             self._db.executemany(f"DELETE FROM {table} WHERE {key} = ?", gone)
-        self._db.execute("DELETE FROM conversations WHERE deleted < ?", until)
+        purged = self._db.execute("DELETE FROM conversations WHERE deleted < ? RETURNING change", until).fetchall()
+        self._store.horizon = max(self._store.horizon, *(change for (change,) in purged), 0)
         self._db.execute(
             "DELETE FROM attachments WHERE added < ? "
             "AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.hash = attachments.hash)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import os
@@ -139,6 +140,61 @@ async def test_several_are_deleted_at_once_and_taken_back(server: Appliance):
     await server.refuses(400, None, "DELETE", BASE, words="all=1")
     assert (await server.ask("DELETE", BASE, {})).status == 400
     assert await kept() == {"c", "d", "e"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_list_that_follows_the_changes_is_the_whole_list(
+    server: Appliance, monkeypatch: pytest.MonkeyPatch, seed: int
+):
+    """Whatever is written, deleted, taken back, purged and emptied between two readings, however many there are."""
+    chance = random.Random(seed)
+    names = ["a", "b", "c", "d", "e"]
+    known: dict[str, Any] = {}
+    change, presets, partly = 0, {}, 0
+    for step in range(100):
+        name = chance.choice(names)
+        match chance.choice(["write", "write", "preset", "delete", "delete", "restore", "purge", "empty"]):
+            case "write":
+                await server.ask("PUT", f"{BASE}/{name}", {"title": str(step)})
+            case "preset":
+                await server.ask("PUT", f"{BASE}/presets", {"name": name, "settings": {"system": str(step)}})
+            case "delete":
+                await server.ask("DELETE", f"{BASE}/{name}")
+            case "restore":
+                await server.ask("POST", f"{BASE}/{name}/restore")
+            case "purge":
+                monkeypatch.setattr(store, "UNDO_MS", -1000)
+                await server.ask("PUT", f"{BASE}/purges", {"draft": str(step)})
+                monkeypatch.setattr(store, "UNDO_MS", 60_000)
+            case _:
+                await server.ask("DELETE", f"{BASE}?all=1" if step % 9 == 0 else f"{BASE}/{name}")
+        if chance.random() < 0.6:
+            continue
+        found = (await server.good("GET", f"{BASE}?since={change}")).json
+        partly += found["since"] > 0
+        known = {} if not found["since"] else known
+        known |= {each["id"]: each for each in found["conversations"]}
+        known = {key: each for key, each in known.items() if key not in {gone["id"] for gone in found["deleted"]}}
+        change, presets = found["change"], found.get("presets", presets)
+        whole = (await server.good("GET", BASE)).json
+        assert known == {each["id"]: each for each in whole["conversations"]}
+        assert presets == whole["presets"]
+    assert partly > 5
+    later = (await server.good("GET", f"{BASE}?since={change + 1000}")).json
+    assert later["since"] == 0  # of another file
+
+
+async def test_the_list_is_compressed_and_the_bin_has_what_can_be_taken_back(server: Appliance):
+    for number in range(200):
+        await put(server, f"c{number}", title=f"Chat {number}")
+    await server.ask("DELETE", f"{BASE}/c7")
+    plain = await server.good("GET", BASE)
+    packed = await server.good("GET", BASE, None, [("Accept-Encoding", "gzip")])
+    assert json.loads(gzip.decompress(packed.body)) | {"deleted": 0} == plain.json | {"deleted": 0}
+    assert len(packed.body) < len(plain.body) / 4
+    (gone,) = plain.json["deleted"]
+    assert (gone["id"], gone["title"]) == ("c7", "Chat 7")
+    assert 0 < gone["left"] <= store.UNDO_MS
 
 
 async def test_after_the_time_to_undo_nothing_is_left(server: Appliance, monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from abc import abstractmethod
 from collections.abc import AsyncIterable
@@ -10,17 +11,21 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
+import trio
 from quart import Response, request
 from quart.wrappers.response import ResponseBody
 
 from appliance.core.bodies.head import check_json
 from appliance.core.headers import EVENTS
 from appliance.errors import BadRequest
+from appliance.http.control.page import SMALLEST, accepts_gzip
 from appliance.traffic.traffic import Feeds
 
 T = TypeVar("T")
 TEXT = "text/plain; charset=utf-8"
 EVENT_STREAM = EVENTS.decode()
+FASTEST = 1
+"""The level of gzip for an answer of the moment."""
 _MEMBER = re.compile(r" - at `\$\.(\w+)")
 """msgspec's words for the place of a mistake, with the first member on the way to it."""
 
@@ -60,6 +65,17 @@ def is_trusted() -> bool:
 
 def json_answer(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, content_type="application/json; charset=utf-8")
+
+
+async def packed_answer(value: object) -> Response:
+    """The same, compressed for a client that takes it, where that saves something."""
+    response = json_answer(value)
+    response.headers["Vary"] = "Accept-Encoding"
+    body = await response.get_data(as_text=False)
+    if accepts_gzip(request.headers.get("Accept-Encoding", "")) and len(body) >= SMALLEST:
+        response.set_data(await trio.to_thread.run_sync(gzip.compress, body, FASTEST))
+        response.headers["Content-Encoding"] = "gzip"
+    return response
 
 
 def text_answer(text: str) -> Response:

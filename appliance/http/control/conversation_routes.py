@@ -14,7 +14,15 @@ from appliance.core.bodies.sse import SseEvent, encode
 from appliance.core.conversations import UNKNOWN_TYPE, shown_type
 from appliance.core.parameters import read_whole, shown
 from appliance.errors import BadRequest, NotFound
-from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, parse_as, read_as, read_body
+from appliance.http.control.answers import (
+    EVENT_STREAM,
+    endless_answer,
+    json_answer,
+    packed_answer,
+    parse_as,
+    read_as,
+    read_body,
+)
 from appliance.http.control.model_routes import ModelEvent, ModelFeed
 from appliance.http.owners import Owners
 from appliance.http.way.outgoing import CONVERSATION
@@ -88,7 +96,9 @@ class ConversationRoutes:
         self._conversations = owners.conversations
 
     async def list(self) -> Response:
-        return json_answer(await self._conversations.list())
+        """With ``?since=N`` only what has changed after the change of that number."""
+        since = read_whole(request.args.get("since", "0"), "since")
+        return await packed_answer(await self._conversations.list(since))
 
     async def events(self) -> Response:
         """The events of models and conversations from now on; the models' state comes first."""

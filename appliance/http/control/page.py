@@ -131,7 +131,7 @@ SANDBOX_HEADERS: Headers = (
 takes the HTML. A policy cannot keep a script from the network: WebRTC is outside of it, and Chromium connects for a
 navigation before the policy refuses that.
 """
-_SMALLEST = 600
+SMALLEST = 600
 """Bytes; compressing less than this saves no packet."""
 _WEIGHTED = re.compile(r"(?i)([^\s,;]+)\s*(?:;\s*q=([\d.]+))?")
 _HASHED = re.compile(r".+-[\w-]{8}\.\w+")
@@ -232,7 +232,7 @@ class PageRoutes:
         if not _NAME.fullmatch(name) or not path.is_file():
             raise RouteNotFound(context.request.method, context.request.path)
         kept = "public, max-age=31536000, immutable" if _HASHED.fullmatch(name) else "no-cache"
-        if accepts_gzip(context.request.header(b"accept-encoding") or "") and path.stat().st_size >= _SMALLEST:
+        if accepts_gzip(context.request.header(b"accept-encoding") or "") and path.stat().st_size >= SMALLEST:
             packed = await trio.to_thread.run_sync(_compressed, path)
             await _send(context, packed, name, kept, ((b"Content-Encoding", b"gzip"),))
         else:

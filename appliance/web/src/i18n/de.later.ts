@@ -47,6 +47,7 @@ export const de: Record<keyof typeof en, string> = {
   demoWhat:
     "Ein winziges Modell, das zum Programm gehört. Es beantwortet einfache Fragen zu Llama Appliance, auf Englisch, und sonst nichts.",
   downloads: "{count} Download|{count} Downloads",
+  earlier: "Früher",
   viewBoxes: "Verbund",
   boxesNone: "Dieser Rechner arbeitet allein. Dieser Befehl legt einen Verbund an und sagt, wie andere beitreten.",
   boxesBus: "Der Bus läuft: {server}",

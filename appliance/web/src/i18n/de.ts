@@ -19,6 +19,8 @@ export const de: Record<keyof typeof en, string> = {
   assistant: "Assistent",
   attach: "Dateien anhängen",
   available: "Verfügbar",
+  binned: "Gelöscht: {count}",
+  binnedWhy: "Mit einem Klick ist es wieder da. Nach einer Minute ist es endgültig weg.",
   branched: "Jemand anderes hat diese Nachricht inzwischen geändert. Deine steht als eigener Zweig daneben.",
   branchOf: "Fassung {number} von {count}",
   callsSkipped: "Nicht ausgeführt, weil die Unterhaltung weiterging: {names}",
@@ -48,7 +50,6 @@ export const de: Record<keyof typeof en, string> = {
   demoHint: "Du sprichst mit einer kleinen Demo, die nur dieses Programm kennt.",
   demoLink: "Hol dir ein richtiges Modell",
   download: "Herunterladen",
-  earlier: "Früher",
   edit: "Bearbeiten",
   export: "Exportieren",
   failed: "Die Antwort ist fehlgeschlagen",
@@ -168,5 +169,6 @@ export const de: Record<keyof typeof en, string> = {
   unpin: "Nicht mehr anheften",
   waitsForServer: "Der Server ist seit {time} nicht erreichbar. Deine Frage wird gesendet, sobald er wieder da ist.",
   wrapLines: "Zeilen umbrechen",
+  yesterday: "Gestern",
   you: "Du",
 };

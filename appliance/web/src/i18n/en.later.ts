@@ -46,6 +46,7 @@ export const en = {
   demoWhat:
     "A tiny model that comes with the program. It answers simple questions about Llama Appliance, in English, and nothing else.",
   downloads: "{count} download|{count} downloads",
+  earlier: "Earlier",
   viewBoxes: "Boxes",
   boxesNone: "This machine serves alone. This command makes a pool, and says how others join it.",
   boxesBus: "The bus works: {server}",

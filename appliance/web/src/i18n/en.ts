@@ -21,6 +21,8 @@ export const en = {
   assistant: "Assistant",
   attach: "Attach files",
   available: "Available",
+  binned: "Deleted: {count}",
+  binnedWhy: "Choose one to take it back. After a minute it is gone for good.",
   branched: "Somebody else changed this message meanwhile. Yours is kept as a branch beside it.",
   branchOf: "Version {number} of {count}",
   callsSkipped: "Not run, because the conversation went on: {names}",
@@ -50,7 +52,6 @@ export const en = {
   demoHint: "You are talking to a small demo that knows this program and nothing else.",
   demoLink: "Get a real model",
   download: "Download",
-  earlier: "Earlier",
   edit: "Edit",
   export: "Export",
   failed: "The answer failed",
@@ -170,5 +171,6 @@ export const en = {
   unpin: "Unpin",
   waitsForServer: "The server has been away for {time}. Your question is sent when it is back.",
   wrapLines: "Wrap lines",
+  yesterday: "Yesterday",
   you: "You",
 };

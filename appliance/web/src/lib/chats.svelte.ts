@@ -6,16 +6,22 @@ import { drafts, NEW, readDraft } from "./drafts";
 import { events, type ServerEvent } from "./events.svelte";
 import { newId, save } from "./ids";
 import { keeping, ROOT } from "./keeping.svelte";
-import type { Attachment, Conversation, Message, Settings } from "./messages";
+import type { Attachment, Conversation, Deleted, Message, Settings } from "./messages";
 import { t } from "./prefs.svelte";
 import { toasts } from "./toasts.svelte";
 
 interface Listing {
   conversations: Conversation[];
+  deleted?: Deleted[];
+  /** The newest change that it knows of, and the one that it builds on; none: it is all there is. */
+  change?: number;
+  since?: number;
   presets?: Record<string, Settings>;
   bytes?: number;
   limit?: number;
 }
+
+const SOON = 250; // ms; the news of one answer come in groups, and are read together
 
 /** A conversation outlives the effect in which it was opened, so what it derives must not belong to that. */
 function made(info: Conversation, stored: boolean): Chat {
@@ -26,6 +32,8 @@ function made(info: Conversation, stored: boolean): Chat {
 
 class Chats {
   list = $state.raw<Conversation[]>([]);
+  /** Those whose deletion can be taken back, the latest first. */
+  bin = $state.raw<Deleted[]>([]);
   presets = $state.raw<Record<string, Settings>>({});
   known = $state(false);
   bytes = $state(0);
@@ -35,6 +43,8 @@ class Chats {
   private following = false;
   private reading: Promise<void> | undefined;
   private again = false;
+  private newest = 0;
+  private soon: ReturnType<typeof setTimeout> | undefined;
 
   constructor() {
     events.listen((event) => this.hear(event));
@@ -97,13 +107,21 @@ class Chats {
   async remove(...gone: Conversation[]) {
     const { ids } = await keeping.ask<{ ids: string[] }>("DELETE", ROOT, { ids: gone.map((each) => each.id) });
     for (const id of ids) drafts.drop(id);
-    if (ids.includes(this.open?.info.id ?? "")) {
+    const open = this.open?.info.id ?? "";
+    if (ids.includes(open)) {
       if (location.hash.startsWith("#/chat/")) location.hash = "#/chat";
       else this.begin();
     }
-    const back = () => keeping.ask("POST", `${ROOT}/restore`, { ids });
     const told = ids.length === 1 ? t("conversationDeleted") : t("chosenDeleted", { count: ids.length });
-    toasts.tell(told, "told", { label: t("undo"), run: () => back().catch(toasts.failed) });
+    const shown = ids.includes(open) ? open : undefined;
+    toasts.tell(told, "told", { label: t("undo"), run: () => this.restore(ids, shown).catch(toasts.failed) });
+    await this.read();
+  }
+
+  /** Take a deletion back, and open the one that was shown. */
+  async restore(ids: string[], shown: string | undefined) {
+    await keeping.ask("POST", `${ROOT}/restore`, { ids });
+    if (shown) location.hash = `#/chat/${shown}`;
     await this.read();
   }
 
@@ -161,7 +179,15 @@ class Chats {
   private hear(event: ServerEvent & { conversation?: string }) {
     if (event.event !== "connected" && event.event !== "conversation_changed") return;
     if (event.event === "connected") keeping.forget();
-    void this.read();
+    // Another server may answer now, and what one browser has lost altogether leaves no trace.
+    if (event.event === "connected" || (keeping.here && !event.conversation)) this.newest = 0;
+    if (event.event === "connected") void this.read();
+    else {
+      this.soon ??= setTimeout(() => {
+        this.soon = undefined;
+        void this.read();
+      }, SOON);
+    }
     const open = this.open;
     if (event.event === "connected") return void open?.outbox.back();
     if (open?.stored && (!event.conversation || event.conversation === open.info.id)) {
@@ -175,8 +201,11 @@ class Chats {
     return (this.reading ??= (async () => {
       while (this.again) {
         this.again = false;
+        const since = this.newest;
         try {
-          await this.take(await keeping.list<Listing>());
+          const found = await keeping.list<Listing>(since);
+          if (since === this.newest) await this.take(found);
+          else this.again = true;
         } catch {
           // the event connection shows that the server is away, and this is read again when it is back
         }
@@ -185,9 +214,15 @@ class Chats {
     })());
   }
 
-  private async take({ conversations, presets = {}, bytes = 0, limit = 0 }: Listing) {
-    this.list = conversations;
-    Object.assign(this, { presets, bytes, limit });
+  private async take({ conversations, deleted = [], change = 0, since = 0, presets, bytes = 0, limit = 0 }: Listing) {
+    const news = new Set([...conversations, ...deleted].map((each) => each.id));
+    const old = <T extends { id: string }>(list: T[]) => (since ? list.filter((each) => !news.has(each.id)) : []);
+    this.list = [...conversations, ...old(this.list)].sort((a, b) => b.updated - a.updated);
+    this.bin = [...deleted.filter((each) => each.left > 0), ...old(this.bin)];
+    for (const each of deleted) {
+      setTimeout(() => (this.bin = this.bin.filter((other) => other !== each)), each.left);
+    }
+    Object.assign(this, { newest: change, bytes, limit, presets: presets ?? (since ? this.presets : {}) });
     if (keeping.here && !this.following) {
       this.following = true;
       const { news } = await import("./local");

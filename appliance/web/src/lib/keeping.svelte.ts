@@ -20,9 +20,12 @@ class Keeping {
     return (await local(method, path, body)) as T;
   }
 
-  /** The list of the conversations. The same answer says where they are, so the first list takes one request and not two. */
-  async list<T>(): Promise<T> {
-    if (this.asked) return this.ask("GET", ROOT);
+  /**
+   * The conversations, or those changed after a change. The first answer says where they are as well, so it takes one
+   * request and not two.
+   */
+  async list<T>(since: number): Promise<T> {
+    if (this.asked) return this.ask("GET", since ? `${ROOT}?since=${since}` : ROOT);
     const answer = get<State & T>(ROOT);
     return (await this.learn(answer)) ? answer : this.ask("GET", ROOT);
   }

@@ -120,7 +120,7 @@ async function change(id: string, fields: Partial<Kept>): Promise<Kept> {
     ...fresh,
     ...known,
     ...fields,
-    updated: "draft" in fields ? (known?.updated ?? now) : now,
+    updated: "draft" in fields || "gone" in fields ? (known?.updated ?? now) : now,
     change: Math.max(now, (known?.change ?? 0) + 1),
   };
   await put("conversations", next);
@@ -251,13 +251,23 @@ export async function unpack({ conversations, files }: Carton) {
   return { imported, skipped };
 }
 
-async function list() {
+/** All of them, or those that have changed since; a change is a time, in which more than one may have come. */
+async function list(since: number) {
   await (purging ??= purge());
   const presets = Object.fromEntries((await all<Preset>("presets")).map(({ name, settings }) => [name, settings]));
-  const conversations = (await all<Kept>("conversations"))
-    .filter((each) => !each.gone)
-    .sort((a, b) => b.updated - a.updated);
-  return { conversations, presets };
+  const kept = await all<Kept>("conversations");
+  const changed = kept.filter((each) => each.change >= since);
+  const left = ({ gone = 0 }: Kept) => Math.max(gone + UNDO - Date.now(), 0);
+  return {
+    change: kept.reduce((newest, each) => Math.max(newest, each.change), 0),
+    since,
+    conversations: changed.filter((each) => !each.gone).sort((a, b) => b.updated - a.updated),
+    deleted: changed
+      .filter((each) => each.gone)
+      .sort((a, b) => b.gone! - a.gone!)
+      .map((each) => ({ id: each.id, title: each.title, left: left(each) })),
+    presets,
+  };
 }
 
 async function preset(given: Preset) {
@@ -293,7 +303,7 @@ export async function local(method: string, path: string, body: unknown): Promis
     told.postMessage("");
     return undefined;
   }
-  if (!id) return list();
+  if (!id) return list(Number(url.searchParams.get("since")));
   if (id === "restore") {
     for (const each of given.ids ?? []) await change(each, { gone: 0 });
     return undefined;

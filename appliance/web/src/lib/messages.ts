@@ -66,6 +66,13 @@ export interface Conversation {
   answering: boolean;
 }
 
+/** One whose deletion can be taken back for another `left` ms. */
+export interface Deleted {
+  id: string;
+  title: string;
+  left: number;
+}
+
 export interface Whole {
   conversation: Conversation;
   messages: Message[];

@@ -1,5 +1,6 @@
 /** The models of the server as its events tell of them. */
 import { ApiError, get, send } from "./api";
+import { folded } from "./ids";
 import { events, type ServerEvent } from "./events.svelte";
 import { t, type Word } from "./prefs.svelte";
 import { toasts } from "./toasts.svelte";
@@ -75,6 +76,9 @@ export function isHubAway(error: unknown): boolean {
 export const DEMO_QUESTIONS: Word[] = ["demo1", "demo2", "demo3", "demo4"];
 export const QUESTIONS: Word[] = ["sample1", "sample2", "sample3"];
 
+/** More models than this have a search field. */
+export const MANY = 6;
+
 const takes = (model: Model, kind: string) => (model.architecture?.input_modalities ?? ["text"]).includes(kind);
 export const gives = (model: Model, kind: string) => (model.architecture?.output_modalities ?? ["text"]).includes(kind);
 
@@ -101,6 +105,12 @@ class Models {
   }
 
   /** Models that can be talked to. */
+  /** Those whose name or id has each word. */
+  named(search: string, all: Model[] = this.all): Model[] {
+    const words = folded(search).split(/\s+/);
+    return all.filter((each) => words.every((word) => folded(`${each.name ?? ""} ${each.id}`).includes(word)));
+  }
+
   get usable(): Model[] {
     return this.all.filter(
       (model) => !(model.status?.error && !model.status.failed) && this.state(model) !== "downloading",

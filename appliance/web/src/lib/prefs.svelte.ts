@@ -10,6 +10,8 @@ interface Prefs {
   language: Language;
   enterSends: boolean;
   side: boolean;
+  /** Folders of conversations that do not show what is in them. */
+  folded: string[];
   /** The welcome need not come by itself any more. */
   welcomed: boolean;
 }
@@ -27,6 +29,7 @@ function stored(): Prefs {
     language: navigator.language.toLowerCase().startsWith("de") ? "de" : "en",
     enterSends: !matchMedia("(pointer: coarse)").matches,
     side: true,
+    folded: [],
     welcomed: false,
   };
   try {
@@ -122,4 +125,10 @@ export function duration(seconds: number, digits = 0): string {
 
 export function day(time: number, timeStyle: "short" | "medium" = "short"): string {
   return new Intl.DateTimeFormat(locale(), { dateStyle: "medium", timeStyle }).format(time);
+}
+
+/** The name of a month that is written as `2026-11`. */
+export function monthName(month: string): string {
+  const [year, at] = month.split("-").map(Number);
+  return new Intl.DateTimeFormat(prefs.language, { month: "long", year: "numeric" }).format(new Date(year!, at! - 1));
 }
