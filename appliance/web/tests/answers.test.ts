@@ -86,7 +86,7 @@ function seen(text: string): string {
       "<pre $1>$2</pre>",
     )
     .replace(/<span class="block[^"]*"[^>]*>([^]*?)<\/span>/g, "<display>$1</display>")
-    .replace(/<(\/?)([\w-]+)((?:\s[^<>]*)?)>/g, (_, end: string, name: string, rest: string) => {
+    .replace(/<(\/?)([\w-]+)((?:\s(?:"[^"]*"|[^<>"])*)?)>/g, (_, end: string, name: string, rest: string) => {
       if (name === "div") return "";
       const kept: string[] = rest.match(/ (?:href|start|src|open)="[^"]*"|text-(?:left|center|right)/g) ?? [];
       return `<${end}${name}${name === "pre" ? rest : kept.map((each) => ` ${each.trim()}`).join("")}>`;
