@@ -6,6 +6,7 @@ never holds the producer up.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -25,11 +26,12 @@ Echo = Callable[[str, str], None]
 
 
 class LogLine(NamedTuple):
-    """``number`` counts all lines of the program's life, from 0."""
+    """``number`` counts all lines of the program's life, from 0. ``at`` is its time, Unix seconds."""
 
     number: int
     model: str
     text: str
+    at: float
 
 
 class _Ring:
@@ -88,7 +90,7 @@ class Logs:
         text = self.secrets.hidden(text)
         if self.echo is not None:
             self.echo(model, text)
-        line = LogLine(self.next, model, text[:LINE_LIMIT])
+        line = LogLine(self.next, model, text[:LINE_LIMIT], time.time())
         self.next += 1
         self._all.append(line)
         self._by_model.setdefault(model, _Ring(MODEL_LIMIT)).append(line)

@@ -47,7 +47,7 @@ _Answered = tuple[str, str, str, str, int, int, bytes, float]
 class _Own:
     """One line. It is put into words when somebody reads it: most lines of a busy server nobody ever reads."""
 
-    __slots__ = ("_at", "_style", "_told", "_what", "mark", "size")
+    __slots__ = ("_style", "_told", "_what", "at", "mark", "size")
 
     def __init__(self, level: Level, what: str | _Answered, size: int, style: LineStyle, mark: int) -> None:
         self.mark = mark
@@ -56,14 +56,14 @@ class _Own:
         self.size = size
         self._what: tuple[Level, str | _Answered] = level, what
         self._style = style
-        self._at = time.time()
+        self.at = time.time()
         self._told = ""
 
     @property
     def text(self) -> str:
         if not self._told:
             level, what = self._what
-            when = datetime.fromtimestamp(self._at).astimezone() if self._style.time_format else None
+            when = datetime.fromtimestamp(self.at).astimezone() if self._style.time_format else None
             self._told = self._style.line(level, what if isinstance(what, str) else request_line(*what), when)
         return self._told
 
@@ -102,13 +102,19 @@ class ProgramLog:
             self._append(level, text, len(text))
 
     def answered(self, request: Request, status: int, sent: int, seconds: float) -> None:
-        """Add the line of a request that is over, unless it is one that is asked all the time."""
+        """Add the line of a request that is over, unless it is one that is asked all the time.
+
+        The page asks for its views once a second. In a secure context browsers name such requests; those that went
+        well are lines for debugging, or the log would hold nothing else.
+        """
         path = request.path
-        if "info" not in self._shown or is_quiet(path):
+        of_page = request.method == "GET" and request.first.get(b"sec-fetch-site") == b"same-origin" and status < 400
+        level: Level = "debug" if of_page else "info"
+        if level not in self._shown or is_quiet(path):
             return
         agent = request.first.get(b"user-agent", b"")
         told = (request.client, request.method, path, request.http_version, status, sent, agent, seconds)
-        self._append("info", told, len(path) + len(agent) + _REQUEST_LINE)
+        self._append(level, told, len(path) + len(agent) + _REQUEST_LINE)
 
     def since(self, number: int) -> list[_Own]:
         """Held lines from ``number`` on."""
@@ -177,10 +183,11 @@ class LogFeeds:
 class LogReader:
     """One reader. It never holds a writer up, and it learns how many lines it has missed.
 
-    ``search``: only lines with this text, in any case.
+    ``search``: only lines with this text, in any case. ``times``: each begins with its time in Unix seconds.
     """
 
     search = ""
+    times = False
 
     def __init__(
         self, feeds: LogFeeds, wants: Callable[[LogSource], bool], model: str | None, *, history: bool
@@ -200,19 +207,21 @@ class LogReader:
         own = self._feeds.own
         lines, appended, self._process_line = self._feeds.processes.read(self._model, self._process_line)
         own_lines = own.since(self._own_line)
-        lost, found = 0, list[tuple[int, int, str]]()
+        lost, found = 0, list[tuple[int, int, float, str]]()
         if self._wants("upstream"):
             lost += appended - self._seen - len(lines)
-            found += [(line.number, 1, self._render(line)) for line in lines]
+            found += [(line.number, 1, line.at, self._render(line)) for line in lines]
         if self._wants("proxy"):
             lost += max(own.first - self._own_line, 0)
-            found += [(line.mark, 0, line.text) for line in own_lines]
+            found += [(line.mark, 0, line.at, line.text) for line in own_lines]
         self._seen, self._own_line = appended, own.next
         found.sort(key=lambda line: line[:2])
-        texts = [text for _, _, text in found]
-        if self.search:
-            wanted = self.search.casefold()
-            texts = [text for text in texts if wanted in text.casefold()]
+        wanted = self.search.casefold()
+        texts = [
+            f"{at:.3f} {text}" if self.times else text
+            for _, _, at, text in found
+            if not wanted or wanted in text.casefold()
+        ]
         return [f"... {lost} lines lost ...", *texts] if lost else texts
 
     async def wait(self) -> None:

@@ -136,6 +136,7 @@ SCENARIOS = [
     Scenario("views.failing"),
     Scenario("views.late"),
     Scenario("views.early"),
+    Scenario("views.found", main_flow=True),
     # The configuration is not shown unless that is switched on.
     Scenario("machine.closed"),
     # A run is cancelled after a question.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import urllib.request
 from collections.abc import Generator
 from functools import partial
@@ -61,6 +62,28 @@ async def test_lines_stand_in_the_order_in_which_they_were_written(world: World)
     assert world.feeds.combined().take() == world.feeds.upstream().take()
     world.mode = "none"
     assert world.feeds.combined().take() == []
+
+
+async def test_lines_have_their_times_where_a_reader_wants_them(world: World):
+    before = time.time()
+    world.log.say("info", "one")
+    world.processes.append("alpha", "two")
+    reader = world.feeds.combined()
+    reader.times = True
+    told = [line.split(" ", 1) for line in reader.take()]
+    assert [text for _, text in told] == ["[INFO] one", "[alpha] two"]
+    assert all(before - 0.001 <= float(at) <= time.time() for at, _ in told)
+
+
+async def test_what_a_browser_reads_for_the_page_is_no_line_unless_it_fails(world: World):
+    of_page = ("Sec-Fetch-Site", "same-origin")
+    read = partial(ask, method="GET")
+    world.log.answered(read("/api/now", of_page), 200, 2, 0.1)
+    world.log.answered(read("/api/now"), 200, 2, 0.1)
+    world.log.answered(read("/api/disk", of_page), 503, 2, 0.1)
+    world.log.answered(ask("/models/load", of_page), 200, 2, 0.1)
+    said = [line.split('"')[1] for line in world.feeds.program().take()]
+    assert said == ["GET /api/now HTTP/1.1", "GET /api/disk HTTP/1.1", "POST /models/load HTTP/1.1"]
 
 
 async def test_a_reader_hears_what_comes_and_nothing_twice(world: World):

@@ -97,6 +97,7 @@ def unheeded(facts: DoctorFacts) -> Iterator[Finding]:
                 id="option-without-effect",
                 severity="note",
                 title=f"Some options of the model '{model.id}' have no effect",
+                model=model.id,
                 evidence=some(model.unheeded),
                 advice="Remove them where the model or the server is configured.",
                 commands=(f"llama-appliance logs {quote(model.id)}",),
@@ -230,6 +231,7 @@ def model_on_processor(facts: DoctorFacts) -> Iterator[Finding]:
             id="model-on-processor",
             severity="note" if _reason(facts) is None else "warning",
             title=f"The model '{model.id}' runs on the processor although there is a graphics card",
+            model=model.id,
             evidence=(
                 f"it runs on {model.seat or one_line(' '.join(_devices(model.command)) or 'the processor alone')}",
                 _reason(facts) or "the processor was faster in measurements, or was chosen by name",
@@ -250,6 +252,7 @@ def partly_on_card(facts: DoctorFacts) -> Iterator[Finding]:
                 id="layers-on-processor",
                 severity="note",
                 title=f"A part of the model '{model.id}' runs on the processor, which makes it slower",
+                model=model.id,
                 evidence=(f"{model.layers[0]} of {model.layers[1]} layers are on the graphics card",),
                 advice="A smaller context (--ctx-size) or a file with fewer bits lets more layers fit.",
                 commands=(f"llama-appliance logs {quote(model.id)}",),

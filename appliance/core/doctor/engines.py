@@ -99,6 +99,7 @@ def on_probation(facts: DoctorFacts) -> Iterator[Finding]:
             id="probation",
             severity="warning",
             title=f"The engine {one.seat} failed with the model '{one.model}' and is set aside for it",
+            model=one.model,
             evidence=(
                 one_line(one.why),
                 f"failures in a row: {one.failures}; tried again in {span(one.until - facts.now)}",
@@ -249,6 +250,7 @@ def other_engine(facts: DoctorFacts) -> Iterator[Finding]:
                 id="other-engine",
                 severity="note",
                 title=f"The model '{model.id}' runs on another engine than it would get now",
+                model=model.id,
                 evidence=(f"it runs on {model.seat}", f"it would get: {_standing(first)}"),
                 advice="It gets the new engine when it is next loaded.",
                 commands=(f"llama-appliance unload {quote(model.id)}", f"llama-appliance load {quote(model.id)}"),

@@ -266,7 +266,7 @@ class FeedRoutes:
         """The combined log, ``proxy`` for the program's own, ``upstream`` for all processes, or one model's.
 
         ``?no-history`` leaves out what there is so far. This program's own: ``?no-follow``, nothing but that, and
-        ``?search=``, only lines with a text.
+        ``?search=``, only lines with a text; ``?times``, each with its time in front.
         """
         view, logs, history = self._sources.view, self._sources.logs, "no-history" not in request.args
         match which:
@@ -280,7 +280,7 @@ class FeedRoutes:
                 if (model_id := view.model_id(model)) is None:
                     raise ModelNotFound(model, view.catalog.snapshot.near(model))
                 reader = logs.upstream(model_id, history=history)
-        reader.search = request.args.get("search", "")
+        reader.search, reader.times = request.args.get("search", ""), "times" in request.args
         if "no-follow" in request.args:
             return text_answer(_text(reader.take()))
         lifetime = self._sources.lifetime

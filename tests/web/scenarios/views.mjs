@@ -12,6 +12,7 @@ const VIEWS = [
   ["machine/activity", "api/metrics/activity", t("No requests yet.")],
   ["machine/speed", "api/speed", t("No request has ended in this time.")],
   ["machine/speed", "api/performance", t("Processor")],
+  ["machine/logs", "logs/stream", t("Nothing yet.")],
   ["machine/cache", "api/cache", t("No request has ended in this time.")],
   ["machine/engines", "api/engines", t("Try all untried ones")],
   ["machine/disk", "api/disk", size()],
@@ -72,10 +73,11 @@ export async function failing({ page, url, allow }) {
       await trouble.first().waitFor({ state: "detached" });
       await shown.waitFor();
     };
-    for (const [fails, why] of [
-      refused,
-      ...FAULTS.map((_, at) => FAULTS[(turn * AT_ONCE + at) % FAULTS.length]).slice(0, AT_ONCE),
-    ]) {
+    const isText = path === "logs/stream"; // whatever it answers is lines
+    const others = isText
+      ? FAULTS.slice(0, 2)
+      : Array.from({ length: AT_ONCE }, (_, at) => FAULTS[(turn * AT_ONCE + at) % FAULTS.length]);
+    for (const [fails, why] of [refused, ...others]) {
       await enter(fails);
       await trouble.getByText(like("lookFailed")).first().waitFor();
       await trouble.getByText(why()).first().waitFor();
@@ -84,7 +86,7 @@ export async function failing({ page, url, allow }) {
     }
     fault = refused[0];
     await page.evaluate(() => document.dispatchEvent(new Event("visibilitychange"))); // a look is made at once
-    if (path !== "v1/models") {
+    if (path !== "v1/models" && !isText) {
       await trouble.getByText(like("lookOld")).first().waitFor();
       await trouble.getByText(WHY).first().waitFor();
       assert.ok(await shown.isVisible(), `${where}: the last answer is kept`);
@@ -162,4 +164,60 @@ export async function early({ page, url }) {
   await accessible(page, "a question that waits");
   answer();
   await messages(page).nth(1).waitFor();
+}
+
+/** Every view is in a list that shows all of them, by Ctrl-K, and has a title of its own. Nonsense is named as such. */
+export async function found({ page, url, allow }) {
+  allow(/ 403 .*\/api\/config/);
+  const nav = page.getByRole("navigation", { name: t("Machine"), exact: true });
+  const fold = page.getByRole("button", { name: t("All views") });
+  await page.goto(`${url}/#/machine`);
+  await nav.or(fold).waitFor();
+  const list = async () => (await fold.isVisible()) && (await fold.click());
+  await list();
+  const names = await nav.getByRole("link").allInnerTexts();
+  assert.equal(names.length, 14);
+  await accessible(page, "the list of views");
+  for (const name of names) {
+    if (!(await nav.isVisible())) await list();
+    const link = nav.getByRole("link", { name, exact: true });
+    assert.ok(await link.evaluate((node) => node.getBoundingClientRect().right <= innerWidth), `${name} is in sight`);
+    await link.click();
+    await page.getByRole("heading", { level: 1, name, exact: true }).waitFor();
+    assert.equal(await page.title(), `${name} · ${t("Machine")} · Llama Appliance`);
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${name} fits`);
+  }
+  for (const word of ["logs", "protokoll", "console", t("Logs").toLowerCase()]) {
+    await page.goto(`${url}/#/settings`);
+    await page.getByRole("heading", { level: 1, name: t("Settings") }).waitFor();
+    await page.keyboard.press("Control+k");
+    await page.getByRole("dialog").getByRole("combobox").fill(word);
+    await page.getByRole("option", { name: `${t("Machine")}: ${t("Logs")}`, exact: true }).click();
+    await page.getByRole("heading", { level: 1, name: t("Logs"), exact: true }).waitFor();
+  }
+  for (const place of ["#/nonsense", "#/machine/nonsense", "#/machines", "#/chat/a/b"]) {
+    await page.goto(`${url}/#/settings`);
+    await page.getByText("Llama Appliance 0.", { exact: false }).waitFor();
+    await page.evaluate((place) => void (location.hash = place), place);
+    await page.getByRole("heading", { level: 1, name: t("There is no such page.") }).waitFor();
+    await page.getByText(place, { exact: true }).waitFor();
+    assert.equal(await page.title(), `${t("There is no such page.")} · Llama Appliance`);
+    await accessible(page, place);
+    await page.getByRole("button", { name: t("Back"), exact: true }).click();
+    await page.getByRole("heading", { level: 1, name: t("Settings") }).waitFor();
+  }
+  assert.equal(await page.title(), `${t("Settings")} · Llama Appliance`);
+  const keys = page.getByRole("dialog", { name: t("Keys") });
+  await page.locator("body").press("?");
+  await keys.getByText(t("Show or hide the conversations")).waitFor();
+  await accessible(page, "the list of keys");
+  await page.keyboard.press("Escape");
+  await keys.waitFor({ state: "detached" });
+  await page.getByRole("button", { name: t("Keys") }).click();
+  await keys.waitFor();
+  await page.keyboard.press("Escape");
+  await page.goto(`${url}/#/chat`);
+  await field(page).press("?");
+  assert.equal(await field(page).inputValue(), "?", "a question mark in a text is one");
+  assert.equal(await keys.count(), 0);
 }

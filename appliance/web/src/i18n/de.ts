@@ -30,7 +30,6 @@ export const de: Record<keyof typeof en, string> = {
   close: "Schließen",
   closeSide: "Unterhaltungen ausblenden",
   code: "Code",
-  commands: "Befehle",
   compact: "Bisheriges zusammenfassen",
   connected: "Verbunden",
   context: "{used} von {size} Token des Kontexts sind belegt",
@@ -67,7 +66,6 @@ export const de: Record<keyof typeof en, string> = {
     "Dieser Server bekommt gerade keine brauchbare Antwort von Hugging Face. Versuch es später noch einmal, oder hol eine Datei auf einem anderen Rechner.",
   import: "Importieren",
   imported: "{count} importiert, {skipped} waren schon da.",
-  insert: "Einfügen",
   interrupted: "Die Antwort wurde unterbrochen. Du kannst sie fortsetzen.",
   loaded: "Geladen",
   lookOdd: "Die Antwort des Servers ist nicht so, wie diese Seite sie erwartet.",
@@ -94,7 +92,6 @@ export const de: Record<keyof typeof en, string> = {
   nowUnderWay: "{count} in Arbeit",
   nowWorking: "Arbeitet",
   ofText: "{size} Text",
-  offers: "Vorlagen und Ressourcen",
   offline:
     "Dieser Server erreicht gerade keinen Hub, kann also nichts herunterladen. Hol eine dieser Dateien auf einem anderen Rechner, vergleiche ihre SHA-256 und leg sie in den genannten Ordner. Dann erscheint sie hier von selbst.",
   older: "{count} frühere Nachricht zeigen|{count} frühere Nachrichten zeigen",

@@ -32,7 +32,6 @@ export const en = {
   close: "Close",
   closeSide: "Hide the conversations",
   code: "Code",
-  commands: "Commands",
   compact: "Summarise what was said",
   connected: "Connected",
   context: "{used} of {size} tokens of the context are in use",
@@ -69,7 +68,6 @@ export const en = {
     "This server gets no usable answer from Hugging Face at the moment. Try again later, or fetch a file on another machine.",
   import: "Import",
   imported: "{count} imported, {skipped} were here already.",
-  insert: "Insert",
   interrupted: "The answer was cut short. You can continue it.",
   loaded: "Loaded",
   lookOdd: "The server's answer is not what this page expects.",
@@ -96,7 +94,6 @@ export const en = {
   nowUnderWay: "{count} under way",
   nowWorking: "Working",
   ofText: "{size} of text",
-  offers: "Prompts and resources",
   offline:
     "This server reaches no hub at the moment, so it cannot download anything. Fetch one of these files on another machine, compare its SHA-256, and put it into the folder that is named. It then appears here by itself.",
   older: "Show {count} earlier message|Show {count} earlier messages",

@@ -1,0 +1,59 @@
+/** Follows a text that grows at its end, by the rule of `following.ts`, whatever moves the view. */
+import type { Attachment } from "svelte/attachments";
+import { on } from "svelte/events";
+import { follows, type View } from "./following";
+
+const MOMENT = 300; // ms
+const UP = ["ArrowUp", "PageUp", "Home"];
+const DOWN = ["ArrowDown", "PageDown", "End", " "];
+
+export class Follower {
+  follows = $state(true);
+  #node: HTMLElement | undefined;
+  #was: View = { top: 0, height: 0, room: 0, lately: 0 };
+  #lately = 0;
+  #finger = 0;
+
+  /** For the element that scrolls. */
+  attach: Attachment<HTMLElement> = (node) => {
+    this.#node = node;
+    const finger = (event: TouchEvent) => {
+      const at = event.touches[0]?.clientY ?? 0;
+      if (event.type === "touchmove") this.look(this.#finger - at);
+      this.#finger = at;
+    };
+    const ends = [
+      on(node, "scroll", () => this.look()),
+      on(node, "wheel", ({ deltaY }) => this.look(deltaY), { passive: true }),
+      on(node, "touchstart", finger, { passive: true }),
+      on(node, "touchmove", finger, { passive: true }),
+      on(node, "keydown", ({ key, shiftKey }) => {
+        if (UP.includes(key) || (key === " " && shiftKey)) this.look(-1);
+        else if (DOWN.includes(key)) this.look(1);
+      }),
+    ];
+    return () => ends.forEach((end) => end());
+  };
+
+  look = (wish = 0) => {
+    if (!this.#node) return;
+    const { scrollTop: top, scrollHeight: height, clientHeight: room } = this.#node;
+    const old = performance.now() - this.#lately > MOMENT;
+    if (old) this.#lately = performance.now();
+    const now = { top, height, room, lately: old ? this.#was.height : this.#was.lately };
+    this.follows = follows(this.follows, this.#was, now, wish);
+    this.#was = now;
+  };
+
+  /** The text has grown. */
+  grown = () => {
+    if (this.follows) this.toEnd();
+    else this.look();
+  };
+
+  toEnd = () => {
+    this.follows = true;
+    this.#node?.scrollTo({ top: this.#node.scrollHeight });
+    this.look();
+  };
+}
