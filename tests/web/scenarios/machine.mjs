@@ -481,7 +481,7 @@ export async function real({ page, url, allow }) {
     .filter({ hasText: t("Answered") })
     .waitFor();
   await shows("cache", named("row", /starter/));
-  await shows("logs", says("POST /v1/chat/completions"));
+  await shows("logs?of=proxy", says("POST /v1/chat/completions"));
   await shows("engines", says(t("In use")));
   await shows("disk", says(size()));
   await shows("config", says("--admin"));

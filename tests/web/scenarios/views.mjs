@@ -24,6 +24,7 @@ const VIEWS = [
   ["machine/agents", "api/runs", t("No runs yet.")],
   ["machine/agents", "api/workers", t("Agents and plugins")],
   ["machine/agents", "api/agents", "/json"],
+  ["machine/playground", "v1/models", t("Longest answer")],
   ["models", "v1/models", t("What it takes")],
   ["models", "api/engines", t("Models")],
   ["models", "api/profiles", t("Models")],
@@ -96,7 +97,7 @@ export async function failing({ page, url, allow }) {
     let answer;
     const awaited = new Promise((resolve) => (answer = resolve));
     await enter((route) => awaited.then(() => route.continue()));
-    await main.getByText(t("Asking …")).first().waitFor();
+    await main.getByText(like("asking")).first().waitFor();
     answer();
     await shown.waitFor();
     await enter((route) => route.fulfill({ status: 401, ...body({ error: { message: "no" } }) }));
