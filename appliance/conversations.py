@@ -37,6 +37,7 @@ from appliance.wire import (
     Fields,
     Hit,
     MessageNode,
+    Removed,
     StoredPreset,
     Whole,
     WrittenMessage,
@@ -161,13 +162,15 @@ class Conversations:
         await self._do(lambda store: store.restore(conversations, _now()))
         self._note_changes(conversations)
 
-    async def delete_message(self, conversation: str, message: str) -> list[str]:
-        gone = await self._do(lambda store: store.delete_message(conversation, message, _now()))
+    async def delete_message(self, conversation: str, message: str, *, alone: bool = False) -> Removed:
+        gone = await self._do(lambda store: store.delete_message(conversation, message, _now(), alone=alone))
         self._note_change(conversation)
         return gone
 
-    async def restore_messages(self, conversation: str, ids: list[str], leaf: str | None) -> None:
-        await self._do(lambda store: store.restore_messages(conversation, ids, leaf, _now()))
+    async def restore_messages(
+        self, conversation: str, ids: list[str], leaf: str | None, moved: Sequence[str] = ()
+    ) -> None:
+        await self._do(lambda store: store.restore_messages(conversation, ids, leaf, _now(), moved))
         self._note_change(conversation)
 
     async def attach(self, kind: str, data: bytes) -> str:

@@ -307,6 +307,13 @@ class ConversationListing(Struct, frozen=True, kw_only=True):
     limit: int = 0
 
 
+class Removed(Struct, frozen=True, kw_only=True):
+    """The messages that were deleted, and those that now answer another one."""
+
+    ids: list[str]
+    moved: list[str] = []
+
+
 class WrittenMessage(Struct, frozen=True, kw_only=True):
     """The answer to a message that was written. ``branched``: another client had changed it meanwhile, so it became a
     branch beside the other one.

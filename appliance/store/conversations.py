@@ -27,6 +27,7 @@ from appliance.wire import (
     Fields,
     Hit,
     MessageNode,
+    Removed,
     State,
     StoredPreset,
     Whole,
@@ -278,7 +279,8 @@ class ConversationStore:
         if row is None or not row[2]:
             return None
         with self._writing(now, check=False) as change:
-            ended = structs.replace(message, revision=message.revision + 1)
+            before = self._messages(row[1]).get(message.id, message)  # what it answers may be another message by now
+            ended = structs.replace(message, parent=before.parent, revision=message.revision + 1)
             self._store(row[1], rules.stored(ended), change, ended.state)
             found = self._db.execute("SELECT body FROM conversations WHERE id = ?", (row[1],)).fetchone()
             if found is not None:
@@ -299,31 +301,47 @@ class ConversationStore:
                 if not self._db.execute(mark, (change, each)).rowcount:
                     raise NotFound(f"the conversation '{each}' is gone for good")
 
-    def delete_message(self, conversation: str, message: str, now: int) -> list[str]:
-        """Delete it with everything below it; their ids. Raises NotFound."""
+    def delete_message(self, conversation: str, message: str, now: int, *, alone: bool = False) -> Removed:
+        """Delete it with everything below it, or ``alone``: its answers then answer its parent. Raises NotFound."""
         with self._writing(now, check=False) as change:
             known = self._messages(conversation)
             if message not in known:
                 raise NotFound(f"there is no message '{message}' in this conversation")
-            gone = rules.below({each.id: each.parent for each in known.values()}, message)
+            parent = known[message].parent
+            below = rules.below({each.id: each.parent for each in known.values()}, message)
+            moved = [each for each in below if known[each].parent == message] if alone else []
+            gone = [message] if alone else below
+            self._move(conversation, [known[each] for each in moved], parent, change)
             self._db.executemany(
                 "UPDATE messages SET deleted = ?, answering = 0, change = ? WHERE id = ?",
                 [(now, change, each) for each in gone],
             )
             found = self._find(conversation)
-            leaf = known[message].parent if found.leaf in gone else found.leaf
+            leaf = parent if found.leaf in gone else found.leaf
             self._save(structs.replace(found, leaf=leaf), change)
-        return gone
+        return Removed(ids=gone, moved=moved)
 
-    def restore_messages(self, conversation: str, ids: Iterable[str], leaf: str | None, now: int) -> None:
-        """Take back a deletion of these. Raises NotFound when it is too late for one of them."""
+    def restore_messages(
+        self, conversation: str, ids: Sequence[str], leaf: str | None, now: int, moved: Sequence[str] = ()
+    ) -> None:
+        """Take back a deletion of these, and of one alone what was ``moved``.
+
+        Raises NotFound when it is too late for one of them.
+        """
         with self._writing(now, check=False) as change:
             mark = "UPDATE messages SET deleted = NULL, change = ? WHERE id = ? AND conversation = ?"
             for each in ids:
                 if not self._db.execute(mark, (change, each, conversation)).rowcount:
                     raise NotFound(f"the message '{each}' is gone for good")
             known, found = self._messages(conversation), self._find(conversation)
+            if ids:
+                again = [known[each] for each in moved if each in known and known[each].parent == known[ids[0]].parent]
+                self._move(conversation, again, ids[0], change)
             self._save(structs.replace(found, leaf=leaf if leaf in known else found.leaf), change)
+
+    def _move(self, conversation: str, messages: Iterable[MessageNode], parent: str | None, change: int) -> None:
+        for each in messages:
+            self._store(conversation, rules.stored(structs.replace(each, parent=parent)), change, each.state)
 
     def add(self, conversation: Conversation, messages: Iterable[rules.StoredMessage], now: int) -> bool:
         """Add a whole conversation. False: one with its id is there, or was until a moment ago."""

@@ -121,6 +121,23 @@ async def test_deletions_are_taken_back(server: Appliance):
     assert (await read(server))["conversation"]["leaf"] == "a"
 
 
+async def test_one_message_is_deleted_alone_and_comes_back_to_its_place(server: Appliance):
+    async def tree() -> dict[str, str | None]:
+        return {each["id"]: each.get("parent") for each in (await read(server))["messages"]}
+
+    await begin(server, tokens=1000, token_delay=0.02)
+    await say(server, "other", role="assistant", parent="q", content="Another answer")
+    await put(server, "c", leaf="a")
+    gone = (await server.good("DELETE", f"{BASE}/c/messages/q?alone=1")).json
+    assert gone == {"ids": ["q"], "moved": ["a", "other"]}
+    assert await tree() == {"a": None, "other": None}
+    await server.ask("DELETE", "/v1/stream?conv_id=a")
+    assert (await ended(server)).get("parent") is None  # the answer under way goes on in its new place
+    assert (await server.ask("POST", f"{BASE}/c/messages/restore", gone | {"leaf": "a"})).status == 204
+    assert await tree() == {"q": None, "a": "q", "other": "q"}
+    assert (await read(server))["conversation"]["leaf"] == "a"
+
+
 async def test_several_are_deleted_at_once_and_taken_back(server: Appliance):
     for name in ("c", "d", "e"):
         await put(server, name)

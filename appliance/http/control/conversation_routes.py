@@ -80,6 +80,7 @@ class _Fork(Struct):
 class _Restored(Struct):
     ids: list[Id]
     leaf: Id | None = None
+    moved: list[Id] = []
 
 
 class _Several(Struct):
@@ -145,12 +146,13 @@ class ConversationRoutes:
         return json_answer(await self._conversations.write(conversation, sent))
 
     async def delete_message(self, conversation: str, message: str) -> Response:
-        """With everything that answers it."""
-        return json_answer({"ids": await self._conversations.delete_message(conversation, message)})
+        """With everything that answers it, or with ``?alone=1`` without."""
+        alone = request.args.get("alone") == "1"
+        return json_answer(await self._conversations.delete_message(conversation, message, alone=alone))
 
     async def restore_messages(self, conversation: str) -> Response:
         asked = await read_as(_Restored)
-        await self._conversations.restore_messages(conversation, list(asked.ids), asked.leaf)
+        await self._conversations.restore_messages(conversation, asked.ids, asked.leaf, asked.moved)
         return Response("", 204)
 
     async def delete_several(self) -> Response:

@@ -63,6 +63,49 @@ test("the first question is the title, and a deleted conversation comes back", a
   expect((await whole("c")).messages.length).toBe(1);
 });
 
+test("a message is deleted alone or with all below it, and comes back to its place", async () => {
+  await write("a", null, "1");
+  await write("b", "a", "2");
+  await write("c1", "b", "3");
+  await write("c2", "b", "4");
+  await ask("PUT", "/c", { leaf: "c2" });
+  const tree = async () => {
+    const { messages, conversation } = await whole("c");
+    return [Object.fromEntries(messages.map(({ id, parent }) => [id, parent])), conversation.leaf];
+  };
+  const before = await tree();
+  for (const [query, left] of [
+    ["?alone=1", [{ a: null, c1: "a", c2: "a" }, "c2"]],
+    ["", [{ a: null }, "a"]],
+  ] as const) {
+    const gone = await ask("DELETE", `/c/messages/b${query}`);
+    expect(await tree()).toEqual(left);
+    await ask("POST", "/c/messages/restore", { ...(gone as object), leaf: "c2" });
+    expect(await tree()).toEqual(before);
+  }
+});
+
+test("a list since a change has what is new, and what was deleted can be taken back for a while", async () => {
+  interface Found {
+    change: number;
+    conversations: { id: string }[];
+    deleted: { id: string; left: number }[];
+  }
+  const since = (change: number) => ask("GET", `?since=${change}`) as Promise<Found>;
+  await ask("PUT", "/old", { title: "Old" });
+  await new Promise((resolve) => setTimeout(resolve, 2));
+  await ask("PUT", "/new", { title: "New" });
+  const { change, conversations } = await since(0);
+  expect(conversations.map(({ id }) => id)).toEqual(expect.arrayContaining(["old", "new"]));
+  await ask("DELETE", "", { ids: ["old"] });
+  const news = await since(change);
+  expect(news.conversations.map(({ id }) => id)).toEqual(["new"]);
+  expect(news.deleted).toMatchObject([{ id: "old", title: "Old" }]);
+  expect(news.deleted[0]!.left).toBeGreaterThan(50_000);
+  await ask("POST", "/restore", { ids: ["old"] });
+  expect((await since(news.change)).conversations.map(({ id }) => id)).toContain("old");
+});
+
 test("a fork is the branch alone, under ids of its own", async () => {
   await write("a", null, "1");
   await write("b", "a", "2");

@@ -260,6 +260,7 @@ export async function looks({ page }) {
     .last()
     .getByRole("button", { name: t("Delete") })
     .click();
+  await page.getByRole("button", { name: t("This message alone") }).click();
   const toast = page.locator("[role=status] .card");
   await toast.waitFor();
   const [low, high] = [await toast.boundingBox(), await page.locator("[data-composer] form").boundingBox()];

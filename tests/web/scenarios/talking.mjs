@@ -62,6 +62,7 @@ export async function chat({ page, browser, url }) {
   await device.page.goto(page.url());
   await device.page.getByText("What is a llama?").first().waitFor();
   await press(page, t("Delete"));
+  await press(page, t("This message alone"));
   await page.getByRole("button", { name: t("Undo") }).click();
   await page.waitForFunction(() => document.querySelectorAll("article").length === 2);
   await press(page, t("New chat from here"));
@@ -179,6 +180,7 @@ export async function here({ page, browser, url }) {
   await messages(tab).last().getByText("1/2").waitFor();
   assert.equal(await lastText(tab), text);
   await press(tab, t("Delete"));
+  await press(tab, t("This message alone"));
   await tab.getByRole("button", { name: t("Undo") }).click();
   await page.waitForFunction(() => document.querySelectorAll("article").length === 2);
   const chooser = page.getByLabel(t("Attach files")).first();
@@ -327,6 +329,15 @@ export async function walk({ page, seed }) {
     async remove() {
       const id = pick(path());
       await click(id, t("Delete"));
+      const ways = await article(id).locator("[data-item]").all();
+      const one = pick(ways);
+      const more = Number(/\d+/.exec(await one.innerText())?.[0] ?? 0);
+      await one.click();
+      const gone = more
+        ? t("{count} messages were deleted.").replace("{count}", more + 1)
+        : t("The message was deleted.");
+      await page.getByText(gone).last().waitFor();
+      await settled((all) => all.length === nodes.size - more - 1, `${more + 1} are gone, and no other`);
       await page
         .getByRole("button", { name: t("Undo") })
         .last()

@@ -196,20 +196,30 @@ export class Chat {
     await this.show(newestBelow(this.children, sibling));
   }
 
-  async remove(message: Message) {
+  /** Delete a message alone, so that what answers it answers its parent, or with everything below. */
+  async remove(message: Message, alone: boolean) {
     const before = this.info.leaf;
     await this.lives.get(message.id)?.stop();
-    const { ids } = await keeping.ask<{ ids: string[] }>("DELETE", `${ROOT}/${this.info.id}/messages/${message.id}`);
+    const place = `${ROOT}/${this.info.id}/messages`;
+    const gone = await keeping.ask<{ ids: string[] }>("DELETE", `${place}/${message.id}${alone ? "?alone=1" : ""}`);
     const back = async () => {
-      await keeping.ask("POST", `${ROOT}/${this.info.id}/messages/restore`, { ids, leaf: before });
+      await keeping.ask("POST", `${place}/restore`, { ...gone, leaf: before });
       await this.refresh();
       this.info = { ...this.info, leaf: before };
     };
-    toasts.tell(t("messageDeleted"), "told", {
+    const count = gone.ids.length;
+    toasts.tell(count > 1 ? t("messagesDeleted", { count }) : t("messageDeleted"), "told", {
       label: t("undo"),
       run: () => back().catch(toasts.failed),
     });
     await this.refresh();
+  }
+
+  /** How many messages answer this one, at any distance. */
+  below(message: Message): number {
+    const found = [message.id];
+    for (const each of found) found.push(...(this.children.get(each) ?? []).map(({ id }) => id));
+    return found.length - 1;
   }
 
   async change(fields: Partial<Conversation>) {

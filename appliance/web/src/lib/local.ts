@@ -22,6 +22,7 @@ interface Preset {
 interface Body {
   message?: string;
   ids?: string[];
+  moved?: string[];
   leaf?: string | null;
 }
 
@@ -154,13 +155,26 @@ async function mark(id: string, ids: string[], gone: number, leaf?: string | nul
   await change(id, leaf === undefined ? {} : { leaf });
 }
 
-async function remove(id: string, message: string) {
+async function move(id: string, ids: string[], parent: string | null) {
+  for (const each of await messagesOf(id)) if (ids.includes(each.id)) await put("messages", { ...each, parent });
+}
+
+async function remove(id: string, message: string, alone: boolean) {
   const known = new Map((await messagesOf(id)).filter((each) => !each.gone).map((each) => [each.id, each]));
   const children = childrenOf(known);
+  const { leaf } = await conversation(id);
+  const parent = known.get(message)?.parent ?? null;
+  const moved = alone ? (children.get(message) ?? []).map((child) => child.id) : [];
   const ids = [message];
-  for (const each of ids) ids.push(...(children.get(each) ?? []).map((child) => child.id));
-  await mark(id, ids, Date.now(), known.get(message)?.parent ?? null);
-  return { ids };
+  if (!alone) for (const each of ids) ids.push(...(children.get(each) ?? []).map((child) => child.id));
+  await move(id, moved, parent);
+  await mark(id, ids, Date.now(), alone && leaf !== message ? leaf : parent);
+  return { ids, moved };
+}
+
+async function restore(id: string, { ids = [], moved = [], leaf = null }: Body) {
+  await move(id, moved, ids[0] ?? null);
+  await mark(id, ids, 0, leaf);
 }
 
 async function fork(id: string, leaf: string) {
@@ -310,8 +324,8 @@ export async function local(method: string, path: string, body: unknown): Promis
   }
   if (id === "presets") return preset(body as Preset);
   if (part === "messages" && method === "PUT") return write(id, body as Message);
-  if (part === "messages" && method === "DELETE") return remove(id, message);
-  if (part === "messages") return mark(id, given.ids ?? [], 0, given.leaf ?? null);
+  if (part === "messages" && method === "DELETE") return remove(id, message, url.searchParams.has("alone"));
+  if (part === "messages") return restore(id, given);
   if (part === "fork") return fork(id, given.message ?? "");
   return method === "PUT" ? change(id, body as Partial<Kept>) : read(id);
 }
