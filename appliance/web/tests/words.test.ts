@@ -25,6 +25,7 @@ const NEVER_ALONE = [
   "binned",
   "branchOf",
   "chosen",
+  "deleteBelow",
   "imported",
   "nowUnderWay",
   "parametersBillion",
