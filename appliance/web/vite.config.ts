@@ -1,3 +1,4 @@
+import { readFileSync } from "node:fs";
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import tailwindcss from "@tailwindcss/vite";
 import type { Plugin } from "vite";
@@ -21,9 +22,25 @@ const lexer: Plugin = {
   },
 };
 
+/** A script of its own, which runs before the first paint. Its name has a hash, so that a browser keeps it. */
+const theme: Plugin = {
+  name: "theme-before-paint",
+  buildStart() {
+    if (this.meta.watchMode) return;
+    this.emitFile({ type: "asset", name: "theme.js", source: readFileSync(new URL("src/theme.js", import.meta.url)) });
+  },
+  transformIndexHtml: {
+    order: "post",
+    handler(_, { bundle }) {
+      const built = Object.keys(bundle ?? {}).find((name) => name.startsWith("assets/theme-"));
+      return [{ tag: "script", attrs: { src: built ? `./${built}` : "/src/theme.js" }, injectTo: "head-prepend" }];
+    },
+  },
+};
+
 export default defineConfig({
   base: "./", // relative, so that one build works under every prefix
-  plugins: [lexer, svelte(), tailwindcss()],
+  plugins: [lexer, theme, svelte(), tailwindcss()],
   build: {
     target: "es2022",
     assetsInlineLimit: 0,

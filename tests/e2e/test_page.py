@@ -187,6 +187,10 @@ SCENARIOS = [
     Scenario("reading.formulas", main_flow=True),
     # Files and pictures stay in the page, and open.
     Scenario("reading.files", main_flow=True),
+    # A chat is printed whole, and light.
+    Scenario("reading.printed", main_flow=True),
+    # The theme is there before the script.
+    Scenario("reading.painted", main_flow=True),
     # Long code is folded, and its buttons stay in sight.
     Scenario("reading.code", main_flow=True),
     # Details fold while they come, and afterwards.

@@ -1,7 +1,7 @@
 // What is said in a conversation, as it is read: formulas, files, long code, and on paper.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { accessible, messages, pasted, put } from "../browser.mjs";
+import { accessible, another, messages, pasted, put } from "../browser.mjs";
 import { like, look, number, t } from "../words.mjs";
 
 const library = (name) =>
@@ -241,4 +241,94 @@ export async function code({ page, url }) {
   assert.ok((await sideways(page)) <= 0);
   await block.getByRole("button", { name: t("Show less") }).click();
   assert.ok((await height()) < 10_000);
+}
+
+/** On paper is the whole chat as one reads it: every message, light, code wrapped, pictures whole, and nothing to press. */
+export async function printed({ browser, url }) {
+  const { page, wrong } = await another(browser, url, { colorScheme: "dark" });
+  await page.goto(url);
+  const wide = await stored(page, "wide.svg", "image/svg+xml", picture(3000, 4000));
+  const lines = Array.from({ length: 200 }, (_, at) => `value_${at} = "${"word ".repeat(at % 60)}"  # line ${at}`);
+  const said = Array.from({ length: 90 }, (_, at) =>
+    at % 2
+      ? {
+          content:
+            at === 5 ? `Answer 5\n\n\`\`\`python\n${lines.join("\n")}\n\`\`\`\n` : `Answer ${at}, with $x^{${at}}$.`,
+        }
+      : { role: "user", content: `Question ${at}`, ...(at === 4 ? { attachments: [wide] } : {}) },
+  );
+  await shown(page, url, "printed", said);
+  assert.ok((await messages(page).count()) < said.length);
+  await page.evaluate(() => dispatchEvent(new Event("beforeprint")));
+  await page.emulateMedia({ media: "print", colorScheme: "dark" });
+  await page.setViewportSize({ width: 720, height: 1000 }); // a sheet of A4 within its margins
+  await page.getByText("# line 199").waitFor();
+  await page.locator("article img").waitFor();
+  const seen = await page.evaluate(() => {
+    const places = [...document.querySelectorAll("article")].map((each) => each.getBoundingClientRect());
+    const visible = (each) => each.checkVisibility() && each.getBoundingClientRect().height > 0;
+    return {
+      text: document.body.innerText,
+      overlaps: places.slice(1).filter((place, at) => place.top < places[at].bottom - 1).length,
+      below: places.at(-1).bottom + scrollY,
+      height: document.documentElement.scrollHeight,
+      cut: [...document.querySelectorAll("pre, img")].filter(
+        (each) => each.scrollWidth > each.clientWidth + 1 || each.getBoundingClientRect().right > innerWidth,
+      ).length,
+      picture: document.querySelector("article img").getBoundingClientRect().height,
+      pressed: [...document.querySelectorAll("button, textarea, nav")].filter(
+        (each) => visible(each) && !each.querySelector("img"),
+      ).length,
+      ground: getComputedStyle(document.body).backgroundColor,
+    };
+  });
+  for (const { content } of said) assert.ok(seen.text.includes(content.slice(0, 9)), content.slice(0, 9));
+  assert.deepEqual([seen.overlaps, seen.cut, seen.pressed], [0, 0, 0]);
+  assert.ok(seen.height >= seen.below && seen.height > 6000, `${seen.height} px`);
+  assert.ok(seen.picture <= 1000, `a picture of ${seen.picture} px`);
+  assert.ok(
+    seen.ground
+      .match(/\d+/g)
+      .slice(0, 3)
+      .every((part) => part > 240),
+    seen.ground,
+  );
+  await page.evaluate(() => dispatchEvent(new Event("afterprint")));
+  if (browser.browserType().name() === "chromium") {
+    const pages = (await page.pdf({ format: "A4" })).toString("latin1").match(/\/Type \/Page\b/g).length;
+    assert.ok(pages > 8, `${pages} pages`);
+  }
+  assert.deepEqual(wrong, []);
+}
+
+/** The theme is there before the page's own script: the system's, or the one that was chosen. */
+export async function painted({ browser, url }) {
+  for (const [colorScheme, theme] of [
+    ["dark", undefined],
+    ["light", undefined],
+    ["light", "dark"],
+    ["dark", "light"],
+  ]) {
+    const { page, context } = await another(browser, url, { colorScheme });
+    if (theme)
+      {await page.addInitScript(
+        (theme) => localStorage.setItem("llama-appliance.prefs", JSON.stringify({ theme })),
+        theme,
+      );}
+    await page.route(/assets\/index-.*\.js/, (route) => route.abort());
+    await page.goto(url);
+    const ground = await page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).map(Number));
+    assert.equal(ground[0] < 128, (theme ?? colorScheme) === "dark", `${colorScheme} ${theme}: ${ground}`);
+    await page.unroute(/assets\/index-.*\.js/);
+    await page.reload();
+    await page.getByRole("heading", { level: 1 }).waitFor();
+    const bar = await page.evaluate(
+      () =>
+        [...document.querySelectorAll("meta[name=theme-color]")].find((each) => matchMedia(each.media || "all").matches)
+          .content,
+    );
+    const rgb = bar.match(/\w\w/g).map((part) => parseInt(part, 16));
+    assert.deepEqual(rgb, ground.slice(0, 3), `${colorScheme} ${theme}: the browser's bar`);
+    await context.close();
+  }
 }

@@ -138,6 +138,24 @@ export async function prefix({ browser, url }) {
     await messages(page).last().locator(".prose-chat p").waitFor();
     await page.goto(`${place}#/models`);
     await page.getByText(t("Loaded"), { exact: true }).waitFor();
+    for (const from of [place, `${place}ui/`]) {
+      await page.goto(from);
+      const { type, start, scope, icon } = await page.evaluate(async () => {
+        const { href } = document.querySelector("link[rel=manifest]");
+        const answer = await fetch(href);
+        const { start_url, scope, icons } = await answer.json();
+        const address = (path) => new URL(path, href).href;
+        return {
+          type: answer.headers.get("Content-Type"),
+          start: address(start_url),
+          scope: address(scope),
+          icon: (await fetch(address(icons[0].src))).headers.get("Content-Type"),
+        };
+      });
+      assert.match(type, /^application\/manifest\+json/);
+      assert.match(icon, /^image\/svg\+xml/);
+      assert.deepEqual([start, scope], [`${place}ui/`, place]);
+    }
     assert.deepEqual(wrong, []);
     await context.close();
   } finally {

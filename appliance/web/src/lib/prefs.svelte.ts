@@ -17,7 +17,6 @@ interface Prefs {
 }
 
 const NAME = "llama-appliance.prefs";
-const dark = matchMedia("(prefers-color-scheme: dark)");
 const dictionaries: Record<Language, () => Promise<Record<Word, string>>> = {
   en: async () => (await import("../i18n/en")).en,
   de: async () => (await import("../i18n/de")).de,
@@ -55,14 +54,12 @@ export function follow() {
     } catch {
       // storage is forbidden: it holds for this tab
     }
-    const show = () =>
-      document.documentElement.classList.toggle(
-        "dark",
-        prefs.theme === "dark" || (prefs.theme === "system" && dark.matches),
-      );
-    show();
-    dark.addEventListener("change", show);
-    return () => dark.removeEventListener("change", show);
+    for (const each of ["light", "dark"]) {
+      const wins = prefs.theme === each;
+      document.documentElement.classList.toggle(each, wins);
+      const bar = document.querySelector<HTMLMetaElement>(`meta[data-theme=${each}]`);
+      bar!.media = prefs.theme === "system" ? `(prefers-color-scheme: ${each})` : wins ? "all" : "not all";
+    }
   });
 }
 
