@@ -514,6 +514,11 @@ def test_an_answer_in_the_queue_says_its_place(play: Play, serve_fake: StartServ
     play("starting.queued", serve_fake("--models-dir", "models", "--models-max", "1", **slow))
 
 
+def test_a_long_name_of_a_model_covers_no_button(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
+    write_model(tmp_path / "models" / f"{'a-very-long-model-name-' * 4}Q4_K_M.gguf")
+    play("reading.toolbar", serve_fake("--models-dir", "models"))
+
+
 @pytest.mark.main_flow
 def test_a_word_document_is_read(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
     body = (

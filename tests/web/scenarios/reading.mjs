@@ -310,11 +310,12 @@ export async function painted({ browser, url }) {
     ["dark", "light"],
   ]) {
     const { page, context } = await another(browser, url, { colorScheme });
-    if (theme)
-      {await page.addInitScript(
+    if (theme) {
+      await page.addInitScript(
         (theme) => localStorage.setItem("llama-appliance.prefs", JSON.stringify({ theme })),
         theme,
-      );}
+      );
+    }
     await page.route(/assets\/index-.*\.js/, (route) => route.abort());
     await page.goto(url);
     const ground = await page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).map(Number));
@@ -330,5 +331,36 @@ export async function painted({ browser, url }) {
     const rgb = bar.match(/\w\w/g).map((part) => parseInt(part, 16));
     assert.deepEqual(rgb, ground.slice(0, 3), `${colorScheme} ${theme}: the browser's bar`);
     await context.close();
+  }
+}
+
+/** However long the name of a model is, no button of the composer lies on another one. */
+export async function toolbar({ page }) {
+  const long = page.getByRole("button", { name: /a-very-long/ });
+  await page.getByRole("button", { name: t("Choose a model") }).click();
+  await long.last().click();
+  await page.getByRole("button", { name: t("Models that answer too, side by side") }).waitFor();
+  for (const width of [320, 360, 390, 768, 1280]) {
+    await page.setViewportSize({ width, height: 640 });
+    const { box, buttons } = await page.evaluate(() => {
+      const tools = document.querySelector("[data-tools]");
+      const rect = ({ left, right, top, bottom }) => ({ left, right, top, bottom });
+      const places = [...tools.querySelectorAll("button")].map((each) => rect(each.getBoundingClientRect()));
+      return { box: rect(tools.getBoundingClientRect()), buttons: places };
+    });
+    assert.ok(buttons.length >= 4);
+    for (const [at, one] of buttons.entries()) {
+      assert.ok(
+        one.left >= box.left - 1 && one.right <= box.right + 1 && one.bottom <= box.bottom + 1,
+        `${width}: ${at}`,
+      );
+      for (const other of buttons.slice(at + 1)) {
+        const apart =
+          one.right <= other.left || other.right <= one.left || one.bottom <= other.top || other.bottom <= one.top;
+        assert.ok(apart, `${width}: button ${at} lies on another`);
+      }
+    }
+    assert.ok(box.right - buttons.at(-1).right < 2, `${width}: Send is at the end`);
+    assert.ok((await sideways(page)) <= 0);
   }
 }
