@@ -208,7 +208,7 @@ export class Chat {
       this.info = { ...this.info, leaf: before };
     };
     const count = gone.ids.length;
-    toasts.tell(count > 1 ? t("messagesDeleted", { count }) : t("messageDeleted"), "told", {
+    toasts.tell(t("messagesDeleted", { count }), "told", {
       label: t("undo"),
       run: () => back().catch(toasts.failed),
     });
