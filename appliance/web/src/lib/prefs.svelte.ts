@@ -117,7 +117,7 @@ export function percent(part: number): string {
 /** In one unit. A time to come is rounded up; one that was measured has digits where it is short. */
 export function duration(seconds: number, digits = 0): string {
   const [value, unit] = seconds < 100 ? [seconds, "s"] : seconds < 6000 ? [seconds / 60, "min"] : [seconds / 3600, "h"];
-  return `${number(digits ? value : Math.ceil(value), value < 10 ? digits : 0)}\u00a0${unit}`;
+  return `${number(digits ? value : Math.ceil(value), value < 10 ? Math.min(digits, unit === "s" ? 2 : 1) : 0)}\u00a0${unit}`;
 }
 
 export function day(time: number, timeStyle: "short" | "medium" = "short"): string {
