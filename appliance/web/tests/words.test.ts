@@ -26,6 +26,7 @@ const NEVER_ALONE = [
   "branchOf",
   "chosen",
   "deleteBelow",
+  "engineSaid",
   "imported",
   "nowUnderWay",
   "parametersBillion",

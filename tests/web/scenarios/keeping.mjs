@@ -424,7 +424,8 @@ export async function reading({ page }) {
 }
 
 /** A context that is full offers a summary of what came before, and asks again behind it. */
-export async function full({ page, url }) {
+export async function full({ page, url, allow }) {
+  allow(/ 404 .*api\/fit/); // the file is a stub
   await page.route(/chat\/completions/, (route) => {
     const body = route.request().postDataJSON();
     const fake = body.messages.at(-1).content.startsWith("Summarise")
@@ -450,6 +451,31 @@ export async function full({ page, url }) {
   await put(page, "/api/conversations/imported/messages/s", { id: "s", role: "system", content: "Be brief." });
   await page.goto(`${url}/#/chat/imported`);
   await page.getByRole("heading", { name: t("System prompt") }).waitFor();
+  await put(page, "/api/conversations/imported/messages/f", {
+    id: "f",
+    parent: "s",
+    role: "assistant",
+    model: "small",
+    state: "failed",
+    error:
+      "model 'small' failed to start: no room; its last log lines:\n  1 device\n  cudaMalloc failed: out of memory",
+  });
+  await page.getByText("no room", { exact: true }).waitFor();
+  const way = (name) => page.getByRole("link", { name: t(name) }).waitFor();
+  await Promise.all([way("What is in memory"), way("A smaller context (ctx-size)")]);
+  await page.getByText(t("or ask another model:")).waitFor();
+  await page.getByText(t("What the engine said last ({count})").replace("{count}", 2)).click();
+  await page.getByText("cudaMalloc failed").waitFor();
+  await accessible(page, "a load that failed");
+  await page
+    .getByRole("main")
+    .getByRole("button", { name: t("More") })
+    .click();
+  const [file] = await Promise.all([
+    page.waitForEvent("download"),
+    page.getByRole("button", { name: t("Export as Markdown") }).click(),
+  ]);
+  assert.equal(file.suggestedFilename(), "imported.md");
 }
 
 /** A call that the person passes over by writing on is named as not run; a file may be dropped anywhere. */

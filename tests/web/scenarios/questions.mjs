@@ -124,8 +124,22 @@ export async function settings({ page, browser, url }) {
     assert.equal(body.seed, 7);
     assert.ok(!("top_k" in body) && !("tools" in body));
   }
+  await page.goto(`${url}/#/settings`);
+  const kept = () => page.waitForResponse((answer) => answer.url().endsWith("/presets"));
+  await page.getByLabel(t("System prompt")).fill("Be brief.");
+  await Promise.all([kept(), page.getByRole("heading", { level: 1 }).click()]);
+  await Promise.all([kept(), page.getByLabel(t("Parameters")).selectOption("careful")]);
+  await accessible(page, "what new chats begin with");
   const device = await another(browser, url);
+  device.page.on(
+    "request",
+    (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()),
+  );
   await device.page.goto(url);
+  await say(device.page, "Hi");
+  await answered(device.page);
+  assert.deepEqual([sent[2].messages[0], sent[2].seed], [{ role: "system", content: "Be brief." }, 7]);
+  await page.goto(`${url}/#/chat`);
   const theirs = (await parameters(device.page)).getByLabel(t("Preset"));
   await theirs.selectOption("careful");
   await (await parameters(page)).getByRole("combobox", { name: t("Preset") }).selectOption("careful");

@@ -53,6 +53,7 @@ export const de: Record<keyof typeof en, string> = {
   download: "Herunterladen",
   edit: "Bearbeiten",
   export: "Exportieren",
+  exportText: "Als Markdown exportieren",
   failed: "Die Antwort ist fehlgeschlagen",
   fileTooLarge: "{name} ist größer als 12 MB.",
   fileTwice: "{name} ist schon angehängt.",

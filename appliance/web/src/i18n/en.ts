@@ -55,6 +55,7 @@ export const en = {
   download: "Download",
   edit: "Edit",
   export: "Export",
+  exportText: "Export as Markdown",
   failed: "The answer failed",
   fileTooLarge: "{name} is larger than 12 MB.",
   fileTwice: "{name} is attached already.",

@@ -6,7 +6,7 @@ import { drafts, NEW, readDraft } from "./drafts";
 import { events, type ServerEvent } from "./events.svelte";
 import { newId, save } from "./ids";
 import { keeping, ROOT } from "./keeping.svelte";
-import type { Attachment, Conversation, Deleted, Message, Settings } from "./messages";
+import type { Attachment, Conversation, Deleted, Message, Settings, Whole } from "./messages";
 import { t } from "./prefs.svelte";
 import { toasts } from "./toasts.svelte";
 
@@ -21,6 +21,8 @@ interface Listing {
   limit?: number;
 }
 
+/** The name under which the settings of new conversations are kept among the presets. */
+export const FRESH = "*";
 const SOON = 250; // ms; the news of one answer come in groups, and are read together
 
 /** A conversation outlives the effect in which it was opened, so what it derives must not belong to that. */
@@ -54,7 +56,7 @@ class Chats {
   begin() {
     this.open?.leave();
     const now = Date.now();
-    const settings = this.list[0]?.settings.model ? { model: this.list[0].settings.model } : {};
+    const settings = this.fresh;
     const kept = readDraft(NEW);
     const id = kept?.tried ? kept.chat : newId(); // it may have arrived
     const info = {
@@ -72,6 +74,12 @@ class Chats {
     };
     this.open = made(info, false);
     if (kept?.tried) void this.open.outbox.back();
+  }
+
+  /** The settings of a new conversation: those that somebody chose for it, and else the model used last. */
+  private get fresh(): Settings {
+    const { model = this.list[0]?.settings.model, ...rest } = this.presets[FRESH] ?? {};
+    return { ...rest, ...(model ? { model } : {}) };
   }
 
   async show(id: string) {
@@ -169,6 +177,34 @@ class Chats {
     save(await response.blob(), decodeURIComponent(name));
   }
 
+  /** Save some conversations as one Markdown file. */
+  async exportText(...ids: string[]) {
+    const { markdownOf } = await import("./exported");
+    const names = {
+      you: t("you"),
+      assistant: t("assistant"),
+      system: t("system"),
+      summary: t("summary"),
+      tool: t("toolResult"),
+      untitled: t("newChat"),
+    };
+    const texts: string[] = [];
+    let title = "";
+    for (const id of ids) {
+      const whole = await keeping.ask<Whole>("GET", `${ROOT}/${id}`);
+      ({ title } = whole.conversation);
+      texts.push(markdownOf(whole, names));
+    }
+    const name =
+      (ids.length === 1
+        ? title
+            .replace(/[\\/:*?"<>|]+/g, " ")
+            .trim()
+            .slice(0, 80)
+        : "") || "conversations";
+    save(new Blob([texts.join("\n---\n\n")], { type: "text/markdown" }), `${name}.md`);
+  }
+
   async empty() {
     await keeping.ask("DELETE", `${ROOT}?all=1`);
     drafts.dropAll();
@@ -229,6 +265,8 @@ class Chats {
       news.onmessage = ({ data }) =>
         this.hear({ event: "conversation_changed", conversation: String(data) || undefined });
     }
+    const { open } = this;
+    if (!this.known && open && !open.stored && !Object.keys(open.info.settings).length) open.set(this.fresh);
     this.known = true;
   }
 }
