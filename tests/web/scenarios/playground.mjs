@@ -18,7 +18,7 @@ export async function kinds({ page, url, allow }) {
   const first = page.getByRole("textbox").first();
   const second = page.getByRole("textbox").nth(1);
   const rows = page.locator("tbody tr");
-  const cost = page.getByRole("status").filter({ hasText: / s/ });
+  const cost = page.getByRole("status").filter({ hasText: /\ss/ });
   const answer = page.locator("pre");
   const choose = (text) => kind.selectOption({ label: t(text) });
   const run = async () => {
