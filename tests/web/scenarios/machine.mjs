@@ -189,6 +189,8 @@ export async function activity({ page, url }) {
   await accessible(page, "activity");
   const search = page.getByRole("searchbox", { name: t("Search model, path, error") });
   assert.ok((await search.boundingBox()).width > 180, "the search shows what is typed");
+  const place = page.getByText(like("pageOf", { page: 1, pages: 1, total: /.+/ }));
+  assert.ok((await place.boundingBox()).height < 50, "the number of the page is not one letter wide");
   await page.reload(); // the choices are in the address
   await rows.nth(2).waitFor({ state: "detached" });
   assert.equal(await search.inputValue(), "OTHER");
@@ -303,7 +305,13 @@ export async function flood({ page, url }) {
     await until(reading, ([, below]) => below < 4, `${way}: it follows`);
     await move();
     await page.getByRole("button", { name: t("To the end"), exact: false }).waitFor();
-    const [before] = await until(reading, ([, below]) => below > 50, `${way}: it has moved`);
+    let last = -1;
+    const rests = ([top, below]) => {
+      const isSame = top === last;
+      last = top;
+      return isSame && below > 50;
+    };
+    const [before] = await until(reading, rests, `${way}: it has moved, and rests`);
     const text = await log.locator("> div").last().innerText();
     await page.waitForTimeout(700);
     const [after] = await reading();
