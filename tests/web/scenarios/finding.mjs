@@ -1,6 +1,6 @@
 // Finding and moving: search, keys, focus, and what lies where.
 import assert from "node:assert/strict";
-import { accessible, another, answered, conversations, field, messages, say, uncovered } from "../browser.mjs";
+import { accessible, another, answered, conversations, field, messages, put, say, uncovered } from "../browser.mjs";
 import { like, narrow, t } from "../words.mjs";
 
 /** The name of what has the focus; nothing, where only the page as a whole has it. */
@@ -152,7 +152,14 @@ export async function keys({ page, browser, url }) {
   await first.focus();
   await page.keyboard.press("ArrowDown");
   assert.equal(await focused(page), "Chat 998");
-  await page.keyboard.press("End");
+  await page.keyboard.press("End"); // far from the view: its row is built for it
+  assert.equal(await focused(page), "Chat 0");
+  const row = page.getByRole("listitem").filter({ has: page.getByRole("link", { name: "Chat 0", exact: true }) });
+  assert.deepEqual([await row.getAttribute("aria-posinset"), await row.getAttribute("aria-setsize")], ["1000", "1000"]);
+  assert.ok((await page.evaluate(() => document.querySelectorAll("nav *").length)) < 3000);
+  await page.keyboard.press("Home");
+  for (let at = 0; at < 70; at++) await page.keyboard.press("ArrowDown"); // beyond what was built at first
+  assert.equal(await focused(page), "Chat 929");
   await page.keyboard.press("Home");
   await page.keyboard.press("ArrowRight");
   assert.equal(await focused(page), t("Actions for Chat 999"));
@@ -195,6 +202,32 @@ export async function keys({ page, browser, url }) {
     await page.keyboard.press("Enter");
     await page.waitForFunction((place) => location.hash === place, place);
   }
+  await put(page, `/api/conversations/${some.id}`, { folder: "Tax" });
+  const side = await conversations(page);
+  const fold = side.getByRole("button", { name: "Tax" });
+  await fold.waitFor();
+  assert.ok(await side.getByRole("link", { name: "Chat 429", exact: true }).isVisible());
+  await fold.click();
+  await side.getByRole("link", { name: "Chat 429", exact: true }).waitFor({ state: "detached" });
+  await page.reload();
+  await (await conversations(page)).getByRole("button", { name: "Tax", expanded: false }).click();
+  await side.getByRole("link", { name: "Chat 429", exact: true }).click();
+  await uncovered(page);
+  await page
+    .getByRole("main")
+    .getByRole("button", { name: t("More") })
+    .click();
+  await page
+    .locator("main header")
+    .getByRole("button", { name: t("Delete"), exact: true })
+    .click();
+  await page.waitForFunction((place) => location.hash !== place, `#/chat/${some.id}`);
+  await page.reload(); // the toast is gone, and the bin is not
+  await (await conversations(page)).getByRole("button", { name: t("Deleted: {count}").replace("{count}", 1) }).click();
+  await accessible(page, "the bin");
+  await side.getByRole("button", { name: "Chat 429" }).click();
+  await page.waitForFunction((place) => location.hash === place, `#/chat/${some.id}`);
+  await uncovered(page);
   const phone = await another(browser, url, { viewport: { width: 320, height: 640 } });
   await phone.page.goto(url);
   await phone.page.getByRole("button", { name: t("Show the conversations") }).click();
