@@ -1,0 +1,2 @@
+var e=/^model '(.+?)' (?:failed to start|will not fit): ([^]*?)(?:; its last log lines:\n([^]*))?$/,t=/memory|will not fit|alloc|VRAM|\bbudget\b/i;function n(t){let n=e.exec(t);if(!n)return;let[,r,i,a=``]=n;return{model:r,cause:i,log:a.split(`
+`).flatMap(e=>e.trim()||[])}}function r(e){return t.test(e)}export{r as n,n as t};

@@ -1,1 +1,0 @@
-import{J as e,ct as t,l as n,ut as r}from"./prefs.svelte-BkzwSWgK.js";var i=new class{#e=r();get open(){return e(this.#e)}set open(e){t(this.#e,e)}ask(e,t){return new Promise(r=>this.open={label:e,text:t,yes:n(`save`),answer:r})}async allows(e,t){return await new Promise(n=>this.open={label:e,yes:t,answer:n})!==void 0}};export{i as t};

@@ -1,0 +1,1 @@
+import{dt as e}from"./prefs.svelte-CMhvE4cF.js";var t=e({title:``,keys:!1});export{t};
