@@ -112,7 +112,8 @@ reach("script");
 """
 """The ways from markup, styles and scripts to another host: a request, a connection, or the look for its name."""
 RIGHT_TO_LEFT = (
-    "مرحبا، هذا **نص** طويل بما يكفي ليملأ السطر كله.\n\n```python\ndef f(): return 'x'\n```\n\n" + "שלום עולם " * 40
+    "مرحبا، هذا **نص** طويل بما يكفي ليملأ السطر كله.\n\n```python\ndef f(): return 'x'\n```\n\n"
+    + "שלום עולם " * 40
     + "[^1]\n\n> اقتباس\n\n- واحد\n\n- اثنان\n\n| `x` | ب |\n|---|---|\n| 1 | مرحبا |\n\n"
     + "<details open>\n<summary>`f` سؤال</summary>\n\nجواب\n\n</details>\n\n[^1]: ملاحظة\n"
 )
