@@ -188,9 +188,9 @@ SCENARIOS = [
     # Files and pictures stay in the page, and open.
     Scenario("reading.files", main_flow=True),
     # A chat is printed whole, and light.
-    Scenario("reading.printed", main_flow=True),
+    Scenario("reading.printed"),
     # The theme is there before the script.
-    Scenario("reading.painted", main_flow=True),
+    Scenario("reading.painted"),
     # Long code is folded, and its buttons stay in sight.
     Scenario("reading.code", main_flow=True),
     # Details fold while they come, and afterwards.

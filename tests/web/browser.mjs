@@ -111,11 +111,16 @@ export const newChat = async (page) =>
 
 export const field = (page) => page.getByRole("textbox", { name: t("Ask anything") });
 
+/** Ask, and wait until the question and its answer are there. Messages far from the view may leave the page meanwhile. */
 export async function say(page, text) {
-  const before = await page.getByRole("article").count();
+  const before = await messages(page).evaluateAll((all) => all.map((each) => each.dataset.message));
   await field(page).fill(text);
   await page.getByRole("button", { name: t("Send"), exact: true }).click();
-  await page.waitForFunction((before) => document.querySelectorAll("article").length >= before + 2, before);
+  await page.waitForFunction(
+    (before) =>
+      [...document.querySelectorAll("article")].filter((each) => !before.includes(each.dataset.message)).length >= 2,
+    before,
+  );
 }
 
 /** No answer is on its way. */

@@ -57,7 +57,7 @@ export async function several({ page, browser, url }) {
   await accessible(page, "chosen");
   const [file] = await Promise.all([
     page.waitForEvent("download"),
-    group.getByRole("button", { name: t("Export") }).click(),
+    group.getByRole("button", { name: t("Export"), exact: true }).click(),
   ]);
   assert.equal(file.suggestedFilename(), "conversations.zip");
   await group.getByRole("button", { name: t("Delete") }).click();

@@ -76,6 +76,7 @@ function measured() {
 export async function formulas({ page, url }) {
   const said = FORMULAS.map(([text]) => `$$${text}$$`);
   await shown(page, url, "formulas", [{ content: [...said, String.raw`$\unheardof{x}$ stays`].join("\n\n") }]);
+  await page.evaluate(() => dispatchEvent(new Event("beforeprint"))); // else those far from the view are not built
   await page.waitForFunction((count) => document.querySelectorAll("math").length === count, FORMULAS.length);
   await page.evaluate(() => {
     const sheet = new CSSStyleSheet();

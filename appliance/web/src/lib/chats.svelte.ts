@@ -165,7 +165,7 @@ class Chats {
 
   async import(file: File) {
     const { imported, skipped } = await keeping.import(file);
-    if (keeping.here) await this.read();
+    await this.read(); // else the words come before the chats
     toasts.tell(t("imported", { count: imported.length, skipped: skipped.length }));
   }
 

@@ -1,0 +1,1 @@
+import"./prefs.svelte-E8TLdGVv.js";

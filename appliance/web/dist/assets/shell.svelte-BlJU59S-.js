@@ -1,1 +1,0 @@
-import{dt as e}from"./prefs.svelte-CMhvE4cF.js";var t=e({title:``,keys:!1});export{t};

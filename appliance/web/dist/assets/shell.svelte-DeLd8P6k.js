@@ -1,0 +1,1 @@
+import{dt as e}from"./prefs.svelte-E8TLdGVv.js";var t=e({title:``,keys:!1});export{t};
