@@ -295,7 +295,7 @@ async def test_captures_are_not_compressed_under_load():
 def test_a_thread_that_works_has_no_time():
     give_up = time.monotonic() + 20
     while time.monotonic() < give_up:
-        load, began, until_then = Load(), time.monotonic(), time.thread_time() + 0.001  # less than a turn of a thread
+        began, load, until_then = time.monotonic(), Load(), time.thread_time() + 0.001  # less than a turn of a thread
         while time.thread_time() < until_then:
             pass
         light = load.is_light()
