@@ -23,8 +23,7 @@ import msgspec
 import trio
 from msgspec import UNSET, structs
 
-from appliance.core.doctor.facts import EndedRequests
-from appliance.core.records.activity import CLIENT_LEFT, Query, SortKey, histogram, pages
+from appliance.core.records.activity import CLIENT_LEFT, EndedRequests, Query, SortKey, histogram, pages
 from appliance.core.records.cache import CacheAnswer, CacheQuestion
 from appliance.core.records.speed import SpeedCurve, SpeedQuestion
 from appliance.errors import Busy

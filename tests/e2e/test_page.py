@@ -120,7 +120,7 @@ SCENARIOS = [
     ),
     # Models are loaded and unloaded.
     Scenario("models.models", main_flow=True),
-    # What a load would stop is said before it, and what it waits for afterwards.
+    # Memory names the models that a load would stop, and those that it waits for.
     Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), ENDLESS, main_flow=True),
     # What is under way is seen, and ended.
     Scenario("machine.now", ("--models-max", "1", *OTHERS[:2]), ENDLESS, main_flow=True),

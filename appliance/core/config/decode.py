@@ -318,12 +318,17 @@ def has_key(info: mi.StructType, key: str) -> bool:
     return {key, OLD_NAMES.get(key, key)} & {field.encode_name for field in info.fields} != set()
 
 
+def meant_key(key: str, info: mi.StructType) -> str | None:
+    """Return the key of the type that looks like this one."""
+    return near(key, (field.encode_name for field in info.fields))
+
+
 def advice(key: str, info: mi.StructType, pattern: str) -> str:
     """Return advice about a key that ``info``, the type at ``pattern``, does not have.
 
     The same key but for its spelling comes first, then the same key elsewhere, then one that looks like it.
     """
-    meant = near(key, (field.encode_name for field in info.fields))
+    meant = meant_key(key, info)
     if meant is None or fold(meant) != fold(key):
         here = _join(pattern, key).split(".")
         homes = [home.split(".") for home in _homes().get(fold(key), ())]

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import msgspec.inspect as mi
 from msgspec import Struct
 
-from appliance.core.config.decode import ANY, advice, bare_type, has_key, plain, schema_root
+from appliance.core.config.decode import ANY, advice, bare_type, has_key, meant_key, plain, schema_root
 from appliance.core.config.masks import MARK
 from appliance.core.config.nodes import MappingNode, Node, Problem, ScalarNode, SequenceNode, is_null
 from appliance.core.config.yaml import AS_WRITTEN, parse
@@ -170,18 +170,20 @@ def _differences(
         if not _is_same(old, new):
             yield _problem(path, _NOT_HERE, new)
         return
-    unknown = {
-        key: advice(key, kind, ".".join(pattern))
-        for key, value in after.items()
-        if isinstance(kind, mi.StructType) and not has_key(kind, key) and not _is_same(before.get(key), value)
-    }
+    unknown: dict[str, str] = {}
+    meant: set[str | None] = set()
+    if isinstance(kind, mi.StructType):
+        for key, value in after.items():
+            if not has_key(kind, key) and not _is_same(before.get(key), value):
+                unknown[key] = advice(key, kind, ".".join(pattern))
+                meant.add(meant_key(key, kind))
     for key in {**before, **after}:
         is_free = (*pattern, ANY) in _AROUND
         inner = (*pattern, ANY if is_free else key)
         was, is_now = before.get(key), after.get(key)
         if key in unknown:
             yield _problem((*path, key), f"unknown key; {unknown[key]}", is_now)
-        elif is_now is None and any(f"'{key}'" in told for told in unknown.values()):
+        elif is_now is None and key in meant:
             pass  # it is there under a wrong name, which was said
         elif is_free and (key in before) != (key in after):
             yield _problem((*path, key), _NOT_HERE, is_now)

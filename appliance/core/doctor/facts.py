@@ -19,6 +19,7 @@ from appliance.core.engines.machine import NOTHING, MachineLook
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState
 from appliance.core.pool.shapes import PoolProblem
+from appliance.core.records.activity import EndedRequests
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -204,19 +205,6 @@ class ServerFact(Struct, frozen=True, kw_only=True):
     """The words for a collector that does not take the server's traces."""
     pool: tuple[PoolProblem, ...] = ()
     """Problems of this box's place in its pool."""
-
-
-class EndedRequests(Struct, frozen=True, kw_only=True):
-    """The requests of a model that ended lately; those whose client left count in none."""
-
-    model: str
-    ended: int
-    failed: int
-    """Requests that the server or the engine failed."""
-    refused: int
-    """Requests in which the server found a mistake of the client."""
-    last: str = ""
-    """The newest error among both."""
 
 
 class Deaths(Struct, frozen=True, kw_only=True):

@@ -65,7 +65,6 @@ def crash_loops(facts: DoctorFacts) -> Iterator[Finding]:
 
 def failing_requests(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.lately.requests:
-        told = f"{one.failed + one.refused} of {one.ended} requests in the last hour"
         if one.failed >= LEAST and one.failed >= SHARE * one.ended:
             yield Finding(
                 id="requests-fail",
@@ -81,7 +80,7 @@ def failing_requests(facts: DoctorFacts) -> Iterator[Finding]:
                 id="requests-refused",
                 severity="note",
                 title=f"Clients ask for '{one.model}' in a way that is refused",
-                evidence=(told, *some(one.last.splitlines()[:1])),
+                evidence=(f"{one.refused} of {one.ended} in the last hour", *some(one.last.splitlines()[:1])),
                 model=one.model,
                 advice="Each error says what to change. The traffic history names the client.",
                 commands=("llama-appliance activity --failed",),

@@ -51,6 +51,19 @@ _SWITCH = ("1", "true", "0", "false")
 _ORDERS: tuple[Order, ...] = get_args(Order)
 
 
+class EndedRequests(Struct, frozen=True, kw_only=True):
+    """The requests of a model that ended lately; those whose client left count in none."""
+
+    model: str
+    ended: int
+    failed: int
+    """Requests that the server or the engine failed."""
+    refused: int
+    """Requests in which the server found a mistake of the client."""
+    last: str = ""
+    """The newest error among both."""
+
+
 class Query(Struct, frozen=True, kw_only=True):
     """The query for one page of rows. Bounds are inclusive, None is unbounded; no models means all."""
 

@@ -16,7 +16,6 @@ from appliance.core.doctor.facts import (
     DeviceFile,
     Disk,
     DoctorFacts,
-    EndedRequests,
     FailedDownload,
     Installed,
     Lately,
@@ -34,6 +33,7 @@ from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
 from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, RefusedUpdate
 from appliance.core.pool.shapes import PoolProblem
+from appliance.core.records.activity import EndedRequests
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
