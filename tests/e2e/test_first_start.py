@@ -22,7 +22,8 @@ pytestmark = [
 
 FIRST_ANSWER = 30.0
 """Seconds from the command to the first whole answer on a busy machine; docs/engines.md tells what was measured."""
-SETTLED = 200.0
+SETTLED = 500.0
+"""The proofs of both builds, while other tests keep the machine busy."""
 
 
 @pytest.mark.slow

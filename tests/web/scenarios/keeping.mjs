@@ -82,13 +82,17 @@ export async function between({ page, url, told, allow, more: [after, existing] 
     );
     await told("start");
     await connected(page);
-    await page.getByText(words).first().waitFor();
+    // They are in one place while the page finds out whether they arrived, and asked at the end.
+    const found = await until(
+      () => places(page, words),
+      (each) => each.asked || total(each) !== 1,
+      "asked",
+    );
+    assert.deepEqual(found, { field: 0, queued: 0, asked: 1 }, `after ${number}`);
     await page.waitForFunction(
       (stop) => !document.querySelector("p[role=alert]") && !document.querySelector(`[aria-label="${stop}"]`),
       t("Stop"),
     );
-    const found = await places(page, words);
-    assert.deepEqual(found, { field: 0, queued: 0, asked: 1 }, `after ${number}`);
     const again = page.getByRole("button", { name: new RegExp(`^(${t("Again")}|${t("Ask now")})$`) });
     await again.click({ timeout: 500 }).catch(() => undefined); // where nobody waited any more
     await page.waitForFunction(() => document.querySelector("article:last-of-type .prose-chat")?.innerText.length > 20);

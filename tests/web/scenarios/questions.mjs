@@ -126,9 +126,13 @@ export async function settings({ page, browser, url }) {
   }
   await page.goto(`${url}/#/settings`);
   const kept = () => page.waitForResponse((answer) => answer.url().endsWith("/presets"));
+  // The page hears of the first change after the second.
+  const late = (route) => new Promise((resolve) => setTimeout(resolve, 500)).then(() => route.continue());
+  await page.route("**/api/conversations?since=*", late);
   await page.getByLabel(t("System prompt")).fill("Be brief.");
   await Promise.all([kept(), page.getByRole("heading", { level: 1 }).click()]);
   await Promise.all([kept(), page.getByLabel(t("Parameters")).selectOption("careful")]);
+  await page.unroute("**/api/conversations?since=*");
   await accessible(page, "what new chats begin with");
   const device = await another(browser, url);
   device.page.on(
