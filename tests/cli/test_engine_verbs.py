@@ -231,7 +231,7 @@ def test_a_download_that_is_killed_goes_on_where_it_was(machine: Machine, hub: F
     place.mkdir()
     archive = pack(folder, place / "llama-b100-bin.tar.gz")
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    commit = hashlib.sha1(f"{archive} {digest}\n".encode()).hexdigest()
+    commit = hashlib.sha1(f"{archive.name} {digest}\n".encode()).hexdigest()
     url = f"{hub.url}/acme/builds/resolve/{commit}/{archive.name}"
     words = ("install", "cpu/b100", "--from", url, "--sha256", digest)
     hub.behave(rate=12_000_000)
