@@ -26,6 +26,8 @@ def main() -> None:
         sys.argv[1:] = [UNIFIED, *sys.argv[1:]]
     gc.disable()  # what modules consist of stays: looking for garbage in it was a quarter of the start
     from appliance.cli.app import run  # hence not before the line above
+    from appliance.feature import all_verbs
+    from appliance.features import FEATURES
     from appliance.platform.console import EXIT_BUG, call_as
     from appliance.programs.start import called, ended, lead
 
@@ -38,7 +40,7 @@ def main() -> None:
         for stream in (sys.stdin, sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(encoding="utf-8")
-    status = run(sys.argv[1:], start)
+    status = run(sys.argv[1:], start, all_verbs(FEATURES))
     if status != EXIT_BUG:
         ended()
     sys.exit(status)
@@ -72,6 +74,7 @@ def start(program: Program) -> int:
             return await program or 0
 
         return trio.run(command)
+    from appliance.features import FEATURES
     from appliance.main import run_server
 
     gc.freeze()  # nor is it looked through later, while requests wait
@@ -80,7 +83,7 @@ def start(program: Program) -> int:
 
     async def serve() -> int:
         settings = await program.prepare() if isinstance(program, Later) else program
-        return settings if isinstance(settings, int) else await run_server(settings)
+        return settings if isinstance(settings, int) else await run_server(settings, FEATURES)
 
     return trio.run(serve)
 

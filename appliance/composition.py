@@ -33,6 +33,7 @@ from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, Engines, open_engines
+from appliance.feature import Feature
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
@@ -128,7 +129,9 @@ class OpenAppliance(Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def open_appliance(settings: AppSettings, places: AppliancePaths) -> AsyncGenerator[OpenAppliance]:
+async def open_appliance(
+    settings: AppSettings, places: AppliancePaths, features: Sequence[Feature]
+) -> AsyncGenerator[OpenAppliance]:
     """Own everything for the length of the block. It listens from the start, and serves with `ApplianceServer.serve`.
 
     Raises UsageError for what cannot be listened on, for an invalid root of tools, and for a file that cannot be
@@ -260,10 +263,11 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
             def gateway() -> Gateway:
                 ollama = OllamaRoutes(owners, traffic.targets, known, inward)
                 mcp = partial(_mcp_server, edge, owners, inward)
+                routes = [feature.routes for feature in features if feature.routes is not None]
                 return Gateway(
                     edge,
                     pipeline,
-                    OwnRoutes(edge, owners, inward, ollama, mcp),
+                    OwnRoutes(edge, owners, inward, ollama, mcp, routes),
                     partial(_sockets, edge, owners, pipeline),
                     partial(FastPath, edge, pipeline, ask, lasting),
                 )

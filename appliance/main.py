@@ -30,6 +30,7 @@ from appliance.engines.found import Engine, Finder, finder, installed_folder, li
 from appliance.engines.owner import usual_port
 from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
+from appliance.feature import Feature
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
 from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, keep_log, say, say_only_errors
@@ -69,7 +70,7 @@ LIVED = 5.0
 """Seconds after which the one model that has died is loaded again: one that dies earlier would do so for ever."""
 
 
-async def run_server(settings: AppSettings) -> int:
+async def run_server(settings: AppSettings, features: Sequence[Feature]) -> int:
     """Serve until told to stop; the result is the exit status. Raises ApplianceError for what the user can mend."""
     if settings.config is None:
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -87,7 +88,7 @@ async def run_server(settings: AppSettings) -> int:
     settings = structs.replace(settings, http=structs.replace(settings.http, clients=_places(settings.http.clients)))
     try:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:
-            await _run(settings, engines, catalog, stop)
+            await _run(settings, features, engines, catalog, stop)
             return 0
     except ExceptionGroup as group:
         if why := lacking(group):  # of the start, or of what nobody can do without
@@ -108,7 +109,9 @@ def _places(wanted: int) -> int:
     return found
 
 
-async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: StopSignals) -> None:
+async def _run(
+    settings: AppSettings, features: Sequence[Feature], found: Finder, catalog: Catalog, stop: StopSignals
+) -> None:
     """Serve, and do what is done beside serving. An expected failure leaves every nursery as a value."""
     failure: ApplianceError | None = None
     await _finish_update()
@@ -132,7 +135,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
             echo=echo,
         )
         try:
-            async with open_appliance(settings, places) as appliance:
+            async with open_appliance(settings, places, features) as appliance:
                 failure = await _serve(settings, appliance, scanned, stop)
         except UsageError as error:  # of what is listened on, of the store, or of the tools
             failure = error

@@ -17,6 +17,7 @@ import click
 import msgspec
 import msgspec.inspect as mi
 import pytest
+from any_request import app_of
 from http_harness import OpenServer
 from landing import COLLECTED
 from msgspec import structs
@@ -24,7 +25,7 @@ from msgspec import structs
 from appliance import plugins
 from appliance.agents.record import RunResult, RunStatus
 from appliance.cli.agent import agent
-from appliance.cli.app import VERBS, cli
+from appliance.cli.app import command_line
 from appliance.cli.config import config
 from appliance.cli.engines.commands import engines
 from appliance.cli.llama_server.command import ANSWERED_BY_ENGINE
@@ -39,11 +40,11 @@ from appliance.core.llama import flags
 from appliance.core.llama.older import SHORTHANDS, modern_words
 from appliance.core.runs.messages import FailReason, FinishReason, RunState
 from appliance.core.runs.slash import FAMILIES
-from appliance.core.settings import HttpSettings
 from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
+from appliance.feature import all_verbs
+from appliance.features import FEATURES
 from appliance.http import errors as http_errors
-from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.run_routes import KEYS
 from appliance.http.control.run_routes import AgentList as Agents
@@ -56,6 +57,7 @@ from appliance.plugins.registry import ListedPlugin
 from appliance.traffic.request import PAGE_PATHS
 from appliance.wire import ListedModel
 
+CLI = command_line(all_verbs(FEATURES))
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -146,7 +148,7 @@ print(msgspec.json.encode(_entry(model, None, (), (), 1, Secrets())).decode())
 
 async def test_every_route_of_the_server_is_documented(open_server: OpenServer) -> None:
     async with open_server() as server:
-        app = create_app(server.traffic, server.owners, HttpSettings(admin=True))
+        app = app_of(server)
     paths = {rule.rule for rule in app.url_map.iter_rules()} | EdgeRoutes.ROUTES.keys() | PAGE_PATHS
     assert len(paths) >= 30
     for path in (*paths, routes.STREAM, routes.LOOKUP, routes.SOCKET):
@@ -167,14 +169,14 @@ def test_every_error_is_documented_with_its_status() -> None:
 
 
 def test_every_verb_is_documented_and_explains_itself() -> None:
-    for verb in VERBS:
+    for verb in CLI.verbs:
         assert f"`{verb}" in COMMANDS, verb
-        command = cli.get_command(click.Context(cli), verb)
+        command = CLI.get_command(click.Context(CLI), verb)
         assert command.help or verb.startswith("llama")
 
 
 def test_flags_in_the_documents_exist() -> None:
-    commands = [command for verb in VERBS if (command := cli.get_command(click.Context(cli), verb)) is not None]
+    commands = [command for verb in CLI.verbs if (command := CLI.get_command(click.Context(CLI), verb)) is not None]
     commands += [part for command in commands if isinstance(command, click.Group) for part in command.commands.values()]
     known = options(commands)
     bootstrap = page("bootstrap.py") + page("llama-builds/build.py")
@@ -223,7 +225,7 @@ async def test_every_route_of_llama_server_is_there(open_server: OpenServer) -> 
     passed = {path for path in routes.POSTED if path not in routes._MEDIA and not path.startswith("/audioapi")}
     assert sorted(passed - told) == []
     async with open_server() as server:
-        app = create_app(server.traffic, server.owners, HttpSettings(admin=True))
+        app = app_of(server)
     own = {rule.rule.partition("<")[0] for rule in app.url_map.iter_rules()} | EdgeRoutes.ROUTES.keys() | PAGE_PATHS
     known = {*routes.POSTED, *routes._ASK, *own, routes.STREAM, routes.LOOKUP, "/slots/ID", *SWITCHED_ON}
     assert sorted(told - known) == []

@@ -11,9 +11,12 @@ import pytest
 
 from appliance.catalog.catalog import STARTER_ID
 from appliance.catalog.sources import STARTER
-from appliance.cli.app import VERBS, cli
+from appliance.cli.app import command_line
 from appliance.core.settings import DEFAULT_MODELS_MAX, HttpSettings
+from appliance.feature import all_verbs
+from appliance.features import FEATURES
 
+CLI = command_line(all_verbs(FEATURES))
 FOLDER = Path(__file__).parents[1] / "starter-model"
 
 
@@ -27,8 +30,8 @@ def test_every_command_is_one(line: str) -> None:
     if words == ["--help"]:
         return
     verb, *rest = words
-    assert verb in VERBS
-    command = cli.get_command(click.Context(cli), verb)
+    assert verb in CLI.verbs
+    command = CLI.get_command(click.Context(CLI), verb)
     flags = {flag for parameter in command.params for flag in parameter.opts} | {"--help"}
     arguments = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
     for word in rest:
@@ -38,7 +41,7 @@ def test_every_command_is_one(line: str) -> None:
 
 
 def test_flags_addresses_and_numbers() -> None:
-    serve = cli.get_command(click.Context(cli), "serve")
+    serve = CLI.get_command(click.Context(CLI), "serve")
     flags = {flag for parameter in serve.params for flag in parameter.opts}
     for name in ("LISTEN_FLAG", "API_KEY_FLAG", "MODELS_DIR_FLAG", "MODELS_MAX_FLAG"):
         assert FACTS[name].split()[0] in flags

@@ -10,6 +10,8 @@ from http_harness import Appliance, OpenServer
 from runs_harness import Outcome, Verb
 
 from appliance.cli.app import run
+from appliance.feature import all_verbs
+from appliance.features import FEATURES
 from appliance.settings import Program
 
 
@@ -30,7 +32,9 @@ def verb(capsys: pytest.CaptureFixture[str]) -> Verb:
     async def carry_out(server: Appliance, word: str, *words: object, group: str = "agent") -> Outcome:
         argv = [group, word, "--url", f"http://127.0.0.1:{server.port}", *map(str, words)]
         capsys.readouterr()
-        status = await trio.to_thread.run_sync(run, argv, lambda program: trio.from_thread.run(awaited, program))
+        status = await trio.to_thread.run_sync(
+            run, argv, lambda program: trio.from_thread.run(awaited, program), all_verbs(FEATURES)
+        )
         return Outcome(status, *capsys.readouterr())
 
     return carry_out

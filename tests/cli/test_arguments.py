@@ -10,16 +10,19 @@ import pytest
 from command_line import Command, settings_of
 
 from appliance import __version__
-from appliance.cli.app import VERBS
 from appliance.cli.llama_server.command import HERE
+from appliance.feature import all_verbs
+from appliance.features import FEATURES
 from appliance.fleet.budgets import limits_of
+
+VERBS = [verb.name for verb in all_verbs(FEATURES)]
 
 
 @pytest.mark.usefixtures("plain_environment")  # nothing is in its folder
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("frobnicate", "there is no command 'frobnicate'; the commands are serve, run"),
+        ("frobnicate", "there is no command 'frobnicate'; the commands are run, pull"),
         ("--frobnicate", "No such option"),
         ("serve --frobnicate", "No such option"),
         ("serve model.gguf", "unexpected extra argument"),
@@ -179,7 +182,9 @@ def test_help_and_version_import_nothing_heavy() -> None:
         "import sys\n"
         "from appliance.__main__ import start\n"
         "from appliance.cli.app import run\n"
-        "assert run(sys.argv[1:], start) == 0\n"
+        "from appliance.feature import all_verbs\n"
+        "from appliance.features import FEATURES\n"
+        "assert run(sys.argv[1:], start, all_verbs(FEATURES)) == 0\n"
         "print(sorted({'trio', 'hypercorn', 'quart', 'rich', 'h11', 'psutil'} & set(sys.modules)))\n"
     )
     for argv in (["--help"], ["version"], ["serve", "--help"]):

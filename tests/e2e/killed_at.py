@@ -45,10 +45,12 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     from appliance.__main__ import start
-    from appliance.cli.app import cli
+    from appliance.cli.app import command_line
+    from appliance.feature import all_verbs
+    from appliance.features import FEATURES
 
     sys.argv[0] = os.environ.get("STARTED_AS", sys.argv[0])
-    program = cli.main(args=argv, prog_name="llama-appliance", standalone_mode=False)
+    program = command_line(all_verbs(FEATURES)).main(args=argv, prog_name="llama-appliance", standalone_mode=False)
     sys.addaudithook(watch)
     sys.exit(program if isinstance(program, int) else start(program))
 

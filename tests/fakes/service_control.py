@@ -360,6 +360,8 @@ def main() -> None:
     """Be the process that the service control manager starts."""
     from appliance.__main__ import start
     from appliance.cli.app import run
+    from appliance.feature import all_verbs
+    from appliance.features import FEATURES
     from appliance.platform.windows_services import Win32
     from appliance.service.windows import run_service
 
@@ -381,7 +383,9 @@ def main() -> None:
         return re.findall(r"listening on http://(\S+)", (Path(home) / "service.log").read_text("utf-8"))[-1]
 
     scm.told = told
-    status = run_service(Win32(scm.calls, scm.error), partial(run, ["serve", *words], start), Path(home))
+    status = run_service(
+        Win32(scm.calls, scm.error), partial(run, ["serve", *words], start, all_verbs(FEATURES)), Path(home)
+    )
     print(
         json.dumps({"status": status, "answers": scm.answers, "events": scm.events, "mode": scm.error_mode}), file=out
     )

@@ -38,10 +38,12 @@ import appliance.http.sockets
 from appliance.core import conversation_files, conversation_formats
 from appliance.core.bodies import http_request
 from appliance.core.settings import HttpSettings
+from appliance.features import FEATURES
 from appliance.http.control import cors_proxy, own_routes, tool_routes
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.file_routes import FileRoutes
+from appliance.http.kernel import Kernel
 from appliance.http.way import ollama_sink as ollama
 from appliance.http.way import routes
 from appliance.peers import link
@@ -196,7 +198,8 @@ METHODS = ("GET", "POST", "DELETE", "HEAD")
 
 def app_of(server: Appliance) -> Quart:
     """The routes that are answered with Quart."""
-    return create_app(server.traffic, server.owners, HttpSettings(admin=True))
+    kernel = Kernel(owners=server.owners, traffic=server.traffic, settings=HttpSettings(admin=True))
+    return create_app(kernel, [feature.routes for feature in FEATURES if feature.routes is not None])
 
 
 def all_routes(app: Quart) -> list[Route]:

@@ -30,6 +30,7 @@ from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.engines.found import Engine, Finder
 from appliance.engines.owner import Chooser
+from appliance.features import FEATURES
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.store.kept_contexts import ContextPlace
@@ -441,7 +442,7 @@ async def open_appliance(
         learns=False,
         samples=False,
     )
-    async with open_opened(app, places) as opened, trio.open_nursery() as nursery:
+    async with open_opened(app, places, FEATURES) as opened, trio.open_nursery() as nursery:
 
         async def run(*, task_status: trio.TaskStatus[Sequence[tuple[str, int]]]) -> None:
             await opened.server.serve(shutdown, task_status=task_status)

@@ -8,16 +8,16 @@ How a model would fit beside what is loaded now is the plan, without loading it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct, to_builtins
-from quart import Response, request
+from quart import Blueprint, Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
 from appliance.catalog.catalog import find_model
 from appliance.core.fit.picture import MemoryTable
 from appliance.core.records.cache import cleared
-from appliance.core.settings import HttpSettings
 from appliance.errors import (
     BadRequest,
     NotFound,
@@ -38,9 +38,9 @@ from appliance.http.control.pool_routes import PoolRoutes, add_pool_routes
 from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, add_run_routes
 from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
+from appliance.http.kernel import Kernel
 from appliance.http.owners import Owners
 from appliance.platform.hardware import detect
-from appliance.traffic.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +109,12 @@ class Control:
         return json_answer({"success": True})
 
 
-def create_app(traffic: Traffic, owners: Owners, settings: HttpSettings) -> QuartTrio:
-    """The ASGI application of these routes. The gateway has checked Host, Origin and key before."""
+def create_app(kernel: Kernel, routes: Iterable[Callable[[Kernel], Blueprint]]) -> QuartTrio:
+    """The ASGI application of the kernel's own routes, and of those that features make.
+
+    The gateway has checked Host, Origin and key before.
+    """
+    owners, traffic, settings = kernel.owners, kernel.traffic, kernel.settings
     view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
     control = Control(owners)
     app = QuartTrio("appliance.http", static_folder=None)
@@ -143,6 +147,8 @@ def create_app(traffic: Traffic, owners: Owners, settings: HttpSettings) -> Quar
     add_disk_routes(app, DiskRoutes(owners, traffic.recorder))
     add_pool_routes(app, PoolRoutes(owners.pool, admin=settings.admin))
     add_config_routes(app, ConfigRoutes(owners, admin=settings.admin))
+    for make in routes:
+        app.register_blueprint(make(kernel))
     app.register_error_handler(HTTPException, _pass_on)
     app.register_error_handler(Exception, _pass_on)
     return app

@@ -9,7 +9,7 @@ of llama.cpp b11434 and Google's requirements for custom containers (``AIP_*`` v
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -29,6 +29,7 @@ from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.file_routes import FileRoutes
 from appliance.http.control.static_files import StaticFiles
 from appliance.http.control.tool_routes import ToolRoutes
+from appliance.http.kernel import Kernel
 from appliance.http.owners import Owners
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
@@ -36,6 +37,8 @@ from appliance.http.way.routes import CORS_PROXY, MCP, OTHER, POSTED, TOOLS, Rou
 from appliance.traffic.request import PAGE_PATHS, PUBLIC_PATHS, Request, send_whole
 
 if TYPE_CHECKING:
+    from quart import Blueprint
+
     from appliance.http.control.quart_behind import QuartBehind
 
 ON_QUART = ("api", "logs", "models", "unload", "v1")
@@ -138,12 +141,18 @@ class ModellessOllama(Protocol):
 
 
 class OwnRoutes:
-    """``mcp`` makes the MCP server, when it is asked for first.
+    """``mcp`` makes the MCP server, when it is asked for first; ``routes`` make those of features, with Quart.
 
     Raises UsageError for settings that cannot be followed, BadRequest for a tool in them that is missing."""
 
     def __init__(
-        self, edge: Edge, owners: Owners, inward: Asker, ollama: ModellessOllama, mcp: Callable[[], McpRoute]
+        self,
+        edge: Edge,
+        owners: Owners,
+        inward: Asker,
+        ollama: ModellessOllama,
+        mcp: Callable[[], McpRoute],
+        routes: Sequence[Callable[[Kernel], Blueprint]],
     ) -> None:
         self._settings = settings = edge.settings
         self._guard = edge.guard
@@ -157,6 +166,7 @@ class OwnRoutes:
         self._files_of_page = FileRoutes(owners.conversations, edge.bodies)
         self._predict = Predict(settings.predict, inward)
         self._make_mcp = mcp
+        self._routes = routes
         self._mcp = mcp() if settings.mcp_server else None
         self._quart: QuartBehind | None = None
         self._making_quart = trio.Lock()
@@ -214,7 +224,8 @@ class OwnRoutes:
             from appliance.http.control.app import create_app
             from appliance.http.control.quart_behind import QuartBehind
 
-            return QuartBehind(create_app(self._traffic, self._owners, self._settings), self._guard)
+            kernel = Kernel(owners=self._owners, traffic=self._traffic, settings=self._settings)
+            return QuartBehind(create_app(kernel, self._routes), self._guard)
 
         async with self._making_quart:
             if self._quart is None:

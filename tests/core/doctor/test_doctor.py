@@ -33,12 +33,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from appliance.cli.app import cli
+from appliance.cli.app import command_line
 from appliance.core import doctor
 from appliance.core.config.nodes import Position
 from appliance.core.doctor.diagnose import TOPICS, diagnose, headlines
 from appliance.core.doctor.facts import SHOWN, DoctorFacts, Examined, Finding, changes, dated, is_wrong, some
 from appliance.core.engines.builds import numbers_of
+from appliance.feature import all_verbs
+from appliance.features import FEATURES
 
 
 def said(finding: Finding) -> str:
@@ -69,7 +71,7 @@ def test_every_command_can_be_typed(changed: DoctorFacts) -> None:
 
 def check_command(words: list[str]) -> None:
     """The verb is there, and takes the options."""
-    group: click.Command = cli
+    group: click.Command = command_line(all_verbs(FEATURES))
     while isinstance(group, click.Group) and words:
         inner = group.get_command(click.Context(group), words[0])
         assert inner is not None, words

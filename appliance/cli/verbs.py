@@ -1,0 +1,268 @@
+"""A verb of the command line: its name, its place in the help, and the function that imports its command.
+
+The module of a verb is imported when the verb is used, so that ``--help`` and ``version`` answer at once. The imports
+are written out, so that a freezer and a type checker see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+import click
+
+Group = Literal["models", "server", "this machine", "several machines", "for developers"]
+"""The parts of the help, in their order."""
+GROUPS: tuple[Group, ...] = get_args(Group)
+
+
+class Verb(NamedTuple):
+    """``summary`` is one sentence; ``command`` imports the command, when it is used."""
+
+    name: str
+    group: Group
+    summary: str
+    command: Callable[[], click.Command]
+
+
+def _serve() -> click.Command:
+    from appliance.cli.serve import serve
+
+    return serve
+
+
+def _llama_server() -> click.Command:
+    from appliance.cli.llama_server.command import llama_server
+
+    return llama_server
+
+
+def _llama() -> click.Command:
+    from appliance.cli.llama_server.command import llama
+
+    return llama
+
+
+def _top() -> click.Command:
+    from appliance.cli.top import top
+
+    return top
+
+
+def _activity() -> click.Command:
+    from appliance.cli.activity import activity
+
+    return activity
+
+
+def _logs() -> click.Command:
+    from appliance.cli.control import logs
+
+    return logs
+
+
+def _speed() -> click.Command:
+    from appliance.cli.speed import speed
+
+    return speed
+
+
+def _cache() -> click.Command:
+    from appliance.cli.cache import cache
+
+    return cache
+
+
+def _events() -> click.Command:
+    from appliance.cli.events import events
+
+    return events
+
+
+def _config() -> click.Command:
+    from appliance.cli.config import config
+
+    return config
+
+
+def _mcp() -> click.Command:
+    from appliance.cli.mcp import mcp
+
+    return mcp
+
+
+def _agent() -> click.Command:
+    from appliance.cli.agent import agent
+
+    return agent
+
+
+def _run() -> click.Command:
+    from appliance.cli.run import run_model
+
+    return run_model
+
+
+def _pull() -> click.Command:
+    from appliance.cli.pull import pull
+
+    return pull
+
+
+def _ls() -> click.Command:
+    from appliance.cli.models import ls
+
+    return ls
+
+
+def _rm() -> click.Command:
+    from appliance.cli.models import rm
+
+    return rm
+
+
+def _ps() -> click.Command:
+    from appliance.cli.control import ps
+
+    return ps
+
+
+def _load() -> click.Command:
+    from appliance.cli.control import load
+
+    return load
+
+
+def _unload() -> click.Command:
+    from appliance.cli.control import unload
+
+    return unload
+
+
+def _memory() -> click.Command:
+    from appliance.cli.memory import memory
+
+    return memory
+
+
+def _desktop() -> click.Command:
+    from appliance.cli.desktop import desktop
+
+    return desktop
+
+
+def _disk() -> click.Command:
+    from appliance.cli.disk import disk
+
+    return disk
+
+
+def _engines() -> click.Command:
+    from appliance.cli.engines.commands import engines
+
+    return engines
+
+
+def _doctor() -> click.Command:
+    from appliance.cli.doctor import doctor
+
+    return doctor
+
+
+def _service() -> click.Command:
+    from appliance.cli.service import service
+
+    return service
+
+
+def _upgrade() -> click.Command:
+    from appliance.cli.upgrade import upgrade
+
+    return upgrade
+
+
+def _selftest() -> click.Command:
+    from appliance.cli.selftest import selftest
+
+    return selftest
+
+
+def _version() -> click.Command:
+    from appliance.cli.version import version
+
+    return version
+
+
+def _pool() -> click.Command:
+    from appliance.cli.pool import pool
+
+    return pool
+
+
+def _rpc_worker() -> click.Command:
+    from appliance.cli.engines.commands import rpc_worker
+
+    return rpc_worker
+
+
+def _bundle() -> click.Command:
+    from appliance.cli.bundle.commands import bundle
+
+    return bundle
+
+
+def _agents() -> click.Command:
+    from appliance.cli.agents import agents
+
+    return agents
+
+
+def _load_test() -> click.Command:
+    from appliance.cli.load_test import load_test
+
+    return load_test
+
+
+KERNEL_VERBS = (
+    Verb("serve", "server", "Run the server.", _serve),
+    Verb("llama-server", "server", "Take llama-server's place: its flags, its behaviour.", _llama_server),
+    Verb("llama", "server", "Take the place of llama.cpp's llama: 'llama serve' is llama-server.", _llama),
+    Verb("top", "server", "Show the requests under way, live.", _top),
+    Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),
+    Verb("logs", "server", "Show the output of the model processes.", _logs),
+    Verb("speed", "server", "Show how fast the running server has answered.", _speed),
+    Verb("cache", "server", "Show what came from the cache of prompts, and why the rest did not.", _cache),
+    Verb("events", "server", "Show what the running server did, and why.", _events),
+    Verb("config", "server", "Check, explain and edit a configuration file.", _config),
+    Verb("mcp", "server", "Connect a desktop client to the running server, by MCP.", _mcp),
+    Verb("agent", "server", "Run agent tasks on the running server, and list, follow, answer and cancel them.", _agent),
+    Verb("run", "models", "Chat with a model in the terminal, or ask it one question.", _run),
+    Verb("pull", "models", "Download a model from the Hugging Face hub.", _pull),
+    Verb("ls", "models", "List the models on this machine.", _ls),
+    Verb("rm", "models", "Remove a downloaded model.", _rm),
+    Verb("ps", "models", "List the models that are running.", _ps),
+    Verb("load", "models", "Load a model into the running server.", _load),
+    Verb("unload", "models", "Unload a model from the running server.", _unload),
+    Verb("memory", "models", "Show the memory of the machine, and what one more model would push out.", _memory),
+    Verb("desktop", "this machine", "Start the server, open the page and show an icon.", _desktop),
+    Verb(
+        "disk",
+        "this machine",
+        "Show what models, downloads and folders take on the disk, and what their removal would free.",
+        _disk,
+    ),
+    Verb("engines", "this machine", "Manage the llama.cpp builds of this machine.", _engines),
+    Verb("doctor", "this machine", "Report problems, their evidence and the commands that help.", _doctor),
+    Verb("service", "this machine", "Run the program as a service of the system.", _service),
+    Verb("upgrade", "this machine", "Switch to a newer version of the program, and back.", _upgrade),
+    Verb("selftest", "this machine", "Prove that the engine and the starter model work here.", _selftest),
+    Verb("version", "this machine", "Show versions of the program, Python, platform and engine.", _version),
+    Verb("pool", "several machines", "Make several boxes one: each answers for the models of all.", _pool),
+    Verb("rpc-worker", "several machines", "Lend this machine's devices to models on another machine.", _rpc_worker),
+    Verb("bundle", "several machines", "Carry models, engines and settings to a machine without a network.", _bundle),
+    Verb(
+        "agents", "for developers", "List the plugins behind slash commands, load them again, or create one.", _agents
+    ),
+    Verb("load-test", "for developers", "Ask models many times at once, and show how fast each answers.", _load_test),
+)
+"""The verbs that no feature brings."""

@@ -1,0 +1,10 @@
+"""The list of the features. Nothing else names one: a feature that is not here is not in the program.
+
+Refuses to hold anything else: what two features need is the kernel's.
+"""
+
+from __future__ import annotations
+
+from appliance.feature import Feature
+
+FEATURES: tuple[Feature, ...] = ()
