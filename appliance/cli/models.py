@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 import trio
-from msgspec import structs
+from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Snapshot, scan_models
 from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir
@@ -166,10 +166,23 @@ async def _own_removal(server: RunningServer, sources: ModelFolders, name: str) 
     return await trio.to_thread.run_sync(removal.plan_removal, found, sources.cache, sources.models_dir)
 
 
+class _Removable(Struct):
+    """What ``GET /api/disk`` says of the removal of one model, or of what a download has left."""
+
+    model: str
+    frees: int = 0
+    why: str = ""
+    done: int = 0
+
+
+class _Removables(Struct):
+    models: list[_Removable]
+    unfinished: list[_Removable]
+    downloads: list[_Removable] = []
+
+
 async def _removable_there(server: RunningServer, table: ModelTable, name: str) -> tuple[str, int]:
     """Return the name of what the server would remove, and what that frees. Raises the same, UsageError for several."""
-    from appliance.catalog.disk_use import DiskTable  # as above
-
     row = next((row for row in table.models if name in (row.id, *row.aliases)), None)
     of_repo = [row for row in table.models if row.id.rpartition(":")[0].casefold() == name.casefold()]
     if row is None and len(of_repo) > 1:
@@ -177,7 +190,7 @@ async def _removable_there(server: RunningServer, table: ModelTable, name: str) 
     row = row or next(iter(of_repo), None)
     if row is not None:
         _refuse_running(server, row.id, row.state)
-    found = await ask(server, "GET", "/api/disk", DiskTable)
+    found = await ask(server, "GET", "/api/disk", _Removables)
     wanted = row.id if row is not None else name
     for model in found.models:
         if model.model == wanted:

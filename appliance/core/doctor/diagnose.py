@@ -39,6 +39,7 @@ from appliance.core.doctor.facts import SEVERITIES, DoctorFacts, Finding, Served
 from appliance.core.doctor.lately import crash_loops, failed_downloads, failing_requests, looping, no_room
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.listing import CPU
+from appliance.core.quantities import size
 from appliance.core.sizes import GIB
 
 SERVE = "llama-appliance serve"
@@ -46,7 +47,6 @@ FULL, TIGHT = 256 << 20, 2 * GIB
 """Free bytes below which writing will soon fail, and below which no model can be downloaded."""
 SWAPPED = 512 << 20
 FEW_FILES = 1024
-UNIT = (("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10))
 SHOWN_MODELS = 6
 
 
@@ -445,14 +445,6 @@ def few_files(facts: DoctorFacts) -> Iterator[Finding]:
             advice="Raise the limit with LimitNOFILE=65536 for the service, or in the shell that starts the server.",
             commands=("ulimit -Hn",),
         )
-
-
-def size(number: int) -> str:
-    """Format ``7.5 GiB``."""
-    for unit, large in UNIT:
-        if number >= large:
-            return f"{number / large:.1f} {unit}"
-    return f"{number} B"
 
 
 def headlines(facts: DoctorFacts) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from appliance.core.engines.builds import numbers_of, runs_on
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.machine import Gpu
 from appliance.core.engines.offers import CARD_BACKENDS, EngineOffer, suited
+from appliance.core.quantities import span
 
 LS = "llama-appliance engines ls"
 AUTO = "llama-appliance engines use auto"
@@ -269,15 +270,6 @@ def clock(facts: DoctorFacts) -> Iterator[Finding]:
             advice="Set the clock, or forget the results: engines are then tried again.",
             commands=("llama-appliance engines forget",),
         )
-
-
-def span(seconds: float) -> str:
-    """Format ``40 s``, ``12 min``, ``3.5 h``, ``2 days``."""
-    if seconds < 120:
-        return f"{max(0.0, seconds):.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.0f} days"
 
 
 def _standing(one: Ranked) -> str:

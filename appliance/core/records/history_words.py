@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from appliance.core.doctor.diagnose import size
-from appliance.core.doctor.engines import span
+from appliance.core.quantities import size, span
 from appliance.core.records.history import Happening
 from appliance.core.scheduling.effects import EVICTING, Cause, Rule
 
