@@ -151,12 +151,6 @@ def _desktop() -> click.Command:
     return desktop
 
 
-def _disk() -> click.Command:
-    from appliance.cli.disk import disk
-
-    return disk
-
-
 def _engines() -> click.Command:
     from appliance.cli.engines.commands import engines
 
@@ -245,12 +239,6 @@ KERNEL_VERBS = (
     Verb("unload", "models", "Unload a model from the running server.", _unload),
     Verb("memory", "models", "Show the memory of the machine, and what one more model would push out.", _memory),
     Verb("desktop", "this machine", "Start the server, open the page and show an icon.", _desktop),
-    Verb(
-        "disk",
-        "this machine",
-        "Show what models, downloads and folders take on the disk, and what their removal would free.",
-        _disk,
-    ),
     Verb("engines", "this machine", "Manage the llama.cpp builds of this machine.", _engines),
     Verb("doctor", "this machine", "Report problems, their evidence and the commands that help.", _doctor),
     Verb("service", "this machine", "Run the program as a service of the system.", _service),

@@ -6,5 +6,6 @@ Refuses to hold anything else: what two features need is the kernel's.
 from __future__ import annotations
 
 from appliance.feature import Feature
+from appliance.features.disk.feature import DISK
 
-FEATURES: tuple[Feature, ...] = ()
+FEATURES: tuple[Feature, ...] = (DISK,)

@@ -395,7 +395,7 @@ async def test_what_an_ended_download_has_left_is_removed(served: Appliance, dow
 async def test_the_disk_says_what_is_taken_and_what_a_removal_frees(
     open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
 ):
-    """`tests/catalog/test_disk_spaces.py` has where each byte belongs."""
+    """`tests/features/disk/test_disk_spaces.py` has where each byte belongs."""
     write_model(downloads.models_dir / "mine.gguf", weights=5000)
     async with open_server(downloads=downloads) as server:
         await downloaded(server)

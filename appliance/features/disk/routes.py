@@ -12,13 +12,13 @@ from datetime import datetime
 
 import trio
 from msgspec import structs
-from quart import Response
-from quart_trio import QuartTrio
+from quart import Blueprint, Response
 
-from appliance.catalog.disk_use import DiskTable, ModelSpace, measure
 from appliance.errors import Busy
+from appliance.features.disk.space import DiskTable, ModelSpace, measure
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import is_trusted, json_answer
+from appliance.http.kernel import Kernel
 from appliance.http.owners import Owners
 from appliance.store.activity import ActivityTable
 from appliance.traffic.record import Recorder
@@ -81,5 +81,7 @@ def _ends(owners: Owners) -> Sequence[tuple[int, str]]:
     return [(one.number, one.state) for one in owners.downloading()]
 
 
-def add_disk_routes(app: QuartTrio, routes: DiskRoutes) -> None:
-    app.add_url_rule("/api/disk", "disk", routes.show)
+def disk_routes(kernel: Kernel) -> Blueprint:
+    blueprint = Blueprint("disk", __name__)
+    blueprint.add_url_rule("/api/disk", "disk", DiskRoutes(kernel.owners, kernel.traffic.recorder).show)
+    return blueprint

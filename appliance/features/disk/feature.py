@@ -1,0 +1,40 @@
+"""How the feature signs in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from appliance.cli.verbs import Verb
+from appliance.feature import Feature
+
+if TYPE_CHECKING:
+    import click
+    from quart import Blueprint
+
+    from appliance.http.kernel import Kernel
+
+
+def _verb() -> click.Command:
+    from appliance.features.disk.verb import disk
+
+    return disk
+
+
+def _routes(kernel: Kernel) -> Blueprint:
+    from appliance.features.disk.routes import disk_routes
+
+    return disk_routes(kernel)
+
+
+DISK = Feature(
+    name="disk",
+    verbs=(
+        Verb(
+            "disk",
+            "this machine",
+            "Show what models, downloads and folders take on the disk, and what their removal would free.",
+            _verb,
+        ),
+    ),
+    routes=_routes,
+)
