@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Never, TypeVar, cast
+from typing import Generic, Never, TypeVar, cast
 
 import trio
 
@@ -129,6 +129,25 @@ def _within(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield from _within(cast("BaseExceptionGroup[BaseException]", error))
         else:
             yield error
+
+
+class Cached(Generic[T]):
+    """A value that costs something to make. It is good for ``seconds``, and for the thing that it was made of."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._value: T | None = None
+        self._of: object = None
+        self._good_until = -math.inf
+        self._making = trio.Lock()
+
+    async def get(self, make: Callable[[], Awaitable[T]], *, of: object = None) -> T:
+        """Return it. Where it has to be made, one task does so at a time, and those that wait get the same."""
+        async with self._making:
+            if (value := self._value) is None or of != self._of or trio.current_time() > self._good_until:
+                self._value = value = await make()
+                self._of, self._good_until = of, trio.current_time() + self._seconds
+            return value
 
 
 class Changed:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -95,10 +93,6 @@ async def downloaded(server: Appliance, name: str = MODEL) -> None:
     async with feed(server) as reader:
         await ok(server, "POST", "/models", {"model": name})
         await reader.until("download_finished")
-
-
-async def disk(server: Appliance) -> dict[str, list[dict[str, Any]]]:
-    return (await server.ask("GET", "/api/disk")).json
 
 
 def files_in(cache: Path) -> list[str]:
@@ -390,36 +384,6 @@ async def test_what_an_ended_download_has_left_is_removed(served: Appliance, dow
     assert files_in(downloads.cache) != []
     assert await removed(served) == []
     assert files_in(downloads.cache) == []
-
-
-async def test_the_disk_says_what_is_taken_and_what_a_removal_frees(
-    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
-):
-    """`tests/features/disk/test_disk_spaces.py` has where each byte belongs."""
-    write_model(downloads.models_dir / "mine.gguf", weights=5000)
-    async with open_server(downloads=downloads) as server:
-        await downloaded(server)
-        table = await disk(server)
-        ours = {one["kind"]: one["bytes"] for one in table["folders"]}
-        assert ours["models"] >= 5000
-        assert ours["cache"] >= SIZE
-        (space,) = table["disks"]
-        assert space["total"] == shutil.disk_usage(downloads.cache).total
-        mine, model = sorted(table["models"], key=lambda one: one["source"] == "cache")
-        assert "llama-appliance rm mine" in mine["why"]
-        assert (model["model"], model["why"], model["last_used"]) == (MODEL, "", None)
-        assert model["frees"] >= SIZE
-        assert (await server.ask("DELETE", f"/models?model={MODEL}")).json["size"] == model["frees"]
-        assert [one["model"] for one in (await disk(server))["models"]] == ["mine"]
-        hub.behave(stall_after=SIZE // 2)
-        await ok(server, "POST", "/models", {"model": MODEL})
-        await until(lambda: files_in(downloads.cache))
-        (coming,) = (await disk(server))["downloads"]
-        assert (coming["model"], coming["state"]) == (MODEL, "downloading")
-    async with open_server(downloads=downloads) as server:
-        (left,) = (await disk(server))["unfinished"]
-        assert (left["model"], left["total"]) == (MODEL, next(iter(coming["files"].values()))["total"])
-        assert (await server.ask("DELETE", f"/models?model={MODEL}")).json["size"] == left["frees"]
 
 
 async def test_only_the_caches_models_are_removed(served: Appliance, downloads: DownloadSettings):

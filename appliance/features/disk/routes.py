@@ -6,82 +6,64 @@ use are those of the moment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 
 import trio
 from msgspec import structs
 from quart import Blueprint, Response
 
 from appliance.errors import Busy
-from appliance.features.disk.space import DiskTable, ModelSpace, measure
+from appliance.features.disk.measuring import measure
+from appliance.features.disk.rules import DiskTable, ModelSpace
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import is_trusted, json_answer
 from appliance.http.kernel import Kernel
-from appliance.http.owners import Owners
 from appliance.store.activity import ActivityTable
-from appliance.traffic.record import Recorder
 from appliance.traffic.targets import refresh
+from appliance.trio_parts import Cached
 
 EVERY = 10.0
-"""Seconds for which a measurement is good, unless models come or go."""
-
-
-class DiskRoutes:
-    """One route."""
-
-    def __init__(self, owners: Owners, recorder: Recorder) -> None:
-        self._owners = owners
-        self._recorder = recorder
-        self._measured: DiskTable | None = None
-        self._of: tuple[object, ...] = ()
-        self._good_until = 0.0
-        self._measuring = trio.Lock()
-
-    async def show(self) -> Response:
-        table = await self._measure()
-        going = [one for one in self._owners.downloading() if one.state != "finished"]
-        known = {one.model for one in going}
-        last_used: dict[str, datetime] = {}
-        with suppress(Busy):  # another program has locked the log: the answer comes without
-            last_used = await self._recorder.read(ActivityTable.last_used)
-        trusted = is_trusted()
-        told = structs.replace(
-            table,
-            models=tuple(self._with_use(model, last_used, trusted=trusted) for model in table.models),
-            unfinished=tuple(one for one in table.unfinished if one.model not in known),
-            downloads=tuple(going),
-        )
-        return json_answer(told)
-
-    async def _measure(self) -> DiskTable:
-        owners = self._owners
-        async with self._measuring:
-            await refresh(owners.catalog)
-            models, sources = owners.catalog.snapshot.models, owners.catalog.sources
-            of = (models, _ends(owners))
-            if (table := self._measured) is None or of != self._of or trio.current_time() > self._good_until:
-                table = await trio.to_thread.run_sync(
-                    measure, owners.folders, models, sources.cache, sources.models_dir
-                )
-                self._measured, self._of, self._good_until = table, of, trio.current_time() + EVERY
-        return table
-
-    def _with_use(self, model: ModelSpace, last_used: dict[str, datetime], *, trusted: bool) -> ModelSpace:
-        why = model.why
-        if not why and model.source != "cache" and not trusted:
-            why = f"it is in the models folder; 'llama-appliance rm {model.model}' on the server's machine removes it"
-        state = state_of(self._owners.fleet.known(model.model))
-        return structs.replace(model, why=why, state=state, last_used=last_used.get(model.model))
-
-
-def _ends(owners: Owners) -> Sequence[tuple[int, str]]:
-    """Return the states of downloads; another one means other files."""
-    return [(one.number, one.state) for one in owners.downloading()]
+"""Seconds for which a measurement is good, unless models or downloads come or go."""
 
 
 def disk_routes(kernel: Kernel) -> Blueprint:
-    blueprint = Blueprint("disk", __name__)
-    blueprint.add_url_rule("/api/disk", "disk", DiskRoutes(kernel.owners, kernel.traffic.recorder).show)
+    owners, catalog, recorder = kernel.owners, kernel.owners.catalog, kernel.traffic.recorder
+    blueprint, measured = Blueprint("disk", __name__), Cached[DiskTable](EVERY)
+
+    @blueprint.get("/api/disk")
+    async def show_disk() -> Response:
+        await refresh(catalog)
+        models, sources = catalog.snapshot.models, catalog.sources
+        look = partial(measure, owners.folders, models, sources.cache, sources.models_dir)
+        files = models, [(one.number, one.state) for one in owners.downloading()]
+        table = await measured.get(partial(trio.to_thread.run_sync, look), of=files)
+        going = tuple(one for one in owners.downloading() if one.state != "finished")
+        last_used: dict[str, datetime] = {}
+        with suppress(Busy):  # another program has locked the log: the answer comes without
+            last_used = await recorder.read(ActivityTable.last_used)
+        told = structs.replace(
+            table,
+            models=tuple(
+                structs.replace(
+                    model,
+                    why=model.why or _refusal_over_http(model),
+                    state=state_of(owners.fleet.known(model.model)),
+                    last_used=last_used.get(model.model),
+                )
+                for model in table.models
+            ),
+            unfinished=tuple(one for one in table.unfinished if one.model not in {each.model for each in going}),
+            downloads=going,
+        )
+        return json_answer(told)
+
     return blueprint
+
+
+def _refusal_over_http(model: ModelSpace) -> str:
+    """Only the server's own home removes files that somebody has put into the models folder."""
+    if model.source == "cache" or is_trusted():
+        return ""
+    return f"it is in the models folder; 'llama-appliance rm {model.model}' on the server's machine removes it"

@@ -8,7 +8,7 @@ from appliance.catalog.download_status import DownloadStatus
 from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
 from appliance.core.quantities import span
-from appliance.features.disk.space import DiskTable, ModelSpace
+from appliance.features.disk.rules import DiskTable, ModelSpace
 
 DISKS = ("DISK", "TOTAL", "FREE", "OTHER")
 FOLDERS = ("FOLDER", "SIZE", "FILES", "PATH")

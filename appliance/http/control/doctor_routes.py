@@ -48,6 +48,7 @@ from appliance.http.control.answers import json_answer
 from appliance.http.control.listing import View, list_models
 from appliance.http.owners import Owners
 from appliance.traffic.traffic import Traffic
+from appliance.trio_parts import Cached
 from appliance.wire import ListedModel
 
 EVERY = 5.0
@@ -68,13 +69,11 @@ class DoctorRoutes:
         self._logs = traffic.logs
         self._recorder = traffic.recorder
         self._keys = keys
-        self._facts: DoctorFacts | None = None
         self._found: Sequence[Finding] = ()
-        self._good_until = 0.0
-        self._examining = trio.Lock()
+        self._examined = Cached[tuple[DoctorFacts, Sequence[Finding]]](EVERY)
 
     async def show(self) -> Response:
-        facts, findings = await self._examined()
+        facts, findings = await self._examined.get(self._examine)
         if model := request.args.get("model", ""):
             facts = structs.replace(facts, ranked=tuple(self._owners.engines.ranked(model)))
             findings = dated(diagnose(facts), self._found, facts.now)
@@ -84,7 +83,7 @@ class DoctorRoutes:
 
     async def report(self) -> Response:
         """The bundle of ``doctor --report`` as a ZIP; ``?logs=1`` adds the logs."""
-        facts, findings = await self._examined()
+        facts, findings = await self._examined.get(self._examine)
         history = await self._owners.history.read(HistoryQuery(limit=REPORTED))
         said, keys = dict[str, list[str]](), [*self._keys]
         if request.args.get("logs", ""):
@@ -105,15 +104,7 @@ class DoctorRoutes:
         response.headers["Content-Disposition"] = 'attachment; filename="llama-appliance-report.zip"'
         return response
 
-    async def _examined(self) -> tuple[DoctorFacts, Sequence[Finding]]:
-        async with self._examining:
-            if (facts := self._facts) is None or trio.current_time() > self._good_until:
-                facts = self._facts = await self._examine()
-                self._found = dated(diagnose(facts), self._found, facts.now)
-                self._good_until = trio.current_time() + EVERY
-            return facts, self._found
-
-    async def _examine(self) -> DoctorFacts:
+    async def _examine(self) -> tuple[DoctorFacts, Sequence[Finding]]:
         owners, configuration = self._owners, self._owners.configuration
         known = await begun(await config_in_force(configuration) if configuration is not None else None)
         entries = list_models(self._view, owners.downloading()).data
@@ -133,7 +124,9 @@ class DoctorRoutes:
         known = structs.replace(known, lately=lately, trouble=trouble)
         facts = await examine(known, self._engines(), owners.catalog)
         used = best(facts.ranked)
-        return structs.replace(facts, server=structs.replace(server, engine=used.seat.id if used is not None else ""))
+        facts = structs.replace(facts, server=structs.replace(server, engine=used.seat.id if used is not None else ""))
+        self._found = dated(diagnose(facts), self._found, facts.now)
+        return facts, self._found
 
     async def _lately(self, since: float) -> Lately:
         """Read the records of the time since then. Raises Busy."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.features.disk.space import FolderUse, disk_spaces
+from appliance.features.disk.rules import FolderUse, disk_spaces
 
 FOLDERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**12)), max_size=8)
 
