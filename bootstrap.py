@@ -355,6 +355,7 @@ def run_check(args: Sequence[str]) -> int:
         "lint": [*ruff, "check", "."],
         "types": [script(python, "pyright"), "--pythonpath", str(python)],
         "imports": [script(python, "lint-imports"), "--no-cache", "--no-logo"],
+        "layout": [str(python), str(ROOT / ".ci" / "layout.py")],
         "packages": [str(python), str(ROOT / ".ci" / "imports.py")],
         "words": [str(python), str(ROOT / ".ci" / "banned.py")],
         "names": [str(python), str(ROOT / ".ci" / "names.py")],

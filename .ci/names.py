@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = "appliance"
-SPLIT = {"core", "http"}
+SPLIT = {"core", "features", "http"}
 """Rooms that are made of rooms."""
 TWINS = (frozenset(("platform/posix.py", "platform/windows.py")),)
 """Files of which each system has one: their names are equal on purpose."""
