@@ -1,4 +1,4 @@
-"""How far the program is on its way to a kernel and features. Run by `bootstrap.py check`.
+"""The way of the program to a kernel and features. Run by `bootstrap.py check`.
 
 The kernel imports no feature; import-linter sees to that for the folders in `appliance/features`. `PLANNED` names the
 modules that are still among the kernel's and will be a feature's. Each import of one of them by the rest of the kernel

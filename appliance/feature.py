@@ -1,4 +1,4 @@
-"""What a feature is: the one shape that all of them fill in.
+"""A feature: the one shape that all of them fill in.
 
 The kernel serves models: it owns processes, connections and the way of a request. Everything else is a feature, a
 folder below `appliance.features` with its tests in ``tests/features``. A feature imports the kernel and itself, and the

@@ -131,7 +131,7 @@ def _within(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-class Cached(Generic[T]):
+class Memo(Generic[T]):
     """A value that costs something to make. It is good for ``seconds``, and for the thing that it was made of."""
 
     def __init__(self, seconds: float) -> None:

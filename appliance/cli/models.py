@@ -167,7 +167,7 @@ async def _own_removal(server: RunningServer, sources: ModelFolders, name: str) 
 
 
 class _Removable(Struct):
-    """What ``GET /api/disk`` says of the removal of one model, or of what a download has left."""
+    """One line of ``GET /api/disk``: the removal of one model, or of what a download has left."""
 
     model: str
     frees: int = 0

@@ -1,4 +1,4 @@
-"""What a feature is given of the running program."""
+"""The running program as its features see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the feature signs in."""
+"""The sign-in of the feature."""
 
 from __future__ import annotations
 

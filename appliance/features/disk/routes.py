@@ -22,7 +22,7 @@ from appliance.http.control.answers import is_trusted, json_answer
 from appliance.http.kernel import Kernel
 from appliance.store.activity import ActivityTable
 from appliance.traffic.targets import refresh
-from appliance.trio_parts import Cached
+from appliance.trio_parts import Memo
 
 EVERY = 10.0
 """Seconds for which a measurement is good, unless models or downloads come or go."""
@@ -30,7 +30,7 @@ EVERY = 10.0
 
 def disk_routes(kernel: Kernel) -> Blueprint:
     owners, catalog, recorder = kernel.owners, kernel.owners.catalog, kernel.traffic.recorder
-    blueprint, measured = Blueprint("disk", __name__), Cached[DiskTable](EVERY)
+    blueprint, measured = Blueprint("disk", __name__), Memo[DiskTable](EVERY)
 
     @blueprint.get("/api/disk")
     async def show_disk() -> Response:

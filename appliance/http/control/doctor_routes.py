@@ -48,7 +48,7 @@ from appliance.http.control.answers import json_answer
 from appliance.http.control.listing import View, list_models
 from appliance.http.owners import Owners
 from appliance.traffic.traffic import Traffic
-from appliance.trio_parts import Cached
+from appliance.trio_parts import Memo
 from appliance.wire import ListedModel
 
 EVERY = 5.0
@@ -70,7 +70,7 @@ class DoctorRoutes:
         self._recorder = traffic.recorder
         self._keys = keys
         self._found: Sequence[Finding] = ()
-        self._examined = Cached[tuple[DoctorFacts, Sequence[Finding]]](EVERY)
+        self._examined = Memo[tuple[DoctorFacts, Sequence[Finding]]](EVERY)
 
     async def show(self) -> Response:
         facts, findings = await self._examined.get(self._examine)
