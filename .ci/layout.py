@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 227
+FROM_KERNEL = 212
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 244
+BETWEEN = 236
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -53,11 +53,10 @@ PLANNED = {
     "desktop": "desktop* core.tray cli.desktop platform.windows_icons",
     "peers": "peers* http.way.at_peers",
     "sockets": "http.sockets*",
-    "timeline": "core.records.history* store.history cli.events",
+    "timeline": "cli.events",
     "older": "core.llama.older* http.way.older",
     "traces": "core.records.spans traffic.tracing traffic.otlp",
     "cors_proxy": "http.control.cors_proxy core.proxy_target",
-    "speed": "core.records.speed store.speed cli.speed",
 }
 LISTS = {"__main__", "main", "composition", "feature"}
 """These put the program together: they name what they open."""

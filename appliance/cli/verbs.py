@@ -61,12 +61,6 @@ def _logs() -> click.Command:
     return logs
 
 
-def _speed() -> click.Command:
-    from appliance.cli.speed import speed
-
-    return speed
-
-
 def _cache() -> click.Command:
     from appliance.cli.cache import cache
 
@@ -224,7 +218,6 @@ KERNEL_VERBS = (
     Verb("top", "server", "Show the requests under way, live.", _top),
     Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),
     Verb("logs", "server", "Show the output of the model processes.", _logs),
-    Verb("speed", "server", "Show how fast the running server has answered.", _speed),
     Verb("cache", "server", "Show what came from the cache of prompts, and why the rest did not.", _cache),
     Verb("events", "server", "Show what the running server did, and why.", _events),
     Verb("config", "server", "Check, explain and edit a configuration file.", _config),

@@ -7,5 +7,9 @@ from __future__ import annotations
 
 from appliance.feature import Feature
 from appliance.features.disk.feature import DISK
+from appliance.features.speed.feature import SPEED
 
-FEATURES: tuple[Feature, ...] = (DISK,)
+FEATURES: tuple[Feature, ...] = (
+    DISK,
+    SPEED,
+)

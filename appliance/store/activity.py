@@ -25,11 +25,9 @@ from msgspec import UNSET, structs
 
 from appliance.core.records.activity import CLIENT_LEFT, EndedRequests, Query, SortKey, histogram, pages
 from appliance.core.records.cache import CacheAnswer, CacheQuestion
-from appliance.core.records.speed import SpeedCurve, SpeedQuestion
 from appliance.errors import Busy
 from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, ActivityRow, open_file, open_memory, unusable
 from appliance.store.cache import cache_answer
-from appliance.store.speed import speed_curves
 from appliance.trio_parts import WriteBehind, beside, persist
 from appliance.wire import ActivityPage, Row, Stats, Tokens
 
@@ -72,18 +70,18 @@ class ActivityTable:
     """One connection. Methods raise sqlite3.Error; none may run while another one does."""
 
     def __init__(self, connection: sqlite3.Connection, keep: int | None) -> None:
-        self._connection = connection
+        self.connection = connection
         self._keep = keep
         """Number of newest rows that stay; None keeps all."""
         self.taken_by_others = 0
         """The highest id after another process was found to write to the same file; 0 if none was."""
 
     def close(self) -> None:
-        self._connection.close()
+        self.connection.close()
 
     def last_id(self) -> int:
         """Return the highest id that was ever given, so that none is given twice even when its row is gone."""
-        (last,) = self._connection.execute(
+        (last,) = self.connection.execute(
             "SELECT MAX((SELECT COALESCE(MAX(id), 0) FROM activity),"
             " (SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'activity'))"
         ).fetchone()
@@ -91,23 +89,23 @@ class ActivityTable:
 
     def add(self, rows: Sequence[Row]) -> None:
         """Add all of the rows or, when it raises, none."""
-        with self._connection:
+        with self.connection:
             try:
-                self._connection.executemany(_INSERT, [_stored(row, row.id) for row in rows])
+                self.connection.executemany(_INSERT, [_stored(row, row.id) for row in rows])
             except sqlite3.IntegrityError:
                 # Another process writes to this file and has used one of the ids: these rows get other ones.
-                self._connection.rollback()
-                self._connection.executemany(_INSERT, [_stored(row, None) for row in rows])
+                self.connection.rollback()
+                self.connection.executemany(_INSERT, [_stored(row, None) for row in rows])
                 self.taken_by_others = self.last_id()
             if self._keep is not None:
-                self._connection.execute(
+                self.connection.execute(
                     "DELETE FROM activity WHERE id <= (SELECT id FROM activity ORDER BY id DESC LIMIT 1 OFFSET ?)",
                     (self._keep,),
                 )
 
     def page(self, query: Query) -> ActivityPage:
         where, values = _where(query)
-        (total,) = self._connection.execute(f"SELECT COUNT(*) FROM activity{where}", values).fetchone()
+        (total,) = self.connection.execute(f"SELECT COUNT(*) FROM activity{where}", values).fetchone()
         return ActivityPage(
             data=self.rows(query),
             page=query.page,
@@ -121,7 +119,7 @@ class ActivityTable:
         where, values = _where(query)
         column, order = _SORT_COLUMN[query.sort], "ASC" if query.order == "asc" else "DESC"
         offset = min((query.page - 1) * query.limit, MOST_ROWS)
-        rows = self._connection.execute(
+        rows = self.connection.execute(
             f"SELECT {_LISTED} FROM activity{where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",
             (*values, query.limit, offset),
         )
@@ -129,18 +127,18 @@ class ActivityTable:
 
     def last_used(self) -> dict[str, datetime]:
         """Return the time of the newest row of each model."""
-        found = self._connection.execute("SELECT model_id, MAX(ts_created) FROM activity GROUP BY model_id")
+        found = self.connection.execute("SELECT model_id, MAX(ts_created) FROM activity GROUP BY model_id")
         return {model: datetime.fromtimestamp(seconds, UTC) for model, seconds in found}
 
     def newest(self, count: int) -> list[Row]:
         """Return them in the order in which they were added."""
-        rows = self._connection.execute(f"SELECT {_LISTED} FROM activity ORDER BY id DESC LIMIT ?", (count,)).fetchall()
+        rows = self.connection.execute(f"SELECT {_LISTED} FROM activity ORDER BY id DESC LIMIT ?", (count,)).fetchall()
         return [_row(row) for row in reversed(rows)]
 
     def stats(self, models: Sequence[str]) -> Stats:
         """Compute totals and histograms in SQLite: however many rows there are, few numbers come back."""
         where, values = _where(Query(models=tuple(models)))
-        total, *sums = self._connection.execute(
+        total, *sums = self.connection.execute(
             "SELECT COUNT(*), SUM(MAX(input_tokens, 0)), SUM(MAX(output_tokens, 0)), SUM(MAX(cache_tokens, 0))"
             f" FROM activity{where}",
             values,
@@ -151,13 +149,13 @@ class ActivityTable:
             total_input_tokens=input_tokens,
             total_output_tokens=output_tokens,
             total_cache_tokens=cache_tokens,
-            prompt_histogram=histogram(_Column(self._connection, "prompt_per_second", where, values)),
-            gen_histogram=histogram(_Column(self._connection, "tokens_per_second", where, values)),
+            prompt_histogram=histogram(_Column(self.connection, "prompt_per_second", where, values)),
+            gen_histogram=histogram(_Column(self.connection, "tokens_per_second", where, values)),
         )
 
     def failures(self, since: float) -> tuple[EndedRequests, ...]:
         """Return the requests of each model that had any failed or refused one since a Unix time, the worst first."""
-        found = self._connection.execute(
+        found = self.connection.execute(
             # SQLite takes the error from the row of MAX.
             "SELECT model_id, COUNT(*), SUM(failed), SUM(NOT failed AND error != ''),"
             " MAX(CASE WHEN error != '' THEN id END), error FROM ("
@@ -172,18 +170,15 @@ class ActivityTable:
             for model, ended, failed, refused, _, last in found
         )
 
-    def speed(self, question: SpeedQuestion) -> list[SpeedCurve]:
-        return speed_curves(self._connection, question)
-
     def cache(self, question: CacheQuestion) -> CacheAnswer:
-        return cache_answer(self._connection, question)
+        return cache_answer(self.connection, question)
 
 
 class _Column:
     """The positive values of a speed column, for ``core.records.activity.histogram``."""
 
     def __init__(self, connection: sqlite3.Connection, column: str, where: str, values: tuple[_Value, ...]) -> None:
-        self._connection = connection
+        self.connection = connection
         self._column = column
         self._from = f"FROM activity{where}{' AND' if where else ' WHERE'} {column} > 0"
         self._values = values
@@ -195,14 +190,14 @@ class _Column:
             f"SELECT place, value FROM (SELECT {self._column} AS value, ROW_NUMBER() OVER (ORDER BY {self._column}) - 1"
             f" AS place {self._from}) WHERE place IN ({', '.join('?' * len(ranks))})"
         )
-        found = dict(self._connection.execute(statement, (*self._values, *ranks)).fetchall())
+        found = dict(self.connection.execute(statement, (*self._values, *ranks)).fetchall())
         return [float(found[rank]) for rank in ranks]
 
     def binned(self, low: float, width: float, bins: int) -> list[int]:
         statement = (
             f"SELECT MIN(CAST(({self._column} - ?) / ? AS INTEGER), ?) AS bin, COUNT(*) {self._from} GROUP BY bin"
         )
-        counts = dict(self._connection.execute(statement, (low, width, bins - 1, *self._values)).fetchall())
+        counts = dict(self.connection.execute(statement, (low, width, bins - 1, *self._values)).fetchall())
         return [counts.get(number, 0) for number in range(bins)]
 
 

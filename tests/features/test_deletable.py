@@ -37,8 +37,10 @@ def leave_out(feature: Feature, folder: Path) -> dict[str, str]:
         (folder / beside).symlink_to(ROOT / beside)
     listed = package / "features" / "__init__.py"
     constant = next(name for name, found in vars(features).items() if found is feature)
-    imported = re.compile(rf"^from appliance\.features\.{feature.name}\..*\n", re.MULTILINE)
-    listed.write_text(re.sub(rf"\b{constant}\b,? ?", "", imported.sub("", listed.read_text("utf-8"))), "utf-8")
+    own = re.compile(rf"^(from appliance\.features\.{feature.name}\..*|    {constant},)\n", re.MULTILINE)
+    left, lines = own.subn("", listed.read_text("utf-8"))
+    assert lines == 2
+    listed.write_text(left, "utf-8")
     return {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
 
 

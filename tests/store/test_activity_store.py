@@ -436,7 +436,7 @@ async def test_leaving_does_not_wait_for_ever(tmp_path: Path, caplog: pytest.Log
 
 
 def test_statistics_of_many_rows_bring_few_of_them_here(table: ActivityTable):
-    table._connection.executescript(
+    table.connection.executescript(
         "INSERT INTO activity (ts_created, model_id, input_tokens, prompt_per_second, tokens_per_second)"
         " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)"
         " SELECT i, 'm' || (i % 3), i % 7, (i * 7919) % 10007 / 10.0, (i * 31) % 997 / 10.0 FROM n;"

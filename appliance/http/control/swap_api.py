@@ -1,13 +1,12 @@
 """llama-swap's routes beside the models' own: what runs, unloading, profiles, requests under way, reload; and the past.
 
-The past is the activity log, its statistics, captured requests, samples of the machine, the timeline, and speed over
-time. Paths and answers are llama-swap's (0bdb3720), but for the last two; errors have this program's one shape.
+The past is the activity log, its statistics, captured requests, samples of the machine, and the timeline. Paths and
+answers are llama-swap's (0bdb3720), but for the last; errors have this program's one shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
 
 import trio
 from msgspec import UNSET, Struct, UnsetType, structs
@@ -19,10 +18,8 @@ from appliance.core.machine import Hardware
 from appliance.core.parameters import read_time, read_whole
 from appliance.core.records.activity import MAX_LIMIT, Query, parse_format, parse_models, parse_query
 from appliance.core.records.export import Format, head, lines
-from appliance.core.records.history import MAX_LIMIT as MAX_ENTRIES
-from appliance.core.records.history import HistoryQuery, parse_history_query
+from appliance.core.records.history import parse_history_query
 from appliance.core.records.history_words import told
-from appliance.core.records.speed import MARKS, SpeedAnswer, marks, parse_speed_question
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
 from appliance.http.control.answers import Pieces, json_answer, parameters, read_as, text_answer
 from appliance.http.control.events import EventSources, FeedRoutes
@@ -97,16 +94,6 @@ class RecordRoutes:
     async def history(self) -> Response:
         entries = await self._history.read(parse_history_query(parameters()))
         return json_answer({"data": [told(entry) for entry in entries]})
-
-    async def speed(self) -> Response:
-        """Speed over time, with what may have changed it."""
-        question = parse_speed_question(parameters(), datetime.now(UTC))
-        grid = question.grid
-        found = await self._recorder.read(lambda table: table.speed(question))
-        entries = await self._history.read(HistoryQuery(kinds=MARKS, limit=MAX_ENTRIES))
-        start = datetime.fromtimestamp(grid.start, UTC)
-        answer = SpeedAnswer(start, grid.seconds, grid.points, found, marks(question, entries))
-        return json_answer(answer)
 
     async def performance(self) -> Response:
         if not self._samples.enabled:
@@ -219,6 +206,5 @@ def add_routes(app: QuartTrio, api: SwapApi) -> None:
     app.add_url_rule("/api/metrics/stats", "stats", records.stats)
     app.add_url_rule("/api/captures/<capture_id>", "capture", records.capture)
     app.add_url_rule("/api/history", "history", records.history)
-    app.add_url_rule("/api/speed", "speed", records.speed)
     app.add_url_rule("/api/performance", "performance", records.performance)
     app.add_url_rule("/api/hardware", "hardware", records.hardware)

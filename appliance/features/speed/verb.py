@@ -10,7 +10,7 @@ import click
 
 from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import json_option, print_json, print_table
-from appliance.core.records.speed import DEFAULT_SPAN, By, SpeedAnswer, SpeedCurve
+from appliance.features.speed.rules import DEFAULT_SPAN, By, SpeedAnswer, SpeedCurve
 from appliance.platform.console import harmless, say
 
 FIGURES = ("REQUESTS", "PROMPT/S", "TOKENS/S", "FIRST P50", "FIRST P95", "WAITED", "CACHED", "ACCEPTED")

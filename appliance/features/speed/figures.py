@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
-from appliance.core.records.speed import (
+from appliance.features.speed.rules import (
     MAX_CURVES,
     By,
     SpeedCell,

@@ -18,7 +18,7 @@ def requests(told: dict[str, Any]) -> dict[str, int]:
 
 
 async def test_curves_of_real_requests(open_server: OpenServer, fake_model: Path) -> None:
-    """`tests/store/test_speed_figures.py` has the figures."""
+    """`tests/features/speed/test_speed_figures.py` has the figures."""
     seats = InOrder(fake_engine("cpu"), fake_engine("gpu"))
     async with open_server(models=[model(fake_model, "a"), model(fake_model, "b")], chooser=seats) as server:
         assert requests(await speed(server)) == {}

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.records.speed import MAX_CURVES, SpeedCurve, SpeedFigures, SpeedGrid, SpeedQuestion, grid_of
+from appliance.features.speed.figures import speed_curves
+from appliance.features.speed.rules import MAX_CURVES, SpeedCurve, SpeedFigures, SpeedGrid, SpeedQuestion, grid_of
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_memory
-from appliance.store.speed import speed_curves
 from appliance.wire import Row, Tokens
 
 END = 1_800_000_000

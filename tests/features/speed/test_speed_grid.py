@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from appliance.core.parameters import MAX_SPAN
 from appliance.core.records.history import Happening
-from appliance.core.records.speed import MAX_MARKS, MAX_POINTS, grid_of, marks, parse_speed_question
 from appliance.errors import BadRequest
+from appliance.features.speed.rules import MAX_MARKS, MAX_POINTS, grid_of, marks, parse_speed_question
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ENDS = st.integers(0, 1 << 33)

@@ -1,0 +1,33 @@
+"""The sign-in of the feature."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from appliance.cli.verbs import Verb
+from appliance.feature import Feature
+
+if TYPE_CHECKING:
+    import click
+    from quart import Blueprint
+
+    from appliance.http.kernel import Kernel
+
+
+def _verb() -> click.Command:
+    from appliance.features.speed.verb import speed
+
+    return speed
+
+
+def _routes(kernel: Kernel) -> Blueprint:
+    from appliance.features.speed.routes import speed_routes
+
+    return speed_routes(kernel)
+
+
+SPEED = Feature(
+    name="speed",
+    verbs=(Verb("speed", "server", "Show how fast the running server has answered.", _verb),),
+    routes=_routes,
+)
