@@ -39,7 +39,15 @@ from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
 from appliance.http.chat.chained import PluginChains
 from appliance.http.chat.chat_tools import ToolChats
-from appliance.http.control.own_routes import McpRoute, OwnRoutes
+from appliance.http.control.blob_routes import BlobRoutes
+from appliance.http.control.cors_proxy import CorsProxy
+from appliance.http.control.edge_routes import EdgeRoutes
+from appliance.http.control.file_routes import FileRoutes
+from appliance.http.control.own_routes import OwnRoutes
+from appliance.http.control.predict import Predict
+from appliance.http.control.tool_routes import ToolRoutes
+from appliance.http.kernel import EdgeRoute, Kernel
+from appliance.http.mcp.route import McpRoute
 from appliance.http.ollama.known import KnownModels
 from appliance.http.ollama.reading import OllamaReader
 from appliance.http.ollama.routes import OllamaRoutes
@@ -261,13 +269,23 @@ async def open_appliance(
             fleet.see_machine()
 
             def gateway() -> Gateway:
-                ollama = OllamaRoutes(owners, traffic.targets, known, inward)
-                mcp = partial(_mcp_server, edge, owners, inward)
+                kernel = Kernel(owners=owners, edge=edge, inward=inward)
+                own: Sequence[EdgeRoute] = (
+                    CorsProxy(http),
+                    ToolRoutes(tools, traffic.lifetime),
+                    Predict(http.predict, inward),
+                    McpRoute(kernel),
+                    BlobRoutes(seat),
+                    *([OllamaRoutes(owners, traffic.targets, known, inward)] if http.single is None else []),
+                    FileRoutes(conversations, edge.bodies),
+                    EdgeRoutes(edge, owners),
+                )
+                edges = (*(make(kernel) for feature in features for make in feature.edges), *own)
                 routes = [feature.routes for feature in features if feature.routes is not None]
                 return Gateway(
                     edge,
                     pipeline,
-                    OwnRoutes(edge, owners, inward, ollama, mcp, routes),
+                    OwnRoutes(kernel, edges, routes),
                     partial(_sockets, edge, owners, pipeline),
                     partial(FastPath, edge, pipeline, ask, lasting),
                 )
@@ -299,12 +317,6 @@ def _sockets(edge: Edge, owners: Owners, pipeline: Pipeline) -> Sockets:
     from appliance.http.sockets.sockets import WebSockets  # few need them, and they bring a lot
 
     return WebSockets(edge.guard, edge.traffic, edge.bodies, owners, pipeline)
-
-
-def _mcp_server(edge: Edge, owners: Owners, inward: Asker) -> McpRoute:
-    from appliance.http.mcp.server import McpServer  # as above
-
-    return McpServer(edge.settings, edge.guard, edge.traffic, owners, inward)
 
 
 def _kept(settings: AppSettings, places: AppliancePaths, config: Config) -> tuple[Path | None, int]:

@@ -22,19 +22,21 @@ from appliance.cli.verbs import KERNEL_VERBS, Verb
 if TYPE_CHECKING:
     from quart import Blueprint
 
-    from appliance.http.kernel import Kernel
+    from appliance.http.kernel import EdgeRoute, Kernel
 
 
 class Feature(Struct, frozen=True, kw_only=True):
     """The parts of one feature; it has those that are given.
 
     ``name`` is that of its folder. ``verbs`` are its commands. ``routes`` makes the blueprint of its own routes, once
-    for a server, when the first route on Quart is asked for.
+    for a server, when the first route on Quart is asked for. ``edges`` make routes that are answered without Quart, at
+    the start: they import what is large when they are asked.
     """
 
     name: str
     verbs: tuple[Verb, ...] = ()
     routes: Callable[[Kernel], Blueprint] | None = None
+    edges: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
 
 
 def all_verbs(features: Iterable[Feature]) -> tuple[Verb, ...]:

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from msgspec import Struct
 
+from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
 from appliance.http.owners import Owners
+from appliance.http.way.context import RequestContext
+from appliance.http.way.edge import Edge
+from appliance.traffic.request import Request
 from appliance.traffic.traffic import Traffic
 
 
 class Kernel(Struct, frozen=True, kw_only=True):
-    """The owners of the program, what is known of its requests, and how it serves."""
+    """The owners of the program, the parts of its server, and the program as its own client."""
 
     owners: Owners
-    traffic: Traffic
-    settings: HttpSettings
+    edge: Edge
+    inward: Asker
+
+    @property
+    def traffic(self) -> Traffic:
+        """The record of requests."""
+        return self.edge.traffic
+
+    @property
+    def settings(self) -> HttpSettings:
+        """The settings of the server."""
+        return self.edge.settings
+
+
+class EdgeRoute(Protocol):
+    """Routes that are answered without Quart: asked often, or with a body or a client that needs more care."""
+
+    def answers(self, request: Request, /) -> bool:
+        """Return whether the request is for it. The key and the sender are checked already."""
+        ...
+
+    async def answer(self, context: RequestContext, /) -> None:
+        """Raises ApplianceError and ClientLeft."""
+        ...

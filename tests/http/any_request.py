@@ -39,13 +39,17 @@ from appliance.core import conversation_files, conversation_formats
 from appliance.core.bodies import http_request
 from appliance.core.settings import HttpSettings
 from appliance.features import FEATURES
-from appliance.http.control import cors_proxy, own_routes, tool_routes
+from appliance.http.bytes.body import Bodies
+from appliance.http.control import cors_proxy, predict, tool_routes
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.file_routes import FileRoutes
 from appliance.http.kernel import Kernel
 from appliance.http.way import ollama_sink as ollama
 from appliance.http.way import routes
+from appliance.http.way.edge import Edge
+from appliance.http.way.guard import Guard
+from appliance.http.way.handover import Inward
 from appliance.peers import link
 from appliance.traffic.request import CONVERSATIONS, PAGE_PATHS, PAGE_PREFIX
 
@@ -198,7 +202,9 @@ METHODS = ("GET", "POST", "DELETE", "HEAD")
 
 def app_of(server: Appliance) -> Quart:
     """The routes that are answered with Quart."""
-    kernel = Kernel(owners=server.owners, traffic=server.traffic, settings=HttpSettings(admin=True))
+    http = HttpSettings(admin=True)
+    edge = Edge(http, (), Guard(http, ()), server.traffic, Bodies(http))
+    kernel = Kernel(owners=server.owners, edge=edge, inward=Inward())
     return create_app(kernel, [feature.routes for feature in FEATURES if feature.routes is not None])
 
 
@@ -236,7 +242,7 @@ def _read_by(path: str) -> Reads:
     """By the modules that answer a path without Quart; those of a model's routes, unless it is known better."""
     if path in _constants(ollama):
         return reads(appliance.http.ollama, appliance.core.ollama)
-    of = {routes.MCP: appliance.http.mcp, routes.TOOLS: tool_routes, routes.CORS_PROXY: cors_proxy, PREDICT: own_routes}
+    of = {routes.MCP: appliance.http.mcp, routes.TOOLS: tool_routes, routes.CORS_PROXY: cors_proxy, PREDICT: predict}
     return reads(of[path]) if path in of else reads(appliance.http.way, appliance.http.chat, appliance.http.sockets)
 
 

@@ -9,28 +9,45 @@ from __future__ import annotations
 import logging
 import os
 from io import FileIO
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
-from appliance.catalog.model_blobs import ModelFilesHere
-from appliance.core.models.blobs import BLOBS, ByteRange, sha256_in, wanted_range
-from appliance.errors import BadRequest
+from appliance.core.models.blobs import BLOBS, ByteRange, asks_for_blob, sha256_in, wanted_range
+from appliance.errors import BadRequest, RouteNotFound
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import RequestContext
-from appliance.traffic.request import Headers, send_whole
+from appliance.pool.seat import PoolSeat
+from appliance.traffic.request import Headers, Request, send_whole
 
 PIECE = 1 << 18
 """Bytes that are read and written at once. Of what the system does not take, each try makes a copy."""
 
+if TYPE_CHECKING:
+    from appliance.catalog.model_blobs import ModelFilesHere
+
 log = logging.getLogger(__name__)
 
 
-async def answer_blob(context: RequestContext, here: ModelFilesHere) -> None:
-    """Answer GET and HEAD of ``/api/blobs``. The key and where the request comes from are checked already.
+class BlobRoutes:
+    """GET and HEAD of ``/api/blobs``, of a box in a pool."""
 
-    Raises ApplianceError and ClientLeft.
-    """
+    def __init__(self, pool: PoolSeat) -> None:
+        self._pool = pool
+
+    def answers(self, request: Request) -> bool:
+        return asks_for_blob(request.method, request.path) and self._pool.owner is not None
+
+    async def answer(self, context: RequestContext) -> None:
+        """Raises ApplianceError and ClientLeft."""
+        owner = self._pool.owner
+        if owner is None:
+            raise RouteNotFound(context.request.method, context.request.path)
+        await answer_blob(context, owner.files)
+
+
+async def answer_blob(context: RequestContext, here: ModelFilesHere) -> None:
     request = context.request
     await context.read_body(0)
     if request.path == BLOBS:

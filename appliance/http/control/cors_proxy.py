@@ -30,6 +30,7 @@ from appliance.errors import BadRequest, Busy, Forbidden, RouteNotFound, TargetF
 from appliance.http import errors
 from appliance.http.way.context import RequestContext
 from appliance.http.way.explaining import refuse
+from appliance.http.way.routes import CORS_PROXY
 from appliance.traffic.request import Request, Sink
 from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall
 
@@ -96,6 +97,9 @@ class CorsProxy:
             self._reach = Reach(settings.cors_proxy_allow)
         except BadTarget as error:
             raise UsageError(f"the proxy for web pages cannot be allowed to reach what {error}") from None
+
+    def answers(self, request: Request) -> bool:
+        return request.path == CORS_PROXY
 
     async def answer(self, context: RequestContext) -> None:
         """The key and where the request comes from are checked already. Raises ApplianceError and ClientLeft."""

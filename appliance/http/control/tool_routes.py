@@ -15,6 +15,7 @@ from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound, ShuttingDown
 from appliance.http import errors
 from appliance.http.way.context import RequestContext
+from appliance.http.way.routes import TOOLS
 from appliance.tools.box import Toolbox
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.traffic import Lifetime
@@ -44,6 +45,9 @@ class ToolRoutes:
         self._tools = tools
         self._lifetime = lifetime
         self._under_way = 0
+
+    def answers(self, request: Request) -> bool:
+        return request.path == TOOLS
 
     async def answer(self, request_context: RequestContext) -> None:
         """Raises RouteNotFound, errors of reading the body, and ClientLeft; a tool's refusal is an answer."""
