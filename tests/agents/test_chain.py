@@ -224,10 +224,12 @@ async def test_work_beside_the_request(tmp_path: Path):
             except AskFailed as error:
                 found.append(str(error))
         request.body["found"] = found
-        try:
-            await context.appliance.chat("any", [])
-        except AskFailed as error:
-            request.body["asked"] = str(error)
+        request.body["asked"] = []
+        for content in ("words", object(), "\\ud800"):
+            try:
+                await context.appliance.chat("any", [{"role": "user", "content": content}])
+            except AskFailed as error:
+                request.body["asked"].append(str(error))
     """
     write_plugin(tmp_path, "p", code)
     with trio.fail_after(20):
@@ -236,6 +238,7 @@ async def test_work_beside_the_request(tmp_path: Path):
     late = "it was cancelled, or took too long"
     assert b'"found":[3,true,false,"kept","%s","%s"]' % (late.encode(), late.encode()) in body
     assert b"model 'any' not found" in body
+    assert body.count(b"the question is not JSON: ") == 2
 
 
 async def test_events_that_are_no_answer_cannot_become_a_whole_one(tmp_path: Path):

@@ -44,6 +44,13 @@ def test_restarts_within_the_window_count_and_one_process_counts_once() -> None:
     assert worker.restarted(5, 13.0, SETTINGS)
 
 
+@pytest.mark.parametrize(("most", "restarted"), [(2, [False, True, True]), (0, [False, False, False])])
+def test_answers_of_no_use_count_in_a_row_and_may_be_unlimited(most: int, restarted: list[bool]) -> None:
+    worker, settings = ModelRuns("m"), RunsConfig(max_faults=most)
+    assert [worker.faulted(7, settings) for _ in restarted] == restarted
+    assert not worker.faulted(8, settings)
+
+
 def test_a_locked_worker_lets_nobody_in_until_it_is_reset() -> None:
     worker = ModelRuns("m")
     worker.failure = WorkerFailed("m", "it failed 3 times", ("last line",))

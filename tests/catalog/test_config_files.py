@@ -126,3 +126,4 @@ def test_a_file_of_the_configuration_is_opened_by_its_name_or_alone(tmp_path: Pa
     with pytest.raises(UsageError, match="has 2 files; name one of"):
         opened(both)
     assert opened(both, str(folder / "b.yaml")) == "# b.yaml"
+    assert ConfigEditor(both, tmp_path / "earlier").beside(str(folder / "a.yaml")) == ["# b.yaml"]

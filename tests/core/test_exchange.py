@@ -234,6 +234,7 @@ class Exchanges(RuleBasedStateMachine):
         assert self.exchange.state is ExchangeState.OVER
         if failure is None:
             assert self.client.finished
+            assert not self.client.full
             cut = self.until_close and self.rest  # nobody can see that
             assert self.garbled or cut or bytes(self.client.got) == self.content
             assert not self.engine.reusable or (self.stays and not self.until_close)

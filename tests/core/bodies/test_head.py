@@ -74,7 +74,7 @@ def test_a_slot_is_a_number_of_the_engine_or_odd(number: int, spelling: str):
         (b'{"model": true}', "'model' must be a string, not true or false", "model"),
         (b'{"stream": "yes"}', "'stream' must be true or false, not a string", "stream"),
         (b'{"model": "a",\n "x": }', "at byte 21 (line 2, column 7)", None),
-        (b'{"model": "a"', "truncated", None),
+        (b'{"model": "a"', ": input data was truncated", None),
         (b'{"model": "\xff"}', "UTF-8", None),
         (b'{"a": ' + b"[" * 1_000_000, "nested too deeply", None),
     ],

@@ -29,7 +29,7 @@ models:
     cmd: llama-server --api-key ${env.KEY}
     env: ["TOKEN=sk-env"]
 mcp_servers: {files: {command: run, args: [sk-arg], env: {TOKEN: sk-mcp}}}
-plugins: {p: {settings: {token: sk-plugin}}}
+plugins: {p: {settings: {token: sk-plugin, "\\x73k-one": a key}}}
 tracing: {headers: {Authorization: Bearer sk-trace}}
 """
 
@@ -40,7 +40,8 @@ def test_no_secret_is_shown_and_all_of_them_come_back() -> None:
     assert '"${env.KEY}"' in found.text
     assert "--api-key ${env.KEY}" in found.text
     assert "plain: text" in found.text
-    assert len(found.hidden) == 12
+    assert "x73k" not in found.text
+    assert len(found.hidden) == 14
     assert found.revealed(found.text) == TEXT
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from appliance.core.pool.buckets import (
     BucketEntry,
@@ -85,15 +86,18 @@ def test_a_watch_that_hears_everything_knows_the_last_value_of_each_key(
 
 @given(CHANGES, st.data())
 def test_a_watch_never_shows_a_value_after_a_gap(changes: list[tuple[str, bytes, bool]], data: st.DataObject):
-    """Messages are lost, doubled or exchanged. Until the watch notices that, it shows a true state of some moment."""
+    """Messages are lost, doubled, strange or exchanged. Until the watch notices, it shows a true state of a moment."""
     messages = sent(changes, new=False)
     received = list(messages)
     at = data.draw(st.integers(0, len(messages) - 1))
-    match data.draw(st.sampled_from(["lose", "double", "exchange"])):
+    match data.draw(st.sampled_from(["lose", "double", "stray", "exchange"])):
         case "lose":
             del received[at]
         case "double":
             received.insert(at, received[at])
+        case "stray":
+            put = at - at % 2
+            received[put] = structs.replace(received[put], subject="$KV.other.a")
         case _:
             other = data.draw(st.integers(0, len(messages) - 1))
             received[at], received[other] = received[other], received[at]
