@@ -143,6 +143,7 @@ def common_prefix(left: bytes, right: bytes) -> int:
 @given(texts(OBJECTS | JSON), PARTS, VALUES)
 def test_setting_means_the_same_as_on_objects(text: tuple[bytes, object], parts: list[Part], value: bytes):
     raw, said = text
+    assert check_path(dotted(parts)) is None
     result = set_path(raw, dotted(parts), value)
     assert same(json.loads(result), expected_set(copy.deepcopy(said), parts, json.loads(value)))
 
@@ -283,7 +284,6 @@ def test_a_text_cut_short_stays_as_it_is(
     ("text", "path", "value", "result"),
     [
         ('{"a":[ 1 ]}', "a.3", "9", '{"a":[ 1,null,null,9 ]}'),
-        ("{}", "::a", "9", '{":a":9}'),
         ('{"a":NaN,"b":1}', "b", "9", '{"a":NaN,"b":9}'),
         # the lengths of the last values of its keys lead through this text, too, but past some of its members
         (
@@ -296,7 +296,6 @@ def test_a_text_cut_short_stays_as_it_is(
         ('{"a":12,"b":0,"a":1}', "b", "9", '{"a":12,"b":9,"a":1}'),
         ("", "a", "1", '{"a":1}'),
         ("hello", "a.b", "1", '{"a":{"b":1}}'),
-        ("[1]", "a", "1", "[1]"),
         ('{"temp*":1}', "temp*", "2", '{"temp*":2}'),
         ("{}", "a.*", "2", "{}"),
         ("{}", "a..b", "2", "{}"),
@@ -343,10 +342,3 @@ def test_a_path_that_does_nothing_is_told_why(paths: list[str], words: str):
         problem = check_path(path)
         assert problem is not None
         assert words in problem
-
-
-@pytest.mark.parametrize(
-    "path", ["a", "a.b", "a.0", "a.-1", r"a\.b", r"what\?", f"a.:{MAX_INDEX + 1}", "é", "[0]", "a b"]
-)
-def test_a_good_path_has_no_problem(path: str):
-    assert check_path(path) is None
