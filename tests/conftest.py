@@ -10,7 +10,7 @@ import socket
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -256,6 +256,13 @@ def open_server(fake_llama_server: tuple[str, ...], fake_model: Path) -> Callabl
     from http_harness import open_appliance  # not at the top: it imports all of the program, and most tests do without
 
     return partial(open_appliance, fake_llama_server, fake_model)
+
+
+@pytest.fixture
+async def server(open_server: Callable[..., Any]) -> AsyncGenerator[object]:
+    """Serve as `open_server` does without arguments."""
+    async with open_server() as running:
+        yield running
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from two_users import FOLDER, STRANGER, VICTIM, acting_as, open_folder
 
 from appliance.platform.strangers import stranger_at
 
-ROOT = Path(__file__).resolve().parents[1]
 TIME = 60
 
 Ran = subprocess.CompletedProcess[str]

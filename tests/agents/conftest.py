@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-
 import pytest
 import trio
-from http_harness import Appliance, OpenServer
+from http_harness import Appliance
 from runs_harness import Outcome, Verb
 
 from appliance.cli.app import run
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
 from appliance.settings import Program
-
-
-@pytest.fixture
-async def server(open_server: OpenServer) -> AsyncGenerator[Appliance]:
-    """Serve as `open_server` does without arguments."""
-    async with open_server() as running:
-        yield running
 
 
 @pytest.fixture

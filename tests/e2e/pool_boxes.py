@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -136,11 +135,6 @@ class PoolBox:
     def stop(self) -> None:
         with contextlib.suppress(AttributeError):
             self.server.__exit__(None, None, None)
-
-    def signal_all(self, number: signal.Signals) -> None:
-        for each in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.send_signal(number)
 
     @contextlib.contextmanager
     def frozen(self) -> Generator[None]:

@@ -1,5 +1,5 @@
 """The fixtures of the tests of all features."""
 
-from served import downloads, hub, served, server
+from served import downloads, hub, served
 
-__all__ = ["downloads", "hub", "served", "server"]
+__all__ = ["downloads", "hub", "served"]

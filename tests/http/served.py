@@ -23,13 +23,6 @@ HUB_MODEL = "acme/tiny-GGUF/tiny-Q8_0.gguf"
 
 
 @pytest.fixture
-async def server(open_server: OpenServer) -> AsyncGenerator[Appliance]:
-    """Serve as `open_server` does without arguments."""
-    async with open_server() as running:
-        yield running
-
-
-@pytest.fixture
 async def client(server: Appliance) -> AsyncGenerator[Client]:
     """Connect to that server."""
     async with server.connect() as connected:
