@@ -216,17 +216,26 @@ class Fleet(RuleBasedStateMachine):
         self.exits(data.draw(st.sampled_from(sorted(self.running))))
 
     def exits(self, model: str) -> None:
-        del self.running[model]
+        failed = self.running.pop(model) == "starting"
+        waited = {ticket for ticket, waiting in self.waiting.items() if waiting == model}
         self.expired.discard(model)
         for ticket in [t for t, m in self.leased.items() if m == model]:
             del self.leased[ticket]
             self.dead.add(ticket)
-        self.perform(self.schedule.exited(model, FAILED, self.now))
+        effects = self.schedule.exited(model, FAILED, self.now)
+        refused = {effect.ticket for effect in effects if isinstance(effect, Refuse) and effect.error is FAILED}
+        assert refused == (waited if failed else set())
+        self.perform(effects)
 
     @rule(model=st.sampled_from(MODELS))
     def unload(self, model: str) -> None:
-        self.perform(self.schedule.unload(model, self.now))
+        effects = self.schedule.unload(model, self.now)
+        refused = [effect.error for effect in effects if isinstance(effect, Refuse) and effect.model == model]
+        assert all(isinstance(error, ModelUnloaded) for error in refused)
+        assert (Drain(model) in effects) == (model in self.leased.values())
+        self.perform(effects)
         assert model not in self.waiting.values()
+        assert self.running.get(model) != "starting"
 
     @rule(model=st.sampled_from(MODELS))
     def retire(self, model: str) -> None:
@@ -268,6 +277,7 @@ class Fleet(RuleBasedStateMachine):
         for model in MODELS:
             state = self.schedule.state(model)
             assert (state is None) == (model not in self.running)
+            assert state is not ProcessState.DRAINING or self.schedule.leases(model)
             assert self.schedule.leases(model) == sum(m == model for m in self.leased.values())
             assert self.schedule.waiting(model) == sum(m == model for m in self.waiting.values())
             assert not TERMS[model].limit or self.schedule.waiting(model) + self.schedule.leases(model) <= 3
@@ -429,35 +439,6 @@ def test_busy_and_loading_models_stay_and_the_queue_is_served_in_order() -> None
     schedule.ready("b")
     assert schedule.release(2) == [Stop("b", Cause(rule="number", by="d", longest_idle=True, most=2))]
     assert schedule.exited("b", FAILED) == [Start("d")]
-
-
-def test_a_failed_start_refuses_its_waiters_and_the_next_request_tries_again() -> None:
-    schedule = schedule_of(1)
-    assert schedule.request(1, "a") == [Start("a")]
-    assert schedule.request(2, "a") == []
-    assert schedule.exited("a", FAILED) == [Refuse(1, "a", FAILED), Refuse(2, "a", FAILED)]
-    assert schedule.release(1) == []
-    assert schedule.request(3, "a") == [Start("a")]
-
-
-def test_unload_lets_leases_finish() -> None:
-    schedule = schedule_of(1)
-    ready(schedule, "a")
-    schedule.request(1, "a")
-    assert schedule.unload("a") == [Drain("a")]
-    assert schedule.request(2, "a") == []
-    assert schedule.release(1) == [Stop("a")]
-    assert schedule.expire("a") == []
-
-
-def test_unload_refuses_those_who_wait() -> None:
-    schedule = schedule_of(1)
-    schedule.request(1, "a")
-    effects = schedule.unload("a")
-    assert [type(e) for e in effects] == [Refuse, Stop]
-    assert isinstance(effects[0], Refuse)
-    assert isinstance(effects[0].error, ModelUnloaded)
-    assert schedule.ready("a") == []
 
 
 def test_after_close_everything_new_is_refused() -> None:
