@@ -101,6 +101,7 @@ class Fleet(RuleBasedStateMachine):
                         assert self.running[model] == "ready"
                         assert not TERMS[model].pinned, "a pinned model was stopped"
                         assert cause.idle == self.now - self.used_at[model]
+                        assert cause.rule != "idle" or cause.idle >= TERMS[model].ttl > 0
                     if cause.rule in EVICTING:
                         assert self.now >= self.ready_at[model] + TERMS[model].min_loaded
                         self.check_cause(model, cause)
@@ -283,6 +284,13 @@ class Fleet(RuleBasedStateMachine):
             assert not TERMS[model].limit or self.schedule.waiting(model) + self.schedule.leases(model) <= 3
         sizes = sum((Counter(self.schedule.memory(model)) for model in self.running), Counter[str]())
         assert Counter(self.schedule.taken()) == sizes
+
+    @invariant()
+    def nobody_idles_beyond_its_time(self) -> None:
+        for model in self.running:
+            if self.schedule.state(model) is ProcessState.READY and not self.schedule.leases(model):
+                terms = TERMS[model]
+                assert terms.pinned or not terms.ttl or self.now < self.used_at[model] + terms.ttl
 
     @invariant()
     def everybody_in_the_queue_has_a_place(self) -> None:
@@ -550,17 +558,6 @@ def test_a_model_just_loaded_is_not_evicted() -> None:
     assert schedule.request(1, "b", Terms(), 1) == []
     assert schedule.deadline(1) == 4
     assert schedule.tick(4) == [Stop("a", Cause(rule="number", by="b", idle=4, longest_idle=True, most=1))]
-
-
-def test_an_idle_model_goes_after_its_ttl() -> None:
-    schedule = schedule_of(0)
-    ready(schedule, "a", now=10, terms=Terms(ttl=5))
-    assert schedule.deadline(10) == 15
-    assert schedule.tick(14.9) == []
-    schedule.request(1, "a", Terms(ttl=5), 14.9)
-    assert schedule.deadline(15) == math.inf
-    schedule.release(1, 20)
-    assert schedule.tick(25) == [Stop("a", Cause(rule="idle", idle=5))]
 
 
 def test_a_model_takes_no_more_requests_than_its_limit() -> None:
