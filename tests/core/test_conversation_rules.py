@@ -41,7 +41,10 @@ class Tree(RuleBasedStateMachine):
 
     def put(self, message: MessageNode) -> MessageNode:
         self.made += 1
-        written = write(self.stored, message, f"n{self.made}", self.made).message
+        outcome = write(self.stored, message, f"n{self.made}", self.made)
+        written = outcome.message
+        assert outcome.branched == (written.id != message.id)
+        assert 0 < written.created <= self.made
         self.stored[written.id] = written
         self.sent.add((message.parent, message.content))
         return written
@@ -62,12 +65,13 @@ class Tree(RuleBasedStateMachine):
         before = self.stored[copy.id]
         written = self.put(structs.replace(copy, content=content))
         if before.revision == copy.revision:
-            assert (written.id, written.revision) == (copy.id, copy.revision + 1)
+            assert (written.id, written.revision, written.created) == (copy.id, copy.revision + 1, before.created)
         elif written.id == copy.id:
             assert before.content == content  # both wrote the same
         else:
             assert self.stored[copy.id] == before
-            assert written.parent == copy.parent
+            assert (written.parent, written.content) == (copy.parent, content)
+            assert (written.revision, written.created) == (1, self.made)
         return written
 
     @rule(copy=consumes(copies), role=st.sampled_from(["system", "tool"]))
@@ -91,16 +95,6 @@ class Tree(RuleBasedStateMachine):
 
 
 TestTree = Tree.TestCase
-
-
-def test_a_conflicting_write_keeps_both_texts() -> None:
-    first = write({}, MessageNode(id="a", role="user", content="one"), "n", 5).message
-    second = write({"a": first}, structs.replace(first, content="two"), "n", 6).message
-    late = write({"a": second}, structs.replace(first, content="three"), "n", 7)
-    assert late.branched
-    assert (late.message.id, late.message.content, late.message.parent) == ("n", "three", None)
-    assert [(each.revision, each.created) for each in (first, second, late.message)] == [(1, 5), (2, 5), (1, 7)]
-    assert second.content == "two"
 
 
 @given(st.text(max_size=200))
