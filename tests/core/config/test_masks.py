@@ -40,6 +40,7 @@ def test_no_secret_is_shown_and_all_of_them_come_back() -> None:
     assert '"${env.KEY}"' in found.text
     assert "--api-key ${env.KEY}" in found.text
     assert "plain: text" in found.text
+    assert re.search(r"cmd: llama-server --api-key \(secret \d+\) --port \$", found.text)
     assert "x73k" not in found.text
     assert len(found.hidden) == 14
     assert found.revealed(found.text) == TEXT
