@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 207
+FROM_KERNEL = 205
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 236
+BETWEEN = 235
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -56,7 +56,6 @@ PLANNED = {
     "timeline": "cli.events",
     "older": "core.llama.older* http.way.older",
     "traces": "core.records.spans traffic.tracing traffic.otlp",
-    "cors_proxy": "http.control.cors_proxy core.proxy_target",
 }
 LISTS = {"__main__", "main", "composition", "feature"}
 """These put the program together: they name what they open."""

@@ -40,7 +40,6 @@ from appliance.http.bytes.body import Bodies
 from appliance.http.chat.chained import PluginChains
 from appliance.http.chat.chat_tools import ToolChats
 from appliance.http.control.blob_routes import BlobRoutes
-from appliance.http.control.cors_proxy import CorsProxy
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.file_routes import FileRoutes
 from appliance.http.control.own_routes import OwnRoutes
@@ -271,7 +270,6 @@ async def open_appliance(
             def gateway() -> Gateway:
                 kernel = Kernel(owners=owners, edge=edge, inward=inward)
                 own: Sequence[EdgeRoute] = (
-                    CorsProxy(http),
                     ToolRoutes(tools, traffic.lifetime),
                     Predict(http.predict, inward),
                     McpRoute(kernel),

@@ -24,7 +24,6 @@ from appliance.core.lenient_json import UNREADABLE
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
 from appliance.core.mcp.config import McpServers, parse_mcp_servers, read_mcp_servers
-from appliance.core.proxy_target import Reach
 from appliance.core.server_choice import SERVICE_SOCKET, SOCKET_NAME
 from appliance.core.settings import KEY_VARIABLE, HttpSettings, Listen, ToolSettings, UnixSocket, is_loopback
 from appliance.core.tools.specs import ALL, NAMES, chosen_tools
@@ -271,7 +270,7 @@ def ui_settings(option: str, text: str, *, is_file: bool = False) -> bytes:
 
 
 class WebOptions(Struct, frozen=True, kw_only=True):
-    """The options given. ``allow`` are names, addresses and networks, as `core.proxy_target` reads them."""
+    """The options given. ``allow`` are names, addresses and networks, as the proxy for web pages reads them."""
 
     path: Path | None
     cors_proxy: bool
@@ -283,10 +282,6 @@ class WebOptions(Struct, frozen=True, kw_only=True):
         """Raises UsageError for options that cannot be used."""
         if self.allow and not self.cors_proxy:
             raise UsageError("--cors-proxy-allow needs --cors-proxy; add that")
-        try:
-            Reach(self.allow)
-        except ValueError as error:
-            raise UsageError(f"--cors-proxy-allow: the proxy cannot be allowed to reach what {error}") from None
         return structs.replace(
             http,
             static=str(self.path.absolute()) if self.path is not None else None,

@@ -104,8 +104,8 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     cors_proxy: bool = False
     """``/cors-proxy``, through which a web page reaches servers that do not accept web pages (MCP servers)."""
     cors_proxy_allow: tuple[str, ...] = ()
-    """Names, addresses and networks on the local network or this machine that it may also reach: `LOOPBACK` in
-    `core.proxy_target` is only this machine, ``*`` is everything.
+    """Names, addresses and networks on the local network or this machine that it may also reach: ``loopback``
+    is only this machine, ``*`` is everything.
     """
     admin: bool = False
     """Callers may change the program over HTTP, beyond what a request for a model does (``serve --admin``)."""

@@ -6,10 +6,12 @@ Refuses to hold anything else: what two features need is the kernel's.
 from __future__ import annotations
 
 from appliance.feature import Feature
+from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.disk.feature import DISK
 from appliance.features.speed.feature import SPEED
 
 FEATURES: tuple[Feature, ...] = (
+    CORS_PROXY,
     DISK,
     SPEED,
 )

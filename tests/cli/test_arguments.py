@@ -69,7 +69,6 @@ VERBS = [verb.name for verb in all_verbs(FEATURES)]
         ("llama-server -m x --port 99999", "a port is a number from 0 to 65535"),
         ("serve --path nowhere", "nowhere"),
         ("serve --cors-proxy-allow 10.0.0.0/8", "--cors-proxy-allow needs --cors-proxy"),
-        ("serve --cors-proxy --cors-proxy-allow a/b/c", "--cors-proxy-allow: the proxy cannot be allowed"),
         ("llama-server --ui-config-file none.json", "--ui-config-file none.json cannot be read"),
         ("llama-server --ui-config []", "--ui-config is not a JSON object"),
         ("serve --watch-config", "--watch-config needs something to watch"),

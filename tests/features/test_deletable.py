@@ -52,6 +52,10 @@ def test_the_program_does_all_the_rest(
     sources = (ROOT / "appliance" / "features" / feature.name).rglob("*.py")
     routes = [found for source in sources for found in ROUTE.findall(source.read_text("utf-8"))]
     assert routes or feature.routes is None
+    readme = (ROOT / "appliance" / "features" / feature.name / "README.md").read_text("utf-8")
+    edges = re.findall(r"edge route `(/[^`]+)`", readme)
+    assert len(edges) >= len(feature.edges)
+    routes += [("get", path) for path in edges]
     argv = ("serve", *ANY_PORT, "--no-starter", "--model", str(write_model(tmp_path / "small.gguf")))
     rest = leave_out(feature, tmp_path / "rest")
     shown = run_command("-c", "import appliance; print(appliance)", cwd=tmp_path, env=rest, program=[sys.executable])

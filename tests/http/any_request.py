@@ -39,8 +39,9 @@ from appliance.core import conversation_files, conversation_formats
 from appliance.core.bodies import http_request
 from appliance.core.settings import HttpSettings
 from appliance.features import FEATURES
+from appliance.features.cors_proxy import proxy
 from appliance.http.bytes.body import Bodies
-from appliance.http.control import cors_proxy, predict, tool_routes
+from appliance.http.control import predict, tool_routes
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.file_routes import FileRoutes
@@ -242,7 +243,7 @@ def _read_by(path: str) -> Reads:
     """By the modules that answer a path without Quart; those of a model's routes, unless it is known better."""
     if path in _constants(ollama):
         return reads(appliance.http.ollama, appliance.core.ollama)
-    of = {routes.MCP: appliance.http.mcp, routes.TOOLS: tool_routes, routes.CORS_PROXY: cors_proxy, PREDICT: predict}
+    of = {routes.MCP: appliance.http.mcp, routes.TOOLS: tool_routes, routes.CORS_PROXY: proxy, PREDICT: predict}
     return reads(of[path]) if path in of else reads(appliance.http.way, appliance.http.chat, appliance.http.sockets)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from appliance.cli.options import TOOL_FLAGS, api_keys, opens_pages, ui_settings
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
-from appliance.core.proxy_target import LOOPBACK
 from appliance.core.settings import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -60,7 +59,7 @@ def http_settings(options: Sequence[Option], *, single: str | None, autoload: bo
         ui_settings=_ui_settings(options),
         static=_folder(options, "--path"),
         cors_proxy=is_on(options, "--ui-mcp-proxy", unsaid=is_on(options, "--agent", unsaid=False)),
-        cors_proxy_allow=(LOOPBACK,),
+        cors_proxy_allow=("loopback",),
         single=single,
         autoload=autoload,
     )

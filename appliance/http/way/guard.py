@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import structs
 
-from appliance.core.proxy_target import names_this_machine
-from appliance.core.settings import Cors, HttpSettings, Listen, UnixSocket
+from appliance.core.settings import Cors, HttpSettings, Listen, UnixSocket, is_loopback
 from appliance.errors import Forbidden, Unauthorized
 from appliance.http.way.routes import RELOAD, changes_by_get, is_for_windows, is_inference
 from appliance.traffic.request import TRUSTED, Request
@@ -57,7 +56,7 @@ class Guard:
         self._allowed = tuple(name.lower() for name in settings.allow_hosts)
         hosts = [place[0] for place in (*settings.places, *bound) if not isinstance(place, UnixSocket)]
         self._everybody = structs.replace(settings.cors, origins="*") if settings.open_inference else None
-        self._any_host = not all(map(names_this_machine, hosts))
+        self._any_host = not all(map(is_loopback, hosts))
         self._good_hosts: set[str] = set()
         self._plain_hosts: set[bytes] = set()  # the same, as they are sent
         listed = settings.cors.origins

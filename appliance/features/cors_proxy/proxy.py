@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from appliance.core.bodies.http_message import HOP_BY_HOP
 from appliance.core.headers import Headers, field, fields, without
-from appliance.core.proxy_target import (
+from appliance.errors import BadRequest, Busy, Forbidden, RouteNotFound, TargetFailed, UpstreamFailed, UsageError
+from appliance.features.cors_proxy.rules import (
     REDIRECTS,
     BadTarget,
     ProxyTarget,
@@ -25,9 +26,8 @@ from appliance.core.proxy_target import (
     parse_target,
     redirected,
 )
-from appliance.core.settings import HttpSettings
-from appliance.errors import BadRequest, Busy, Forbidden, RouteNotFound, TargetFailed, UpstreamFailed, UsageError
 from appliance.http import errors
+from appliance.http.kernel import Kernel
 from appliance.http.way.context import RequestContext
 from appliance.http.way.explaining import refuse
 from appliance.http.way.routes import CORS_PROXY
@@ -90,13 +90,14 @@ class _Asked(Struct, frozen=True):
 class CorsProxy:
     """Answers the route. Raises UsageError for an entry of ``cors_proxy_allow`` that cannot be used."""
 
-    def __init__(self, settings: HttpSettings) -> None:
+    def __init__(self, kernel: Kernel) -> None:
+        settings = kernel.settings
         self._enabled = settings.cors_proxy
         self._under_way = 0
         try:
             self._reach = Reach(settings.cors_proxy_allow)
         except BadTarget as error:
-            raise UsageError(f"the proxy for web pages cannot be allowed to reach what {error}") from None
+            raise UsageError(f"--cors-proxy-allow: the proxy cannot be allowed to reach what {error}") from None
 
     def answers(self, request: Request) -> bool:
         return request.path == CORS_PROXY

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from appliance.core.proxy_target import LOOPBACK, BadTarget, ProxyTarget, Reach, is_public, parse_target, redirected
+from appliance.features.cors_proxy.rules import (
+    LOOPBACK,
+    BadTarget,
+    ProxyTarget,
+    Reach,
+    is_public,
+    parse_target,
+    redirected,
+)
 
 
 @pytest.mark.parametrize(

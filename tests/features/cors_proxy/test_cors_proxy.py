@@ -13,9 +13,9 @@ import trio
 from http_harness import Answer, Appliance, OpenServer
 from waiting import until
 
-from appliance.core import proxy_target
 from appliance.errors import UsageError
-from appliance.http.control import cors_proxy
+from appliance.features.cors_proxy import proxy
+from appliance.features.cors_proxy.rules import LOOPBACK
 
 ALLOWED = ("127.0.0.0/8",)
 PREFIX = "x-llama-server-proxy-header-"
@@ -163,7 +163,7 @@ async def test_streams_arrive_as_they_come_and_end_with_their_reader(server: App
 
 
 async def test_this_machine_and_its_networks_are_out_of_reach(open_server: OpenServer):
-    """`tests/core/test_proxy_target.py` has every address."""
+    """`tests/features/cors_proxy/test_proxy_target.py` has every address."""
     async with open_server(cors_proxy=True) as server, open_target() as target:
         for host in ("127.0.0.1", "localhost", "[::1]", "2130706433", "0", "10.0.0.1"):
             answer = await ask(server, f"http://{host}:{target.port}/")
@@ -242,11 +242,11 @@ async def test_redirections_to_another_server_are_checked_and_told_nothing(open_
         for path, status in (("/inside", 403), ("/file", 502), ("/loop", 502)):
             assert (await ask(server, first.url(path), secret)).status == status, path
         assert forbidden.asked == []
-        assert len(first.asked) == 1 + 2 + (cors_proxy.MAX_REDIRECTS + 1)
+        assert len(first.asked) == 1 + 2 + (proxy.MAX_REDIRECTS + 1)
 
 
 async def test_this_machine_may_be_asked_and_strangers_do_not_lead_to_it(open_server: OpenServer):
-    allowed = (proxy_target.LOOPBACK, "far.example")
+    allowed = (LOOPBACK, "far.example")
     async with open_server(cors_proxy=True, cors_proxy_allow=allowed) as server, open_target() as target:
         trio.socket.set_custom_hostname_resolver(Resolver(["127.0.0.1"], ["127.0.0.1"], ["127.0.0.1"]))
         target.answers |= {"/near": moved(307, "/"), "/home": moved(307, target.url("/secret"))}
@@ -259,7 +259,7 @@ async def test_this_machine_may_be_asked_and_strangers_do_not_lead_to_it(open_se
 
 
 async def test_addresses_that_cannot_be_asked(server: Appliance, target: Target, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cors_proxy, "CONNECT_TIME", 0.5)
+    monkeypatch.setattr(proxy, "CONNECT_TIME", 0.5)
     for url, status in (
         (f"http://user:s3cret@127.0.0.1:{target.port}/", 400),
         ("http://127.0.0.1:1/", 502),
@@ -274,7 +274,7 @@ async def test_addresses_that_cannot_be_asked(server: Appliance, target: Target,
 
 
 async def test_broken_answers_do_not_look_whole(server: Appliance, target: Target, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cors_proxy, "MAX_ANSWER", 100_000)
+    monkeypatch.setattr(proxy, "MAX_ANSWER", 100_000)
     target.answers["/garbage"] = b"hello\r\n\r\n"
     target.answers["/nothing"] = b""
     target.answers["/short"] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc"
@@ -286,7 +286,7 @@ async def test_broken_answers_do_not_look_whole(server: Appliance, target: Targe
 
 
 async def test_silence_has_an_end(server: Appliance, target: Target, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cors_proxy, "SILENCE", 0.3)
+    monkeypatch.setattr(proxy, "SILENCE", 0.3)
 
     async def silent(stream: trio.SocketStream) -> None:
         await stream.receive_some(1)
@@ -311,6 +311,9 @@ async def test_it_works_in_single_model_mode(open_server: OpenServer, target: Ta
 
 
 async def test_a_mistake_in_what_is_allowed_is_told_at_the_start(open_server: OpenServer):
-    with pytest.RaisesGroup(UsageError, allow_unwrapped=True, flatten_subgroups=True):
+    told = pytest.RaisesExc(
+        UsageError, match="^--cors-proxy-allow: the proxy cannot be allowed to reach what 'http://x'"
+    )
+    with pytest.RaisesGroup(told, allow_unwrapped=True, flatten_subgroups=True):
         async with open_server(cors_proxy=True, cors_proxy_allow=("http://x",)):
             pytest.fail("it started")
