@@ -114,19 +114,22 @@ def test_a_server_that_does_not_start_has_its_log_opened(tmp_path: Path) -> None
 
 
 NEIGHBOUR = """
-import http.server, sys
+import encodings.idna, http.server, os, sys
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        refused = sys.argv[1] == "key" and self.path != "/health"
+        refused = sys.argv[2] == "key" and self.path != "/health"
         self.send_response(401 if refused else 200)
         body = b'{"status": "ok", "data": []}'
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
     def log_message(self, *words): pass
+os.setresgid(*[int(sys.argv[1])] * 3)
+os.setresuid(*[int(sys.argv[1])] * 3)
 http.server.ThreadingHTTPServer(("127.0.0.1", 8080), Answer).serve_forever()
 """
-"""A server of somebody at the usual address."""
+"""A server of somebody at the usual address. It has read all that it needs before it is theirs: a Python in the home of
+root is closed to them, and started one of the system in its stead, or none."""
 SERVICE, NOBODY = 64999, 65534
 
 
@@ -145,8 +148,8 @@ def test_a_server_at_the_usual_address_is_taken_only_from_this_user_and_the_serv
     (tmp_path / "passwd").write_text(passwd)
     script = f"""
         ip link set lo up; mount --bind {tmp_path}/passwd /etc/passwd
-        setpriv --reuid {user} --regid {user} --clear-groups {sys.executable} -S -E -c "$2" "$3" & trap "kill $!" EXIT
-        until curl -s -o {tmp_path}/health http://127.0.0.1:8080/health; do sleep 0.1; done
+        {sys.executable} -S -E -c "$2" {user} "$3" & trap "kill $!" EXIT
+        until curl -s -o {tmp_path}/health http://127.0.0.1:8080/health; do kill -0 $! || exit; sleep 0.1; done
         "$1" desktop -- --no-stores & trap "kill $!; wait $!; kill %1" TERM; wait
     """
     words = ["unshare", "--net", "--mount", "sh", "-c", script, "sh", str(COMMAND), NEIGHBOUR, key]
