@@ -64,6 +64,7 @@ MAX_WAITING = 10_000
 DEFAULT_KEEP = 1000
 """Rows kept in memory where the configuration says 0 or less."""
 _T = TypeVar("_T")
+_metadata = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class ActivityTable:
@@ -252,7 +253,7 @@ def _row(values: object) -> Row:
         ),
         duration_ms=stored.duration_ms,
         error_msg=stored.error_msg or UNSET,
-        metadata=msgspec.json.decode(metadata, type=dict[str, str]) if metadata else UNSET,
+        metadata=_metadata(metadata) if metadata else UNSET,
         first_token_ms=stored.first_token_ms,
         client=stored.client,
         build=stored.build,

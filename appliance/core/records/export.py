@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -19,54 +19,41 @@ COLUMNS = (
 )  # fmt: skip
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings by which a spreadsheet takes a text for a formula; a client chooses a model's name."""
+_quoted = re.compile('[,"\r\n]').search
 _json = msgspec.json.Encoder()
 
 
 def head(kind: Format) -> bytes:
     """Return what comes before all rows."""
-    return _csv((COLUMNS,)) if kind == "csv" else b""
+    return f"{','.join(COLUMNS)}\r\n".encode() if kind == "csv" else b""
 
 
 def lines(rows: Sequence[Row], kind: Format) -> bytes:
     """Return the rows, one in a line."""
     if kind == "jsonl":
         return b"".join(_json.encode(row) + b"\n" for row in rows)
-    return _csv(map(_cells, rows))
+    return "".join(map(_line, rows)).encode()
 
 
-def _cells(row: Row) -> tuple[object, ...]:
+def _line(row: Row) -> str:
+    """Python's ``csv`` takes half as long again: it looks at each character of each number."""
     cost = row.tokens
+    metadata = _in_quotes(_json.encode(row.metadata).decode()) if row.metadata else ""
     return (
-        row.id,
-        row.timestamp.isoformat(),
-        _text(row.model),
-        _text(row.req_path),
-        row.resp_status_code,
-        _text(row.resp_content_type),
-        cost.cache_tokens,
-        cost.input_tokens,
-        cost.output_tokens,
-        cost.draft_tokens,
-        cost.draft_acc_tokens,
-        cost.prompt_per_second,
-        cost.tokens_per_second,
-        row.duration_ms,
-        _text(row.error_msg or ""),
-        _json.encode(row.metadata).decode() if row.metadata else "",
-        row.first_token_ms,
-        _text(row.client),
-        _text(row.build),
-        _text(row.conversation),
-        row.cache_miss,
-        row.again_tokens,
+        f"{row.id},{row.timestamp.isoformat()},{_cell(row.model)},{_cell(row.req_path)},{row.resp_status_code},"
+        f"{_cell(row.resp_content_type)},{cost.cache_tokens},{cost.input_tokens},{cost.output_tokens},"
+        f"{cost.draft_tokens},{cost.draft_acc_tokens},{cost.prompt_per_second},{cost.tokens_per_second},"
+        f"{row.duration_ms},{_cell(row.error_msg or '')},{metadata},{row.first_token_ms},{_cell(row.client)},"
+        f"{_cell(row.build)},{_cell(row.conversation)},{_cell(row.cache_miss)},{row.again_tokens}\r\n"
     )
 
 
-def _text(text: str) -> str:
-    return f"'{text}" if text.startswith(FORMULA) else text
+@lru_cache(128)
+def _cell(text: str) -> str:
+    """Rows beside each other have the same models, paths and clients."""
+    text = f"'{text}" if text.startswith(FORMULA) else text
+    return _in_quotes(text) if _quoted(text) else text
 
 
-def _csv(rows: Iterable[Sequence[object]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text).writerows(rows)
-    return text.getvalue().encode()
+def _in_quotes(text: str) -> str:
+    return '"{}"'.format(text.replace('"', '""'))

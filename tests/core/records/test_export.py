@@ -14,7 +14,7 @@ from msgspec import UNSET
 from appliance.core.records.export import COLUMNS, FORMULA, head, lines
 from appliance.wire import Row, Tokens
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(",\"\r\n\t =;'"), max_size=20)
 rows = st.builds(
     Row,
     id=st.integers(1, 9),
@@ -26,6 +26,7 @@ rows = st.builds(
     duration_ms=st.integers(0, 99),
     error_msg=st.just(UNSET) | texts,
     metadata=st.just(UNSET) | st.dictionaries(texts, texts),
+    conversation=texts,
 )
 
 
@@ -34,6 +35,9 @@ def test_every_row_is_read_back(written: list[Row]) -> None:
     decoder = msgspec.json.Decoder(Row)
     assert [decoder.decode(line) for line in lines(written, "jsonl").splitlines()] == written
     text = (head("csv") + lines(written, "csv")).decode()
+    again = io.StringIO(newline="")
+    csv.writer(again).writerows(csv.reader(io.StringIO(text, newline="")))
+    assert again.getvalue() == text, "cells are in quotes that need none, or the other way round"
     found = list(csv.DictReader(io.StringIO(text, newline="")))
     assert len(found) == len(written)
     for cells, row in zip(found, written, strict=True):
