@@ -94,6 +94,10 @@ class Packer:
         self._open[body] = None
         self._wake.set()
 
+    def close(self, body: CapturedBody) -> None:
+        """The answer is over. Where no capture is made of it, nobody would use what is compressed."""
+        self._open.pop(body, None)
+
     async def run(self) -> None:
         """Compress until cancelled; the rest is lost with the captures."""
         while True:
@@ -121,7 +125,7 @@ class Packer:
             body = next(iter(self._open))
             # An answer leaves the set before its work: it comes back by itself when more of it has passed.
             del self._open[body]
-            if not body.closed and not body.given_up:
+            if not body.given_up:
                 batch.append(body.packing())
                 left -= body.raw
         return batch + self.captures.waiting(left) if light else batch
@@ -319,6 +323,8 @@ class RecordingSink(Passing):
         record.entry = None
         del self.inner  # a connection, or all bytes of a stream that can be resumed
         size = len(record.body) if parts.request and record.body else 0
+        if isinstance(self._answer, CapturedBody):
+            self._packer.close(self._answer)
         if status != 200:
             self._answer = None
         elif isinstance(self._answer, CapturedBody):

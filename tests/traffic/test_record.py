@@ -433,6 +433,30 @@ async def test_an_open_stream_holds_little_more_than_its_data(recorder: Recorder
     assert (after - before) / count < data + 3000
 
 
+@pytest.mark.parametrize("status", [200, CLIENT_LEFT, 502])
+async def test_an_answer_that_is_over_holds_memory_only_for_its_capture(recorder: Recorder, status: int):
+    """Many long ones end at once, as after a break of the network."""
+    piece, under_way = random.Random(3).randbytes(BLOCK), []
+    for _ in range(40):
+        record, sink = begin(recorder, streaming=True)
+        sink.start(200, EVENTS)
+        under_way.append((record, sink))
+    tracemalloc.start()
+    try:
+        for _, sink in under_way:
+            for _ in range(12):
+                sink.push(bytes(bytearray(piece)))
+            sink.inner.got.clear()
+        assert tracemalloc.get_traced_memory()[0] > 40 * 11 * BLOCK
+        while under_way:
+            recorder.finish(*under_way.pop(), "chat", status)
+        del sink
+        recorder.settle()
+        assert tracemalloc.get_traced_memory()[0] < 2 * MIB
+    finally:
+        tracemalloc.stop()
+
+
 async def test_a_large_request_body_holds_nobody_up():
     large = random.Random(1).randbytes(20 * MIB)
     for budget in (5 * MIB, 64 * MIB):
