@@ -24,7 +24,7 @@ from appliance import __version__
 from appliance.catalog.found import why
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.gguf import GgufInfo, read_gguf
-from appliance.core.models.gguf_bytes import GgufError
+from appliance.core.models.gguf_bytes import GgufError, Strings
 from appliance.platform.home import users_cache
 from appliance.store.model_files import NotRegular, open_regular, read_start, stat_regular, write_whole
 
@@ -75,6 +75,7 @@ class Headers:
         self._entries: dict[str, _Entry] = {}
         self._loaded = place is None
         self._changed = False
+        self._strings: Strings = {}  # until `keep`
 
     def known(self, path: str) -> Header:
         """Return what is known of a file without reading it; it may be ``unread``. Raises nothing."""
@@ -92,7 +93,7 @@ class Headers:
                 if not may_read:
                     return Header(size=stamp.size, modified_ns=stamp.modified_ns, unread=True)
                 with open_regular(path) as file:
-                    self._entries[path] = entry = _read(file, path)
+                    self._entries[path] = entry = _read(file, path, self._strings)
                 self._changed = self._changed or entry.settled  # one that is being written is not kept
         except NotRegular as error:
             return Header(error=why(error))
@@ -118,6 +119,7 @@ class Headers:
 
     def keep(self) -> None:
         """Write the facts to the disk if some are new, or of files that are gone. Another program's facts stay."""
+        self._strings = {}
         if self._place is None or not self._changed:
             return
         self._changed = False
@@ -173,7 +175,7 @@ def _current(entries: Mapping[str, _Entry]) -> Iterator[_Entry]:
             continue
 
 
-def _read(file: FileIO, path: str) -> _Entry:
+def _read(file: FileIO, path: str, strings: Strings) -> _Entry:
     def read_at(offset: int, count: int) -> bytes:
         file.seek(offset)
         return file.read(count)
@@ -182,7 +184,7 @@ def _read(file: FileIO, path: str) -> _Entry:
     settled = not _is_fresh(stamp)
     info, error = None, None
     try:
-        info = read_gguf(read_at, stamp.size)
+        info = read_gguf(read_at, stamp.size, strings=strings)
     except GgufError as wrong:
         error = str(wrong)
     return _Entry(os.fsencode(path), stamp, info, error, settled)

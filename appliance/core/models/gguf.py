@@ -23,6 +23,7 @@ from appliance.core.models.gguf_bytes import (
     GgufError,
     Part,
     ReadAt,
+    Strings,
     Tensors,
     Value,
     read_metadata,
@@ -95,11 +96,14 @@ class GgufInfo(Struct, frozen=True, kw_only=True):
     """For a shard without keys: its weights."""
 
 
-def read_gguf(read_at: ReadAt, size: int, *, window: int = WINDOW) -> GgufInfo:
-    """Read the header of a file of ``size`` bytes. Raises GgufError; exceptions of ``read_at`` pass through."""
+def read_gguf(read_at: ReadAt, size: int, *, window: int = WINDOW, strings: Strings | None = None) -> GgufInfo:
+    """Read the header of a file of ``size`` bytes. Raises GgufError; exceptions of ``read_at`` pass through.
+
+    ``strings`` is for the next file: it remembers the long arrays of this one.
+    """
     if not size:
         raise GgufError("it is empty")
-    cursor = Cursor(read_at, size, window)
+    cursor = Cursor(read_at, size, window, strings)
     version, tensor_count, key_count = _preamble(cursor)
     values = read_metadata(cursor, key_count, _wanted)
     alignment = _alignment(values)

@@ -6,7 +6,8 @@ package ``gguf`` 0.19. Numbers missing here belonged to types that llama.cpp has
 
 Every number in the file is hostile until it is checked: nothing is allocated, and no loop is entered, on the word of a
 count or length that the file's size and the limits below do not back. Arrays of numbers are skipped by arithmetic;
-arrays of strings, which hold a vocabulary of 250,000 tokens, are skipped by a pattern, a run of short ones at a time.
+arrays of strings, which hold a vocabulary of 250,000 tokens, are skipped by a pattern, a run of short ones at a time,
+unless the file read before has the same bytes there: models of one family share their vocabulary.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ MAX_STRINGS = 1 << 22
 """Elements of all string arrays together; skipping this many takes a quarter of a second."""
 RUN = 64
 """Strings that are stepped over at once: where one of them is long, the loop takes as many."""
+KEPT_STRINGS = frozenset(("tokenizer.ggml.tokens", "tokenizer.ggml.merges"))
+MAX_KEPT_STRINGS = 16 * MIB
+"""Bytes of one array; the vocabularies of 260,000 tokens take 12 MiB."""
 MAX_SHORT = 40
 """Longer tokens and merges are rare, and each length makes the pattern slower to compile."""
 MAX_TENSORS = 1 << 17
@@ -114,6 +118,8 @@ class Array(Struct, frozen=True):
 
 
 Value = int | float | bool | str | Array
+Strings = dict[str, tuple[int, bytes]]
+"""The long arrays of strings that were read last: by key their count and bytes."""
 
 
 class Part(Struct, frozen=True):
@@ -188,9 +194,9 @@ class Tensors(Struct, frozen=True, kw_only=True):
 class Cursor:
     """Walks the header from front to back, holding one window of it."""
 
-    __slots__ = ("_buffer", "_limit", "_read_at", "_size", "_start", "_strings_left", "_window", "position")
+    __slots__ = ("_buffer", "_limit", "_read_at", "_size", "_start", "_strings", "_strings_left", "_window", "position")
 
-    def __init__(self, read_at: ReadAt, size: int, window: int = WINDOW) -> None:
+    def __init__(self, read_at: ReadAt, size: int, window: int = WINDOW, strings: Strings | None = None) -> None:
         self._read_at = read_at
         self._size = size
         self._limit = min(size, MAX_HEADER)
@@ -198,6 +204,7 @@ class Cursor:
         self._buffer = b""
         self._start = 0
         self._strings_left = MAX_STRINGS
+        self._strings = strings
         self.position = 0
 
     def _check(self, end: int) -> None:
@@ -262,14 +269,35 @@ class Cursor:
         return self.take(length)
 
     def skip_strings(self, count: int, key: str) -> None:
-        """Step over ``count`` length-prefixed strings, of which there are hundreds of thousands.
-
-        A string lies where the one before it ends, so each has to be looked at. The engine of regular expressions does
-        it in half the time of a loop here, for a `RUN` of short strings at once. The loop takes the others.
-        """
+        """Step over ``count`` length-prefixed strings, of which there are hundreds of thousands."""
         if count > self._strings_left:
-            raise GgufError(f"{key} counts {count} strings, a header may hold {MAX_STRINGS}")
+            raise GgufError(f"{shown(key)} counts {count} strings, a header may hold {MAX_STRINGS}")
         self._strings_left -= count
+        begin, strings = self.position, self._strings if key in KEPT_STRINGS else None
+        known, content = strings.get(key, (0, b"")) if strings else (0, b"")
+        if known == count and self._follows(content):
+            self.skip(len(content))
+            return
+        self._walk(count)
+        size = self.position - begin
+        if strings is not None and size <= MAX_KEPT_STRINGS and len(content := self._read_at(begin, size)) == size:
+            strings[key] = count, content
+
+    def _follows(self, content: bytes) -> bool:
+        """Return whether these are the next bytes. It takes as long as to read them."""
+        at, end = 0, min(len(content), self._limit - self.position)
+        while at < end and (part := self._read_at(self.position + at, min(self._window, end - at))):
+            if not content.startswith(part, at):
+                return False
+            at += len(part)
+        return at == len(content)
+
+    def _walk(self, count: int) -> None:
+        """A string lies where the one before it ends, so each has to be looked at.
+
+        The engine of regular expressions does it in half the time of a loop here, for a `RUN` of short strings at once.
+        The loop takes the others.
+        """
         unpack = U64.unpack_from
         run = _run_of_strings() if count >= RUN else None
         while count:
@@ -344,7 +372,7 @@ def _array(cursor: Cursor, key: str, keep: bool) -> Array:
     if kind == ARRAY:
         raise GgufError(f"metadata key {shown(key)} holds an array of arrays, which llama.cpp does not read")
     if kind == STRING:
-        cursor.skip_strings(count, shown(key))
+        cursor.skip_strings(count, key)
         return Array(count)
     shape = NUMBERS.get(kind)
     if shape is None:
