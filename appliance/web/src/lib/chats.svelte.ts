@@ -6,7 +6,8 @@ import { drafts, NEW, readDraft } from "./drafts";
 import { events, type ServerEvent } from "./events.svelte";
 import { newId, save } from "./ids";
 import { keeping, ROOT } from "./keeping.svelte";
-import type { Attachment, Conversation, Deleted, Message, Settings, Whole } from "./messages";
+import { blank, type Attachment, type Conversation, type Deleted, type Message, type Settings } from "./messages";
+import type { Whole } from "./messages";
 import { t } from "./prefs.svelte";
 import { toasts } from "./toasts.svelte";
 
@@ -55,24 +56,9 @@ class Chats {
   /** Begin a conversation; the server hears of it with the first message. */
   begin() {
     this.open?.leave();
-    const now = Date.now();
-    const settings = this.fresh;
     const kept = readDraft(NEW);
     const id = kept?.tried ? kept.chat : newId(); // it may have arrived
-    const info = {
-      id,
-      title: "",
-      folder: "",
-      pinned: false,
-      created: now,
-      updated: now,
-      leaf: null,
-      draft: "",
-      settings,
-      change: 0,
-      answering: false,
-    };
-    this.open = made(info, false);
+    this.open = made({ ...blank(id), settings: this.fresh }, false);
     if (kept?.tried) void this.open.outbox.back();
   }
 
@@ -85,22 +71,7 @@ class Chats {
   async show(id: string) {
     if (this.open?.info.id === id) return;
     this.open?.leave();
-    const chat = made(
-      {
-        id,
-        title: "",
-        folder: "",
-        pinned: false,
-        created: 0,
-        updated: 0,
-        leaf: null,
-        draft: "",
-        settings: {},
-        change: 0,
-        answering: false,
-      },
-      true,
-    );
+    const chat = made(blank(id, 0), true);
     this.open = chat;
     try {
       await chat.refresh();

@@ -14,6 +14,9 @@ export class Follower {
   #lately = 0;
   #finger = 0;
 
+  /** While it is `apart`, the text in the page does not end where the whole text does: its end is not followed. */
+  constructor(private readonly apart = () => false) {}
+
   /** For the element that scrolls. */
   attach: Attachment<HTMLElement> = (node) => {
     this.#node = node;
@@ -27,12 +30,20 @@ export class Follower {
       on(node, "wheel", ({ deltaY }) => this.look(deltaY), { passive: true }),
       on(node, "touchstart", finger, { passive: true }),
       on(node, "touchmove", finger, { passive: true }),
-      on(node, "keydown", ({ key, shiftKey }) => {
+      on(node, "keydown", ({ key, shiftKey, target }) => {
+        if (target instanceof HTMLTextAreaElement) return;
         if (UP.includes(key) || (key === " " && shiftKey)) this.look(-1);
         else if (DOWN.includes(key)) this.look(1);
       }),
     ];
     return () => ends.forEach((end) => end());
+  };
+
+  /** For what may grow in it, and for itself where it may. */
+  grows: Attachment<HTMLElement> = (node) => {
+    const sizes = new ResizeObserver(this.grown);
+    sizes.observe(node);
+    return () => sizes.disconnect();
   };
 
   look = (wish = 0) => {
@@ -41,7 +52,7 @@ export class Follower {
     const old = performance.now() - this.#lately > MOMENT;
     if (old) this.#lately = performance.now();
     const now = { top, height, room, lately: old ? this.#was.height : this.#was.lately };
-    this.follows = follows(this.follows, this.#was, now, wish);
+    this.follows = !this.apart() && follows(this.follows, this.#was, now, wish);
     this.#was = now;
   };
 

@@ -3,7 +3,7 @@
  * that the page uses, so that nothing else has to know. Other tabs hear of changes; other devices do not.
  */
 import { ApiError } from "./api";
-import { childrenOf, type Carton, type Conversation, type Message, type Settings } from "./messages";
+import { blank, childrenOf, type Carton, type Conversation, type Message, type Settings } from "./messages";
 import { base64, folded, newId } from "./ids";
 
 /** `gone`: when it was deleted. */
@@ -104,21 +104,8 @@ async function put(name: "conversations" | "messages", row: object) {
 async function change(id: string, fields: Partial<Kept>): Promise<Kept> {
   const known = (await done((await table("conversations")).get(id))) as Kept | undefined;
   const now = Date.now();
-  const fresh: Kept = {
-    id,
-    title: "",
-    folder: "",
-    pinned: false,
-    created: now,
-    updated: now,
-    leaf: null,
-    draft: "",
-    settings: {},
-    change: 0,
-    answering: false,
-  };
   const next = {
-    ...fresh,
+    ...blank(id, now),
     ...known,
     ...fields,
     updated: "draft" in fields || "gone" in fields ? (known?.updated ?? now) : now,

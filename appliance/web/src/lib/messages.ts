@@ -66,6 +66,21 @@ export interface Conversation {
   answering: boolean;
 }
 
+export function blank(id: string, now = Date.now()): Conversation {
+  const words = { title: "", folder: "", draft: "" };
+  return {
+    id,
+    ...words,
+    pinned: false,
+    created: now,
+    updated: now,
+    leaf: null,
+    settings: {},
+    change: 0,
+    answering: false,
+  };
+}
+
 /** One whose deletion can be taken back for another `left` ms. */
 export interface Deleted {
   id: string;
