@@ -1,15 +1,7 @@
 import { expect, test } from "vitest";
-import { markdownOf, type Names } from "../src/lib/exported";
+import { en } from "../src/i18n/en";
+import { markdownOf } from "../src/lib/exported";
 import type { Conversation, Message } from "../src/lib/messages";
-
-const NAMES: Names = {
-  you: "You",
-  assistant: "Assistant",
-  system: "System prompt",
-  summary: "Summary",
-  tool: "Result of",
-  untitled: "New chat",
-};
 
 test("the shown branch is written with its speakers, files, calls and results", () => {
   const conversation = { title: " A\nchat ", leaf: "q", settings: { system: "Be brief." } } as Conversation;
@@ -33,7 +25,7 @@ test("the shown branch is written with its speakers, files, calls and results", 
     { id: "t", parent: "a", role: "tool", model: "read", content: "```\nx\n```" },
     { id: "s", parent: "t", role: "system", model: "small", content: "In short." },
   ];
-  expect(markdownOf({ conversation, messages, deleted: [] }, NAMES)).toBe(
+  expect(markdownOf({ conversation, messages, deleted: [] }, (word) => en[word])).toBe(
     [
       "# A chat",
       "## System prompt",

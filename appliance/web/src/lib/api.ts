@@ -51,10 +51,14 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return (await ask(path, { signal })).json() as Promise<T>;
 }
 
+/** Ask with a body of JSON. */
+export function askWith(body: unknown, path: string, init: RequestInit = {}): Promise<Response> {
+  const headers = { ...(init.headers as Record<string, string>), "Content-Type": "application/json" };
+  return ask(path, { method: "POST", ...init, headers, body: JSON.stringify(body) });
+}
+
 export async function send<T>(method: string, path: string, body?: unknown): Promise<T> {
-  const json =
-    body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
-  const response = await ask(path, { method, ...json });
+  const response = await (body === undefined ? ask(path, { method }) : askWith(body, path, { method }));
   return (response.status === 204 ? undefined : await response.json()) as T;
 }
 

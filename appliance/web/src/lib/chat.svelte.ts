@@ -6,7 +6,7 @@ import type { Asked } from "./drafts";
 import { newId } from "./ids";
 import { keeping, ROOT } from "./keeping.svelte";
 import { endAnswer, Live } from "./live.svelte";
-import { branch, childrenOf, longer, newestBelow, sound } from "./messages";
+import { below, branch, childrenOf, longer, newestBelow, sound } from "./messages";
 import type { Conversation, Message, Settings, Whole } from "./messages";
 import { Outbox } from "./outbox.svelte";
 import { t } from "./prefs.svelte";
@@ -217,9 +217,7 @@ export class Chat {
 
   /** How many messages answer this one, at any distance. */
   below(message: Message): number {
-    const found = [message.id];
-    for (const each of found) found.push(...(this.children.get(each) ?? []).map(({ id }) => id));
-    return found.length - 1;
+    return below(this.children, message.id).length;
   }
 
   async change(fields: Partial<Conversation>) {

@@ -6,9 +6,10 @@ import { drafts, NEW, readDraft } from "./drafts";
 import { events, type ServerEvent } from "./events.svelte";
 import { newId, save } from "./ids";
 import { keeping, ROOT } from "./keeping.svelte";
-import { blank, type Attachment, type Conversation, type Deleted, type Message, type Settings } from "./messages";
-import type { Whole } from "./messages";
+import { blank, type Attachment, type Conversation, type Deleted, type Hit } from "./messages";
+import type { Message, Settings, Whole } from "./messages";
 import { t } from "./prefs.svelte";
+import { questions } from "./question.svelte";
 import { toasts } from "./toasts.svelte";
 
 interface Listing {
@@ -115,10 +116,13 @@ class Chats {
     await this.read();
   }
 
-  async search(
-    text: string,
-  ): Promise<{ conversation: string; message: string | null; title: string; excerpt: string }[]> {
-    return (await keeping.ask<{ data: never[] }>("GET", `${ROOT}/search?q=${encodeURIComponent(text)}`)).data;
+  async rename(conversation: Conversation) {
+    const title = await questions.ask(t("rename"), conversation.title);
+    if (title !== undefined) await this.change(conversation, { title });
+  }
+
+  async search(text: string): Promise<Hit[]> {
+    return (await keeping.ask<{ data: Hit[] }>("GET", `${ROOT}/search?q=${encodeURIComponent(text)}`)).data;
   }
 
   async attach(file: File): Promise<Attachment> {
@@ -151,28 +155,15 @@ class Chats {
   /** Save some conversations as one Markdown file. */
   async exportText(...ids: string[]) {
     const { markdownOf } = await import("./exported");
-    const names = {
-      you: t("you"),
-      assistant: t("assistant"),
-      system: t("system"),
-      summary: t("summary"),
-      tool: t("toolResult"),
-      untitled: t("newChat"),
-    };
     const texts: string[] = [];
     let title = "";
     for (const id of ids) {
       const whole = await keeping.ask<Whole>("GET", `${ROOT}/${id}`);
       ({ title } = whole.conversation);
-      texts.push(markdownOf(whole, names));
+      texts.push(markdownOf(whole, t));
     }
-    const name =
-      (ids.length === 1
-        ? title
-            .replace(/[\\/:*?"<>|]+/g, " ")
-            .trim()
-            .slice(0, 80)
-        : "") || "conversations";
+    const safe = title.replace(/[\\/:*?"<>|]+/g, " ").trim();
+    const name = (ids.length === 1 && safe.slice(0, 80)) || "conversations";
     save(new Blob([texts.join("\n---\n\n")], { type: "text/markdown" }), `${name}.md`);
   }
 

@@ -1,5 +1,6 @@
 /** What `/api/memory` foretells of a load, in words: what the model waits for, what goes, what holds it up, and how long. */
 import type { Word } from "./later.svelte";
+import type { Fit } from "./models.svelte";
 
 export interface Forecast {
   model: string;
@@ -9,7 +10,7 @@ export interface Forecast {
   held: string[];
   before: string[];
   expected: number | null;
-  fits: "fits" | "partly" | "no" | null;
+  fits: Fit["verdict"] | null;
   why: string;
   refused: boolean;
 }

@@ -1,5 +1,5 @@
 /** Where the conversations are: with the server, or, where it keeps none, in this browser. */
-import { ask, get, send } from "./api";
+import { ask, askWith, get, send } from "./api";
 import type { Carton } from "./messages";
 
 export const ROOT = "api/conversations";
@@ -47,11 +47,7 @@ class Keeping {
   async export(ids: string[]): Promise<Response> {
     if (await this.remote()) return ask(`${ROOT}/export?${ids.map((id) => `id=${id}`).join("&")}`);
     const { carton } = await import("./local");
-    return ask(`${ROOT}/pack`, {
-      method: "POST",
-      body: JSON.stringify(await carton(ids)),
-      headers: { "Content-Type": "application/json" },
-    });
+    return askWith(await carton(ids), `${ROOT}/pack`);
   }
 
   /** Add the conversations of a file that the server can read; the ids of those that are new, and of the others. */

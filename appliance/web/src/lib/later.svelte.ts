@@ -22,3 +22,8 @@ $effect.root(() => {
 export function t(word: Word, values: Record<string, string | number> = {}): string {
   return word in words ? filled(words[word as LaterWord], values) : first(word as FirstWord, values);
 }
+
+/** By the server's names: each with its word, as a choice has them. */
+export function named(words: Record<string, Word>): [string, string][] {
+  return Object.entries(words).map(([name, word]) => [name, t(word)]);
+}

@@ -2,7 +2,7 @@
  * One answer under way, as this page sees it. The generation belongs to the server: a cut connection is taken up again
  * at the byte where it broke off, and leaving ends nothing. State changes at most once per frame.
  */
-import { ApiError, address, ask, send } from "./api";
+import { ApiError, ask, askWith, send } from "./api";
 import type { Timings, ToolCall } from "./messages";
 
 interface Chunk {
@@ -88,12 +88,8 @@ export class Live {
   }
 
   private post(request: unknown): Promise<Response> {
-    return ask("v1/chat/completions", {
-      method: "POST",
-      body: JSON.stringify(request),
-      headers: { "Content-Type": "application/json", "X-Conversation-Id": this.id },
-      signal: this.leaving.signal,
-    });
+    const headers = { "X-Conversation-Id": this.id };
+    return askWith(request, "v1/chat/completions", { headers, signal: this.leaving.signal });
   }
 
   /** Go on at the byte that was received last; false when there is nothing to go on with. */
@@ -102,11 +98,9 @@ export class Live {
     const there = await this.there();
     if (there === undefined) return this.wait();
     if (!there || this.stopped) return false; // it may have been stopped while the server was asked
-    const url = address("v1/stream");
-    url.searchParams.set("conv_id", this.id);
-    url.searchParams.set("from", String(this.received));
+    const path = `v1/stream?conv_id=${encodeURIComponent(this.id)}&from=${this.received}`;
     try {
-      await this.read(await ask(`v1/stream${url.search}`, { signal: this.leaving.signal }));
+      await this.read(await ask(path, { signal: this.leaving.signal }));
       return this.finished || (await this.wait());
     } catch (error) {
       if (error instanceof ApiError && error.status !== 0 && error.status !== 503) return false;

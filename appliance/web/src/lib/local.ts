@@ -3,7 +3,16 @@
  * that the page uses, so that nothing else has to know. Other tabs hear of changes; other devices do not.
  */
 import { ApiError } from "./api";
-import { blank, childrenOf, type Carton, type Conversation, type Message, type Settings } from "./messages";
+import {
+  below,
+  blank,
+  childrenOf,
+  type Carton,
+  type Conversation,
+  type Hit,
+  type Message,
+  type Settings,
+} from "./messages";
 import { base64, folded, newId } from "./ids";
 
 /** `gone`: when it was deleted. */
@@ -66,6 +75,10 @@ async function table(name: Table): Promise<IDBObjectStore> {
   return (await opened()).transaction(name, "readwrite").objectStore(name);
 }
 
+async function one<T>(name: Table, key: string): Promise<T | undefined> {
+  return done<T | undefined>((await table(name)).get(key));
+}
+
 async function all<T>(name: Table): Promise<T[]> {
   return (await done((await table(name)).getAll())) as T[];
 }
@@ -86,7 +99,7 @@ async function purge() {
 }
 
 async function conversation(id: string): Promise<Kept> {
-  const found = (await done((await table("conversations")).get(id))) as Kept | undefined;
+  const found = await one<Kept>("conversations", id);
   if (!found || found.gone) throw new ApiError("There is no such conversation in this browser.", 404, "not_found");
   return found;
 }
@@ -102,7 +115,7 @@ async function put(name: "conversations" | "messages", row: object) {
 
 /** Change a conversation; one that is not there is made. */
 async function change(id: string, fields: Partial<Kept>): Promise<Kept> {
-  const known = (await done((await table("conversations")).get(id))) as Kept | undefined;
+  const known = await one<Kept>("conversations", id);
   const now = Date.now();
   const next = {
     ...blank(id, now),
@@ -126,7 +139,7 @@ async function read(id: string) {
 }
 
 async function write(id: string, message: Message) {
-  const known = (await done((await table("messages")).get(message.id))) as Said | undefined;
+  const known = await one<Said>("messages", message.id);
   const created = known?.created ?? message.created ?? Date.now();
   const next: Said = { ...message, conversation: id, created, revision: (known?.revision ?? 0) + 1 };
   await put("messages", next);
@@ -137,13 +150,8 @@ async function write(id: string, message: Message) {
   return { message: next, branched: false };
 }
 
-async function mark(id: string, ids: string[], gone: number, leaf?: string | null) {
-  for (const each of await messagesOf(id)) if (ids.includes(each.id)) await put("messages", { ...each, gone });
-  await change(id, leaf === undefined ? {} : { leaf });
-}
-
-async function move(id: string, ids: string[], parent: string | null) {
-  for (const each of await messagesOf(id)) if (ids.includes(each.id)) await put("messages", { ...each, parent });
+async function alter(id: string, ids: string[], fields: Partial<Said>) {
+  for (const each of await messagesOf(id)) if (ids.includes(each.id)) await put("messages", { ...each, ...fields });
 }
 
 async function remove(id: string, message: string, alone: boolean) {
@@ -152,16 +160,17 @@ async function remove(id: string, message: string, alone: boolean) {
   const { leaf } = await conversation(id);
   const parent = known.get(message)?.parent ?? null;
   const moved = alone ? (children.get(message) ?? []).map((child) => child.id) : [];
-  const ids = [message];
-  if (!alone) for (const each of ids) ids.push(...(children.get(each) ?? []).map((child) => child.id));
-  await move(id, moved, parent);
-  await mark(id, ids, Date.now(), alone && leaf !== message ? leaf : parent);
+  const ids = [message, ...(alone ? [] : below(children, message))];
+  await alter(id, moved, { parent });
+  await alter(id, ids, { gone: Date.now() });
+  await change(id, { leaf: alone && leaf !== message ? leaf : parent });
   return { ids, moved };
 }
 
 async function restore(id: string, { ids = [], moved = [], leaf = null }: Body) {
-  await move(id, moved, ids[0] ?? null);
-  await mark(id, ids, 0, leaf);
+  await alter(id, moved, { parent: ids[0] ?? null });
+  await alter(id, ids, { gone: 0 });
+  await change(id, { leaf });
 }
 
 async function fork(id: string, leaf: string) {
@@ -184,7 +193,7 @@ async function search(text: string) {
   const words = folded(text).split(/\s+/).filter(Boolean);
   const kept = (await all<Kept>("conversations")).filter((each) => !each.gone);
   const titles = new Map(kept.map((each) => [each.id, each.title]));
-  const data: { conversation: string; message: string | null; title: string; excerpt: string }[] = [];
+  const data: Hit[] = [];
   const named = words.length ? kept.filter((each) => words.every((word) => folded(each.title).includes(word))) : [];
   for (const { id, title } of named.slice(0, FOUND)) {
     data.push({ conversation: id, message: null, title, excerpt: title });
@@ -212,7 +221,7 @@ export async function carton(ids: string[]): Promise<Carton> {
     for (const message of whole.messages) {
       const there = [];
       for (const file of message.attachments ?? []) {
-        const stored = (await done((await table("files")).get(file.hash))) as Stored | undefined;
+        const stored = await one<Stored>("files", file.hash);
         if (!stored) continue;
         found.files[file.hash] = { type: file.type, data: await base64(stored.blob) };
         there.push(file);
@@ -232,21 +241,21 @@ export async function unpack({ conversations, files }: Carton) {
     const blob = new Blob([Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))], { type });
     await done((await table("files")).put({ hash, blob, added: Date.now() }));
   }
-  for (const { conversation: one, messages } of conversations) {
-    const known = (await done((await table("conversations")).get(one.id))) as Kept | undefined;
+  for (const { conversation: whole, messages } of conversations) {
+    const known = await one<Kept>("conversations", whole.id);
     if (known && !known.gone) {
-      skipped.push(one.id);
+      skipped.push(whole.id);
       continue;
     }
     for (const message of messages) {
-      const other = (await done((await table("messages")).get(message.id))) as Said | undefined;
-      if (other && other.conversation !== one.id) {
+      const other = await one<Said>("messages", message.id);
+      if (other && other.conversation !== whole.id) {
         throw new ApiError(`The message '${message.id}' is in another conversation.`, 409, "conflict");
       }
     }
-    for (const message of messages) await put("messages", { ...message, conversation: one.id });
-    await put("conversations", { ...one, change: Date.now() });
-    imported.push(one.id);
+    for (const message of messages) await put("messages", { ...message, conversation: whole.id });
+    await put("conversations", { ...whole, change: Date.now() });
+    imported.push(whole.id);
   }
   told.postMessage("");
   return { imported, skipped };
@@ -284,9 +293,7 @@ export async function local(method: string, path: string, body: unknown): Promis
   const [id = "", part = "", message = ""] = url.pathname.split("/").slice(3).map(decodeURIComponent);
   const given = (body ?? {}) as Body;
   if (id === "search") return search(url.searchParams.get("q") ?? "");
-  if (id === "attachments" && method === "GET") {
-    return ((await done((await table("files")).get(part))) as { blob: Blob }).blob;
-  }
+  if (id === "attachments" && method === "GET") return (await one<Stored>("files", part))!.blob;
   if (id === "attachments") {
     const hash = `${newId()}${newId()}`.replaceAll("-", ""); // has the form of the server's names
     const file: Stored = { hash, blob: body as Blob, added: Date.now() };

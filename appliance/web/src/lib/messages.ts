@@ -81,6 +81,14 @@ export function blank(id: string, now = Date.now()): Conversation {
   };
 }
 
+/** What a search finds: a message, or the title of a conversation. */
+export interface Hit {
+  conversation: string;
+  message: string | null;
+  title: string;
+  excerpt: string;
+}
+
 /** One whose deletion can be taken back for another `left` ms. */
 export interface Deleted {
   id: string;
@@ -124,6 +132,13 @@ export function newestBelow(children: Children, id: string): string {
     if (!last) return id;
     id = last.id;
   }
+}
+
+/** Those that answer a message, at any distance. */
+export function below(children: Children, id: string): string[] {
+  const found = [id];
+  for (const each of found) found.push(...(children.get(each) ?? []).map((child) => child.id));
+  return found.slice(1);
 }
 
 /** The shown branch, root first. A leaf that is gone gives way to the newest message. */

@@ -1,5 +1,5 @@
 /** The streams, the load test and the arithmetic of the playground. Times are seconds since a load test began. */
-import { ask } from "./api";
+import { askWith } from "./api";
 import { said } from "./captured";
 import type { Timings } from "./messages";
 import { models } from "./models.svelte";
@@ -23,11 +23,6 @@ interface StreamRecord {
   error?: { message: string };
 }
 
-export function post(path: string, body: object, signal: AbortSignal): Promise<Response> {
-  const headers = { "Content-Type": "application/json" };
-  return ask(path, { method: "POST", headers, signal, body: JSON.stringify(body) });
-}
-
 /** Ask for a stream, and take each piece as it comes. An error in the stream is thrown. */
 export async function stream(
   path: string,
@@ -36,7 +31,7 @@ export async function stream(
   take: (piece: Piece) => void,
   begun?: () => void,
 ) {
-  const response = await post(path, { ...body, stream: true }, signal);
+  const response = await askWith({ ...body, stream: true }, path, { signal });
   begun?.();
   for await (const data of records(response.body!)) {
     if (data === "[DONE]") return;

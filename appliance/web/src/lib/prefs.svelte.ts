@@ -12,6 +12,8 @@ interface Prefs {
   side: boolean;
   /** Folders of conversations that do not show what is in them. */
   folded: string[];
+  /** Of the list of requests; none: the usual ones. */
+  columns: string[];
   /** The welcome need not come by itself any more. */
   welcomed: boolean;
 }
@@ -29,6 +31,7 @@ function stored(): Prefs {
     enterSends: !matchMedia("(pointer: coarse)").matches,
     side: true,
     folded: [],
+    columns: [],
     welcomed: false,
   };
   try {
