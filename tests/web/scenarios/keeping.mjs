@@ -110,9 +110,17 @@ export async function drafts({ page, url, told, allow }) {
   await chooser(page).setInputFiles(text("note.txt", "zebra"));
   await page.getByText(t("note.txt is attached already.")).waitFor();
   await field(page).fill("Not sent");
+  const system = page.getByLabel(t("System prompt"));
+  const parameters = page.getByRole("button", { name: t("Parameters"), exact: true });
+  await parameters.click();
+  await system.fill("Be brief.");
   const kept = async () => {
     await page.getByRole("button", { name: t("Remove note.txt") }).waitFor();
     assert.equal(await field(page).inputValue(), "Not sent");
+    if (!(await system.isVisible())) await parameters.click();
+    assert.equal(await system.inputValue(), "Be brief.");
+    await system.press("Escape");
+    await system.waitFor({ state: "detached" });
   };
   await page.goto(`${url}/#/settings`);
   await page.goto(`${url}/#/chat`);

@@ -42,6 +42,8 @@ export class Chat {
   private latest = 0;
   private reading: Promise<void> | undefined;
   private again = false;
+  /** What somebody has set, but for the model: the browser keeps it of a conversation that is not stored. */
+  chosen: Settings = {};
   /** How often the person has stopped what ran. */
   stops = 0;
   /** Changes on their way to the server, and the number of the newest one that it has. */
@@ -234,6 +236,9 @@ export class Chat {
 
   set(settings: Partial<Settings>) {
     this.change({ settings: { ...this.info.settings, ...settings } }).catch(toasts.failed);
+    const { model: _, ...others } = settings;
+    this.chosen = { ...this.chosen, ...others };
+    if (!this.stored && Object.keys(others).length) this.outbox.keep();
   }
 
   leave() {

@@ -59,7 +59,8 @@ class Chats {
     this.open?.leave();
     const kept = readDraft(NEW);
     const id = kept?.tried ? kept.chat : newId(); // it may have arrived
-    this.open = made({ ...blank(id), settings: this.fresh }, false);
+    this.open = made({ ...blank(id), settings: { ...this.fresh, ...kept?.settings } }, false);
+    this.open.chosen = { ...kept?.settings };
     if (kept?.tried) void this.open.outbox.back();
   }
 
@@ -228,7 +229,7 @@ class Chats {
         this.hear({ event: "conversation_changed", conversation: String(data) || undefined });
     }
     const { open } = this;
-    if (!this.known && open && !open.stored && !Object.keys(open.info.settings).length) open.set(this.fresh);
+    if (!this.known && open && !open.stored) void open.change({ settings: { ...this.fresh, ...open.info.settings } });
     this.known = true;
   }
 }

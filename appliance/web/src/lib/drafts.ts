@@ -3,7 +3,7 @@
  * Files are on the server already, so their names are enough. A conversation has a record of its own, so that two tabs
  * with two conversations do not overwrite each other.
  */
-import type { Attachment } from "./messages";
+import type { Attachment, Settings } from "./messages";
 import { Records } from "./records";
 
 /** A question that is on its way. Its id stays the same however often it is sent, so the server stores it once. */
@@ -23,6 +23,8 @@ export interface Draft {
   synced: string;
   /** The id that a new conversation was to have. */
   chat: string;
+  /** What was set for a new conversation, its system prompt above all. */
+  settings?: Settings;
 }
 
 /** The name of the conversation that is not stored yet. */
@@ -30,14 +32,15 @@ export const NEW = "new";
 export const drafts = new Records("llama-appliance.draft.");
 
 export function readDraft(name: string): Draft | undefined {
-  const { text, files, tried, queue, synced, chat } = drafts.read(name) as unknown as Draft;
+  const { text, files, tried, queue, synced, chat, settings } = drafts.read(name) as unknown as Draft;
   const whole = typeof text === "string" && Array.isArray(files) && Array.isArray(queue);
-  return whole ? { text, files, tried, queue, synced, chat } : undefined;
+  return whole ? { text, files, tried, queue, synced, chat, settings } : undefined;
 }
 
 /** Keep it, and forget one that says nothing. */
 export function keepDraft(name: string, draft: Draft) {
-  if (draft.text === draft.synced && !draft.files.length && !draft.queue.length) drafts.drop(name);
+  const isEmpty = draft.text === draft.synced && !draft.files.length && !draft.queue.length;
+  if (isEmpty && !Object.keys(draft.settings ?? {}).length) drafts.drop(name);
   else drafts.keep(name, draft);
 }
 

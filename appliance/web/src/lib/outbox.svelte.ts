@@ -115,7 +115,8 @@ export class Outbox {
     const open = this.open();
     if (open && open !== this && open.name === this.name) return;
     const { text, files, tried, queue, synced } = this;
-    keepDraft(this.name, { text, files, tried, queue, synced, chat: this.chat.info.id });
+    const settings = this.chat.stored ? {} : this.chat.chosen;
+    keepDraft(this.name, { text, files, tried, queue, synced, chat: this.chat.info.id, settings });
     clearTimeout(this.drafting);
     if (this.chat.stored && text !== synced) this.drafting = setTimeout(() => void this.sync(), DRAFT_AFTER);
   }
