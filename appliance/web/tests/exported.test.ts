@@ -38,7 +38,7 @@ test("the shown branch is written with its speakers, files, calls and results", 
       "```\nread({})\n```",
       "## Result of read",
       "````\n```\nx\n```\n````",
-      "## Summary",
+      "## Summary of what was said before",
       "In short.\n",
     ].join("\n\n"),
   );

@@ -4,7 +4,16 @@ import { accessible, api, countTasks, measuring, say, until } from "../browser.m
 import { like, line, narrow, size, t } from "../words.mjs";
 
 /** A damaged file is marked beside "Machine", named with what to do, and gone once it is away. */
-export async function attention({ page, url, told }) {
+export async function attention({ page, url, told, allow }) {
+  allow(/ 503 /);
+  await page.route("**/api/doctor?line=1", (route) =>
+    route.fulfill({ status: 503, body: '{"error": {"message": "it is busy"}}' }),
+  );
+  await page.reload();
+  if (narrow) await page.getByRole("button", { name: t("Show the conversations") }).click();
+  await page.getByRole("img", { name: like("attentionUnknown", { why: "it is busy" }) }).waitFor();
+  await page.unroute("**/api/doctor?line=1");
+  await page.reload();
   if (narrow) await page.getByRole("button", { name: t("Show the conversations") }).click();
   await page.getByRole("img", { name: like("attentionCount", { count: /\d+/ }) }).waitFor();
   await page.goto(`${url}/#/machine`);

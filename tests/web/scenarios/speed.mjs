@@ -38,7 +38,7 @@ async function drawn(page, title, name) {
 }
 
 /** Real requests have a curve for each model and each client, and the table says what the charts show. */
-export async function curves({ page, url }) {
+export async function curves({ page, url, allow }) {
   const ask = async (model, client) => {
     const body = JSON.stringify({ model, stream: true, messages: [{ role: "user", content: "Hi" }] });
     const headers = { "Content-Type": "application/json", "User-Agent": client };
@@ -87,6 +87,11 @@ export async function curves({ page, url }) {
   await machine.locator("canvas").nth(1).waitFor({ timeout: 40_000 });
   await machine.getByText(size()).first().waitFor();
   await accessible(page, "the machine's charts");
+  allow(/ 503 /);
+  await page.route("**/api/performance*", (route) => route.fulfill({ status: 503, body: '{"enabled": false}' }));
+  await page.reload();
+  await page.getByText(like("machineOff")).waitFor();
+  assert.equal(await page.getByRole("alert").count(), 0, "what is switched off has not failed");
 }
 
 /** 20,000 requests of eleven models are drawn, with a new configuration; `-s` shows the tasks longer than 50 ms. */

@@ -63,10 +63,11 @@ export async function send<T>(method: string, path: string, body?: unknown): Pro
 }
 
 async function refusal(response: Response): Promise<ApiError> {
+  const unsaid = `The server answered ${response.status}.`;
   try {
-    const { error, ...more } = (await response.json()) as { error: { message: string; reason?: string } };
-    return new ApiError(error.message, response.status, error.reason, { ...error, ...more });
+    const { error, ...more } = (await response.json()) as { error?: { message: string; reason?: string } };
+    return new ApiError(error?.message ?? unsaid, response.status, error?.reason, { ...error, ...more });
   } catch {
-    return new ApiError(`The server answered ${response.status}.`, response.status);
+    return new ApiError(unsaid, response.status);
   }
 }

@@ -1,19 +1,21 @@
 /** How many things the server needs somebody for: asked once a minute while the tab is visible. */
-import { get } from "./api";
+import { get, type ApiError } from "./api";
 
 const EVERY = 60_000; // ms
 
 class Attention {
   /** The errors and warnings that the server has found. */
   wrong = $state(0);
+  /** Why the server did not say so, in its words. */
+  failure = $state("");
 
   /** Ask from now on, until the result is called. */
   watch(): () => void {
     const look = () => {
       if (document.hidden) return;
       get<{ errors: number; warnings: number }>("api/doctor?line=1")
-        .then(({ errors, warnings }) => (this.wrong = errors + warnings))
-        .catch(() => undefined); // the page says already that the server is away
+        .then(({ errors, warnings }) => ([this.wrong, this.failure] = [errors + warnings, ""]))
+        .catch((error: ApiError) => (this.failure = error.status ? error.message : "")); // else the page says it already
     };
     look();
     const timer = setInterval(look, EVERY);

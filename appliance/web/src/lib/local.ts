@@ -76,7 +76,7 @@ async function table(name: Table): Promise<IDBObjectStore> {
 }
 
 async function one<T>(name: Table, key: string): Promise<T | undefined> {
-  return done<T | undefined>((await table(name)).get(key));
+  return (await done((await table(name)).get(key))) as T | undefined;
 }
 
 async function all<T>(name: Table): Promise<T[]> {

@@ -46,7 +46,7 @@ export class Looked<Answer extends object> implements Look<Answer> {
   readonly #newest = new Newest();
   /** The addresses of the answer and of the last failure. */
   #answered = $state("");
-  #failed = $state.raw<{ path: string; why: string }>();
+  #failed = $state.raw<{ path: string; why: string; off?: boolean }>();
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   /** Made where a component begins, with which it ends. */
@@ -78,6 +78,11 @@ export class Looked<Answer extends object> implements Look<Answer> {
     return this.#failed?.path === this.#path() ? this.#failed.why : "";
   }
 
+  /** The configuration has switched off what the route would tell of. */
+  get off(): boolean {
+    return this.failure !== "" && !!this.#failed?.off;
+  }
+
   get state(): LookState {
     if (this.failure) return this.#current ? "old" : "failed";
     return this.#current ? "good" : "waiting";
@@ -104,7 +109,8 @@ export class Looked<Answer extends object> implements Look<Answer> {
       if (all) this.take(all, path);
       else [this.answer, next] = [undefined, 0];
     } catch (error) {
-      this.#failed = { path, why: error instanceof ApiError ? error.message : t("lookOdd") };
+      const refused = error instanceof ApiError ? error : undefined;
+      this.#failed = { path, why: refused?.message ?? t("lookOdd"), off: refused?.details.enabled === false };
     } finally {
       clearTimeout(late);
     }
