@@ -225,6 +225,13 @@ export async function activity({ page, url }) {
   await page.reload();
   await row.waitFor();
   await page.getByRole("button", { name: t("Close"), exact: true }).click();
+  await page.goto(`${url}/#/machine/activity?failed=1&id=newest`); // as links to what failed have it
+  await page
+    .getByRole("region", { name: `${t("Open request")} 48` })
+    .getByText("model 'nobody' not found")
+    .waitFor();
+  await page.keyboard.press("Escape");
+  await page.getByRole("checkbox", { name: t("Only failures") }).uncheck();
   await open(2).click();
   const opened = page.getByRole("region", { name: `${t("Open request")} 2` });
   await opened.getByText(/node, 127/).waitFor();
