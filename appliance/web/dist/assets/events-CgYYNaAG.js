@@ -1,1 +1,0 @@
-import"./prefs.svelte-E8TLdGVv.js";

@@ -1,0 +1,1 @@
+import"./prefs.svelte-CD51OPJn.js";

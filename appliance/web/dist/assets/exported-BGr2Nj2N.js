@@ -1,4 +1,0 @@
-import{n as e,o as t,r as n,t as r}from"./messages-Bexsj_Km.js";function i(e){let t=(e.match(/`+/g)??[]).reduce((e,t)=>Math.max(e,t.length),2),n="`".repeat(t+1);return`${n}\n${e}\n${n}`}function a(e,t){return e.role===`user`?t.you:e.role===`tool`?`${t.tool} ${e.model??``}`.trim():e.role===`system`?n(e)?t.summary:t.system:e.model||t.assistant}function o({conversation:n,messages:o},s){let c=new Map(o.map(e=>[e.id,e])),l=n.leaf&&t(e(c),n.leaf),{system:u}=n.settings,d=[`# ${n.title.replace(/\s+/g,` `).trim()||s.untitled}`];u&&d.push(`## ${s.system}`,u);for(let e of r(c,l)){let t=e.content??``,n=(e.tool_calls??[]).map(e=>i(`${e.function.name}(${e.function.arguments})`)),r=(e.attachments??[]).map(e=>`- ${e.name}`).join(`
-`);d.push(`## ${a(e,s)}`,r,e.role===`tool`?i(t):t,...n)}return`${d.filter(Boolean).join(`
-
-`)}\n`}export{o as markdownOf};

@@ -1,1 +1,0 @@
-function e({top:e,height:t,room:n,lately:r}){return Math.min(t,r)-e-n<4}function t(t,n,r,i=0){if(i<0)return t&&r.top<=0;let a=r.height<n.height||r.room>n.room;return r.top<n.top&&!a?!1:t||(i>0||r.top>n.top)&&e(r)}export{t};

@@ -1,1 +1,0 @@
-var e={off:`missOff`,moved:`missMoved`,engine:`missEngine`,loaded:`missLoaded`,new:`missNew`,busy:`missBusy`,evicted:`missEvicted`,others:`missOthers`,changed:`missChanged`,unknown:`speedUnknown`};export{e as t};

@@ -1,0 +1,1 @@
+var e={"1h":`spanHour`,"1d":`spanDay`,"7d":`spanWeek`,"30d":`spanMonth`},t={off:`missOff`,moved:`missMoved`,engine:`missEngine`,loaded:`missLoaded`,new:`missNew`,busy:`missBusy`,evicted:`missEvicted`,others:`missOthers`,changed:`missChanged`,unknown:`speedUnknown`};export{e as n,t};

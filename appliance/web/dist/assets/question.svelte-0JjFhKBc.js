@@ -1,1 +1,0 @@
-import{Q as e,f as t,ht as n,pt as r}from"./prefs.svelte-E8TLdGVv.js";var i=new class{#e=n();get open(){return e(this.#e)}set open(e){r(this.#e,e)}ask(e,n){return new Promise(r=>this.open={label:e,text:n,yes:t(`save`),answer:r})}async allows(e,t){return await new Promise(n=>this.open={label:e,yes:t,answer:n})!==void 0}};export{i as t};

@@ -1,1 +1,0 @@
-import{dt as e}from"./prefs.svelte-E8TLdGVv.js";var t=e({title:``,keys:!1});export{t};
