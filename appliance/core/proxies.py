@@ -15,13 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-KINDS: dict[str, Literal["http", "socks"]] = {
-    "http": "http",
-    "socks": "socks",
-    "socks4": "socks",  # Windows' settings give this name to any SOCKS server
-    "socks5": "socks",
-    "socks5h": "socks",
-}
+KINDS: dict[str, Literal["http", "socks"]] = {"http": "http", "socks": "socks", "socks5": "socks", "socks5h": "socks"}
 PORTS = {"http": 80, "socks": 1080}
 
 
@@ -53,7 +47,7 @@ def read_proxy(text: str) -> Proxy:
     except ValueError as error:
         return Proxy(shown=shown, error=f"it is not an address ({error})")
     if kind is None:
-        return Proxy(shown=shown, error="this program speaks to http://, socks5:// and socks5h:// proxies")
+        return Proxy(shown=shown, error="name it as http://, socks5:// or socks5h://, if it speaks one of these")
     if not parts.hostname:
         return Proxy(shown=shown, error="it names no host")
     return Proxy(

@@ -47,7 +47,8 @@ def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
 def _of_system(scheme: str, host: str) -> str:
     from urllib.request import getproxies, proxy_bypass  # 30 ms that most systems need not spend
 
-    return "" if proxy_bypass(host) else getproxies().get(scheme, "")
+    found = "" if proxy_bypass(host) else getproxies().get(scheme, "")
+    return found.replace("socks4://", "socks://")  # Python's name for any SOCKS server in Windows' settings
 
 
 def authorization(proxy: Proxy) -> list[tuple[bytes, bytes]]:

@@ -87,7 +87,14 @@ def test_a_password_is_sent_as_meant_and_never_shown(kind: str, user: str, passw
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("https://u:pw@p:1", "speaks to"), ("http://:3128", "no host"), ("http://u:pw@p:x", "not an")]
+    ("text", "why"),
+    [
+        ("https://u:pw@p:1", "name it as http://"),
+        ("socks4://u:pw@p:1", "socks5://"),
+        ("socks4a://p:1", "socks5h://"),
+        ("http://:3128", "no host"),
+        ("http://u:pw@p:x", "not an"),
+    ],
 )
 def test_what_cannot_be_used_says_why(text: str, why: str) -> None:
     found = read_proxy(text)

@@ -78,7 +78,7 @@ async def test_http_is_relayed_where_it_may_be(monkeypatch: pytest.MonkeyPatch, 
         ([], "socks5h://127.0.0.1:{http}", "gives no connection"),
         ([], "socks5://127.0.0.1:{socks}", "is not known here"),
         ([], "http://u:secret@127.0.0.1:1", "does not accept connections"),
-        ([], "https://u:secret@127.0.0.1:1", "cannot be used: this program speaks to"),
+        ([], "https://u:secret@127.0.0.1:1", "cannot be used: name it as http://"),
     ],
 )
 async def test_a_refusal_names_the_proxy_without_its_password(

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from appliance.core.llama.flags import normalise
 from appliance.core.models.gguf import GgufInfo
 
 _FLAGS = ("--ctx-size", "-c")
 
 
+def said_context(argv: Sequence[str]) -> int:
+    """Return the tokens of the last ``--ctx-size`` with a number, in a command of any program; 0: the model's own."""
+    values = [value.strip() for flag, value in pairwise(argv) if normalise(flag) in _FLAGS]
+    return next((int(value) for value in reversed(values) if value.isdecimal()), 0)
+
+
 def asked_context(info: GgufInfo | None, argv: Sequence[str]) -> int:
-    """Return the tokens that the last ``--ctx-size`` asks for, at most those the model was trained for; 0: unknown.
+    """Return the tokens that a command asks for, at most those the model was trained for; 0: unknown.
 
     Without the option it is what the model was trained for, as in llama-server. The plan at the start may set less.
     """
     trained = (info.context_length if info is not None else None) or 0
-    values = (value for flag, value in pairwise(argv) if flag in _FLAGS and value.isdecimal())
-    asked = [int(value) for value in values][-1:] or [0]
-    return min(asked[0] or trained, trained)
+    return min(said_context(argv) or trained, trained)

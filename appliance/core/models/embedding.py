@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from appliance.core.llama.flags import Option, last, split
+from appliance.core.llama.flags import last, split
+from appliance.core.models.context import said_context
 from appliance.core.models.gguf import GgufInfo
 from appliance.errors import UsageError
 
@@ -38,14 +39,9 @@ def embedding_batch(info: GgufInfo | None, words: Sequence[str]) -> tuple[str, .
     kind = served_kind([option.canonical for option in said])
     if info is None or not (kind or info.kind in ("embedding", "rerank")) or any(last(said, each) for each in _BATCHES):
         return ()
-    if (_value(said, "--pooling") or info.pooling) == "last":
+    pooling = last(said, "--pooling")
+    if (pooling.values[-1].strip().lower() if pooling is not None and pooling.values else info.pooling) == "last":
         return ()
-    asked, trained = _value(said, "--ctx-size"), info.context_length or USUAL_BATCH
-    wanted = int(asked) if asked.isdecimal() and int(asked) else min(trained, MOST_UNASKED)
-    size = str(min(wanted, trained))
+    trained = info.context_length or USUAL_BATCH
+    size = str(min(said_context(words) or MOST_UNASKED, trained))
     return ("--batch-size", size, "--ubatch-size", size) if int(size) > USUAL_BATCH else ()
-
-
-def _value(said: Sequence[Option], name: str) -> str:
-    option = last(said, name)
-    return option.values[-1].strip().lower() if option is not None and option.values else ""

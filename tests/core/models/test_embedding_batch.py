@@ -46,6 +46,7 @@ def test_a_text_that_fits_the_context_fits_the_batch(
 def test_the_context_that_a_list_tells_of_a_model_that_is_not_loaded():
     assert asked_context(BERT, ["llama-server", "-m", "x"]) == asked_context(BERT, ["-c", "0"]) == BERT.context_length
     assert asked_context(BERT, ["-c", "100", "--ctx-size", "512", "-c", "odd"]) == 512
+    assert asked_context(BERT, ["--ctx_size", " 256 "]) == 256
     assert asked_context(BERT, ["-c", "9999999"]) == BERT.context_length
     assert asked_context(None, ["-c", "512"]) == 0
 
