@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 206
+FROM_KERNEL = 200
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 235
+BETWEEN = 221
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -45,7 +45,7 @@ PLANNED = {
     "http.control.streams_at_boxes store.stream_files",
     "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas",
-    "stand_in": "cli.llama_server* core.llama.flags",
+    "stand_in": "cli.llama_server*",
     "programs": "programs* core.programs cli.upgrade",
     "config_editing": "core.config.masks core.config.remote_edits core.config.splices catalog.config_editing "
     "http.control.config_routes cli.config_edit store.versions",
