@@ -6,7 +6,7 @@ import assert from "node:assert/strict";
 import { createInterface } from "node:readline";
 import { another, launch } from "./browser.mjs";
 
-const TIME = 120_000; // of one scenario; it only bounds a failure
+const TIME = 300_000; // of one scenario; it only bounds a failure
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const told = async (word) => {
   console.log(`>> ${word}`);
