@@ -3,11 +3,12 @@
 The kernel serves models: it owns processes, connections and the way of a request. Everything else is a feature, a
 folder below `appliance.features` with its tests in ``tests/features``. A feature imports the kernel and itself, and the
 kernel imports no feature: it is given the list of them (`appliance.features.FEATURES`), and takes each part at the seam
-where it is used. A feature can be deleted: without its folder and its line in the list the program does all the rest.
+where it is used. A feature can be deleted: without its folder and its lines in the list the program does all the rest.
 
-Each room of the kernel says at its seam what may sign in there: `Verb` on the command line, a blueprint of Quart among
-the program's own routes. This shape only collects the parts, and each part is a function that imports what it makes, so
-that a list of thirty features costs the start nothing: listing them imports their ``feature.py`` alone.
+Each room of the kernel says at its seam what may sign in there: `Verb` on the command line, a blueprint of Quart or an
+`EdgeRoute` among the program's own routes. This shape only collects the parts, and each part is a function that imports
+what it makes, so that a list of thirty features costs the start nothing: listing them imports their ``feature.py``
+alone.
 """
 
 from __future__ import annotations

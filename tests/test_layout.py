@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import runpy
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -22,7 +21,7 @@ def before(commit: str) -> dict[str, int]:
     return {name: int(number) for name, number in NUMBERS.findall(told.stdout)}
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="the last commit is asked of git")
+@pytest.mark.needs("git")
 def test_the_exceptions_do_not_become_more() -> None:
     now = dict(NUMBERS.findall((ROOT / ".ci" / "layout.py").read_text("utf-8")))
     assert len(now) == 2

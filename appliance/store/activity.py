@@ -179,7 +179,7 @@ class _Column:
     """The positive values of a speed column, for ``core.records.activity.histogram``."""
 
     def __init__(self, connection: sqlite3.Connection, column: str, where: str, values: tuple[_Value, ...]) -> None:
-        self.connection = connection
+        self._connection = connection
         self._column = column
         self._from = f"FROM activity{where}{' AND' if where else ' WHERE'} {column} > 0"
         self._values = values
@@ -191,14 +191,14 @@ class _Column:
             f"SELECT place, value FROM (SELECT {self._column} AS value, ROW_NUMBER() OVER (ORDER BY {self._column}) - 1"
             f" AS place {self._from}) WHERE place IN ({', '.join('?' * len(ranks))})"
         )
-        found = dict(self.connection.execute(statement, (*self._values, *ranks)).fetchall())
+        found = dict(self._connection.execute(statement, (*self._values, *ranks)).fetchall())
         return [float(found[rank]) for rank in ranks]
 
     def binned(self, low: float, width: float, bins: int) -> list[int]:
         statement = (
             f"SELECT MIN(CAST(({self._column} - ?) / ? AS INTEGER), ?) AS bin, COUNT(*) {self._from} GROUP BY bin"
         )
-        counts = dict(self.connection.execute(statement, (low, width, bins - 1, *self._values)).fetchall())
+        counts = dict(self._connection.execute(statement, (low, width, bins - 1, *self._values)).fetchall())
         return [counts.get(number, 0) for number in range(bins)]
 
 

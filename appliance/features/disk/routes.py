@@ -37,8 +37,8 @@ def disk_routes(kernel: Kernel) -> Blueprint:
         await refresh(catalog)
         models, sources = catalog.snapshot.models, catalog.sources
         look = partial(measure, owners.folders, models, sources.cache, sources.models_dir)
-        files = models, [(one.number, one.state) for one in owners.downloading()]
-        table = await measured.get(partial(trio.to_thread.run_sync, look), of=files)
+        measured_of = models, [(one.number, one.state) for one in owners.downloading()]
+        table = await measured.get(partial(trio.to_thread.run_sync, look), of=measured_of)
         going = tuple(one for one in owners.downloading() if one.state != "finished")
         last_used: dict[str, datetime] = {}
         with suppress(Busy):  # another program has locked the log: the answer comes without

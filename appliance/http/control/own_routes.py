@@ -33,7 +33,8 @@ ON_QUART = ("api", "logs", "models", "unload", "v1")
 class OwnRoutes:
     """The first of ``edges`` that answers a request does; ``routes`` make those of features, with Quart.
 
-    Raises UsageError for a folder of files that cannot be served."""
+    Raises UsageError for a folder of files that cannot be served.
+    """
 
     def __init__(
         self, kernel: Kernel, edges: Sequence[EdgeRoute], routes: Sequence[Callable[[Kernel], Blueprint]]

@@ -38,7 +38,7 @@ class Predict:
         self._inward = inward
         if self.path is not None and (self.path in PUBLIC_PATHS or self.path in POSTED):
             raise UsageError(f"AIP_PREDICT_ROUTE={self.path} is a route of the server already; choose another path")
-        # Of two routes with one alias the one with a version is meant.
+        # Where two routes share an alias, it means the one with a version.
         self._formats = {alias_of(path): path for path in sorted(POSTED)} | {path: path for path in POSTED}
 
     def answers(self, request: Request) -> bool:
