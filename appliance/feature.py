@@ -21,8 +21,7 @@ from msgspec import Struct
 from appliance.cli.verbs import KERNEL_VERBS, Verb
 
 if TYPE_CHECKING:
-    from quart import Blueprint
-
+    from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeRoute, Kernel
 
 
@@ -36,7 +35,7 @@ class Feature(Struct, frozen=True, kw_only=True):
 
     name: str
     verbs: tuple[Verb, ...] = ()
-    routes: Callable[[Kernel], Blueprint] | None = None
+    routes: Callable[[Kernel], Routes] | None = None
     edges: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
 
 

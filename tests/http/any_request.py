@@ -206,7 +206,7 @@ def app_of(server: Appliance) -> Quart:
     http = HttpSettings(admin=True)
     edge = Edge(http, (), Guard(http, ()), server.traffic, Bodies(http))
     kernel = Kernel(owners=server.owners, edge=edge, inward=Inward())
-    return create_app(kernel, [feature.routes for feature in FEATURES if feature.routes is not None])
+    return create_app(kernel, [feature.routes for feature in FEATURES if feature.routes is not None])[0]
 
 
 def all_routes(app: Quart) -> list[Route]:

@@ -12,13 +12,14 @@ from functools import partial
 
 import trio
 from msgspec import structs
-from quart import Blueprint, Response
+from quart import Response
 
 from appliance.errors import Busy
 from appliance.features.disk.measuring import measure
 from appliance.features.disk.rules import DiskTable, ModelSpace
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import is_trusted, json_answer
+from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel
 from appliance.store.activity import ActivityTable
 from appliance.traffic.targets import refresh
@@ -28,11 +29,11 @@ EVERY = 10.0
 """Seconds for which a measurement is good, unless models or downloads come or go."""
 
 
-def disk_routes(kernel: Kernel) -> Blueprint:
+def disk_routes(kernel: Kernel) -> Routes:
     owners, catalog, recorder = kernel.owners, kernel.owners.catalog, kernel.traffic.recorder
-    blueprint, measured = Blueprint("disk", __name__), Memo[DiskTable](EVERY)
+    routes, measured = Routes("disk"), Memo[DiskTable](EVERY)
 
-    @blueprint.get("/api/disk")
+    @routes.get("/api/disk")
     async def show_disk() -> Response:
         await refresh(catalog)
         models, sources = catalog.snapshot.models, catalog.sources
@@ -59,7 +60,7 @@ def disk_routes(kernel: Kernel) -> Blueprint:
         )
         return json_answer(told)
 
-    return blueprint
+    return routes
 
 
 def _refusal_over_http(model: ModelSpace) -> str:

@@ -9,8 +9,8 @@ from appliance.feature import Feature
 
 if TYPE_CHECKING:
     import click
-    from quart import Blueprint
 
+    from appliance.http.control.routes import Routes
     from appliance.http.kernel import Kernel
 
 
@@ -20,7 +20,7 @@ def _verb() -> click.Command:
     return speed
 
 
-def _routes(kernel: Kernel) -> Blueprint:
+def _routes(kernel: Kernel) -> Routes:
     from appliance.features.speed.routes import speed_routes
 
     return speed_routes(kernel)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from quart import Blueprint, Response
+from quart import Response
 
 from appliance.core.records.history import MAX_LIMIT, HistoryQuery
 from appliance.features.speed.figures import speed_curves
 from appliance.features.speed.rules import MARKS, SpeedAnswer, marks, parse_speed_question
 from appliance.http.control.answers import json_answer, parameters
+from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel
 
 
-def speed_routes(kernel: Kernel) -> Blueprint:
-    blueprint = Blueprint("speed", __name__)
+def speed_routes(kernel: Kernel) -> Routes:
+    routes = Routes("speed")
 
-    @blueprint.get("/api/speed")
+    @routes.get("/api/speed")
     async def show_speed() -> Response:
         question = parse_speed_question(parameters(), datetime.now(UTC))
         grid = question.grid
@@ -25,4 +26,4 @@ def speed_routes(kernel: Kernel) -> Blueprint:
         start = datetime.fromtimestamp(grid.start, UTC)
         return json_answer(SpeedAnswer(start, grid.seconds, grid.points, curves, marks(question, entries)))
 
-    return blueprint
+    return routes

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from msgspec import Struct, to_builtins
-from quart import Blueprint, Response, request
+from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
@@ -34,6 +34,7 @@ from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
 from appliance.http.control.listing import View
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
 from appliance.http.control.pool_routes import PoolRoutes, add_pool_routes
+from appliance.http.control.routes import LARGE, RouteFacts, Routes
 from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, add_run_routes
 from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
@@ -108,8 +109,10 @@ class Control:
         return json_answer({"success": True})
 
 
-def create_app(kernel: Kernel, routes: Iterable[Callable[[Kernel], Blueprint]]) -> QuartTrio:
-    """The ASGI application of the kernel's own routes, and of those that features make.
+def create_app(
+    kernel: Kernel, features: Iterable[Callable[[Kernel], Routes]]
+) -> tuple[QuartTrio, dict[str, RouteFacts]]:
+    """The ASGI application of the kernel's own routes and of those that features make, and the facts about each.
 
     The gateway has checked Host, Origin and key before.
     """
@@ -122,6 +125,7 @@ def create_app(kernel: Kernel, routes: Iterable[Callable[[Kernel], Blueprint]]) 
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
+    own, conversations = Routes("own"), Routes("conversations", LARGE)
     app.add_url_rule("/api/fit", "fit", control.fit)
     app.add_url_rule("/api/memory", "memory", control.memory)
     app.add_url_rule("/api/cache/kept", "clear contexts", control.clear_contexts, methods=["DELETE"])
@@ -129,13 +133,13 @@ def create_app(kernel: Kernel, routes: Iterable[Callable[[Kernel], Blueprint]]) 
     app.add_url_rule("/models/unload", "unload", control.unload, methods=["POST"])
     sources = EventSources(view, traffic, owners.history)
     records = RecordRoutes(traffic.recorder, owners.history, owners.samples, detect)
-    add_routes(app, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
-    add_model_routes(app, ModelRoutes(owners, traffic.lifetime))
-    add_stream_routes(app, owners.streams, traffic.lifetime.feeds, owners.peers)
+    add_routes(own, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
+    add_model_routes(own, ModelRoutes(owners, traffic.lifetime))
+    add_stream_routes(own, owners.streams, traffic.lifetime.feeds, owners.peers)
     add_agent_routes(app, owners.plugins)
     add_mcp_routes(app, owners.tools)
-    add_conversation_routes(app, ConversationRoutes(owners, traffic.inflight, traffic.lifetime))
-    add_run_routes(app, traffic.targets, owners.agents, traffic.lifetime.feeds)
+    add_conversation_routes(conversations, ConversationRoutes(owners, traffic.inflight, traffic.lifetime))
+    add_run_routes(own, traffic.targets, owners.agents, traffic.lifetime.feeds)
     fleet = owners.fleet
     engines = EngineRoutes(
         owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine, may_choose=settings.admin
@@ -145,11 +149,13 @@ def create_app(kernel: Kernel, routes: Iterable[Callable[[Kernel], Blueprint]]) 
     add_doctor_routes(app, DoctorRoutes(owners, view, traffic, settings.api_keys))
     add_pool_routes(app, PoolRoutes(owners.pool, admin=settings.admin))
     add_config_routes(app, ConfigRoutes(owners, admin=settings.admin))
-    for make in routes:
-        app.register_blueprint(make(kernel))
+    facts: dict[str, RouteFacts] = {}
+    for routes in (own, conversations, *(make(kernel) for make in features)):
+        app.register_blueprint(routes)
+        facts |= routes.facts
     app.register_error_handler(HTTPException, _pass_on)
     app.register_error_handler(Exception, _pass_on)
-    return app
+    return app, facts
 
 
 async def _control_request() -> ControlRequest:

@@ -7,7 +7,6 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 from quart import Response, request
-from quart_trio import QuartTrio
 
 from appliance.conversations import Conversations
 from appliance.core.bodies.sse import SseEvent, encode
@@ -24,6 +23,7 @@ from appliance.http.control.answers import (
     read_body,
 )
 from appliance.http.control.model_routes import ModelEvent, ModelFeed
+from appliance.http.control.routes import FOLLOWS, Routes
 from appliance.http.owners import Owners
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.traffic.inflight import InFlight, InFlightSum, Wait
@@ -197,13 +197,13 @@ def _id(text: str) -> str:
         raise BadRequest(message, param="conversation") from None
 
 
-def add_conversation_routes(app: QuartTrio, routes: ConversationRoutes) -> None:
+def add_conversation_routes(app: Routes, routes: ConversationRoutes) -> None:
     """Register everything here on the program's application."""
     app.add_url_rule("/api/conversations", "conversations", routes.list)
     app.add_url_rule("/api/conversations", "delete conversations", routes.delete_several, methods=["DELETE"])
     restore = "/api/conversations/restore"
     app.add_url_rule(restore, "restore conversations", routes.restore_several, methods=["POST"])
-    app.add_url_rule("/api/conversations/events", "page events", routes.events)
+    app.add_url_rule("/api/conversations/events", "page events", routes.events, facts=FOLLOWS)
     app.add_url_rule("/api/conversations/search", "search conversations", routes.search)
     app.add_url_rule("/api/conversations/presets", "preset", routes.preset, methods=["PUT"])
     app.add_url_rule("/api/conversations/attachments", "attach", routes.attach, methods=["POST"])

@@ -13,7 +13,6 @@ import msgspec
 import trio
 from msgspec import Raw, Struct, structs
 from quart import Response, request
-from quart_trio import QuartTrio
 
 from appliance.catalog.download_status import DownloadEvent, DownloadStatus, events_between, is_for
 from appliance.catalog.downloads import Download, Downloads
@@ -24,6 +23,7 @@ from appliance.core.models.model import Model
 from appliance.errors import BadRequest, Conflict
 from appliance.fleet.status import ChildStatus
 from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, is_trusted, json_answer, read_body
+from appliance.http.control.routes import FOLLOWS, Routes
 from appliance.http.owners import Owners
 from appliance.traffic.targets import refresh
 from appliance.traffic.traffic import Lifetime
@@ -291,8 +291,8 @@ def _may_be_downloaded(model: Model, name: str) -> bool:
     return model.source == "cache" and (model.error is not None or name.casefold() not in names)
 
 
-def add_model_routes(app: QuartTrio, routes: ModelRoutes) -> None:
-    app.add_url_rule("/models/sse", "model events", routes.events)
+def add_model_routes(app: Routes, routes: ModelRoutes) -> None:
+    app.add_url_rule("/models/sse", "model events", routes.events, facts=FOLLOWS)
     app.add_url_rule("/models", "download", routes.download, methods=["POST"])
     app.add_url_rule("/models/pause", "pause", routes.pause, methods=["POST"])
     app.add_url_rule("/api/downloads", "downloads", routes.downloads)

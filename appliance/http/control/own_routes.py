@@ -22,9 +22,8 @@ from appliance.http.way.routes import OTHER, Route
 from appliance.traffic.request import PAGE_PATHS, Request
 
 if TYPE_CHECKING:
-    from quart import Blueprint
-
     from appliance.http.control.quart_behind import QuartBehind
+    from appliance.http.control.routes import Routes
 
 ON_QUART = ("api", "logs", "models", "unload", "v1")
 """The first parts of the paths that Quart has routes for."""
@@ -37,7 +36,7 @@ class OwnRoutes:
     """
 
     def __init__(
-        self, kernel: Kernel, edges: Sequence[EdgeRoute], routes: Sequence[Callable[[Kernel], Blueprint]]
+        self, kernel: Kernel, edges: Sequence[EdgeRoute], routes: Sequence[Callable[[Kernel], Routes]]
     ) -> None:
         self._kernel = kernel
         self._edges = edges
@@ -87,7 +86,7 @@ class OwnRoutes:
             from appliance.http.control.app import create_app
             from appliance.http.control.quart_behind import QuartBehind
 
-            return QuartBehind(create_app(self._kernel, self._routes), self._kernel.edge.guard)
+            return QuartBehind(*create_app(self._kernel, self._routes), self._kernel.edge.guard)
 
         async with self._making_quart:
             if self._quart is None:

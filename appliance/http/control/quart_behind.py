@@ -8,7 +8,7 @@ bounds what Hypercorn would wait for without end: a client that stops reading.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, cast
 
@@ -18,13 +18,13 @@ from hypercorn.config import Config
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
 
 from appliance.core.bodies.http_request import HttpHead
 from appliance.core.headers import field, without
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
-from appliance.http.control.edge_routes import MAX_CONTROL_BODY
-from appliance.http.control.run_routes import LARGE, MAX_RUN
+from appliance.http.control.routes import MAX_LARGE_BODY, PLAIN, RouteFacts
 from appliance.http.way.context import RequestContext
 from appliance.http.way.guard import Guard
 from appliance.http.way.routes import STREAM
@@ -34,26 +34,26 @@ from appliance.traffic.request import TRUSTED, Request
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, Scope
 
-FOLLOWED = ("/logs/stream", "/api/events", "/api/runs/", "/api/conversations/events", "/models/sse")
-"""Answers without an end: their writers have to notice that the client leaves."""
 _OF_THE_FRAME = frozenset((b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"))
 
 
 class QuartBehind:
-    """Answers the routes of ``app``."""
+    """Answers the routes of ``app``; ``facts`` are theirs, by endpoint."""
 
-    def __init__(self, app: QuartTrio, guard: Guard) -> None:
+    def __init__(self, app: QuartTrio, facts: Mapping[str, RouteFacts], guard: Guard) -> None:
         self._app = app
+        self._map = app.url_map.bind("")
+        self._facts = facts
         self._guard = guard
         self._config = Config()
         self._config.errorlog = None
         self._config.accesslog = None
         self._config.include_date_header = True
         self._config.include_server_header = False
-        self._config.h11_max_incomplete_size = MAX_RUN
+        self._config.h11_max_incomplete_size = MAX_LARGE_BODY
 
     def has_route(self, request: Request) -> bool:
-        return bool(self._app.url_map.bind("").test(request.path, request.method))
+        return bool(self._map.test(request.path, request.method))
 
     async def answer(
         self, request_context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead
@@ -61,10 +61,10 @@ class QuartBehind:
         """Raises what reading the body raises, and what the application has failed with."""
         request, holder = request_context.request, self._guard.holder(request_context.request)
         request_context.follows = request.path == STREAM or request.path.startswith(f"{STREAM}/")
-        follows = request.path.startswith(FOLLOWED) or request_context.follows
-        body = await request_context.body.read(_limit(request.path))
+        facts = self._facts_of(request)
+        body = await request_context.body.read(facts.most)
         lent = _Lent(connection, _written(request, head, body))
-        if follows:
+        if facts.follows:
             connection.on_left = lent.over.set
             if connection.left:
                 lent.over.set()
@@ -101,7 +101,9 @@ class QuartBehind:
             scope["scheme"] = "https" if connection.secure else "http"
             scope["path"] = request.path
             scope["state"] |= {"over": over, "failed": failed, "trusted": request.peer == TRUSTED, "holder": holder}
-            await self._app(scope, receive if follows else _without_farewell(receive), lambda event: tell(send, event))
+            await self._app(
+                scope, receive if facts.follows else _without_farewell(receive), lambda event: tell(send, event)
+            )
 
         stream = cast("trio.SSLStream[trio.SocketStream]", lent)  # it asks for less: see `_Lent`
         server = TCPServer(ASGIWrapper(app), self._config, context, {}, stream)
@@ -113,6 +115,14 @@ class QuartBehind:
         if failed:
             raise failed.pop()  # no name for it here, which its traceback would keep alive
         own.ended = own.ended and not connection.gone
+
+    def _facts_of(self, request: Request) -> RouteFacts:
+        """Return the facts about its route. Where there is none Quart says so, of a plain request."""
+        try:
+            endpoint, _ = self._map.match(request.path, request.method)
+        except HTTPException:
+            return PLAIN
+        return self._facts.get(str(endpoint), PLAIN)
 
 
 class _Lent:
@@ -153,10 +163,6 @@ class _Name:
         self.getpeername = sock.getpeername
         self.getsockname = sock.getsockname
         self.family = sock.family
-
-
-def _limit(path: str) -> int:
-    return MAX_RUN if path.startswith(LARGE) else MAX_CONTROL_BODY
 
 
 def _written(request: Request, head: HttpHead, body: bytes) -> bytes:

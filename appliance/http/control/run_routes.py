@@ -47,11 +47,11 @@ from appliance.http.control.answers import (
     read_as,
     read_body,
 )
+from appliance.http.control.routes import FOLLOWS, LARGE, Routes
 from appliance.http.control.stream_routes import StreamBody
 from appliance.http.way.resumable import read_offset
 from appliance.plugins.registry import ListedPlugin, Plugins
 from appliance.tools.box import Toolbox
-from appliance.traffic.request import CONVERSATIONS
 from appliance.traffic.targets import Targets
 from appliance.traffic.traffic import Feeds
 
@@ -64,10 +64,6 @@ MAX_DEFINITIONS = 1 << 20
 """Bytes of all definitions of one run: each is checked for being a schema."""
 RESULT_KEYS = ("results",)
 RUNS = "/api/runs"
-LARGE = (RUNS, CONVERSATIONS)
-"""Beginnings of the paths whose bodies may have `MAX_RUN` bytes."""
-MAX_RUN = 16 << 20
-"""Bytes of a run's body, and of tool results: a conversation with a few pictures in it."""
 
 
 class _Timeouts(Struct, forbid_unknown_fields=True):
@@ -381,15 +377,16 @@ class RunRoutes:
         return json_answer(self._agents.reset(model))
 
 
-def add_run_routes(app: QuartTrio, targets: Targets, agents: Agents, feeds: Feeds) -> None:
+def add_run_routes(app: Routes, targets: Targets, agents: Agents, feeds: Feeds) -> None:
     """Register everything here on the program's application."""
     routes = RunRoutes(targets, agents, feeds)
-    app.add_url_rule("/api/runs", "submit run", routes.submit, methods=["POST"])
+    app.add_url_rule("/api/runs", "submit run", routes.submit, methods=["POST"], facts=LARGE)
     app.add_url_rule("/api/runs", "list runs", routes.list)
     app.add_url_rule("/api/runs/<run_id>", "show run", routes.show)
     app.add_url_rule("/api/runs/<run_id>", "cancel run", routes.cancel, methods=["DELETE"])
     app.add_url_rule("/api/runs/<run_id>/result", "result of run", routes.result)
-    app.add_url_rule("/api/runs/<run_id>/events", "events of run", routes.events)
-    app.add_url_rule("/api/runs/<run_id>/tool_results", "tool results", routes.tool_results, methods=["POST"])
+    app.add_url_rule("/api/runs/<run_id>/events", "events of run", routes.events, facts=FOLLOWS)
+    results = f"{RUNS}/<run_id>/tool_results"
+    app.add_url_rule(results, "tool results", routes.tool_results, methods=["POST"], facts=LARGE)
     app.add_url_rule("/api/workers", "list workers", routes.workers)
     app.add_url_rule("/api/workers/<path:model>/reset", "reset worker", routes.reset, methods=["POST"])

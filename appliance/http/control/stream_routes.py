@@ -13,11 +13,11 @@ from typing import Protocol
 
 from msgspec import Struct
 from quart import Response, request
-from quart_trio import QuartTrio
 
 from appliance.core.answers.ring import Numbered
 from appliance.errors import BadRequest, NotFound, UpstreamFailed
 from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, json_answer, read_as
+from appliance.http.control.routes import FOLLOWS, Routes
 from appliance.http.control.streams_at_boxes import StreamsAtBoxes
 from appliance.http.way.resumable import BROKE_OFF, content_type_of, find_stream, open_reader, read_offset
 from appliance.http.way.routes import LOOKUP, STREAM
@@ -149,10 +149,10 @@ def _last(name: str) -> str | None:
     return values[-1] if values else None
 
 
-def add_stream_routes(app: QuartTrio, streams: Streams, feeds: Feeds, peers: Peers) -> None:
+def add_stream_routes(app: Routes, streams: Streams, feeds: Feeds, peers: Peers) -> None:
     """Register everything here on the program's application."""
     routes = StreamRoutes(streams, feeds, StreamsAtBoxes(peers))
     for path in (STREAM, f"{STREAM}/<path:conversation>"):
-        app.add_url_rule(path, f"read {path}", routes.read)
-        app.add_url_rule(path, f"stop {path}", routes.stop, methods=["DELETE"])
+        app.add_url_rule(path, f"read {path}", routes.read, facts=FOLLOWS)
+        app.add_url_rule(path, f"stop {path}", routes.stop, methods=["DELETE"], facts=FOLLOWS)
     app.add_url_rule(LOOKUP, "look up streams", routes.lookup, methods=["POST"])

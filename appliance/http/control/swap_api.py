@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 import trio
 from msgspec import UNSET, Struct, UnsetType, structs
 from quart import Response, request
-from quart_trio import QuartTrio
 
 from appliance.catalog.configuration import Reloaded
 from appliance.core.machine import Hardware
@@ -23,6 +22,7 @@ from appliance.core.records.history_words import told
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
 from appliance.http.control.answers import Pieces, json_answer, parameters, read_as, text_answer
 from appliance.http.control.events import EventSources, FeedRoutes
+from appliance.http.control.routes import FOLLOWS, Routes
 from appliance.http.way.routes import RELOAD
 from appliance.platform.samples import Samples
 from appliance.store.history import History
@@ -186,7 +186,7 @@ class SwapApi:
                     nursery.start_soon(self._view.fleet.unload, status.model)
 
 
-def add_routes(app: QuartTrio, api: SwapApi) -> None:
+def add_routes(app: Routes, api: SwapApi) -> None:
     """Register everything here, and the feeds and records, on the program's application."""
     feeds, records = api.feeds, api.records
     app.add_url_rule("/unload", "unload all by GET", api.unload_by_get)
@@ -197,10 +197,10 @@ def add_routes(app: QuartTrio, api: SwapApi) -> None:
     app.add_url_rule("/api/profiles/active", "choose profile", api.choose_profile, methods=["PUT"])
     app.add_url_rule("/api/inflight/<request_id>/cancel", "cancel", api.cancel, methods=["POST"])
     app.add_url_rule(RELOAD, "reload", api.reload, methods=["POST"])
-    app.add_url_rule("/api/events", "events", feeds.events)
+    app.add_url_rule("/api/events", "events", feeds.events, facts=FOLLOWS)
     app.add_url_rule("/logs", "combined log", feeds.logs)
-    app.add_url_rule("/logs/stream", "combined log stream", feeds.follow)
-    app.add_url_rule("/logs/stream/<path:which>", "log stream", feeds.follow)
+    app.add_url_rule("/logs/stream", "combined log stream", feeds.follow, facts=FOLLOWS)
+    app.add_url_rule("/logs/stream/<path:which>", "log stream", feeds.follow, facts=FOLLOWS)
     app.add_url_rule("/api/metrics/activity", "activity", records.activity)
     app.add_url_rule("/api/metrics/activity/export", "activity_export", records.export)
     app.add_url_rule("/api/metrics/stats", "stats", records.stats)
