@@ -39,8 +39,6 @@ PLANNED = {
     "ollama": "core.ollama* http.ollama* http.way.ollama_sink store.derived_models",
     "service": "service* core.launchd core.systemd core.windows_service platform.windows_services cli.service",
     "bundles": "bundles* core.bundles* cli.bundle*",
-    "conversations": "conversations core.conversation* core.docx http.control.conversation_routes "
-    "http.control.file_routes store.conversations",
     "streams": "streams* core.answers.ring http.way.resumable http.control.stream_routes "
     "http.control.streams_at_boxes store.stream_files",
     "fit": "core.fit* fleet.outlook cli.memory",

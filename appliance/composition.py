@@ -20,7 +20,7 @@ from appliance.catalog.config_editing import ConfigEditor
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
 from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
 from appliance.catalog.sources import STARTER
-from appliance.conversations import open_conversations
+from appliance.features.conversations.owner import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
@@ -41,7 +41,7 @@ from appliance.http.chat.chained import PluginChains
 from appliance.http.chat.chat_tools import ToolChats
 from appliance.http.control.blob_routes import BlobRoutes
 from appliance.http.control.edge_routes import EdgeRoutes
-from appliance.http.control.file_routes import FileRoutes
+from appliance.features.conversations.file_routes import FileRoutes
 from appliance.http.control.own_routes import OwnRoutes
 from appliance.http.control.predict import Predict
 from appliance.http.control.tool_routes import ToolRoutes

@@ -13,7 +13,7 @@ if __name__ == "__main__":
         case ["--search-process"]:
             from appliance.tools.search_process import main
         case ["--file-process", _]:
-            from appliance.tools.file_process import main
+            from appliance.features.conversations.file_process import main
         case ["--driver-process"]:
             from appliance.platform.driver_process import main
         case _:

@@ -26,7 +26,7 @@ WINE_LACKS: dict[str, str] = {
     "tests/catalog/test_config_files.py::test_what_cannot_be_read": "wine calls the path of a file no name at all, "
     "where Windows says that it is no folder",
     "tests/store/test_activity_store.py::test_a_damaged_page_names": "wine 8's robocopy does nothing",
-    "tests/http/test_conversations.py::test_a_damaged_file_names": "wine 8's robocopy does nothing",
+    "tests/features/conversations/test_conversations.py::test_a_damaged_file_names": "wine 8's robocopy does nothing",
     "tests/http/test_fallback.py::test_the_official_clients": "a client chooses the times of probes; wine 8 refuses",
     "tests/http/test_reload.py::test_no_request_fails": "a process starts more slowly than its changes come",
     "tests/http/test_websocket.py::test_a_client_that_floods": "wine 8 tells a reset behind what came before it",

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from appliance.tools.file_process import HEAD, FileVerdict, Task, command
+from appliance.features.conversations.file_process import HEAD, FileVerdict, Task, command
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 

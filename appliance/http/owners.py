@@ -13,7 +13,7 @@ from appliance.catalog.config_editing import ConfigEditor
 from appliance.catalog.configuration import ConfigInForce, Reloads
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
-from appliance.conversations import Conversations
+from appliance.features.conversations.owner import Conversations
 from appliance.engines.owner import Engines
 from appliance.errors import Conflict, Forbidden, ModelNotFound
 from appliance.fleet.owner import Fleet

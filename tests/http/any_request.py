@@ -35,7 +35,8 @@ import appliance.http
 import appliance.http.chat
 import appliance.http.mcp
 import appliance.http.sockets
-from appliance.core import conversation_files, conversation_formats
+from appliance.features.conversations.core import formats as conversation_formats
+from appliance.features.conversations.core import files as conversation_files
 from appliance.core.bodies import http_request
 from appliance.core.settings import HttpSettings
 from appliance.features import FEATURES
@@ -44,7 +45,7 @@ from appliance.http.bytes.body import Bodies
 from appliance.http.control import predict, tool_routes
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
-from appliance.http.control.file_routes import FileRoutes
+from appliance.features.conversations.file_routes import FileRoutes
 from appliance.http.kernel import Kernel
 from appliance.http.way import ollama_sink as ollama
 from appliance.http.way import routes

@@ -34,7 +34,7 @@ from appliance.core.config.load import load
 from appliance.core.config.matrix import Matrix, MatrixError, check_matrix
 from appliance.core.config.nodes import SourceFile
 from appliance.core.config.types import MatrixConfig
-from appliance.core.conversation_files import each_arrived, for_page, for_store
+from appliance.features.conversations.core.files import each_arrived, for_page, for_store
 from appliance.core.engines.workers import KNOWN, BadWorkerAnswer, Questions
 from appliance.core.lenient_json import decoded
 from appliance.core.mcp.messages import LineCutter, RpcAnswer, outcome, read_message, read_tools

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import UsageError
-from appliance.store.conversations import VERSION, ConversationStore
+from appliance.features.conversations.store import VERSION, ConversationStore
 from appliance.store.versions import keep, restored
 
 

@@ -26,7 +26,7 @@ from appliance.errors import (
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.config_routes import ConfigRoutes, add_config_routes
-from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
+from appliance.features.conversations.routes import ConversationRoutes, add_conversation_routes
 from appliance.http.control.doctor_routes import DoctorRoutes, add_doctor_routes
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.events import EventSources

@@ -16,11 +16,11 @@ from urllib.parse import parse_qs, quote
 import msgspec
 import trio
 
-from appliance.conversations import Conversations
+from appliance.features.conversations.owner import Conversations
 from appliance.http.bytes.body import Bodies
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import RequestContext
-from appliance.tools.apart import Room, Task, read_apart
+from appliance.features.conversations.apart import Room, Task, read_apart
 from appliance.traffic.request import CONVERSATIONS, Headers, Request, send_whole
 
 MAX_DOCUMENT = 16 << 20
@@ -45,7 +45,7 @@ class FileRoutes:
 
     async def _import(self, context: RequestContext) -> None:
         """A file of this program or of others; its content shows the format."""
-        from appliance.core.conversation_files import each_arrived  # with what opens archives; few ask for it
+        from appliance.features.conversations.core.files import each_arrived  # with what opens archives; few ask for it
 
         with self._room() as room:
             _, output = await read_apart("import", await context.body.read(), room)
@@ -65,7 +65,7 @@ class FileRoutes:
 
     async def _export(self, context: RequestContext) -> None:
         """``?id=`` (repeatable) chooses; else everything. One is a JSON Lines file, several are a ZIP of them."""
-        from appliance.core.conversation_files import named_files, write_export
+        from appliance.features.conversations.core.files import named_files, write_export
 
         context.stay()
         kept = self._conversations

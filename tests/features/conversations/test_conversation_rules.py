@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from msgspec import structs
 
-from appliance.core.conversations import (
+from appliance.features.conversations.core.tree import (
     MAX_TITLE,
     UNKNOWN_TYPE,
     AnswerText,

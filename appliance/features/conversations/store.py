@@ -1,6 +1,6 @@
 """Conversations in SQLite: a row for each, for each message and for each attachment, and an index of parts of words.
 
-The index holds which three letters follow each other in a message's folded text (`core.conversations.folded`). It says
+The index holds which three letters follow each other in a message's folded text (`features.conversations.core.tree.folded`). It says
 which messages may have a part of a word; a look at the text decides. Texts shorter than three letters need that look at
 every message. Titles are few and short, and are not in the index.
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET, Raw, UnsetType, structs
 
-from appliance.core import conversations as rules
+from appliance.features.conversations.core import tree as rules
 from appliance.errors import ApplianceError, BadRequest, Busy, Conflict, NotFound, StoreFailed, UsageError
 from appliance.store.activity_schema import make_private, set_aside
 from appliance.store.versions import restored
@@ -251,7 +251,7 @@ class ConversationStore:
         return structs.replace(after, change=change)
 
     def write(self, conversation: str, sent: MessageNode, new_id: str, now: int) -> rules.Write:
-        """Store a message by the rules of `core.conversations.write`. Raises BadRequest, Conflict, NotFound, Busy."""
+        """Store a message by the rules of `features.conversations.core.tree.write`. Raises BadRequest, Conflict, NotFound, Busy."""
         with self._writing(now, more=len(sent.content)) as change:
             found = self._find(conversation)
             known = self._messages(conversation)

@@ -1,4 +1,4 @@
-"""A process that reads one file of a stranger and can be killed: the other side of `tools.apart`.
+"""A process that reads one file of a stranger and can be killed: the other side of `features.conversations.apart`.
 
 A PDF is a program: a small file may unpack to gigabytes, refer to itself, or take hours. A Word document and an export
 of conversations are archives, and JSON becomes many times its size. So the process has a bounded time and, where the
@@ -64,7 +64,7 @@ def command(task: Task) -> list[str]:
     """The command that starts it: isolated, so that nothing in the working directory is taken for a module."""
     if getattr(sys, "frozen", False):
         return [sys.executable, WORD, task]
-    return [sys.executable, "-I", "-m", "appliance.tools.file_process", task]
+    return [sys.executable, "-I", "-m", "appliance.features.conversations.file_process", task]
 
 
 def main() -> None:
@@ -86,19 +86,19 @@ def main() -> None:
 
 
 def _import(data: bytes) -> tuple[str, Iterable[bytes]]:
-    from appliance.core.conversation_files import for_store
+    from appliance.features.conversations.core.files import for_store
 
     return "", for_store(data)
 
 
 def _unpack(data: bytes) -> tuple[str, Iterable[bytes]]:
-    from appliance.core.conversation_files import for_page
+    from appliance.features.conversations.core.files import for_page
 
     return "", for_page(data)
 
 
 def _pack(data: bytes) -> tuple[str, Iterable[bytes]]:
-    from appliance.core.conversation_files import pack
+    from appliance.features.conversations.core.files import pack
 
     name, content = pack(data)
     return name, (content,)
@@ -107,7 +107,7 @@ def _pack(data: bytes) -> tuple[str, Iterable[bytes]]:
 def _document(data: bytes) -> tuple[str, Iterable[bytes]]:
     if not data.startswith(ZIP):
         return "", _text(data)
-    from appliance.core.docx import read_docx
+    from appliance.features.conversations.core.docx import read_docx
 
     return "", (msgspec.json.encode(FileText(text=read_docx(data, MAX_TEXT))),)
 

@@ -12,11 +12,11 @@ import trio
 from hostile_files import CLAIMS, hostile
 from memory import read_file_apart
 
-from appliance.core.conversation_files import MAX_PIECE, MAX_UNPACKED
+from appliance.features.conversations.core.files import MAX_PIECE, MAX_UNPACKED
 from appliance.errors import BadRequest, Busy
-from appliance.tools import apart
-from appliance.tools.apart import read_apart
-from appliance.tools.file_process import MEMORY
+from appliance.features.conversations import apart
+from appliance.features.conversations.apart import read_apart
+from appliance.features.conversations.file_process import MEMORY
 from appliance.wire import Carton
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds and tells what a process takes so")

@@ -15,8 +15,8 @@ from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core import conversation_files
-from appliance.core.conversation_files import (
+from appliance.features.conversations.core import files as conversation_files
+from appliance.features.conversations.core.files import (
     FoundConversation,
     each_arrived,
     for_page,

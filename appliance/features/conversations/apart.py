@@ -1,4 +1,4 @@
-"""Files of strangers, read apart: by a process with bounded time and memory (`tools.file_process`), one at a time.
+"""Files of strangers, read apart: by a process with bounded time and memory (`features.conversations.file_process`), one at a time.
 
 The time and memory that a file costs are that process's. The server passes its bytes on and holds the result.
 """
@@ -15,7 +15,7 @@ from appliance.core.tools.texts import CappedOutput
 from appliance.errors import BadRequest, Busy
 from appliance.platform.children import inherited_env, open_children
 from appliance.platform.process import Command, into, run
-from appliance.tools.file_process import HEAD, SECONDS, UNREAD, ZIP, FileVerdict, Task, command
+from appliance.features.conversations.file_process import HEAD, SECONDS, UNREAD, ZIP, FileVerdict, Task, command
 
 LAST = 10.0
 """Seconds beyond its budget that the process gets for a document: to start, and for a page that it has begun."""

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Struct
 from quart import Response, request
 
-from appliance.conversations import Conversations
+from appliance.features.conversations.owner import Conversations
 from appliance.core.bodies.sse import SseEvent, encode
-from appliance.core.conversations import UNKNOWN_TYPE, shown_type
+from appliance.features.conversations.core.tree import UNKNOWN_TYPE, shown_type
 from appliance.core.parameters import read_whole, shown
 from appliance.errors import BadRequest, NotFound
 from appliance.http.control.answers import (

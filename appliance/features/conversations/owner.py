@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 from msgspec import Struct, structs
 
-from appliance.core.conversations import AnswerText, copied, path_to, stored
+from appliance.features.conversations.core.tree import AnswerText, copied, path_to, stored
 from appliance.core.openai import error_text
 from appliance.errors import ApplianceError, BadRequest, Busy, Forbidden, NotFound, StoreFailed
-from appliance.store.conversations import ConversationStore, failure
+from appliance.features.conversations.store import ConversationStore, failure
 from appliance.streams.generation import Generation, GenerationEnd
 from appliance.trio_parts import Changed, persist
 from appliance.wire import (
@@ -44,7 +44,7 @@ from appliance.wire import (
 )
 
 if TYPE_CHECKING:
-    from appliance.core.conversation_files import Arrived
+    from appliance.features.conversations.core.files import Arrived
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from memory import peak, watched_loop
 from swap_harness import Configure
 from waiting import PATIENCE, SOON, until
 
-from appliance.store import conversations as store
+from appliance.features.conversations import store
 
 BASE = "/api/conversations"
 
@@ -224,7 +224,7 @@ async def test_after_the_time_to_undo_nothing_is_left(server: Appliance, monkeyp
 
 
 async def test_attachments_are_stored_once_and_never_run(server: Appliance):
-    """`tests/core/test_conversation_rules.py` has the types."""
+    """`tests/features/conversations/test_conversation_rules.py` has the types."""
     page = b"<script>alert(1)</script>"
     for _ in range(2):
         answer = await server.ask("POST", f"{BASE}/attachments", page, [("Content-Type", "text/html")])
@@ -452,8 +452,8 @@ async def test_a_full_disk_costs_no_answer(
     server: Appliance, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """What cannot be written while it is said, and at its end, is written when there is room."""
-    monkeypatch.setattr("appliance.conversations.NOTE_EVERY", 0.05)
-    monkeypatch.setattr("appliance.conversations.RETRY", 0.1)
+    monkeypatch.setattr("appliance.features.conversations.owner.NOTE_EVERY", 0.05)
+    monkeypatch.setattr("appliance.features.conversations.owner.RETRY", 0.1)
     await begin(server, tokens=20, token_delay=0.02)
     with full_disk():
         full = await server.ask("PUT", f"{BASE}/other", {})
@@ -507,7 +507,7 @@ async def test_the_end_of_the_program_is_told_in_the_answer(open_server: OpenSer
 
 
 async def test_an_answer_that_nobody_asked_for_fails(server: Appliance, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("appliance.conversations.BEGIN_WITHIN", 0.05)
+    monkeypatch.setattr("appliance.features.conversations.owner.BEGIN_WITHIN", 0.05)
     await put(server, "c")
     await say(server, "a", role="assistant", state="answering")
     assert "no model was asked" in (await ended(server))["error"]

@@ -14,9 +14,9 @@ import trio.testing
 from pypdf import PdfReader, PdfWriter
 
 from appliance.errors import BadRequest, Busy
-from appliance.tools import apart as asking
-from appliance.tools.apart import read_apart
-from appliance.tools.file_process import FileText
+from appliance.features.conversations import apart as asking
+from appliance.features.conversations.apart import read_apart
+from appliance.features.conversations.file_process import FileText
 
 FONT = b"3 0 obj << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> endobj\n"
 
