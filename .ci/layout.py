@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 199
+FROM_KERNEL = 197
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 221
+BETWEEN = 215
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -28,7 +28,7 @@ PLANNED = {
     "http.control.for_routers catalog.member_source catalog.model_blobs core.models.blobs cli.pool* store.pool_file "
     "upstream.dialled",
     "tools": "core.mcp* core.tools* tools* http.mcp* http.chat.chat_tools http.control.tool_routes cli.mcp",
-    "runs": "agents.owner agents.record agents.run core.runs.[!si]* http.control.run_routes cli.agent cli.agent_runs "
+    "runs": "agents.owner agents.record agents.run core.runs.[!sicm]* http.control.run_routes cli.agent cli.agent_runs "
     "store.runs",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
     "http.control.hub_routes store.model_files store.partial_file",

@@ -6,7 +6,7 @@ gets its listeners when it is made; nothing is attached later. The tests open th
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from appliance.catalog.config_editing import ConfigEditor
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
 from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
 from appliance.catalog.sources import STARTER
-from appliance.features.conversations.owner import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
@@ -33,7 +32,7 @@ from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, Engines, open_engines
-from appliance.feature import Feature
+from appliance.feature import Feature, Ground, ServerParts, open_parts
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
@@ -41,7 +40,6 @@ from appliance.http.chat.chained import PluginChains
 from appliance.http.chat.chat_tools import ToolChats
 from appliance.http.control.blob_routes import BlobRoutes
 from appliance.http.control.edge_routes import EdgeRoutes
-from appliance.features.conversations.file_routes import FileRoutes
 from appliance.http.control.own_routes import OwnRoutes
 from appliance.http.control.predict import Predict
 from appliance.http.control.tool_routes import ToolRoutes
@@ -103,8 +101,8 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """Says which engine a model is started on, instead of what is known of engines."""
     toolbox: Toolbox | None = None
     """The tools, instead of those that the settings switch on."""
-    conversations: Path | None = None
-    """The file of the page's conversations, if the configuration does not name another one; None: none are kept."""
+    data: Path
+    """The folder in which features keep what is theirs."""
     config_versions: Path
     """The folder of earlier versions of the configuration's files."""
     contexts: Mapping[Tier, ContextPlace] = {}
@@ -175,8 +173,8 @@ async def open_appliance(
         keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
         open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
-        open_conversations(*_kept(settings, places, applies)) as conversations,
-        open_streams(applies.streams, conversations) as streams,
+        open_parts(features, Ground(settings=settings, config=applies, data=places.data)) as parts,
+        open_streams(applies.streams, [each.audience for each in parts if each.audience is not None]) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
     ):
         tools = places.toolbox or own_tools
@@ -244,7 +242,6 @@ async def open_appliance(
                 peers=peers,
                 samples=samples,
                 streams=streams,
-                conversations=conversations,
                 agents=agents,
                 plugins=plugins,
                 downloads=downloads if settings.sources.lookup is not None else None,
@@ -259,7 +256,7 @@ async def open_appliance(
                     history.add,
                 ),
                 history=history,
-                folders=_folders(settings, places, applies, contexts),
+                folders=_folders(settings, places, applies, contexts, parts),
                 contexts=contexts,
                 pool=seat,
                 derived_models=places.derived_models,
@@ -275,11 +272,10 @@ async def open_appliance(
                     McpRoute(kernel),
                     BlobRoutes(seat),
                     *([OllamaRoutes(owners, traffic.targets, known, inward)] if http.single is None else []),
-                    FileRoutes(conversations, edge.bodies),
                     EdgeRoutes(edge, owners),
                 )
-                edges = (*(make(kernel) for feature in features for make in feature.edges), *own)
-                routes = [feature.routes for feature in features if feature.routes is not None]
+                edges = (*(make(kernel) for each in parts for make in each.edges), *own)
+                routes = [each.routes for each in parts if each.routes is not None]
                 return Gateway(
                     edge,
                     pipeline,
@@ -317,16 +313,12 @@ def _sockets(edge: Edge, owners: Owners, pipeline: Pipeline) -> Sockets:
     return WebSockets(edge.guard, edge.traffic, edge.bodies, owners, pipeline)
 
 
-def _kept(settings: AppSettings, places: AppliancePaths, config: Config) -> tuple[Path | None, int]:
-    """The file that keeps conversations, None for no file, and the bytes that it may have."""
-    kept = config.conversations
-    if not (settings.conversations and kept.enabled):
-        return None, kept.max_bytes
-    return (expanded(kept.path) if kept.path else places.conversations), kept.max_bytes
-
-
 def _folders(
-    settings: AppSettings, places: AppliancePaths, config: Config, contexts: KeptContexts | None
+    settings: AppSettings,
+    places: AppliancePaths,
+    config: Config,
+    contexts: KeptContexts | None,
+    parts: Iterable[ServerParts],
 ) -> dict[str, Path]:
     """Return the folders and files that the program keeps, by their kind."""
     found = {
@@ -335,11 +327,11 @@ def _folders(
         "engines": places.remembered.path.parent,
         "programs": programs_folder(),
         "activity": activity_log(settings.config)[0],
-        "conversations": _kept(settings, places, config)[0],
         "streams": expanded(config.streams.path) if config.streams.path else None,
         "contexts": contexts.folder if contexts is not None else None,
         "plugins": places.plugin_data,
         "log": Path(settings.log_file) if settings.log_file else None,
+        **{kind: path for each in parts for kind, path in each.folders.items()},
     }
     return {kind: path.absolute() for kind, path in found.items() if path is not None}
 

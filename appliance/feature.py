@@ -13,7 +13,8 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -21,22 +22,57 @@ from msgspec import Struct
 from appliance.cli.verbs import KERNEL_VERBS, Verb
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from appliance.core.config.types import Config
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeRoute, Kernel
+    from appliance.settings import AppSettings
+    from appliance.streams.owner import Audience
 
 
-class Feature(Struct, frozen=True, kw_only=True):
+class ServerParts(Struct, frozen=True, kw_only=True):
+    """The parts of a feature that a server uses.
+
+    ``routes`` makes the blueprint of its own routes, once for a server, when the first route on Quart is asked for.
+    ``edges`` make routes that are answered without Quart, at the start: they import what is large when they are asked.
+    ``folders`` are what it keeps on the disk, by kind. ``audience`` is notified of every generation that outlives its
+    request.
+    """
+
+    routes: Callable[[Kernel], Routes] | None = None
+    edges: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
+    folders: Mapping[str, Path] = {}
+    audience: Audience | None = None
+
+
+class Feature(ServerParts, frozen=True, kw_only=True):
     """The parts of one feature; it has those that are given.
 
-    ``name`` is that of its folder. ``verbs`` are its commands. ``routes`` makes the blueprint of its own routes, once
-    for a server, when the first route on Quart is asked for. ``edges`` make routes that are answered without Quart, at
-    the start: they import what is large when they are asked.
+    ``name`` is that of its folder. ``verbs`` are its commands. ``open`` opens what it owns, for the length of a server:
+    behind the fleet, before the streams, in the order of the list. It yields the parts that need an owner; those of the
+    feature itself need none. Nothing outside its folder knows the type of its owner.
     """
 
     name: str
     verbs: tuple[Verb, ...] = ()
-    routes: Callable[[Kernel], Routes] | None = None
-    edges: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
+    open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
+
+
+class Ground(Struct, frozen=True, kw_only=True):
+    """The facts with which a feature opens its owner; ``data`` is the folder in which it keeps files."""
+
+    settings: AppSettings
+    config: Config
+    data: Path
+
+
+@asynccontextmanager
+async def open_parts(features: Iterable[Feature], ground: Ground) -> AsyncGenerator[list[ServerParts]]:
+    """Open the owners of these features for the length of the block. Yield the parts of all features."""
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(each.open(ground)) for each in features if each.open is not None]
+        yield [*features, *opened]
 
 
 def all_verbs(features: Iterable[Feature]) -> tuple[Verb, ...]:

@@ -63,7 +63,6 @@ PUBLISH_AFTER = 1.0
 KEEP_AFTER = 5.0
 """Seconds after which what has been read is written to the disk, although more is being read."""
 SHOWN_MODELS = 8
-CONVERSATIONS = "conversations.db"
 DERIVED_MODELS = "derived-models.json"
 POOL = "pool.json"
 LIVED = 5.0
@@ -126,7 +125,7 @@ async def _run(
             remembered=StateFile(installed_folder()),
             downloading=_downloading(settings),
             plugin_data=data / DATA,
-            conversations=data / CONVERSATIONS,
+            data=data,
             config_versions=data / config_editing.FOLDER,
             contexts={} if settings.echo or settings.trial else context_places(),
             derived_models=data / DERIVED_MODELS,

@@ -6,16 +6,13 @@ it is the program of the desktop.
 """
 
 import sys
+from importlib import import_module
 from pathlib import PurePath
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["--search-process"]:
-            from appliance.tools.search_process import main
-        case ["--file-process", _]:
-            from appliance.features.conversations.file_process import main
-        case ["--driver-process"]:
-            from appliance.platform.driver_process import main
+        case ["--own-process", module, *_] if module.startswith("appliance.") and module.endswith("_process"):
+            main = import_module(module).main  # its other side imports it too, so that the freezer sees it
         case _:
             from appliance.__main__ import main, on_desktop, stand_in
 

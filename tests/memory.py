@@ -17,7 +17,9 @@ from pathlib import Path
 import msgspec
 import trio
 
-from appliance.features.conversations.file_process import HEAD, FileVerdict, Task, command
+from appliance.features.conversations import file_process
+from appliance.features.conversations.file_process import HEAD, FileVerdict, Task
+from appliance.platform.children import own_process
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -44,7 +46,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 def read_file_apart(task: Task, data: bytes) -> tuple[FileVerdict, bytes, int]:
     """Run the process that reads files of strangers: its verdict, its result, and the most bytes that it had."""
-    words = [sys.executable, "-I", "-S", "-c", LAUNCH, *command(task)]
+    words = [sys.executable, "-I", "-S", "-c", LAUNCH, *own_process(file_process.__name__, task)]
     done = subprocess.run(words, input=data, capture_output=True, check=True, timeout=120)
     end = HEAD + int.from_bytes(done.stdout[:HEAD])
     most = int(done.stderr.split()[-1]) << 10

@@ -6,11 +6,13 @@ Refuses to hold anything else: what two features need is the kernel's.
 from __future__ import annotations
 
 from appliance.feature import Feature
+from appliance.features.conversations.feature import CONVERSATIONS
 from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.disk.feature import DISK
 from appliance.features.speed.feature import SPEED
 
 FEATURES: tuple[Feature, ...] = (
+    CONVERSATIONS,
     CORS_PROXY,
     DISK,
     SPEED,

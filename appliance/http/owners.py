@@ -13,7 +13,6 @@ from appliance.catalog.config_editing import ConfigEditor
 from appliance.catalog.configuration import ConfigInForce, Reloads
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
-from appliance.features.conversations.owner import Conversations
 from appliance.engines.owner import Engines
 from appliance.errors import Conflict, Forbidden, ModelNotFound
 from appliance.fleet.owner import Fleet
@@ -39,7 +38,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     peers: Peers
     samples: Samples
     streams: Streams
-    conversations: Conversations
     agents: Agents
     plugins: Plugins
     downloads: Downloads | None

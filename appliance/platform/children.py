@@ -15,7 +15,7 @@ else:
 
 __all__ = [
     "REAP_TIME", "SHELL", "Child", "Children", "child_env", "describe_status", "inherited_env", "open_children",
-    "own_env",
+    "own_env", "own_process",
 ]  # fmt: skip
 
 NTSTATUS = {
@@ -39,6 +39,15 @@ SCRUBBED_PREFIXES = ("LLAMA_ARG_", OWN_PREFIX, "AIP_", "_PYI_")
 A child that read them would move its port or ask for a key nobody has (``AIP_HTTP_PORT`` overrides ``--port``). Names,
 not every ``LLAMA_*``: ``LLAMA_MEDIA_MARKER`` must reach the child.
 """
+
+
+def own_process(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs ``main`` of one of the program's own modules in another process.
+
+    Isolated, so that nothing in the working directory is taken for a module. ``packaging/entry.py`` is the other side
+    of it in the frozen program, which runs the modules whose names end as these do.
+    """
+    return [sys.executable, *(["--own-process"] if is_frozen() else ["-I", "-m"]), module, *arguments]
 
 
 def describe_status(status: int) -> str:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from appliance.platform.nvml import Nvml
 
-WORD = "--driver-process"
-"""The argument that makes the frozen program this one."""
 LOOK, SAMPLES, PROCESSES = "look", "samples", "processes"
 """The questions; `PROCESSES` comes with the number of the GPU behind it."""
 NO_DRIVER = 3
@@ -55,13 +53,6 @@ class ProbeEnd(Struct, frozen=True, tag=True):
 
 
 Told = ProbeStage | ProbeEnd
-
-
-def command() -> list[str]:
-    """The command that starts it: isolated, so that nothing in the working directory is taken for a module."""
-    if getattr(sys, "frozen", False):
-        return [sys.executable, WORD]
-    return [sys.executable, "-I", "-m", "appliance.platform.driver_process"]
 
 
 def main() -> None:

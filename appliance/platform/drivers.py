@@ -26,7 +26,8 @@ from appliance.core.engines.listing import printable
 from appliance.core.engines.machine import MachineLook
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.machine import GpuSample
-from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children
+from appliance.platform import driver_process
+from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children, own_process
 from appliance.platform.driver_process import (
     LOOK,
     PROCESSES,
@@ -36,7 +37,6 @@ from appliance.platform.driver_process import (
     ProbeOrder,
     ProbeStage,
     Told,
-    command,
 )
 from appliance.platform.libraries import has_nvml
 from appliance.platform.machine import resident_bytes
@@ -88,7 +88,9 @@ async def look(
             # Each round leaves out one more driver: the one in whose stage the process died or hung. A stage that fails
             # although it was left out ends the look, so there are never more rounds than drivers.
             order = LOOK.encode() + b" " + msgspec.json.encode(ProbeOrder(tuple(without), root)) + b"\n"
-            ran = await run_to_end(children, command(), env or inherited_env(), seconds=seconds, stdin=order)
+            ran = await run_to_end(
+                children, own_process(driver_process.__name__), env or inherited_env(), seconds=seconds, stdin=order
+            )
         except OSError as error:
             return _blind(f"the process that looks at the machine cannot be started: {error}")
         stage, seen = _last_look(ran.output)
@@ -240,7 +242,7 @@ class _Link:
     async def _use(self) -> str:
         """Start the process and answer with it until it fails at a question; return why it did."""
         said, words = _LastLine(), _LastLine()
-        process = Command(argv=command(), env=inherited_env(), stdin=None, own_errors=True)
+        process = Command(argv=own_process(driver_process.__name__), env=inherited_env(), stdin=None, own_errors=True)
         try:
             async with open_process(self._children, process, LineSink(said.take), errors=LineSink(words.take)) as child:
                 while True:

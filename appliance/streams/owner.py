@@ -122,12 +122,12 @@ class Streams:
         settings: StreamsConfig,
         nursery: trio.Nursery,
         files: StreamFiles | None,
-        audience: Audience | None,
+        audiences: Sequence[Audience],
         max_live: int,
     ) -> None:
         self._max_live = max_live
         self.settings = settings
-        self._audience = audience
+        self._audiences = audiences
         self.held = 0
         """Bytes of all streams."""
         self._nursery = nursery
@@ -194,8 +194,8 @@ class Streams:
             self._taking_over.append((trio.current_time() + TAKE_OVER_AFTER, entry))
             self._takes_over.wake()
         self._live += 1
-        if self._audience is not None:
-            self._audience.begun(generation)
+        for audience in self._audiences:
+            audience.begun(generation)
         return generation
 
     def start(self, generation: Generation, work: Work) -> None:
@@ -374,8 +374,8 @@ class Streams:
             entry = _Entry(generation=generation, key=found.key)
             self._current[about.conversation] = self._entries[generation] = self._streams[generation] = entry
             self.held += ring.held + OVERHEAD
-            if self._audience is not None:
-                self._audience.begun(generation)
+            for audience in self._audiences:
+                audience.begun(generation)
             self._expire_at(entry, trio.current_time() + self.settings.keep)
         self._make_room()
 
@@ -419,8 +419,8 @@ class Streams:
 
     def _lose(self, generation: Generation) -> None:
         self._entries.pop(generation, None)
-        if self._audience is not None:
-            self._audience.forget(generation)
+        for audience in self._audiences:
+            audience.forget(generation)
 
     def _forget(self, entry: _Entry) -> None:
         if self._current.get(entry.generation.name) is entry:
@@ -454,7 +454,7 @@ def check_streams(settings: StreamsConfig) -> None:
 
 @asynccontextmanager
 async def open_streams(
-    settings: StreamsConfig, audience: Audience | None = None, *, max_live: int = MAX_LIVE, retry: float = RETRY
+    settings: StreamsConfig, audiences: Sequence[Audience] = (), *, max_live: int = MAX_LIVE, retry: float = RETRY
 ) -> AsyncGenerator[Streams]:
     """Own all generations; leaving the block ends running ones, with a record that says so."""
     async with AsyncExitStack() as stack:
@@ -463,7 +463,7 @@ async def open_streams(
             kept = open_stream_files(Path(settings.path), settings.max_bytes, settings.max_total, retry=retry)
             files, stored = await stack.enter_async_context(kept)
         nursery = await stack.enter_async_context(beside())
-        streams = Streams(settings, nursery, files, audience, max_live)
+        streams = Streams(settings, nursery, files, audiences, max_live)
         streams.adopt_stored(stored)
         if files is not None:
             nursery.start_soon(persist, "writing streams down", partial(files.write, streams.adopt_stored))

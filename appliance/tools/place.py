@@ -15,7 +15,7 @@ from appliance.core.tools.search import Found, FoundEntry, FoundText, SearchEnd,
 from appliance.core.tools.specs import FileGlobSearch, GrepSearch, ToolProblem
 from appliance.core.tools.texts import CappedOutput
 from appliance.platform import process
-from appliance.platform.children import Children, inherited_env
+from appliance.platform.children import Children, inherited_env, own_process
 from appliance.platform.process import Command, Sink, StopSteps, into
 from appliance.tools import search_process
 
@@ -142,7 +142,7 @@ async def search(children: Children, job: SearchJob) -> SearchResult:
         return size < MAX_MESSAGES
 
     command = Command(
-        argv=search_process.command(),
+        argv=own_process(search_process.__name__),
         env=inherited_env(),
         stdin=msgspec.json.encode(job),
         own_errors=True,

@@ -32,20 +32,11 @@ from appliance.core.tools.search import (
 )
 from appliance.tools.files import listed, open_folder, open_regular
 
-WORD = "--search-process"
-"""The argument that makes the frozen program this one."""
 MAX_SCANNED = 1 << 20
 """Bytes of one line that are searched."""
 BINARY_LOOK = 8192
 
 _JOB = msgspec.json.Decoder(SearchJob)
-
-
-def command() -> list[str]:
-    """The command that starts it: isolated, so that nothing in the working directory is taken for a module."""
-    if getattr(sys, "frozen", False):
-        return [sys.executable, WORD]
-    return [sys.executable, "-I", "-m", "appliance.tools.search_process"]
 
 
 def main() -> None:

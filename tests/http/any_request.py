@@ -35,17 +35,17 @@ import appliance.http
 import appliance.http.chat
 import appliance.http.mcp
 import appliance.http.sockets
-from appliance.features.conversations.core import formats as conversation_formats
-from appliance.features.conversations.core import files as conversation_files
 from appliance.core.bodies import http_request
 from appliance.core.settings import HttpSettings
 from appliance.features import FEATURES
+from appliance.features.conversations.core import files as conversation_files
+from appliance.features.conversations.core import formats as conversation_formats
+from appliance.features.conversations.file_routes import FileRoutes
 from appliance.features.cors_proxy import proxy
 from appliance.http.bytes.body import Bodies
 from appliance.http.control import predict, tool_routes
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
-from appliance.features.conversations.file_routes import FileRoutes
 from appliance.http.kernel import Kernel
 from appliance.http.way import ollama_sink as ollama
 from appliance.http.way import routes

@@ -434,7 +434,7 @@ async def open_appliance(
         plugin_data=model_file.parent / "plugin-data",
         config_versions=model_file.parent / "config-versions",
         contexts={"ram": ContextPlace(model_file.parent / "contexts", in_memory=False)},
-        conversations=model_file.parent / "conversations.db",
+        data=model_file.parent,
         defaults=Config(streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
         chooser=chooser,
         toolbox=tools,

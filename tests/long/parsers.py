@@ -34,7 +34,6 @@ from appliance.core.config.load import load
 from appliance.core.config.matrix import Matrix, MatrixError, check_matrix
 from appliance.core.config.nodes import SourceFile
 from appliance.core.config.types import MatrixConfig
-from appliance.features.conversations.core.files import each_arrived, for_page, for_store
 from appliance.core.engines.workers import KNOWN, BadWorkerAnswer, Questions
 from appliance.core.lenient_json import decoded
 from appliance.core.mcp.messages import LineCutter, RpcAnswer, outcome, read_message, read_tools
@@ -46,7 +45,8 @@ from appliance.core.records.accounting import TokenCounter
 from appliance.core.runs.slash import Family
 from appliance.engines.unpacking import unpack
 from appliance.errors import BadRequest, UsageError
-from appliance.wire import Carton
+from appliance.features.conversations.core.files import each_arrived, for_page, for_store
+from appliance.features.conversations.shapes import Carton
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = (ROOT / "tests" / "examples" / "llama-swap-seed.yaml").read_bytes()

@@ -1,4 +1,4 @@
-"""Files of strangers, read apart: by a process with bounded time and memory (`features.conversations.file_process`), one at a time.
+"""Files of strangers, read apart: by a process with bounded time and memory (`file_process`), one at a time.
 
 The time and memory that a file costs are that process's. The server passes its bytes on and holds the result.
 """
@@ -13,9 +13,10 @@ import trio
 from appliance.core.lenient_json import decoded
 from appliance.core.tools.texts import CappedOutput
 from appliance.errors import BadRequest, Busy
-from appliance.platform.children import inherited_env, open_children
+from appliance.features.conversations import file_process
+from appliance.features.conversations.file_process import HEAD, SECONDS, UNREAD, ZIP, FileVerdict, Task
+from appliance.platform.children import inherited_env, open_children, own_process
 from appliance.platform.process import Command, into, run
-from appliance.features.conversations.file_process import HEAD, SECONDS, UNREAD, ZIP, FileVerdict, Task, command
 
 LAST = 10.0
 """Seconds beyond its budget that the process gets for a document: to start, and for a page that it has begun."""
@@ -89,7 +90,7 @@ async def read_apart(task: Task, data: bytes, room: Room) -> tuple[str, ApartOut
     if _TURN.statistics().tasks_waiting >= MAX_WAITING:
         raise Busy("other files are being read; try again in a moment", retry_after=10)
     output, errors = ApartOutput(room), CappedOutput(MAX_ERRORS)
-    asked = Command(argv=command(task), env=inherited_env(), stdin=data, own_errors=True)
+    asked = Command(argv=own_process(file_process.__name__, task), env=inherited_env(), stdin=data, own_errors=True)
     async with _TURN, open_children() as children:
         try:
             ended = await run(children, asked, output, errors=into(errors), seconds=seconds)

@@ -1,4 +1,4 @@
-"""A process that reads one file of a stranger and can be killed: the other side of `features.conversations.apart`.
+"""A process that reads one file of a stranger and can be killed: the other side of `apart`.
 
 A PDF is a program: a small file may unpack to gigabytes, refer to itself, or take hours. A Word document and an export
 of conversations are archives, and JSON becomes many times its size. So the process has a bounded time and, where the
@@ -24,8 +24,6 @@ from appliance.errors import BadRequest
 if TYPE_CHECKING:
     from pypdf import PdfReader
 
-WORD = "--file-process"
-"""The argument that makes the frozen program this one; the task follows."""
 MAX_PAGES = 1000
 MAX_TEXT = 2 << 20
 """Characters; more than the context of a model holds."""
@@ -58,13 +56,6 @@ class FileText(Struct, frozen=True, kw_only=True):
     text: str
     pages: int = 0
     read: int = 0
-
-
-def command(task: Task) -> list[str]:
-    """The command that starts it: isolated, so that nothing in the working directory is taken for a module."""
-    if getattr(sys, "frozen", False):
-        return [sys.executable, WORD, task]
-    return [sys.executable, "-I", "-m", "appliance.features.conversations.file_process", task]
 
 
 def main() -> None:

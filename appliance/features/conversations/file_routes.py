@@ -16,11 +16,11 @@ from urllib.parse import parse_qs, quote
 import msgspec
 import trio
 
+from appliance.features.conversations.apart import Room, Task, read_apart
 from appliance.features.conversations.owner import Conversations
 from appliance.http.bytes.body import Bodies
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import RequestContext
-from appliance.features.conversations.apart import Room, Task, read_apart
 from appliance.traffic.request import CONVERSATIONS, Headers, Request, send_whole
 
 MAX_DOCUMENT = 16 << 20

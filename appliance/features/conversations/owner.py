@@ -25,13 +25,10 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 from msgspec import Struct, structs
 
-from appliance.features.conversations.core.tree import AnswerText, copied, path_to, stored
 from appliance.core.openai import error_text
 from appliance.errors import ApplianceError, BadRequest, Busy, Forbidden, NotFound, StoreFailed
-from appliance.features.conversations.store import ConversationStore, failure
-from appliance.streams.generation import Generation, GenerationEnd
-from appliance.trio_parts import Changed, persist
-from appliance.wire import (
+from appliance.features.conversations.core.tree import AnswerText, copied, path_to, stored
+from appliance.features.conversations.shapes import (
     Conversation,
     ConversationListing,
     Fields,
@@ -42,6 +39,9 @@ from appliance.wire import (
     Whole,
     WrittenMessage,
 )
+from appliance.features.conversations.store import ConversationStore, failure
+from appliance.streams.generation import Generation, GenerationEnd
+from appliance.trio_parts import Changed, persist
 
 if TYPE_CHECKING:
     from appliance.features.conversations.core.files import Arrived

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import msgspec
 from msgspec import Struct
 from quart import Response, request
 
-from appliance.features.conversations.owner import Conversations
 from appliance.core.bodies.sse import SseEvent, encode
-from appliance.features.conversations.core.tree import UNKNOWN_TYPE, shown_type
 from appliance.core.parameters import read_whole, shown
 from appliance.errors import BadRequest, NotFound
+from appliance.features.conversations.core.tree import UNKNOWN_TYPE, shown_type
+from appliance.features.conversations.owner import Conversations
+from appliance.features.conversations.shapes import Fields, Id, MessageNode, StoredPreset
 from appliance.http.control.answers import (
     EVENT_STREAM,
     endless_answer,
@@ -23,15 +22,12 @@ from appliance.http.control.answers import (
     read_body,
 )
 from appliance.http.control.model_routes import ModelEvent, ModelFeed
-from appliance.http.control.routes import FOLLOWS, Routes
-from appliance.http.owners import Owners
+from appliance.http.control.routes import FOLLOWS, LARGE, Routes
+from appliance.http.kernel import Kernel
 from appliance.http.way.outgoing import CONVERSATION
-from appliance.traffic.inflight import InFlight, InFlightSum, Wait
-from appliance.traffic.traffic import Lifetime
-from appliance.wire import Fields, Id, MessageNode, StoredPreset
+from appliance.traffic.inflight import InFlightSum, Wait
 
 MAX_TYPE = 127
-T = TypeVar("T")
 
 
 class _Changed(ModelEvent, frozen=True, omit_defaults=True):
@@ -47,10 +43,10 @@ class PageFeed(ModelFeed):
     how many requests are under way, with the slowest phase.
     """
 
-    def __init__(self, owners: Owners, inflight: InFlight, lifetime: Lifetime) -> None:
-        super().__init__(owners, lifetime, everything=True, readme=False)
-        self._conversations: Conversations = owners.conversations
-        self._inflight = inflight
+    def __init__(self, kernel: Kernel, conversations: Conversations) -> None:
+        super().__init__(kernel.owners, kernel.traffic.lifetime, everything=True, readme=False)
+        self._conversations = conversations
+        self._inflight = kernel.traffic.inflight
         self._waits: dict[str, Wait] = {}
         self._under_way = InFlightSum()
         self._told = self._conversations.latest
@@ -87,106 +83,118 @@ class _Several(Struct):
     ids: list[Id]
 
 
-class ConversationRoutes:
-    """Every method is one route. Raises what `Conversations` raises."""
+def conversation_routes(kernel: Kernel, kept: Conversations) -> Routes:
+    """Raises what `Conversations` raises."""
+    routes, one = Routes("conversations", LARGE), "/api/conversations/<conversation>"
 
-    def __init__(self, owners: Owners, inflight: InFlight, lifetime: Lifetime) -> None:
-        self._owners = owners
-        self._inflight = inflight
-        self._lifetime = lifetime
-        self._conversations = owners.conversations
-
-    async def list(self) -> Response:
+    @routes.get("/api/conversations")
+    async def show_all() -> Response:
         """With ``?since=N`` only what has changed after the change of that number."""
-        since = read_whole(request.args.get("since", "0"), "since")
-        return await packed_answer(await self._conversations.list(since))
+        return await packed_answer(await kept.list(_since()))
 
-    async def events(self) -> Response:
-        """The events of models and conversations from now on; the models' state comes first."""
-        return endless_answer(
-            PageFeed(self._owners, self._inflight, self._lifetime), EVENT_STREAM, self._lifetime.feeds
-        )
-
-    async def search(self) -> Response:
-        return json_answer({"data": await self._conversations.search(request.args.get("q", ""))})
-
-    async def show(self, conversation: str) -> Response:
-        """With ``?since=N`` only what has changed after the change of that number."""
-        since = read_whole(request.args.get("since", "0"), "since")
-        return json_answer(await self._conversations.read(conversation, since))
-
-    async def change(self, conversation: str) -> Response:
-        """Change the fields that are given; a conversation that is not there is made."""
-        fields = await read_as(Fields)
-        if isinstance(fields.settings, msgspec.Raw) and not bytes(fields.settings).startswith(b"{"):
-            raise BadRequest("'settings' is a JSON object", param="settings")
-        return json_answer(await self._conversations.change(_id(conversation), fields))
-
-    async def delete(self, conversation: str) -> Response:
-        if not await self._conversations.delete(conversation):
-            raise NotFound(f"there is no conversation '{conversation}'")
-        return Response("", 204)
-
-    async def restore(self, conversation: str) -> Response:
-        await self._conversations.restore(conversation)
-        return Response("", 204)
-
-    async def restore_several(self) -> Response:
-        await self._conversations.restore(*(await read_as(_Several)).ids)
-        return Response("", 204)
-
-    async def fork(self, conversation: str) -> Response:
-        return json_answer(await self._conversations.fork(conversation, (await read_as(_Fork)).message), 201)
-
-    async def write(self, conversation: str, message: str) -> Response:
-        """Write a message; ``revision`` is the newest that the writer has seen, see `Written.branched`."""
-        sent = await read_as(MessageNode)
-        if sent.id != message:
-            raise BadRequest("the message's id is not that of the path", param="id")
-        return json_answer(await self._conversations.write(conversation, sent))
-
-    async def delete_message(self, conversation: str, message: str) -> Response:
-        """With everything that answers it, or with ``?alone=1`` without."""
-        alone = request.args.get("alone") == "1"
-        return json_answer(await self._conversations.delete_message(conversation, message, alone=alone))
-
-    async def restore_messages(self, conversation: str) -> Response:
-        asked = await read_as(_Restored)
-        await self._conversations.restore_messages(conversation, asked.ids, asked.leaf, asked.moved)
-        return Response("", 204)
-
-    async def delete_several(self) -> Response:
+    @routes.delete("/api/conversations")
+    async def delete_several() -> Response:
         """Delete those of the body, or with ``?all=1`` all of them and for good; to name none may be a mistake."""
         if request.args.get("all") == "1":
-            await self._conversations.empty()
+            await kept.empty()
             return Response("", 204)
         body = await read_body()
         if not body:
             message = 'name the conversations to delete as {"ids": [...]}, or add ?all=1 to delete all for good'
             raise BadRequest(message, param="ids")
-        return json_answer({"ids": await self._conversations.delete(*parse_as(body, _Several).ids)})
+        return json_answer({"ids": await kept.delete(*parse_as(body, _Several).ids)})
 
-    async def attach(self) -> Response:
+    @routes.post("/api/conversations/restore")
+    async def restore_several() -> Response:
+        await kept.restore(*(await read_as(_Several)).ids)
+        return Response("", 204)
+
+    @routes.get("/api/conversations/events", facts=FOLLOWS)
+    async def follow_page() -> Response:
+        """The events of models and conversations from now on; the models' state comes first."""
+        return endless_answer(PageFeed(kernel, kept), EVENT_STREAM, kernel.traffic.lifetime.feeds)
+
+    @routes.get("/api/conversations/search")
+    async def search() -> Response:
+        return json_answer({"data": await kept.search(request.args.get("q", ""))})
+
+    @routes.put("/api/conversations/presets")
+    async def keep_preset() -> Response:
+        """Keep settings under a name for every browser; null deletes them."""
+        sent = await read_as(StoredPreset)
+        if not bytes(sent.settings).startswith(b"{") and bytes(sent.settings) != b"null":
+            raise BadRequest("'settings' is a JSON object, or null to delete the preset", param="settings")
+        await kept.set_preset(sent)
+        return Response("", 204)
+
+    @routes.post("/api/conversations/attachments")
+    async def attach() -> Response:
         data = await read_body()
         kind = request.headers.get("Content-Type", "")[:MAX_TYPE] or UNKNOWN_TYPE
-        digest = await self._conversations.attach(kind, data)
-        return json_answer({"hash": digest, "size": len(data), "type": kind}, 201)
+        return json_answer({"hash": await kept.attach(kind, data), "size": len(data), "type": kind}, 201)
 
-    async def attachment(self, digest: str) -> Response:
-        kind, data = await self._conversations.attachment(digest)
+    @routes.get("/api/conversations/attachments/<digest>")
+    async def show_attachment(digest: str) -> Response:
+        kind, data = await kept.attachment(digest)
         response = Response(data, content_type=shown_type(kind))
         response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
         response.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
-    async def preset(self) -> Response:
-        """Keep settings under a name for every browser; null deletes them."""
-        sent = await read_as(StoredPreset)
-        if not bytes(sent.settings).startswith(b"{") and bytes(sent.settings) != b"null":
-            raise BadRequest("'settings' is a JSON object, or null to delete the preset", param="settings")
-        await self._conversations.set_preset(sent)
+    @routes.get(one)
+    async def show(conversation: str) -> Response:
+        """With ``?since=N`` only what has changed after the change of that number."""
+        return json_answer(await kept.read(conversation, _since()))
+
+    @routes.put(one)
+    async def change(conversation: str) -> Response:
+        """Change the fields that are given; a conversation that is not there is made."""
+        fields = await read_as(Fields)
+        if isinstance(fields.settings, msgspec.Raw) and not bytes(fields.settings).startswith(b"{"):
+            raise BadRequest("'settings' is a JSON object", param="settings")
+        return json_answer(await kept.change(_id(conversation), fields))
+
+    @routes.delete(one)
+    async def delete(conversation: str) -> Response:
+        if not await kept.delete(conversation):
+            raise NotFound(f"there is no conversation '{conversation}'")
         return Response("", 204)
+
+    @routes.post(f"{one}/restore")
+    async def restore(conversation: str) -> Response:
+        await kept.restore(conversation)
+        return Response("", 204)
+
+    @routes.post(f"{one}/fork")
+    async def fork(conversation: str) -> Response:
+        return json_answer(await kept.fork(conversation, (await read_as(_Fork)).message), 201)
+
+    @routes.post(f"{one}/messages/restore")
+    async def restore_messages(conversation: str) -> Response:
+        asked = await read_as(_Restored)
+        await kept.restore_messages(conversation, asked.ids, asked.leaf, asked.moved)
+        return Response("", 204)
+
+    @routes.put(f"{one}/messages/<message>")
+    async def write(conversation: str, message: str) -> Response:
+        """Write a message; ``revision`` is the newest that the writer has seen, see `Write.branched`."""
+        sent = await read_as(MessageNode)
+        if sent.id != message:
+            raise BadRequest("the message's id is not that of the path", param="id")
+        return json_answer(await kept.write(conversation, sent))
+
+    @routes.delete(f"{one}/messages/<message>")
+    async def delete_message(conversation: str, message: str) -> Response:
+        """With everything that answers it, or with ``?alone=1`` without."""
+        alone = request.args.get("alone") == "1"
+        return json_answer(await kept.delete_message(conversation, message, alone=alone))
+
+    return routes
+
+
+def _since() -> int:
+    return read_whole(request.args.get("since", "0"), "since")
 
 
 def _id(text: str) -> str:
@@ -195,25 +203,3 @@ def _id(text: str) -> str:
     except msgspec.ValidationError:
         message = f"the id of a conversation has letters, digits and any of '_.:-', 128 at most, not {shown(text)}"
         raise BadRequest(message, param="conversation") from None
-
-
-def add_conversation_routes(app: Routes, routes: ConversationRoutes) -> None:
-    """Register everything here on the program's application."""
-    app.add_url_rule("/api/conversations", "conversations", routes.list)
-    app.add_url_rule("/api/conversations", "delete conversations", routes.delete_several, methods=["DELETE"])
-    restore = "/api/conversations/restore"
-    app.add_url_rule(restore, "restore conversations", routes.restore_several, methods=["POST"])
-    app.add_url_rule("/api/conversations/events", "page events", routes.events, facts=FOLLOWS)
-    app.add_url_rule("/api/conversations/search", "search conversations", routes.search)
-    app.add_url_rule("/api/conversations/presets", "preset", routes.preset, methods=["PUT"])
-    app.add_url_rule("/api/conversations/attachments", "attach", routes.attach, methods=["POST"])
-    app.add_url_rule("/api/conversations/attachments/<digest>", "attachment", routes.attachment)
-    one = "/api/conversations/<conversation>"
-    app.add_url_rule(one, "conversation", routes.show)
-    app.add_url_rule(one, "change conversation", routes.change, methods=["PUT"])
-    app.add_url_rule(one, "delete conversation", routes.delete, methods=["DELETE"])
-    app.add_url_rule(f"{one}/restore", "restore conversation", routes.restore, methods=["POST"])
-    app.add_url_rule(f"{one}/fork", "fork", routes.fork, methods=["POST"])
-    app.add_url_rule(f"{one}/messages/restore", "restore messages", routes.restore_messages, methods=["POST"])
-    app.add_url_rule(f"{one}/messages/<message>", "write message", routes.write, methods=["PUT"])
-    app.add_url_rule(f"{one}/messages/<message>", "delete message", routes.delete_message, methods=["DELETE"])

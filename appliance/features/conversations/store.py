@@ -1,6 +1,6 @@
 """Conversations in SQLite: a row for each, for each message and for each attachment, and an index of parts of words.
 
-The index holds which three letters follow each other in a message's folded text (`features.conversations.core.tree.folded`). It says
+The index holds which three letters follow each other in a message's folded text (`tree.folded`). It says
 which messages may have a part of a word; a look at the text decides. Texts shorter than three letters need that look at
 every message. Titles are few and short, and are not in the index.
 
@@ -17,11 +17,9 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET, Raw, UnsetType, structs
 
-from appliance.features.conversations.core import tree as rules
 from appliance.errors import ApplianceError, BadRequest, Busy, Conflict, NotFound, StoreFailed, UsageError
-from appliance.store.activity_schema import make_private, set_aside
-from appliance.store.versions import restored
-from appliance.wire import (
+from appliance.features.conversations.core import tree
+from appliance.features.conversations.shapes import (
     Conversation,
     DeletedConversation,
     Fields,
@@ -32,6 +30,8 @@ from appliance.wire import (
     StoredPreset,
     Whole,
 )
+from appliance.store.activity_schema import make_private, set_aside
+from appliance.store.versions import restored
 
 VERSION = 2
 UNDO_MS = 60_000
@@ -80,7 +80,7 @@ DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _has(text: str, words: Sequence[str]) -> bool:
-    whole = rules.folded(text)
+    whole = tree.folded(text)
     return all(word in whole for word in words)
 
 
@@ -90,7 +90,7 @@ def _parts(word: str) -> list[str]:
 
 
 def _hit(conversation: Conversation, message: str | None, text: str, words: Sequence[str]) -> Hit:
-    excerpt = rules.excerpt(text, words)
+    excerpt = tree.excerpt(text, words)
     return Hit(conversation=conversation.id, message=message, title=conversation.title, excerpt=excerpt)
 
 
@@ -133,7 +133,7 @@ class ConversationStore:
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.execute("PRAGMA secure_delete = ON")
             script = _UPGRADE if version == 1 else _SCHEMA
-            self._db.create_function("folded", 1, rules.folded, deterministic=True)
+            self._db.create_function("folded", 1, tree.folded, deterministic=True)
             self._db.executescript(f"BEGIN IMMEDIATE;{script}PRAGMA user_version = {VERSION};COMMIT;")
             self.horizon = self.change_number()
             """A reader that has seen no later change has to read everything: what was purged before leaves no trace."""
@@ -201,7 +201,7 @@ class ConversationStore:
 
     def search(self, text: str) -> list[Hit]:
         """Titles, then messages, of which every word of the text is a part; the newest first."""
-        words = rules.words_of(text)
+        words = tree.words_of(text)
         if not words:
             return []
         bodies = self._db.execute("SELECT body FROM conversations WHERE deleted IS NULL ORDER BY updated DESC")
@@ -250,8 +250,8 @@ class ConversationStore:
             self._save(after, change)
         return structs.replace(after, change=change)
 
-    def write(self, conversation: str, sent: MessageNode, new_id: str, now: int) -> rules.Write:
-        """Store a message by the rules of `features.conversations.core.tree.write`. Raises BadRequest, Conflict, NotFound, Busy."""
+    def write(self, conversation: str, sent: MessageNode, new_id: str, now: int) -> tree.Write:
+        """Store a message by the rules of `tree.write`. Raises BadRequest, Conflict, NotFound, Busy."""
         with self._writing(now, more=len(sent.content)) as change:
             found = self._find(conversation)
             known = self._messages(conversation)
@@ -261,9 +261,9 @@ class ConversationStore:
                 raise BadRequest(f"a conversation may have {MAX_MESSAGES} messages; begin another one")
             for attachment in sent.attachments:
                 self.attachment(attachment.hash)
-            written = rules.write(known, sent, new_id, now)
-            self._store(conversation, rules.stored(written.message), change, written.message.state)
-            title = found.title or (rules.title_of(sent.content) if sent.role == "user" else "")
+            written = tree.write(known, sent, new_id, now)
+            self._store(conversation, tree.stored(written.message), change, written.message.state)
+            title = found.title or (tree.title_of(sent.content) if sent.role == "user" else "")
             self._save(structs.replace(found, title=title, updated=now), change)
         return written
 
@@ -281,7 +281,7 @@ class ConversationStore:
         with self._writing(now, check=False) as change:
             before = self._messages(row[1]).get(message.id, message)  # what it answers may be another message by now
             ended = structs.replace(message, parent=before.parent, revision=message.revision + 1)
-            self._store(row[1], rules.stored(ended), change, ended.state)
+            self._store(row[1], tree.stored(ended), change, ended.state)
             found = self._db.execute("SELECT body FROM conversations WHERE id = ?", (row[1],)).fetchone()
             if found is not None:
                 self._save(structs.replace(_conversation(found[0]), updated=now), change)
@@ -308,7 +308,7 @@ class ConversationStore:
             if message not in known:
                 raise NotFound(f"there is no message '{message}' in this conversation")
             parent = known[message].parent
-            below = rules.below({each.id: each.parent for each in known.values()}, message)
+            below = tree.below({each.id: each.parent for each in known.values()}, message)
             moved = [each for each in below if known[each].parent == message] if alone else []
             gone = [message] if alone else below
             self._move(conversation, [known[each] for each in moved], parent, change)
@@ -341,9 +341,9 @@ class ConversationStore:
 
     def _move(self, conversation: str, messages: Iterable[MessageNode], parent: str | None, change: int) -> None:
         for each in messages:
-            self._store(conversation, rules.stored(structs.replace(each, parent=parent)), change, each.state)
+            self._store(conversation, tree.stored(structs.replace(each, parent=parent)), change, each.state)
 
-    def add(self, conversation: Conversation, messages: Iterable[rules.StoredMessage], now: int) -> bool:
+    def add(self, conversation: Conversation, messages: Iterable[tree.StoredMessage], now: int) -> bool:
         """Add a whole conversation. False: one with its id is there, or was until a moment ago."""
         with self._writing(now) as change:
             if self._db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation.id,)).fetchone():
@@ -416,7 +416,7 @@ class ConversationStore:
             (conversation.id, change, kept, conversation.updated),
         )
 
-    def _store(self, conversation: str, message: rules.StoredMessage, change: int, state: State = "done") -> None:
+    def _store(self, conversation: str, message: tree.StoredMessage, change: int, state: State = "done") -> None:
         """SQLite itself takes the bytes for text: a large message would keep Python, and so everybody, waiting."""
         values = (conversation, change, message.body, state == "answering")
         if (row := self._row(message.id)) is not None:

@@ -1,4 +1,4 @@
-"""The program's own routes on Quart: load and unload, downloads, conversations, runs, logs, events, introspection.
+"""The program's own routes on Quart: load and unload, downloads, runs, logs, events, introspection.
 
 Imported when the first of them is asked for: Quart costs 17 MB and a third of a second that inference does not need.
 
@@ -26,7 +26,6 @@ from appliance.errors import (
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.config_routes import ConfigRoutes, add_config_routes
-from appliance.features.conversations.routes import ConversationRoutes, add_conversation_routes
 from appliance.http.control.doctor_routes import DoctorRoutes, add_doctor_routes
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.events import EventSources
@@ -34,7 +33,7 @@ from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
 from appliance.http.control.listing import View
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
 from appliance.http.control.pool_routes import PoolRoutes, add_pool_routes
-from appliance.http.control.routes import LARGE, RouteFacts, Routes
+from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, add_run_routes
 from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
@@ -125,7 +124,7 @@ def create_app(
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
-    own, conversations = Routes("own"), Routes("conversations", LARGE)
+    own = Routes("own")
     app.add_url_rule("/api/fit", "fit", control.fit)
     app.add_url_rule("/api/memory", "memory", control.memory)
     app.add_url_rule("/api/cache/kept", "clear contexts", control.clear_contexts, methods=["DELETE"])
@@ -138,7 +137,6 @@ def create_app(
     add_stream_routes(own, owners.streams, traffic.lifetime.feeds, owners.peers)
     add_agent_routes(app, owners.plugins)
     add_mcp_routes(app, owners.tools)
-    add_conversation_routes(conversations, ConversationRoutes(owners, traffic.inflight, traffic.lifetime))
     add_run_routes(own, traffic.targets, owners.agents, traffic.lifetime.feeds)
     fleet = owners.fleet
     engines = EngineRoutes(
@@ -150,7 +148,7 @@ def create_app(
     add_pool_routes(app, PoolRoutes(owners.pool, admin=settings.admin))
     add_config_routes(app, ConfigRoutes(owners, admin=settings.admin))
     facts: dict[str, RouteFacts] = {}
-    for routes in (own, conversations, *(make(kernel) for make in features)):
+    for routes in (own, *(make(kernel) for make in features)):
         app.register_blueprint(routes)
         facts |= routes.facts
     app.register_error_handler(HTTPException, _pass_on)

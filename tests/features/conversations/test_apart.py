@@ -12,12 +12,12 @@ import trio
 from hostile_files import CLAIMS, hostile
 from memory import read_file_apart
 
-from appliance.features.conversations.core.files import MAX_PIECE, MAX_UNPACKED
 from appliance.errors import BadRequest, Busy
 from appliance.features.conversations import apart
 from appliance.features.conversations.apart import read_apart
+from appliance.features.conversations.core.files import MAX_PIECE, MAX_UNPACKED
 from appliance.features.conversations.file_process import MEMORY
-from appliance.wire import Carton
+from appliance.features.conversations.shapes import Carton
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds and tells what a process takes so")
 MOST = 3 * MAX_UNPACKED

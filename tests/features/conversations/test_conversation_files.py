@@ -15,6 +15,7 @@ from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.errors import BadRequest
 from appliance.features.conversations.core import files as conversation_files
 from appliance.features.conversations.core.files import (
     FoundConversation,
@@ -26,8 +27,7 @@ from appliance.features.conversations.core.files import (
     write_file,
     write_many,
 )
-from appliance.errors import BadRequest
-from appliance.wire import Attachment, Carton, Conversation, MessageNode, Whole
+from appliance.features.conversations.shapes import Attachment, Carton, Conversation, MessageNode, Whole
 
 PIXEL = b"\x89PNG\r\n\x1a\n and so on"
 IMAGE = "data:image/png;base64," + base64.b64encode(PIXEL).decode()

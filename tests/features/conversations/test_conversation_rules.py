@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from msgspec import structs
 
+from appliance.errors import BadRequest
 from appliance.features.conversations.core.tree import (
     MAX_TITLE,
     UNKNOWN_TYPE,
@@ -22,8 +23,7 @@ from appliance.features.conversations.core.tree import (
     title_of,
     write,
 )
-from appliance.errors import BadRequest
-from appliance.wire import MessageNode
+from appliance.features.conversations.shapes import MessageNode
 
 TEXTS = st.text(max_size=8)
 

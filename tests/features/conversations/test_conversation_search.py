@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from appliance.features.conversations.core.tree import excerpt, folded, stored, words_of
+from appliance.features.conversations.shapes import Conversation, MessageNode
 from appliance.features.conversations.store import MAX_HITS, VERSION, ConversationStore
-from appliance.wire import Conversation, MessageNode
 
 LETTERS = st.text(st.sampled_from('aAbBä\u0308ßſİΣσς "*()-^\0\n東京ｶﾞ한\u0301😀\2%_'), max_size=40) | st.text(
     max_size=12

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from memory import read_file_apart
 from slow import one_of
 
-from appliance.features.conversations.core.docx import MAX_XML, read_docx
 from appliance.errors import BadRequest
 from appliance.features.conversations.apart import read_apart
+from appliance.features.conversations.core.docx import MAX_XML, read_docx
 from appliance.features.conversations.file_process import MAX_TEXT, MEMORY, FileText
 
 WORDS = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"

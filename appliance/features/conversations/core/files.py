@@ -1,4 +1,4 @@
-"""Conversations as files: reads exports of this program and of others (`features.conversations.core.formats`), writes its own.
+"""Conversations as files: reads exports of this program and of others (`formats`), writes its own.
 
 The content of a file tells its kind: a ZIP, JSON Lines of sessions and messages, or one JSON document.
 """
@@ -20,12 +20,20 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from appliance.core.archives import BadArchive, open_members
 from appliance.core.bodies.head import check_json
-from appliance.features.conversations.core.formats import PLACE, Saved, SavedFile, SavedLine, SavedMessage, read_json, read_lines
-from appliance.features.conversations.core.tree import StoredMessage, stored
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.parameters import shown
 from appliance.errors import BadRequest, shortened
-from appliance.wire import Attachment, Carton, Conversation, File, MessageNode, Role, Whole
+from appliance.features.conversations.core.formats import (
+    PLACE,
+    Saved,
+    SavedFile,
+    SavedLine,
+    SavedMessage,
+    read_json,
+    read_lines,
+)
+from appliance.features.conversations.core.tree import StoredMessage, stored
+from appliance.features.conversations.shapes import Attachment, Carton, Conversation, File, MessageNode, Role, Whole
 
 HARNESS = "llama.app"
 MAX_UNPACKED = 192 << 20

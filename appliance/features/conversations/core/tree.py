@@ -18,7 +18,7 @@ from appliance.core.openai import tool_call
 from appliance.core.runs.chat import ChatEvents
 from appliance.core.runs.messages import CallDelta, ReasoningDelta, TextDelta, TurnFailed
 from appliance.errors import BadRequest
-from appliance.wire import MessageNode
+from appliance.features.conversations.shapes import MessageNode
 
 MAX_TEXT = 8 << 20
 """Characters of one message with its thoughts; a book has less than one million."""
