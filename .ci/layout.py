@@ -32,7 +32,7 @@ PLANNED = {
     "store.runs",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
     "http.control.hub_routes store.model_files store.partial_file",
-    "doctor": "core.doctor* doctor cli.doctor* http.control.doctor_routes platform.hardware",
+    "doctor": "core.doctor* doctor features.doctor.verb* features.doctor.routes platform.hardware",
     "contexts": "core.contexts* core.records.cache* fleet.contexts store.kept_contexts store.cache cli.cache",
     "plugins": "agents.chain core.runs.slash http.chat.chained plugins.folders plugins.manifest plugins.registry "
     "cli.agents",

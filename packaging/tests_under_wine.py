@@ -42,7 +42,7 @@ WINE_LACKS: dict[str, str] = {
     "tests/engines/test_embedded.py::test_one_thread_is": CLOCK,
     "tests/engines/test_rpc_look.py::test_one_that_ends_or_breaks": "wine 8 ends a connection in order where SO_LINGER "
     "asks for a reset",
-    "tests/platform/test_checkup.py::test_who_listens_on_a_port": "wine 8 says of no port whose it is",
+    "tests/features/doctor/test_checkup.py::test_who_listens_on_a_port": "wine 8 says of no port whose it is",
     "tests/children/test_port_holders.py": "wine 8 says of no port whose it is",
     "tests/test_leftovers.py::test_a_listening_port": "wine 8 says of no port whose it is",
     "tests/platform/test_samples.py::test_a_sample_agrees": "psutil asks performance counters, which wine lacks",

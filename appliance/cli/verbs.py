@@ -152,7 +152,7 @@ def _engines() -> click.Command:
 
 
 def _doctor() -> click.Command:
-    from appliance.cli.doctor import doctor
+    from appliance.features.doctor.verb import doctor
 
     return doctor
 

@@ -17,7 +17,7 @@ import psutil
 import trio
 
 from appliance import __version__
-from appliance.core.doctor.facts import BusCard, Checkup, DeviceFile, Disk, PortOwner
+from appliance.features.doctor.core.facts import BusCard, Checkup, DeviceFile, Disk, PortOwner
 from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.machine import (
     Accelerator,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from shlex import quote
 
-from appliance.core.doctor.facts import Deaths, DoctorFacts, Finding, TurnedAway, some
+from appliance.features.doctor.core.facts import Deaths, DoctorFacts, Finding, TurnedAway, some
 from appliance.core.records.history import Happening, Kind
 
 HOUR = 3600.0

@@ -24,9 +24,9 @@ from appliance import __version__
 from appliance.catalog.download_status import LoginUnusable
 from appliance.catalog.hub import find_token
 from appliance.core.config.types import Config
-from appliance.core.doctor.bundle import REPORTED, known_secrets, log_names
-from appliance.core.doctor.diagnose import diagnose
-from appliance.core.doctor.facts import (
+from appliance.features.doctor.core.bundle import REPORTED, known_secrets, log_names
+from appliance.features.doctor.core.diagnose import diagnose
+from appliance.features.doctor.core.facts import (
     DoctorFacts,
     Examined,
     FailedDownload,
@@ -38,11 +38,11 @@ from appliance.core.doctor.facts import (
     is_wrong,
     machine_line,
 )
-from appliance.core.doctor.lately import DEATHS, HOUR, deaths, turned_away
+from appliance.features.doctor.core.lately import DEATHS, HOUR, deaths, turned_away
 from appliance.core.engines.choice import best
 from appliance.core.fit.estimate import OFFLOADED
 from appliance.core.records.history import MAX_LIMIT, HistoryQuery
-from appliance.doctor import begun, bundled, config_in_force, examine, tried, zipped
+from appliance.features.doctor.gathering import begun, bundled, config_in_force, examine, tried, zipped
 from appliance.engines.owner import Engines
 from appliance.http.control.answers import json_answer
 from appliance.http.control.listing import View, list_models

@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 
 from appliance.core.config.secret_places import secrets_of
 from appliance.core.config.types import Config
-from appliance.core.doctor.facts import DoctorFacts, Finding, ModelFact, ServedModel
+from appliance.features.doctor.core.facts import DoctorFacts, Finding, ModelFact, ServedModel
 from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.state import EngineState
 from appliance.core.llama.flags import FLAGS, Flag, Kind, lookup, option_at

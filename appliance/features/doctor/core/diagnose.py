@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from shlex import quote
 
-from appliance.core.doctor.engines import (
+from appliance.features.doctor.core.engines import (
     bad_choice,
     card_is_slower,
     card_without_driver,
@@ -35,8 +35,8 @@ from appliance.core.doctor.engines import (
     untried,
     went_back,
 )
-from appliance.core.doctor.facts import SEVERITIES, DoctorFacts, Finding, ServedModel, one_line, some, tidied
-from appliance.core.doctor.lately import crash_loops, failed_downloads, failing_requests, looping, no_room
+from appliance.features.doctor.core.facts import SEVERITIES, DoctorFacts, Finding, ServedModel, one_line, some, tidied
+from appliance.features.doctor.core.lately import crash_loops, failed_downloads, failing_requests, looping, no_room
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.listing import CPU
 from appliance.core.quantities import size

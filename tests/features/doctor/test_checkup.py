@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from file_trees import card
 
-from appliance.core.doctor.facts import BusCard
+from appliance.features.doctor.core.facts import BusCard
 from appliance.platform.hardware import checkup, port_owner
 
 

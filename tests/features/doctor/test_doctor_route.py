@@ -14,8 +14,8 @@ from http_harness import CHAT, Appliance, OpenServer, chat
 from swap_harness import Configure
 from waiting import until
 
-from appliance.core.doctor.facts import Finding
-from appliance.http.control import doctor_routes
+from appliance.features.doctor.core.facts import Finding
+from appliance.features.doctor import routes as doctor_routes
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli.doctor import ALL_WELL, free_path, page
-from appliance.core.doctor.facts import DoctorFacts, Finding
+from appliance.features.doctor.verb import ALL_WELL, free_path, page
+from appliance.features.doctor.core.facts import DoctorFacts, Finding
 from appliance.errors import UsageError
 
 FACTS = DoctorFacts(version="1.0", now=0.0)

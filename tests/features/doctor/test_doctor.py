@@ -36,8 +36,8 @@ from msgspec import Struct
 from appliance.cli.app import command_line
 from appliance.core import doctor
 from appliance.core.config.nodes import Position
-from appliance.core.doctor.diagnose import TOPICS, diagnose, headlines
-from appliance.core.doctor.facts import SHOWN, DoctorFacts, Examined, Finding, changes, dated, is_wrong, some
+from appliance.features.doctor.core.diagnose import TOPICS, diagnose, headlines
+from appliance.features.doctor.core.facts import SHOWN, DoctorFacts, Examined, Finding, changes, dated, is_wrong, some
 from appliance.core.engines.builds import numbers_of
 from appliance.feature import all_verbs
 from appliance.features import FEATURES

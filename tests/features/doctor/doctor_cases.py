@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import structs
 
 from appliance.core.config.nodes import Position, Problem
-from appliance.core.doctor.facts import (
+from appliance.features.doctor.core.facts import (
     BusCard,
     Checkup,
     ConfigFact,

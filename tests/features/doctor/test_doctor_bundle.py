@@ -13,7 +13,7 @@ from msgspec import structs
 
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config, Json, ModelConfig, Peer
-from appliance.core.doctor.bundle import (
+from appliance.features.doctor.core.bundle import (
     MODEL_LOGS,
     MOST,
     REMOVED,
@@ -29,7 +29,7 @@ from appliance.core.doctor.bundle import (
     without_secrets,
     without_users,
 )
-from appliance.core.doctor.facts import (
+from appliance.features.doctor.core.facts import (
     Checkup,
     ConfigFact,
     DeviceFile,

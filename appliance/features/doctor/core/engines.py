@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from shlex import quote
 
-from appliance.core.doctor.facts import DoctorFacts, Finding, one_line, some
+from appliance.features.doctor.core.facts import DoctorFacts, Finding, one_line, some
 from appliance.core.engines.builds import numbers_of, runs_on
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.machine import Gpu

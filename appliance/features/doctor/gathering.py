@@ -27,8 +27,8 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Files, config_paths
 from appliance.catalog.sources import ModelFolders, default_models_dir
 from appliance.core.config.types import Config
-from appliance.core.doctor.bundle import ReportFile, Versions, report_files, report_of
-from appliance.core.doctor.facts import Checkup, ConfigFact, DoctorFacts, Finding, Installed, ModelFact
+from appliance.features.doctor.core.bundle import ReportFile, Versions, report_files, report_of
+from appliance.features.doctor.core.facts import Checkup, ConfigFact, DoctorFacts, Finding, Installed, ModelFact
 from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.estimate import RAM
