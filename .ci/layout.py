@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 197
+FROM_KERNEL = 196
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 215
+BETWEEN = 213
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -32,7 +32,6 @@ PLANNED = {
     "store.runs",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
     "http.control.hub_routes store.model_files store.partial_file",
-    "doctor": "core.doctor* doctor features.doctor.verb* features.doctor.routes platform.hardware",
     "contexts": "core.contexts* core.records.cache* fleet.contexts store.kept_contexts store.cache cli.cache",
     "plugins": "agents.chain core.runs.slash http.chat.chained plugins.folders plugins.manifest plugins.registry "
     "cli.agents",

@@ -151,12 +151,6 @@ def _engines() -> click.Command:
     return engines
 
 
-def _doctor() -> click.Command:
-    from appliance.features.doctor.verb import doctor
-
-    return doctor
-
-
 def _service() -> click.Command:
     from appliance.cli.service import service
 
@@ -233,7 +227,6 @@ KERNEL_VERBS = (
     Verb("memory", "models", "Show the memory of the machine, and what one more model would push out.", _memory),
     Verb("desktop", "this machine", "Start the server, open the page and show an icon.", _desktop),
     Verb("engines", "this machine", "Manage the llama.cpp builds of this machine.", _engines),
-    Verb("doctor", "this machine", "Report problems, their evidence and the commands that help.", _doctor),
     Verb("service", "this machine", "Run the program as a service of the system.", _service),
     Verb("upgrade", "this machine", "Switch to a newer version of the program, and back.", _upgrade),
     Verb("selftest", "this machine", "Prove that the engine and the starter model work here.", _selftest),

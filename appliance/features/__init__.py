@@ -9,11 +9,13 @@ from appliance.feature import Feature
 from appliance.features.conversations.feature import CONVERSATIONS
 from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.disk.feature import DISK
+from appliance.features.doctor.feature import DOCTOR
 from appliance.features.speed.feature import SPEED
 
 FEATURES: tuple[Feature, ...] = (
     CONVERSATIONS,
     CORS_PROXY,
     DISK,
+    DOCTOR,
     SPEED,
 )

@@ -1,5 +1,5 @@
 """The fixtures of the tests of all features."""
 
-from served import downloads, hub, served
+from served import client, configured, downloads, file, hub, served
 
-__all__ = ["downloads", "hub", "served"]
+__all__ = ["client", "configured", "downloads", "file", "hub", "served"]

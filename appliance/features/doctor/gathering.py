@@ -27,8 +27,6 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Files, config_paths
 from appliance.catalog.sources import ModelFolders, default_models_dir
 from appliance.core.config.types import Config
-from appliance.features.doctor.core.bundle import ReportFile, Versions, report_files, report_of
-from appliance.features.doctor.core.facts import Checkup, ConfigFact, DoctorFacts, Finding, Installed, ModelFact
 from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.estimate import RAM
@@ -40,8 +38,10 @@ from appliance.engines.found import ENGINE_VARIABLE, Engine, EngineFolders, find
 from appliance.engines.installing import offers_here
 from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError
+from appliance.features.doctor.core.bundle import ReportFile, Versions, report_files, report_of
+from appliance.features.doctor.core.facts import Checkup, ConfigFact, DoctorFacts, Finding, Installed, ModelFact
+from appliance.features.doctor.system import checkup
 from appliance.fleet.budgets import plan_of, reserve_here
-from appliance.platform.hardware import checkup
 from appliance.platform.machine import free_memory
 from appliance.programs.start import programs_folder
 from appliance.store.engine_state import StateFile

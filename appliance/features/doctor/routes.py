@@ -18,12 +18,15 @@ from functools import partial
 import trio
 from msgspec import Struct, structs
 from quart import Response, request
-from quart_trio import QuartTrio
 
 from appliance import __version__
 from appliance.catalog.download_status import LoginUnusable
 from appliance.catalog.hub import find_token
 from appliance.core.config.types import Config
+from appliance.core.engines.choice import best
+from appliance.core.fit.estimate import OFFLOADED
+from appliance.core.records.history import MAX_LIMIT, HistoryQuery
+from appliance.engines.owner import Engines
 from appliance.features.doctor.core.bundle import REPORTED, known_secrets, log_names
 from appliance.features.doctor.core.diagnose import diagnose
 from appliance.features.doctor.core.facts import (
@@ -39,15 +42,11 @@ from appliance.features.doctor.core.facts import (
     machine_line,
 )
 from appliance.features.doctor.core.lately import DEATHS, HOUR, deaths, turned_away
-from appliance.core.engines.choice import best
-from appliance.core.fit.estimate import OFFLOADED
-from appliance.core.records.history import MAX_LIMIT, HistoryQuery
 from appliance.features.doctor.gathering import begun, bundled, config_in_force, examine, tried, zipped
-from appliance.engines.owner import Engines
 from appliance.http.control.answers import json_answer
 from appliance.http.control.listing import View, list_models
-from appliance.http.owners import Owners
-from appliance.traffic.traffic import Traffic
+from appliance.http.control.routes import Routes
+from appliance.http.kernel import Kernel
 from appliance.trio_parts import Memo
 from appliance.wire import ListedModel
 
@@ -60,49 +59,60 @@ WITHOUT_EFFECT = re.compile(r"\b(?:has no effect|will be ignored)\b")
 LOADED = ("loaded", "sleeping")
 
 
-class DoctorRoutes:
-    """Two routes. Requests within `EVERY` seconds share an examination. ``keys``: those of the command line."""
+def doctor_routes(kernel: Kernel) -> Routes:
+    routes, examination = Routes("doctor"), _Examination(kernel)
+    owners, logs = kernel.owners, kernel.traffic.logs
 
-    def __init__(self, owners: Owners, view: View, traffic: Traffic, keys: Sequence[str]) -> None:
-        self._owners = owners
-        self._view = view
-        self._logs = traffic.logs
-        self._recorder = traffic.recorder
-        self._keys = keys
-        self._found: Sequence[Finding] = ()
-        self._examined = Memo[tuple[DoctorFacts, Sequence[Finding]]](EVERY)
-
-    async def show(self) -> Response:
-        facts, findings = await self._examined.get(self._examine)
-        if model := request.args.get("model", ""):
-            facts = structs.replace(facts, ranked=tuple(self._owners.engines.ranked(model)))
-            findings = dated(diagnose(facts), self._found, facts.now)
+    @routes.get("/api/doctor")
+    async def show_findings() -> Response:
+        facts, findings = await examination.look(request.args.get("model", ""))
         if request.args.get("line", ""):
             return json_answer(machine_line(platform.node(), __version__, findings))
         return json_answer(Examined(ok=not is_wrong(findings), findings=tuple(findings), facts=facts))
 
-    async def report(self) -> Response:
+    @routes.get("/api/report")
+    async def pack_report() -> Response:
         """The bundle of ``doctor --report`` as a ZIP; ``?logs=1`` adds the logs."""
-        facts, findings = await self._examined.get(self._examine)
-        history = await self._owners.history.read(HistoryQuery(limit=REPORTED))
-        said, keys = dict[str, list[str]](), [*self._keys]
+        facts, findings = await examination.look()
+        history = await owners.history.read(HistoryQuery(limit=REPORTED))
+        said, keys = dict[str, list[str]](), [*kernel.settings.api_keys]
         if request.args.get("logs", ""):
             with suppress(LoginUnusable):
                 keys.append(await find_token() or "")
-            said["logs/program.log"] = self._logs.program().take()
-            said |= {name: self._logs.upstream(model).take() for model, name in log_names(facts)}
-        configuration = self._owners.configuration
-        config = configuration.current if configuration is not None else Config()
-        commands = [status.argv for status in self._owners.fleet.status()]
+            said["logs/program.log"] = logs.program().take()
+            said |= {name: logs.upstream(model).take() for model, name in log_names(facts)}
+        config = owners.configuration.current if owners.configuration is not None else Config()
+        commands = [status.argv for status in owners.fleet.status()]
 
         def pack() -> bytes:
-            logs = [(name, "".join(f"{line}\n" for line in lines)) for name, lines in said.items()]
-            secrets = known_secrets(config, os.environ, commands, keys) if logs else ()
-            return zipped(bundled(facts, findings, history, logs, secrets))
+            texts = [(name, "".join(f"{line}\n" for line in lines)) for name, lines in said.items()]
+            secrets = known_secrets(config, os.environ, commands, keys) if texts else ()
+            return zipped(bundled(facts, findings, history, texts, secrets))
 
         response = Response(await trio.to_thread.run_sync(pack), content_type="application/zip")
         response.headers["Content-Disposition"] = 'attachment; filename="llama-appliance-report.zip"'
         return response
+
+    return routes
+
+
+class _Examination:
+    """This program, examined by itself. Requests within `EVERY` seconds share a look."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._owners = kernel.owners
+        self._view = View(kernel.owners.fleet, kernel.owners.catalog, kernel.owners.peers, kernel.traffic.profile)
+        self._recorder = kernel.traffic.recorder
+        self._found: Sequence[Finding] = ()
+        self._examined = Memo[tuple[DoctorFacts, Sequence[Finding]]](EVERY)
+
+    async def look(self, model: str = "") -> tuple[DoctorFacts, Sequence[Finding]]:
+        """Return the facts and the findings. ``model`` is the one to rank engines for."""
+        facts, findings = await self._examined.get(self._examine)
+        if not model:
+            return facts, findings
+        facts = structs.replace(facts, ranked=tuple(self._owners.engines.ranked(model)))
+        return facts, dated(diagnose(facts), self._found, facts.now)
 
     async def _examine(self) -> tuple[DoctorFacts, Sequence[Finding]]:
         owners, configuration = self._owners, self._owners.configuration
@@ -152,11 +162,6 @@ class DoctorRoutes:
         else:
             await engines.refresh()  # another program may have installed a build, or chosen one
         yield engines
-
-
-def add_doctor_routes(app: QuartTrio, routes: DoctorRoutes) -> None:
-    app.add_url_rule("/api/doctor", "doctor", routes.show)
-    app.add_url_rule("/api/report", "report", routes.report)
 
 
 class _Told(Struct, frozen=True):

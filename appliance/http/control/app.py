@@ -26,7 +26,6 @@ from appliance.errors import (
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.config_routes import ConfigRoutes, add_config_routes
-from appliance.features.doctor.routes import DoctorRoutes, add_doctor_routes
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.events import EventSources
 from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
@@ -144,7 +143,6 @@ def create_app(
     )
     add_engine_routes(app, engines)
     add_hub_routes(app, HubRoutes(owners))
-    add_doctor_routes(app, DoctorRoutes(owners, view, traffic, settings.api_keys))
     add_pool_routes(app, PoolRoutes(owners.pool, admin=settings.admin))
     add_config_routes(app, ConfigRoutes(owners, admin=settings.admin))
     facts: dict[str, RouteFacts] = {}

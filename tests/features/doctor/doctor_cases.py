@@ -8,6 +8,15 @@ from typing import Literal
 from msgspec import structs
 
 from appliance.core.config.nodes import Position, Problem
+from appliance.core.engines.builds import Archive, AvailableBuild, BuildNeeds, Catalogue
+from appliance.core.engines.choice import Ranked, Seat, Standing
+from appliance.core.engines.listing import Device, cpu_device
+from appliance.core.engines.machine import Gpu, MachineLook
+from appliance.core.engines.offers import offers
+from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
+from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, RefusedUpdate
+from appliance.core.pool.shapes import PoolProblem
+from appliance.core.records.activity import EndedRequests
 from appliance.features.doctor.core.facts import (
     BusCard,
     Checkup,
@@ -25,15 +34,6 @@ from appliance.features.doctor.core.facts import (
     ServerFact,
     TurnedAway,
 )
-from appliance.core.engines.builds import Archive, AvailableBuild, BuildNeeds, Catalogue
-from appliance.core.engines.choice import Ranked, Seat, Standing
-from appliance.core.engines.listing import Device, cpu_device
-from appliance.core.engines.machine import Gpu, MachineLook
-from appliance.core.engines.offers import offers
-from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
-from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, RefusedUpdate
-from appliance.core.pool.shapes import PoolProblem
-from appliance.core.records.activity import EndedRequests
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0

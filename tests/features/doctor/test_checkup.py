@@ -11,7 +11,7 @@ import pytest
 from file_trees import card
 
 from appliance.features.doctor.core.facts import BusCard
-from appliance.platform.hardware import checkup, port_owner
+from appliance.features.doctor.system import checkup, port_owner
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="symbolic links")

@@ -34,13 +34,13 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from appliance.cli.app import command_line
-from appliance.core import doctor
 from appliance.core.config.nodes import Position
-from appliance.features.doctor.core.diagnose import TOPICS, diagnose, headlines
-from appliance.features.doctor.core.facts import SHOWN, DoctorFacts, Examined, Finding, changes, dated, is_wrong, some
 from appliance.core.engines.builds import numbers_of
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
+from appliance.features.doctor import core as doctor
+from appliance.features.doctor.core.diagnose import TOPICS, diagnose, headlines
+from appliance.features.doctor.core.facts import SHOWN, DoctorFacts, Examined, Finding, changes, dated, is_wrong, some
 
 
 def said(finding: Finding) -> str:

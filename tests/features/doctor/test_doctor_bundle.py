@@ -13,6 +13,14 @@ from msgspec import structs
 
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config, Json, ModelConfig, Peer
+from appliance.core.engines.choice import Ranked, Seat
+from appliance.core.engines.listing import Device
+from appliance.core.engines.machine import Gpu, MachineLook
+from appliance.core.engines.proofs import Probation, Proof, ProofKey
+from appliance.core.engines.state import EngineState, ListedDevices, RefusedUpdate
+from appliance.core.records.history import Happening
+from appliance.core.scheduling.effects import Cause
+from appliance.core.secrets import secret_variables
 from appliance.features.doctor.core.bundle import (
     MODEL_LOGS,
     MOST,
@@ -42,14 +50,6 @@ from appliance.features.doctor.core.facts import (
     ServedModel,
     ServerFact,
 )
-from appliance.core.engines.choice import Ranked, Seat
-from appliance.core.engines.listing import Device
-from appliance.core.engines.machine import Gpu, MachineLook
-from appliance.core.engines.proofs import Probation, Proof, ProofKey
-from appliance.core.engines.state import EngineState, ListedDevices, RefusedUpdate
-from appliance.core.records.history import Happening
-from appliance.core.scheduling.effects import Cause
-from appliance.core.secrets import secret_variables
 
 VERSIONS = Versions(program="1.0", server="1.0", python="3.11", platform="Linux", frozen=False)
 SECRETS = st.text("abcdefghijkmnop0123456789-._~+/=:!@$%*() äß", min_size=10, max_size=30).map(

@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from shlex import quote
 
+from appliance.core.engines.choice import Ranked, best
+from appliance.core.engines.listing import CPU
+from appliance.core.quantities import size
+from appliance.core.sizes import GIB
 from appliance.features.doctor.core.engines import (
     bad_choice,
     card_is_slower,
@@ -37,10 +41,6 @@ from appliance.features.doctor.core.engines import (
 )
 from appliance.features.doctor.core.facts import SEVERITIES, DoctorFacts, Finding, ServedModel, one_line, some, tidied
 from appliance.features.doctor.core.lately import crash_loops, failed_downloads, failing_requests, looping, no_room
-from appliance.core.engines.choice import Ranked, best
-from appliance.core.engines.listing import CPU
-from appliance.core.quantities import size
-from appliance.core.sizes import GIB
 
 SERVE = "llama-appliance serve"
 FULL, TIGHT = 256 << 20, 2 * GIB

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator
 from shlex import quote
 
-from appliance.features.doctor.core.facts import DoctorFacts, Finding, one_line, some
 from appliance.core.engines.builds import numbers_of, runs_on
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.machine import Gpu
 from appliance.core.engines.offers import CARD_BACKENDS, EngineOffer, suited
 from appliance.core.quantities import span
+from appliance.features.doctor.core.facts import DoctorFacts, Finding, one_line, some
 
 LS = "llama-appliance engines ls"
 AUTO = "llama-appliance engines use auto"

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from shlex import quote
 
-from appliance.features.doctor.core.facts import Deaths, DoctorFacts, Finding, TurnedAway, some
 from appliance.core.records.history import Happening, Kind
+from appliance.features.doctor.core.facts import Deaths, DoctorFacts, Finding, TurnedAway, some
 
 HOUR = 3600.0
 """Seconds that are looked back."""
