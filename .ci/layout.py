@@ -50,7 +50,6 @@ PLANNED = {
     "desktop": "desktop* core.tray cli.desktop platform.windows_icons",
     "peers": "peers* http.way.at_peers",
     "sockets": "http.sockets*",
-    "timeline": "cli.events",
     "older": "core.llama.older* http.way.older",
     "traces": "core.records.spans traffic.tracing traffic.otlp",
 }

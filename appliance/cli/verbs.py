@@ -68,7 +68,7 @@ def _cache() -> click.Command:
 
 
 def _events() -> click.Command:
-    from appliance.cli.events import events
+    from appliance.features.timeline.verb import events
 
     return events
 
