@@ -67,12 +67,6 @@ def _cache() -> click.Command:
     return cache
 
 
-def _events() -> click.Command:
-    from appliance.features.timeline.verb import events
-
-    return events
-
-
 def _config() -> click.Command:
     from appliance.cli.config import config
 
@@ -213,7 +207,6 @@ KERNEL_VERBS = (
     Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),
     Verb("logs", "server", "Show the output of the model processes.", _logs),
     Verb("cache", "server", "Show what came from the cache of prompts, and why the rest did not.", _cache),
-    Verb("events", "server", "Show what the running server did, and why.", _events),
     Verb("config", "server", "Check, explain and edit a configuration file.", _config),
     Verb("mcp", "server", "Connect a desktop client to the running server, by MCP.", _mcp),
     Verb("agent", "server", "Run agent tasks on the running server, and list, follow, answer and cancel them.", _agent),

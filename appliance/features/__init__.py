@@ -11,6 +11,7 @@ from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
 from appliance.features.speed.feature import SPEED
+from appliance.features.timeline.feature import TIMELINE
 
 FEATURES: tuple[Feature, ...] = (
     CONVERSATIONS,
@@ -18,4 +19,5 @@ FEATURES: tuple[Feature, ...] = (
     DISK,
     DOCTOR,
     SPEED,
+    TIMELINE,
 )

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 from command_line import Command
 from gguf_files import write_model
-from http_harness import Appliance
 from hub_process import FakeHub
 from kept_files import DATA, kept_one, opened
 from links import needs_links
-from program import COMMAND, begun
-from waiting import PATIENCE, wait
+from program import begun
+from serving import Serve, followed
+from waiting import wait
 
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
@@ -27,13 +23,11 @@ from appliance.core.settings import FleetSettings
 from appliance.platform.home import users_data
 from appliance.store.kept_contexts import context_places
 
-Serve = Callable[..., Appliance]
 ONE = FleetSettings(models_max=1, stop_timeout=2.0)
 SAID = "Once upon a time a small llama carried"
 NOW = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 SESSION = [
     ("ps", "", "no model is running; .*"),
-    ("events", "", "nothing has happened yet"),
     ("speed --span 1h", "", "no request has ended in the last 1h"),
     ("cache --span 1h", "", "no request whose tokens are known has ended in the last 1h"),
     ("top --once", "", "nothing is under way"),
@@ -44,14 +38,6 @@ SESSION = [
     ("load beta", "beta: loaded after .* s", ""),
     ("run beta hi", SAID, ""),
     ("ls", r"ID ARCHITECTURE .* LAST USED\nalpha - .* unloaded .*\nbeta - .* loaded .*", "Models folder: .*"),
-    (
-        "events",
-        rf"{NOW} loading alpha is loaded: .*\n{NOW} loaded alpha was ready after [\d.]+ s .*\n"
-        rf"{NOW} evicted alpha went for beta: 1 model may run at once, least recently used, idle \d s\n"
-        rf"{NOW} loading beta .*\n{NOW} loaded beta .*",
-        "",
-    ),
-    ("events --since 2100-01-01T00:00:00Z", "", "nothing of that kind has happened"),
     (
         "speed",
         r"MODEL REQUESTS PROMPT/S TOKENS/S FIRST .*\n"
@@ -98,17 +84,9 @@ def test_programs_get_json(cli: Command) -> None:
     cli.good("load", "beta")
     [curve] = cli.json("speed", "--by", "client", "--model", "alpha")["curves"]
     assert sum(curve["points"]["requests"]) == curve["total"]["requests"] == 1
-    shown = cli.good("events").splitlines()
-    told = events(cli, "--since", "1h")
-    assert [entry["why"] for entry in told] == [line[31:] for line in shown]
-    assert events(cli, "--model", "alpha", "--kind", "evicted", "--kind", "loaded") == told[1:3]
     cache = cli.json("cache")
     assert ([miss["miss"] for miss in cache["misses"]], cache["total"]["requests"]) == (["loaded"], 1)
     assert cli.json("unload", "beta") == {"model": "beta", "state": "unloaded"}
-
-
-def events(cli: Command, *words: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in cli.good("events", "--json", *words).splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +94,6 @@ def events(cli: Command, *words: str) -> list[dict[str, Any]]:
     [
         ("speed --span long", "span must be a time such as 30m"),
         ("cache --span long", "span must be a time such as 30m"),
-        ("events --since yesterday", "--since yesterday: expected 30m"),
         ("top --cancel 99", "no request '99' is under way"),
         ("unload alpha", "not running"),
         *(
@@ -130,8 +107,6 @@ def test_what_cannot_be_done_is_told_in_one_line(cli: Command, command: Command,
     """And where there is no server, how to start one."""
     for status, where, words in ((2, cli, told), (1, command.at("http://127.0.0.1:9"), "llama-appliance serve")):
         found = where(*line.split())
-        if status == 1 and "yesterday" in line:
-            continue
         assert (found.status, found.out) == (status, ""), found
         assert re.fullmatch("llama-appliance: error: .*\n", found.err)
         assert words in found.err
@@ -221,24 +196,15 @@ def test_what_a_removal_frees_is_said_before_and_after(
     assert four in cli.bad("rm", four)
 
 
-@pytest.mark.parametrize("words", ["logs -f alpha", "events --follow --json --model alpha"])
-def test_what_is_followed_comes_at_once(
-    command: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch, words: str
-) -> None:
-    """By a process of its own, until it is asked to end."""
+def test_what_is_followed_comes_at_once(command: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMA_APPLIANCE_URL", serve().url)
     command.good("load", "alpha")
-    before = command.good(*words.replace("-f ", "").replace("--follow ", "").split()).splitlines()
-    with subprocess.Popen([COMMAND, *words.split()], stdout=subprocess.PIPE, text=True, encoding="utf-8") as reader:
-        try:
-            assert [reader.stdout.readline().rstrip() for _ in before] == before
-            command.good("load", "beta")
-            command.good("unload", "alpha")
-            more = reader.stdout.readline()
-        finally:
-            reader.terminate()
-            reader.communicate(timeout=PATIENCE)
-    assert ("cleaning up" if words.startswith("logs") else '"kind":"unloaded"') in more
+    before = command.good("logs", "alpha").splitlines()
+    with followed("logs", "-f", "alpha") as lines:
+        assert [next(lines).rstrip() for _ in before] == before
+        command.good("load", "beta")
+        command.good("unload", "alpha")
+        assert "cleaning up" in next(lines)
 
 
 def test_kept_contexts_are_shown_and_cleared_with_and_without_a_server(

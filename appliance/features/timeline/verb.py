@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
@@ -92,10 +92,11 @@ async def events(
       llama-appliance events -f --model starter --json
     """
     query = [*(("model", model) for model in models), *(("kind", kind) for kind in kinds)]
-    start = _start(since) if since is not None else None
+    if since is not None:
+        query += [("start", _start(since).isoformat(timespec="milliseconds")), ("limit", str(MAX_LIMIT))]
     if not follow:
-        if not await _print_past(server, query, start, as_json=as_json):
-            say("nothing of that kind has happened" if query or since else "nothing has happened yet")
+        if not await _print_past(server, query, as_json=as_json):
+            say("nothing of that kind has happened" if query else "nothing has happened yet")
         return 0
     try:
         with trio.fail_after(ANSWER_TIME) as patience:
@@ -103,13 +104,14 @@ async def events(
                 await refuse_errors(server, response)
                 # The feed is open before the past is read, so that nothing falls between them.
                 decoder, chunk = Decoder(MAX_MESSAGE), await response.receive()
-                last = await _print_past(server, query, start, as_json=as_json)
+                last = await _print_past(server, query, as_json=as_json)
                 patience.deadline = math.inf
                 while chunk:
-                    for raw in _entries(decoder, chunk):
-                        entry = _decode(raw)
-                        if entry.id > last and entry.fits(models, kinds):
-                            _print_entry(raw, entry, as_json=as_json)
+                    for event in decoder.feed(chunk):
+                        message = msgspec.json.decode(event.data, type=FeedMessage)
+                        entry = _decode(message.data) if message.type == "history" else None
+                        if entry is not None and entry.id > last and entry.fits(models, kinds):
+                            _print_entry(message.data.encode(), entry, as_json=as_json)
                     chunk = await response.receive()
     except UpstreamFailed as cause:
         raise NotRunning(server, cause.why) from None
@@ -129,36 +131,23 @@ def _start(since: str) -> datetime:
         raise UsageError(f"--since {since}: expected 30m, 48h, or a time such as 2026-11-20T08:30:00Z") from None
 
 
-async def _print_past(
-    server: RunningServer, query: Sequence[tuple[str, str]], start: datetime | None, *, as_json: bool
-) -> int:
+async def _print_past(server: RunningServer, query: Sequence[tuple[str, str]], *, as_json: bool) -> int:
     """Return the id of the last entry, 0 for none."""
     last = 0
-    began = [("start", start.isoformat(timespec="milliseconds")), ("limit", str(MAX_LIMIT))] if start else []
     while True:
         after = [("after", str(last))] if last else []
-        path = f"/api/history?{urlencode([*query, *began, *after])}"
-        page = (await ask(server, "GET", path, TimelineAnswer)).data
+        page = (await ask(server, "GET", f"/api/history?{urlencode([*query, *after])}", TimelineAnswer)).data
         for raw in page:
             entry = _decode(raw)
             _print_entry(raw, entry, as_json=as_json)
             last = entry.id
-        if start is None or len(page) < MAX_LIMIT:
+        if len(page) < MAX_LIMIT:
             return last
-
-
-def _entries(decoder: Decoder, chunk: bytes) -> Iterator[bytes]:
-    """The entries among the messages that these bytes complete, each as JSON."""
-    for event in decoder.feed(chunk):
-        message = msgspec.json.decode(event.data, type=FeedMessage)
-        if message.type == "history":
-            yield message.data.encode()
 
 
 def _print_entry(raw: bytes | Raw, entry: TimelineEntry, *, as_json: bool) -> None:
     if as_json:
         click.echo(bytes(raw))
     else:
-        when = entry.timestamp.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        click.echo(f"{when}  {entry.kind:<9} {harmless(entry.why)}")
+        click.echo(f"{entry.timestamp.astimezone():%Y-%m-%d %H:%M:%S}  {entry.kind:<9} {harmless(entry.why)}")
     sys.stdout.flush()
