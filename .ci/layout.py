@@ -44,8 +44,6 @@ PLANNED = {
     "embedded": "engines.embedded* core.llama.schemas",
     "stand_in": "cli.llama_server*",
     "programs": "programs* core.programs cli.upgrade",
-    "config_editing": "core.config.masks core.config.remote_edits core.config.splices catalog.config_editing "
-    "http.control.config_routes cli.config_edit store.versions",
     "presets": "catalog.presets core.llama.preset*",
     "desktop": "desktop* core.tray cli.desktop platform.windows_icons",
     "peers": "peers* http.way.at_peers",

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from appliance.agents.owner import open_agents
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.config_editing import ConfigEditor
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
 from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
 from appliance.catalog.sources import STARTER
@@ -33,6 +32,7 @@ from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, Engines, open_engines
 from appliance.feature import Feature, Ground, ServerParts, open_parts
+from appliance.features.config_editing.editor import ConfigEditor
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies

@@ -14,7 +14,6 @@ import trio
 from msgspec import structs
 
 from appliance import __version__
-from appliance.catalog import config_editing
 from appliance.catalog.catalog import AT_ONCE, STARTER_ID, Catalog, find_model
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.found import cache_directory
@@ -31,6 +30,7 @@ from appliance.engines.owner import usual_port
 from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
 from appliance.feature import Feature
+from appliance.features.config_editing import editor as config_editing
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
 from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, keep_log, say, say_only_errors

@@ -26,7 +26,6 @@ from appliance import plugins
 from appliance.agents.record import RunResult, RunStatus
 from appliance.cli.agent import agent
 from appliance.cli.app import command_line
-from appliance.cli.config import config
 from appliance.cli.engines.commands import engines
 from appliance.cli.llama_server.command import ANSWERED_BY_ENGINE
 from appliance.cli.llama_server.front import FRONT
@@ -44,6 +43,7 @@ from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
+from appliance.features.config_editing.verb import config
 from appliance.http import errors as http_errors
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.run_routes import KEYS

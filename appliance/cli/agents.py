@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from appliance.cli.config import loaded
 from appliance.cli.options import existing, plugin_option, source_options
 from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import json_option, print_json, print_table
 from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
+from appliance.features.config_editing.verb import loaded
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.home import users_data
 from appliance.plugins.folders import DATA, choice_of

@@ -68,7 +68,7 @@ def _cache() -> click.Command:
 
 
 def _config() -> click.Command:
-    from appliance.cli.config import config
+    from appliance.features.config_editing.verb import config
 
     return config
 

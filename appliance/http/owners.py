@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from appliance.agents.owner import Agents
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.config_editing import ConfigEditor
 from appliance.catalog.configuration import ConfigInForce, Reloads
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
 from appliance.engines.owner import Engines
 from appliance.errors import Conflict, Forbidden, ModelNotFound
+from appliance.features.config_editing.editor import ConfigEditor
 from appliance.fleet.owner import Fleet
 from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers

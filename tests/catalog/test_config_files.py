@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from two_users import STRANGER, acting_as, open_folder
 
-from appliance.catalog.config_editing import ConfigEditor
 from appliance.catalog.configuration import LARGEST, Files, config_paths, read_sources, sources_below
 from appliance.errors import UsageError
+from appliance.features.config_editing.editor import ConfigEditor
 
 
 def refused(config: Path | None, folder: Path | None) -> str:

@@ -20,10 +20,10 @@ from appliance.catalog.configuration import read_sources
 from appliance.catalog.found import read_start
 from appliance.core.contexts.kept import manifest_of
 from appliance.errors import ApplianceError
+from appliance.features.config_editing.kept_texts import KeptTexts
 from appliance.store.derived_models import DerivedModels
 from appliance.store.engine_state import StateFile
 from appliance.store.file_hashes import FileHashes
-from appliance.store.kept_texts import KeptTexts
 from appliance.store.model_files import write_whole
 from appliance.store.partial_file import holds
 from appliance.store.pool_file import read_pool

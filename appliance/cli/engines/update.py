@@ -18,7 +18,6 @@ from msgspec import Struct, structs
 
 from appliance.catalog.catalog import STARTER_ID, Snapshot, scan_models
 from appliance.catalog.sources import STARTER
-from appliance.cli.config import loaded
 from appliance.cli.engines.sources import (
     FROM_HELP,
     check_needs,
@@ -54,6 +53,7 @@ from appliance.engines.proving import alone_on_machine
 from appliance.engines.shelf import Shelf, alone
 from appliance.engines.updating import Candidate, Steps, canary, devices_of, prove_staged, run_update
 from appliance.errors import UsageError
+from appliance.features.config_editing.verb import loaded
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
 from appliance.store.activity import open_activity

@@ -23,9 +23,9 @@ from appliance.errors import (
     NotFound,
     RouteNotFound,
 )
+from appliance.features.config_editing.routes import ConfigRoutes, add_config_routes
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
-from appliance.http.control.config_routes import ConfigRoutes, add_config_routes
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.events import EventSources
 from appliance.http.control.hub_routes import HubRoutes, add_hub_routes

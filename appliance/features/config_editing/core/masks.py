@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from appliance.core.config.nodes import LineIndex, MappingNode, Node, Position, ScalarNode, SequenceNode
 from appliance.core.config.secret_places import KNOWN, Found, Span, find, scalars
-from appliance.core.config.splices import spans
 from appliance.core.config.yaml import AS_WRITTEN, parse
 from appliance.core.secrets import LEAST, Secrets, merged, secrets_within, with_marks
 from appliance.errors import UsageError
+from appliance.features.config_editing.core.splices import spans
 
 MARK = "(secret "
 """The beginning of every mark."""

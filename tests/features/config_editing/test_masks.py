@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_values import plain
 
-from appliance.core.config.masks import masked
 from appliance.core.config.yaml import parse
 from appliance.errors import UsageError
+from appliance.features.config_editing.core.masks import masked
 
 TEXT = """\
 apiKeys: [sk-one, "sk-two", "${KEY}", "${env.KEY}"]

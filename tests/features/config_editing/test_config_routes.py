@@ -88,7 +88,7 @@ async def test_two_edits_at_once_lose_neither(open_server: OpenServer, file: Fil
 
 
 async def test_what_runs_is_not_changed_over_http(open_server: OpenServer, file: File) -> None:
-    """`tests/core/config/test_remote_edits.py` has every key."""
+    """`tests/features/config_editing/test_remote_edits.py` has every key."""
     async with open_server(config=file.write({"m": ()}, apiKeys=["sk-secret"]), admin=True) as server:
         key = [("Authorization", "Bearer sk-secret")]
         found = (await server.ask("GET", CONFIG, headers=key)).json

@@ -1,4 +1,4 @@
-"""``config``: explains a configuration file, checks it, predicts its effects; `cli.config_edit` changes it."""
+"""``config``: explains a configuration file, checks it, predicts its effects; `edit_verbs` changes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import click
 from msgspec import Struct
 
 from appliance.catalog.configuration import read_sources
-from appliance.cli.config_edit import edit, restore, versions
 from appliance.cli.options import source_options
 from appliance.cli.show import json_option, print_json
 from appliance.core.config.load import load
@@ -22,6 +21,7 @@ from appliance.core.config.types import Config
 from appliance.core.scheduling.policy import Eviction, policy_of
 from appliance.core.scheduling.routing import Local, Remote, Router, Virtual
 from appliance.errors import UsageError
+from appliance.features.config_editing.edit_verbs import edit, restore, versions
 from appliance.platform.console import EXIT_USER, say
 from appliance.plugins.folders import choice_of, scan
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from appliance.core.command_words import split_command
 from appliance.core.config.load import load
-from appliance.core.config.masks import masked
 from appliance.core.config.nodes import SourceFile
 from appliance.core.config.secret_places import scalars, secrets_of
 from appliance.core.config.yaml import AS_WRITTEN, parse
 from appliance.core.secrets import Secrets, shown_command
 from appliance.errors import UsageError
+from appliance.features.config_editing.core.masks import masked
 
 CANARY = "Kq7Canary"
 FORMS = st.sampled_from(

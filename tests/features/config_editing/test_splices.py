@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_values import mapping, plain
 
-from appliance.core.config.splices import Setting, with_value
 from appliance.errors import UsageError
+from appliance.features.config_editing.core.splices import Setting, with_value
 
 TEXT = """\
 # head

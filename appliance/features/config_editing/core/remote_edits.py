@@ -15,10 +15,10 @@ import msgspec.inspect as mi
 from msgspec import Struct
 
 from appliance.core.config.decode import ANY, advice, bare_type, has_key, meant_key, plain, schema_root
-from appliance.core.config.masks import MARK
 from appliance.core.config.nodes import MappingNode, Node, Problem, ScalarNode, SequenceNode, is_null
 from appliance.core.config.yaml import AS_WRITTEN, parse
 from appliance.errors import InvalidConfig
+from appliance.features.config_editing.core.masks import MARK
 
 FormKind = Literal["text", "number", "switch", "list", "choice"]
 FormGroup = Literal["listing", "loading", "requests", "records"]

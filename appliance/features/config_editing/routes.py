@@ -14,10 +14,12 @@ from msgspec import Meta, Struct, structs
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from appliance.catalog.config_editing import ConfigEditor, OpenedText, TextChanged
-from appliance.core.config.masks import masked
 from appliance.core.config.nodes import Problem
-from appliance.core.config.remote_edits import (
+from appliance.core.config.types import Config
+from appliance.core.parameters import read_whole
+from appliance.errors import AdminOff, EditRefused, InvalidConfig, UsageError
+from appliance.features.config_editing.core.masks import masked
+from appliance.features.config_editing.core.remote_edits import (
     FormField,
     FormValues,
     form_values,
@@ -25,10 +27,8 @@ from appliance.core.config.remote_edits import (
     program_fields,
     refusals,
 )
-from appliance.core.config.splices import Setting, difference, with_value
-from appliance.core.config.types import Config
-from appliance.core.parameters import read_whole
-from appliance.errors import AdminOff, EditRefused, InvalidConfig, UsageError
+from appliance.features.config_editing.core.splices import Setting, difference, with_value
+from appliance.features.config_editing.editor import ConfigEditor, OpenedText, TextChanged
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.errors import describe
 from appliance.http.owners import Owners

@@ -15,14 +15,14 @@ import click
 import trio
 from msgspec import Struct
 
-from appliance.catalog.config_editing import FOLDER, ConfigEditor, OpenedText, TextChanged
 from appliance.catalog.configuration import Files
 from appliance.cli.options import source_options
 from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ask, server_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
 from appliance.core.config.nodes import Loaded
-from appliance.core.config.splices import difference
 from appliance.errors import UsageError
+from appliance.features.config_editing.core.splices import difference
+from appliance.features.config_editing.editor import FOLDER, ConfigEditor, OpenedText, TextChanged
 from appliance.platform.console import EXIT_OURS, EXIT_USER, can_ask, say
 from appliance.platform.home import users_data
 

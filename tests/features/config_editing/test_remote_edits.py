@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from test_load import SEED, read
 
 from appliance.core.config.decode import ANY
-from appliance.core.config.remote_edits import CHANGEABLE, model_fields, program_fields, refusals
 from appliance.errors import InvalidConfig
+from appliance.features.config_editing.core.remote_edits import CHANGEABLE, model_fields, program_fields, refusals
 
 DOCUMENT: dict[str, Any] = {
     "startPort": 5800,

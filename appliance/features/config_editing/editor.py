@@ -16,7 +16,7 @@ from msgspec import Struct
 from appliance.catalog.configuration import Files, config_paths, decoded, read_file
 from appliance.core.config.nodes import Loaded
 from appliance.errors import Conflict, UsageError
-from appliance.store.kept_texts import KeptTexts
+from appliance.features.config_editing.kept_texts import KeptTexts
 from appliance.store.model_files import write_whole
 
 FOLDER = "config-versions"
