@@ -32,7 +32,6 @@ from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, Engines, open_engines
 from appliance.feature import Feature, Ground, ServerParts, open_parts
-from appliance.features.config_editing.editor import ConfigEditor
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
@@ -102,9 +101,7 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     toolbox: Toolbox | None = None
     """The tools, instead of those that the settings switch on."""
     data: Path
-    """The folder in which features keep what is theirs."""
-    config_versions: Path
-    """The folder of earlier versions of the configuration's files."""
+    """The program's data folder, in which features keep what is theirs."""
     contexts: Mapping[Tier, ContextPlace] = {}
     """The places of kept contexts; empty: none are kept, and those of another program stay."""
     derived_models: Path | None = None
@@ -246,7 +243,6 @@ async def open_appliance(
                 plugins=plugins,
                 downloads=downloads if settings.sources.lookup is not None else None,
                 configuration=configuration,
-                editor=ConfigEditor(settings.files, places.config_versions) if settings.files is not None else None,
                 tools=tools,
                 reloads=Reloads(
                     configuration,
@@ -265,7 +261,7 @@ async def open_appliance(
             fleet.see_machine()
 
             def gateway() -> Gateway:
-                kernel = Kernel(owners=owners, edge=edge, inward=inward)
+                kernel = Kernel(owners=owners, edge=edge, inward=inward, data=places.data, files=settings.files)
                 own: Sequence[EdgeRoute] = (
                     ToolRoutes(tools, traffic.lifetime),
                     Predict(http.predict, inward),

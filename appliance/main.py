@@ -30,7 +30,6 @@ from appliance.engines.owner import usual_port
 from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
 from appliance.feature import Feature
-from appliance.features.config_editing import editor as config_editing
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
 from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, keep_log, say, say_only_errors
@@ -126,7 +125,6 @@ async def _run(
             downloading=_downloading(settings),
             plugin_data=data / DATA,
             data=data,
-            config_versions=data / config_editing.FOLDER,
             contexts={} if settings.echo or settings.trial else context_places(),
             derived_models=data / DERIVED_MODELS,
             pool=None if settings.trial or settings.http.single else data / POOL,

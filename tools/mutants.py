@@ -74,10 +74,11 @@ MEMORY = 4 << 30
 ROOMS = {
     "agents": "agents",
     "bundles": "bundles",
-    "catalog": "catalog http/test_config_routes.py http/test_model_routes.py",
+    "catalog": "catalog http/test_model_routes.py",
     "cli": "cli",
     "core": "core/test_*.py engines/test_unpacking.py tools/test_docx.py platform/test_hardware.py http/test_relay.py",
     "core/bundles": "bundles",
+    "core/config": "features/config_editing/test_secret_places.py",
     "core/engines": "core/test_engine_state.py platform/test_machine_limits.py engines/test_ballast_file.py "
     "engines/test_known.py",
     "core/llama": "catalog/test_preset_models.py http/test_ollama.py",
@@ -121,7 +122,7 @@ ROOMS = {
     "http/test_timeline.py",
     "upstream": "upstream",
 }
-"""The tests of each room, below tests/. A folder of core has the folder there as well."""
+"""The tests of each room, below tests/. A folder of core has the folder there as well, and so has a feature."""
 
 SWAPS = (
     "Add_Sub|Sub_Add|Mul_FloorDiv|Div_Mul|FloorDiv_Mul|Mod_FloorDiv|RShift_LShift|LShift_RShift|BitOr_BitAnd|BitAnd_BitOr"
@@ -132,7 +133,7 @@ SWAPS = (
 SENSIBLE = re.compile(rf".*Operator_({SWAPS})|AddNot|Replace\w+With\w+|ExceptionReplacer|NumberReplacer|Zero\w+")
 PROVIDER = OperatorProvider()
 OPERATORS = {name: PROVIDER[name]() for name in PROVIDER if SENSIBLE.fullmatch(name)}
-ROOM = re.compile(r"appliance/((?:(?:core|http)/)?[^/.]+(?=/)|(?:core|http)(?=/)|)")
+ROOM = re.compile(r"appliance/((?:(?:core|http|features)/)?[^/.]+(?=/)|(?:core|http)(?=/)|)")
 NOT_HERE = re.compile(r"/(windows|machine_windows|machine_macos)\w*\.py|/__main__\.py|/node_modules/")
 """Files of other systems, which no test runs here."""
 UNSEEN = re.compile(r"^(from|import|assert)\b|\blog\.\w+\(|TYPE_CHECKING|sys\.platform|strict=|__name__")
@@ -402,7 +403,7 @@ def tell(mutant: Mutant, tests: Sequence[str], seconds: float) -> Fate:
 
 def tests_of(room: str) -> list[str]:
     """The files of a room's tests."""
-    named = [room] * room.startswith("core/") + ROOMS.get(room, "").split()
+    named = [room] * room.startswith(("core/", "features/")) + ROOMS.get(room, "").split()
     patterns = (name if name.endswith(".py") else f"{name}/**/test_*.py" for name in named)
     found = {path for pattern in patterns for path in (ROOT / "tests").glob(pattern)}
     return sorted(path.relative_to(ROOT).as_posix() for path in found)

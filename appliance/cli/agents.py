@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
+from appliance.catalog.configuration import Files
 from appliance.cli.options import existing, plugin_option, source_options
 from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import json_option, print_json, print_table
 from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
-from appliance.features.config_editing.verb import loaded
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.home import users_data
 from appliance.plugins.folders import DATA, choice_of
@@ -133,7 +133,7 @@ async def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[P
       llama-appliance agents ls
       llama-appliance agents ls --config config.yaml --plugins ~/plugins --json
     """
-    config = loaded(config_file, config_dir).require() if config_file or config_dir else None
+    config = Files(config=config_file, config_dir=config_dir).read().require() if config_file or config_dir else None
     choice = choice_of(config, existing(plugins))
     logging.getLogger("appliance").addHandler(logging.NullHandler())  # what goes wrong is listed
     async with open_plugins(choice, users_data() / DATA) as opened:

@@ -67,12 +67,6 @@ def _cache() -> click.Command:
     return cache
 
 
-def _config() -> click.Command:
-    from appliance.features.config_editing.verb import config
-
-    return config
-
-
 def _mcp() -> click.Command:
     from appliance.cli.mcp import mcp
 
@@ -207,7 +201,6 @@ KERNEL_VERBS = (
     Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),
     Verb("logs", "server", "Show the output of the model processes.", _logs),
     Verb("cache", "server", "Show what came from the cache of prompts, and why the rest did not.", _cache),
-    Verb("config", "server", "Check, explain and edit a configuration file.", _config),
     Verb("mcp", "server", "Connect a desktop client to the running server, by MCP.", _mcp),
     Verb("agent", "server", "Run agent tasks on the running server, and list, follow, answer and cancel them.", _agent),
     Verb("run", "models", "Chat with a model in the terminal, or ask it one question.", _run),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 
+from appliance.catalog.configuration import Files
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
 from appliance.http.owners import Owners
@@ -21,6 +23,10 @@ class Kernel(Struct, frozen=True, kw_only=True):
     owners: Owners
     edge: Edge
     inward: Asker
+    data: Path
+    """The program's data folder, in which a feature has folders of its own."""
+    files: Files | None
+    """The configuration's; None without one."""
 
     @property
     def traffic(self) -> Traffic:

@@ -14,7 +14,6 @@ from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
 from appliance.engines.owner import Engines
 from appliance.errors import Conflict, Forbidden, ModelNotFound
-from appliance.features.config_editing.editor import ConfigEditor
 from appliance.fleet.owner import Fleet
 from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers
@@ -43,8 +42,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     downloads: Downloads | None
     """None where nothing is ever downloaded. Without a cache that is served it is only what presets name."""
     configuration: ConfigInForce | None
-    editor: ConfigEditor | None
-    """Edits the files of the configuration; None without them."""
     tools: Toolbox
     """Empty where no tool was switched on."""
     reloads: Reloads

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from two_users import STRANGER, acting_as, open_folder
 
-from appliance.catalog.configuration import LARGEST, Files, config_paths, read_sources, sources_below
+from appliance.catalog.configuration import LARGEST, config_paths, read_sources, sources_below
 from appliance.errors import UsageError
-from appliance.features.config_editing.editor import ConfigEditor
 
 
 def refused(config: Path | None, folder: Path | None) -> str:
@@ -104,26 +103,3 @@ def test_paths_to_watch_need_not_be_there(tmp_path: Path) -> None:
     (folder / "b.yml").write_text("")
     (folder / "a.yaml").write_text("")
     assert config_paths(file, folder) == [file, folder / "a.yaml", folder / "b.yml"]
-
-
-def test_a_file_of_the_configuration_is_opened_by_its_name_or_alone(tmp_path: Path) -> None:
-    one, folder = tmp_path / "one.yaml", tmp_path / "folder"
-    one.write_text("globalTTL: 1\n", "utf-8")
-    folder.mkdir()
-
-    def opened(files: Files, name: str | None = None) -> str:
-        return ConfigEditor(files, tmp_path / "earlier").open(name).text
-
-    alone = Files(config=one)
-    assert opened(alone) == opened(alone, str(one)) == "globalTTL: 1\n"
-    with pytest.raises(UsageError, match=r"x is not a file of the configuration; there is .*one"):
-        opened(alone, "x")
-    with pytest.raises(UsageError, match="there is no configuration file"):
-        opened(Files(config_dir=folder))
-    for name in ("a.yaml", "b.yaml"):
-        (folder / name).write_text(f"# {name}", "utf-8")
-    both = Files(config_dir=folder)
-    with pytest.raises(UsageError, match="has 2 files; name one of"):
-        opened(both)
-    assert opened(both, str(folder / "b.yaml")) == "# b.yaml"
-    assert ConfigEditor(both, tmp_path / "earlier").beside(str(folder / "a.yaml")) == ["# b.yaml"]

@@ -206,8 +206,8 @@ def app_of(server: Appliance) -> Quart:
     """The routes that are answered with Quart."""
     http = HttpSettings(admin=True)
     edge = Edge(http, (), Guard(http, ()), server.traffic, Bodies(http))
-    kernel = Kernel(owners=server.owners, edge=edge, inward=Inward())
-    return create_app(kernel, [feature.routes for feature in FEATURES if feature.routes is not None])[0]
+    kernel = Kernel(owners=server.owners, edge=edge, inward=Inward(), data=Path(), files=None)
+    return create_app(kernel, [each.routes for each in server.opened.parts if each.routes is not None])[0]
 
 
 def all_routes(app: Quart) -> list[Route]:

@@ -432,7 +432,7 @@ async def open_appliance(
         remembered=StateFile(model_file.parent),
         downloading=downloads or DownloadSettings(cache=model_file.parent),
         plugin_data=model_file.parent / "plugin-data",
-        config_versions=model_file.parent / "config-versions",
+        data=model_file.parent,
         contexts={"ram": ContextPlace(model_file.parent / "contexts", in_memory=False)},
         data=model_file.parent,
         defaults=Config(streams=streams or StreamsConfig(), runs=runs or RunsConfig()),

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import socket
 import sys
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
 from kept_files import context, opened
 from msgspec import structs
+from odd_files import KINDS, assert_ends
 
 from appliance.catalog.configuration import read_sources
 from appliance.catalog.found import read_start
 from appliance.core.contexts.kept import manifest_of
-from appliance.errors import ApplianceError
-from appliance.features.config_editing.kept_texts import KeptTexts
 from appliance.store.derived_models import DerivedModels
 from appliance.store.engine_state import StateFile
 from appliance.store.file_hashes import FileHashes
@@ -48,7 +43,6 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "engine state": ("state.json", lambda path: StateFile(path.parent).read()),
     "hashes": ("hashes.json", lambda path: FileHashes(path).compute(Path(__file__), lambda _: None)),
     "a hashed file": ("x.gguf", lambda path: FileHashes(path.with_name("h")).compute(path, lambda _: None)),
-    "an earlier text": ("000001", lambda path: KeptTexts(path.parent).keep(b"text")),
     "a stream": ("stream-1.sse", lambda path: Folder(path.parent, 100, 100).load()),
     "a manifest": (f"{NAME}.json", kept_contexts),
     "a kept context": (f"{NAME}.kv", kept_contexts),
@@ -57,29 +51,6 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a reference": ("main", lambda path: read_start(path, 64)),
     "a file that is written": (".whole.new", lambda path: write_whole(path.with_name("whole"), b"data", private=True)),
     "one for others": (".whole.new", lambda path: write_whole(path.with_name("whole"), b"data")),
-}
-
-
-def to_secret(path: Path) -> None:
-    secret = path.parent.with_name("secret")
-    secret.write_bytes(b"secret")
-    path.symlink_to(secret)
-
-
-def listening(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(os.path.relpath(path))
-
-
-KINDS: dict[str, Callable[[Path], object]] = {
-    "pipe": os.mkfifo,
-    "link to a pipe": lambda path: (os.mkfifo(path.with_name("pipe")), path.symlink_to("pipe")),
-    "link to itself": lambda path: path.symlink_to(path.name),
-    "link to nothing": lambda path: path.symlink_to("nothing"),
-    "link to a secret": to_secret,
-    "terminal": lambda path: path.symlink_to("/dev/ptmx"),
-    "folder": lambda path: path.mkdir(),
-    "socket": listening,
 }
 
 
@@ -92,17 +63,6 @@ def test_a_reader_never_waits_for_what_is_no_file(
     folder.mkdir()
     monkeypatch.chdir(folder)
     name, read = READERS[reader]
-    KINDS[kind](folder / name)
     if reader == "a kept context":
         (folder / f"{NAME}.json").write_bytes(manifest_of(structs.replace(context(), name=NAME)))
-
-    def try_it() -> None:
-        with suppress(OSError, ApplianceError):
-            read(folder / name)
-
-    thread = threading.Thread(target=try_it, daemon=True)
-    thread.start()
-    thread.join(20)
-    assert not thread.is_alive()
-    if kind == "link to a secret":
-        assert (tmp_path / "secret").read_bytes() == b"secret"
+    assert_ends(read, folder / name, kind)

@@ -17,6 +17,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.catalog import STARTER_ID, Snapshot, scan_models
+from appliance.catalog.configuration import Files
 from appliance.catalog.sources import STARTER
 from appliance.cli.engines.sources import (
     FROM_HELP,
@@ -53,7 +54,6 @@ from appliance.engines.proving import alone_on_machine
 from appliance.engines.shelf import Shelf, alone
 from appliance.engines.updating import Candidate, Steps, canary, devices_of, prove_staged, run_update
 from appliance.errors import UsageError
-from appliance.features.config_editing.verb import loaded
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
 from appliance.store.activity import open_activity
@@ -160,7 +160,7 @@ async def update(server: RunningServer, config_file: Path | None, config_dir: Pa
     wish = msgspec.convert(options, _Wish)
     if wish.channel is not None and wish.source is not None:
         raise UsageError("--channel chooses from the list, and --from names a build that is taken instead; give one")
-    config = loaded(config_file, config_dir).config if config_file or config_dir else None
+    config = Files(config=config_file, config_dir=config_dir).read().config if config_file or config_dir else None
     try:
         done, status = await _updated(server, wish, config)
     except CannotInstall as cause:

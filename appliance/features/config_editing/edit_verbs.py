@@ -19,7 +19,6 @@ from appliance.catalog.configuration import Files
 from appliance.cli.options import source_options
 from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ask, server_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
-from appliance.core.config.nodes import Loaded
 from appliance.errors import UsageError
 from appliance.features.config_editing.core.splices import difference
 from appliance.features.config_editing.editor import FOLDER, ConfigEditor, OpenedText, TextChanged
@@ -71,7 +70,7 @@ async def edit(server: RunningServer, editor: ConfigEditor, file: str | None, ye
         if text is None or text == opened.text:
             say("nothing was changed")
             return 0
-        if _checked(editor, opened.file, text) is not None:
+        if _checked(editor, opened.file, text):
             return await _write(server, editor, opened, text, yes=yes)
         if not can_ask() or not await _in_thread(partial(click.confirm, "Edit it again?", default=True)):
             say("nothing was written")
@@ -92,8 +91,8 @@ def versions(editor: ConfigEditor, file: str | None, as_json: bool) -> int:
     if as_json:
         print_json(kept)
         return 0
-    times = [f"{datetime.fromtimestamp(one.replaced_at, UTC):%Y-%m-%d %H:%M:%S}" for one in kept]
-    rows = [(str(one.number), at, human_size(one.bytes)) for one, at in zip(kept, times, strict=True)]
+    at = [f"{datetime.fromtimestamp(one.replaced_at, UTC):%Y-%m-%d %H:%M:%S}" for one in kept]
+    rows = [(str(one.number), when, human_size(one.bytes)) for one, when in zip(kept, at, strict=True)]
     print_table(("VERSION", "REPLACED AT (UTC)", "SIZE"), rows, right=("VERSION", "SIZE"))
     return 0
 
@@ -115,18 +114,18 @@ async def restore(server: RunningServer, editor: ConfigEditor, number: int, file
     if text == opened.text:
         say(f"{opened.file} is the same as version {number}")
         return 0
-    if _checked(editor, opened.file, text) is None:
+    if not _checked(editor, opened.file, text):
         say("nothing was written")
         return EXIT_USER
     return await _write(server, editor, opened, text, yes=yes)
 
 
-def _checked(editor: ConfigEditor, file: str, text: str) -> Loaded | None:
-    """Report every problem; None for a text that cannot be used."""
+def _checked(editor: ConfigEditor, file: str, text: str) -> bool:
+    """Report every problem; False for a text that cannot be used."""
     loaded = editor.check(file, text)
     for problem in loaded.problems:
         say(str(problem))
-    return loaded if loaded.config is not None else None
+    return loaded.config is not None
 
 
 async def _write(server: RunningServer, editor: ConfigEditor, opened: OpenedText, text: str, *, yes: bool) -> int:

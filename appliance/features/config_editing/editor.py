@@ -93,7 +93,9 @@ class ConfigEditor:
                     raise TextChanged(now)
                 if now.fixed:
                     raise UsageError(now.fixed)
-                text = _with_line_ends_of(now.text, edit(now))
+                text = edit(now)
+                if "\r\n" in now.text and "\r" not in text:  # a browser's text area has lost these line ends
+                    text = text.replace("\n", "\r\n")
                 self.check(file, text).require()
                 kept.keep(before)
                 place = Path(os.path.realpath(file))
@@ -120,11 +122,6 @@ class ConfigEditor:
         """The earlier versions of a file."""
         name = hashlib.sha256(os.path.realpath(file).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         return KeptTexts(self._folder / name)
-
-
-def _with_line_ends_of(old: str, text: str) -> str:
-    """A browser's text area has lost the line ends of Windows."""
-    return text.replace("\n", "\r\n") if "\r\n" in old and "\r" not in text else text
 
 
 def _why_fixed(path: Path) -> str:

@@ -1,7 +1,7 @@
 """``/api/config``: the configuration's text, an edit of it checked and written, and its earlier versions.
 
-All of it is off without ``serve --admin``. Secrets are marks here, and an edit changes only what `core.config.
-remote_edits` allows. The file is read for each request: an editor on the machine may have changed it.
+All of it is off without ``serve --admin``. Secrets are marks here, and an edit changes only what `core.remote_edits`
+allows. The file is read for each request: an editor on the machine may have changed it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from typing import Annotated
 
 import trio
 from msgspec import Meta, Struct, structs
-from quart import Response, request
-from quart_trio import QuartTrio
+from quart import Blueprint, Response, request
 
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
 from appliance.core.parameters import read_whole
 from appliance.errors import AdminOff, EditRefused, InvalidConfig, UsageError
-from appliance.features.config_editing.core.masks import masked
+from appliance.features.config_editing.core.masks import MaskedText, masked
 from appliance.features.config_editing.core.remote_edits import (
     FormField,
     FormValues,
@@ -28,10 +27,10 @@ from appliance.features.config_editing.core.remote_edits import (
     refusals,
 )
 from appliance.features.config_editing.core.splices import Setting, difference, with_value
-from appliance.features.config_editing.editor import ConfigEditor, OpenedText, TextChanged
+from appliance.features.config_editing.editor import FOLDER, ConfigEditor, OpenedText, TextChanged
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.errors import describe
-from appliance.http.owners import Owners
+from appliance.http.kernel import Kernel
 
 
 class ConfigFields(Struct, frozen=True, kw_only=True):
@@ -88,47 +87,57 @@ class ConfigEdit(Struct, frozen=True, forbid_unknown_fields=True):
     file: str | None = None
 
 
-class ConfigRoutes:
-    """Every method is one route. ``admin``: they are on."""
+def config_routes(kernel: Kernel) -> Blueprint:
+    owners, blueprint = kernel.owners, Blueprint("config_editing", __name__)
+    editor = ConfigEditor(kernel.files, kernel.data / FOLDER) if kernel.files is not None else None
 
-    def __init__(self, owners: Owners, *, admin: bool) -> None:
-        self._owners = owners
-        self._admin = admin
+    def editing(verb: str) -> ConfigEditor:
+        """Raises AdminOff, UsageError."""
+        if not kernel.settings.admin:
+            raise AdminOff("the configuration", f"config {verb}")
+        if editor is None:
+            raise UsageError("the program runs without a configuration file; start it with --config FILE")
+        return editor
 
-    async def show(self) -> Response:
-        return json_answer(await trio.to_thread.run_sync(self._show, request.args.get("file")))
+    @blueprint.get("/api/config")
+    async def show() -> Response:
+        return json_answer(await trio.to_thread.run_sync(_shown, editing("show"), request.args.get("file")))
 
-    async def check(self) -> Response:
-        editor, asked = self._editor("edit"), await read_as(ConfigCheck)
+    @blueprint.post("/api/config/check")
+    async def check() -> Response:
+        editor, asked = editing("edit"), await read_as(ConfigCheck)
         checked, config = await trio.to_thread.run_sync(_checked, editor, asked)
         if config is not None:
-            changed = self._owners.fleet.outdated(self._owners.catalog.models_with(config))
+            changed = owners.fleet.outdated(owners.catalog.models_with(config))
             checked = structs.replace(checked, changed=changed)
         return json_answer(checked)
 
-    async def write(self) -> Response:
+    @blueprint.put("/api/config")
+    async def write() -> Response:
         """Write an edit, and put it in force."""
-        editor, asked = self._editor("edit"), await read_as(ConfigEdit)
+        editor, asked = editing("edit"), await read_as(ConfigEdit)
         try:
             written = await trio.to_thread.run_sync(_written, editor, asked)
         except TextChanged as error:
             found = error.now
-            now = await trio.to_thread.run_sync(lambda: masked(found.text, editor.beside(found.file)))
+            now = await trio.to_thread.run_sync(_hidden, editor, found)
             texts = {"text": now.text, "version": found.version, "yours": asked.text}
             return json_answer({"error": describe(error), **texts}, 409)
-        if self._owners.configuration is not None:
-            await self._owners.configuration.wait_read()
-        done = await self._owners.reloads.reload()
+        if owners.configuration is not None:
+            await owners.configuration.wait_read()
+        done = await owners.reloads.reload()
         warnings = [str(warning) for warning in done.warnings]
         return json_answer({"version": written.version, "warnings": warnings, "changed": done.changed})
 
-    async def versions(self) -> Response:
-        editor, file = self._editor("versions"), request.args.get("file")
+    @blueprint.get("/api/config/versions")
+    async def versions() -> Response:
+        editor, file = editing("versions"), request.args.get("file")
         kept = await trio.to_thread.run_sync(lambda: editor.kept(editor.open(file).file).list())
         return json_answer({"versions": kept})
 
-    async def version(self, number: str) -> Response:
-        editor, file, which = self._editor("versions"), request.args.get("file"), read_whole(number, "version")
+    @blueprint.get("/api/config/versions/<number>")
+    async def version(number: str) -> Response:
+        editor, file, which = editing("versions"), request.args.get("file"), read_whole(number, "version")
 
         def read() -> str:
             now = editor.open(file)
@@ -136,42 +145,31 @@ class ConfigRoutes:
 
         return json_answer({"number": which, "text": await trio.to_thread.run_sync(read)})
 
-    def _show(self, file: str | None) -> ConfigShown:
-        editor = self._editor("show")
-        opened = editor.open(file)
-        text = masked(opened.text, editor.beside(opened.file)).text
-        return ConfigShown(
-            file=opened.file,
-            files=editor.names(),
-            text=text,
-            version=opened.version,
-            fixed=opened.fixed,
-            fields=ConfigFields(program=program_fields(), model=model_fields()),
-            values=form_values(text),
-        )
-
-    def _editor(self, verb: str) -> ConfigEditor:
-        """Raises AdminOff, UsageError."""
-        if not self._admin:
-            raise AdminOff("the configuration", f"config {verb}")
-        if self._owners.editor is None:
-            raise UsageError("the program runs without a configuration file; start it with --config FILE")
-        return self._owners.editor
+    return blueprint
 
 
-def add_config_routes(app: QuartTrio, routes: ConfigRoutes) -> None:
-    app.add_url_rule("/api/config", "config", routes.show)
-    app.add_url_rule("/api/config", "config write", routes.write, methods=["PUT"])
-    app.add_url_rule("/api/config/check", "config check", routes.check, methods=["POST"])
-    app.add_url_rule("/api/config/versions", "config versions", routes.versions)
-    app.add_url_rule("/api/config/versions/<number>", "config version", routes.version)
+def _hidden(editor: ConfigEditor, opened: OpenedText) -> MaskedText:
+    return masked(opened.text, editor.beside(opened.file))
+
+
+def _shown(editor: ConfigEditor, file: str | None) -> ConfigShown:
+    opened = editor.open(file)
+    text = _hidden(editor, opened).text
+    return ConfigShown(
+        file=opened.file,
+        files=editor.names(),
+        text=text,
+        version=opened.version,
+        fixed=opened.fixed,
+        fields=ConfigFields(program=program_fields(), model=model_fields()),
+        values=form_values(text),
+    )
 
 
 def _checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Config | None]:
     """The effects of an edit, but for the models; and the configuration that it makes, if it makes one."""
     now = editor.open(asked.file)
-    beside = editor.beside(now.file)
-    hidden = masked(now.text, beside)
+    hidden = _hidden(editor, now)
     text = hidden.text if asked.text is None else asked.text
     for edit in asked.set:
         text = with_value(text, edit.path, edit.value)
@@ -181,7 +179,7 @@ def _checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Con
     try:
         refused = refusals(hidden.text, text, now.file)
         if not refused:
-            loaded = editor.check(now.file, hidden.revealed(text, beside))
+            loaded = editor.check(now.file, hidden.revealed(text))
             problems, config = loaded.problems, loaded.config
     except InvalidConfig as error:
         problems = [problem for problem in error.problems if isinstance(problem, Problem)]
@@ -198,10 +196,9 @@ def _checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Con
 
 def _written(editor: ConfigEditor, asked: ConfigEdit) -> OpenedText:
     def edit(now: OpenedText) -> str:
-        beside = editor.beside(now.file)
-        hidden = masked(now.text, beside)
+        hidden = _hidden(editor, now)
         if found := refusals(hidden.text, asked.text, now.file):
             raise EditRefused(found)
-        return hidden.revealed(asked.text, beside)
+        return hidden.revealed(asked.text)
 
     return editor.write(editor.open(asked.file).file, asked.version, edit)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
-from typing import TypeVar
 
 import click
 from msgspec import Struct
 
-from appliance.catalog.configuration import read_sources
+from appliance.catalog.configuration import Files
 from appliance.cli.options import source_options
 from appliance.cli.show import json_option, print_json
-from appliance.core.config.load import load
-from appliance.core.config.nodes import Loaded, Problem
+from appliance.core.config.nodes import Problem
 from appliance.core.config.show import schema as json_schema
 from appliance.core.config.show import shown
 from appliance.core.config.types import Config
@@ -24,8 +20,6 @@ from appliance.errors import UsageError
 from appliance.features.config_editing.edit_verbs import edit, restore, versions
 from appliance.platform.console import EXIT_USER, say
 from appliance.plugins.folders import choice_of, scan
-
-T = TypeVar("T")
 
 
 class CheckOutput(Struct, frozen=True, kw_only=True):
@@ -41,15 +35,6 @@ class Resolved(Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     peer: tuple[str, str] | None = None
-
-
-class Planned(Struct, frozen=True, kw_only=True):
-    """The output of ``config plan --json``."""
-
-    evict: tuple[str, ...]
-    set: str | None
-    target_set: tuple[str, ...]
-    cost: int
 
 
 @click.group()
@@ -73,7 +58,7 @@ def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> i
     Example:
       llama-appliance config check --config config.yaml
     """
-    outcome = loaded(config_file, config_dir)
+    outcome = Files(config=config_file, config_dir=config_dir).read()
     models = len(outcome.config.models) if outcome.config else 0
     named = outcome.config is not None and outcome.config.plugins
     problems = (*outcome.problems, *(scan(choice_of(outcome.config, ())).unknown if named else ()))  # none is loaded
@@ -122,9 +107,7 @@ def show(
         return show_presets(models_preset, flags, as_json=as_json)
     if flags:
         raise UsageError(f"unexpected argument {flags[0]!r}; llama-server's flags go with --models-preset")
-    used = _usable(config_file, config_dir)
-    if used is None:
-        return EXIT_USER
+    used = _used(config_file, config_dir)
     if as_json:
         print_json(shown(used))
     else:
@@ -146,9 +129,7 @@ def resolve(config_file: Path | None, config_dir: Path | None, as_json: bool, na
     Example:
       llama-appliance config resolve gpt-4o-mini --config config.yaml
     """
-    used = _usable(config_file, config_dir)
-    if used is None:
-        return EXIT_USER
+    used = _used(config_file, config_dir)
     router = Router(used)
     found = _resolved(used, router, name)
     if as_json:
@@ -174,15 +155,13 @@ def plan(config_file: Path | None, config_dir: Path | None, running: str, want: 
     Example:
       llama-appliance config plan --config config.yaml --running llama,qwen --want gemma
     """
-    used = _usable(config_file, config_dir)
-    if used is None:
-        return EXIT_USER
+    used = _used(config_file, config_dir)
     router = Router(used)
     target = _local(used, router, want)
     now = sorted({_local(used, router, name.strip()) for name in running.split(",") if name.strip()})
     eviction = policy_of(used).plan(target, now)
     if as_json:
-        print_json(Planned(evict=eviction.evict, set=eviction.set, target_set=eviction.target_set, cost=eviction.cost))
+        print_json(eviction)
     else:
         click.echo(_why(used, target, now, eviction))
     return 0
@@ -203,16 +182,13 @@ for changing in (edit, versions, restore):
     config.add_command(changing)
 
 
-def loaded(config_file: Path | None, config_dir: Path | None) -> Loaded:
-    """Read the configuration with this process's environment. Raises UsageError if a file cannot be read."""
-    return load(read_sources(config_file, config_dir), os.environ, windows=sys.platform == "win32")
-
-
-def _usable(config_file: Path | None, config_dir: Path | None) -> Config | None:
-    """Return the configuration, or None if it has errors, and report every problem."""
-    outcome = loaded(config_file, config_dir)
+def _used(config_file: Path | None, config_dir: Path | None) -> Config:
+    """Return the configuration, and report every problem. Ends the command for one that has errors."""
+    outcome = Files(config=config_file, config_dir=config_dir).read()
     for problem in outcome.problems:
         say(str(problem))
+    if outcome.config is None:
+        raise click.exceptions.Exit(EXIT_USER)
     return outcome.config
 
 
@@ -225,15 +201,9 @@ def _resolved(used: Config, router: Router, name: str) -> Resolved:
         case Virtual(selector=selector) if selector.targets:
             return _resolved(used, router, selector.targets[0])
         case _:
-            return Resolved(peer=_may_have(used, name))
-
-
-def _may_have(used: Config, name: str) -> tuple[str, str] | None:
-    """Return the peer that lists its models only while the server runs, and the model to ask it for."""
-    for id, peer in used.peers.items():
-        if not peer.models and name.startswith(f"{id}/"):
-            return id, name.removeprefix(f"{id}/")
-    return None
+            may_have = (id for id, peer in used.peers.items() if not peer.models and name.startswith(f"{id}/"))
+            peer = next(may_have, None)  # it lists its models only while the server runs
+            return Resolved(peer=(peer, name.removeprefix(f"{peer}/")) if peer is not None else None)
 
 
 def _local(used: Config, router: Router, name: str) -> str:

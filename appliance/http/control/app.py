@@ -23,7 +23,6 @@ from appliance.errors import (
     NotFound,
     RouteNotFound,
 )
-from appliance.features.config_editing.routes import ConfigRoutes, add_config_routes
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
@@ -144,7 +143,6 @@ def create_app(
     add_engine_routes(app, engines)
     add_hub_routes(app, HubRoutes(owners))
     add_pool_routes(app, PoolRoutes(owners.pool, admin=settings.admin))
-    add_config_routes(app, ConfigRoutes(owners, admin=settings.admin))
     facts: dict[str, RouteFacts] = {}
     for routes in (own, *(make(kernel) for make in features)):
         app.register_blueprint(routes)

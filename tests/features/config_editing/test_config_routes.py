@@ -30,6 +30,10 @@ async def write(server: Appliance, edit: dict[str, Any]) -> dict[str, Any]:
     return (await server.good("PUT", CONFIG, {"text": edit["text"], "version": edit["version"]})).json
 
 
+def modes_of_kept(data: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in data.rglob("config-versions/*/0*")}
+
+
 def setting(path: str, value: object) -> dict[str, object]:
     return {"path": path.split("."), "value": value}
 
@@ -88,7 +92,7 @@ async def test_two_edits_at_once_lose_neither(open_server: OpenServer, file: Fil
 
 
 async def test_what_runs_is_not_changed_over_http(open_server: OpenServer, file: File) -> None:
-    """`tests/features/config_editing/test_remote_edits.py` has every key."""
+    """`test_remote_edits.py` has every key."""
     async with open_server(config=file.write({"m": ()}, apiKeys=["sk-secret"]), admin=True) as server:
         key = [("Authorization", "Bearer sk-secret")]
         found = (await server.ask("GET", CONFIG, headers=key)).json
@@ -119,16 +123,17 @@ async def test_a_mistake_is_found_before_and_writes_nothing(open_server: OpenSer
         assert (await server.ask("GET", VERSIONS)).json == {"versions": []}
 
 
-async def test_earlier_versions_are_kept_and_one_is_restored(open_server: OpenServer, file: File) -> None:
+async def test_earlier_versions_are_kept_and_one_is_restored(
+    open_server: OpenServer, file: File, tmp_path: Path
+) -> None:
     async with open_server(config=file.write({"m": ()}), admin=True) as server:
         first = await shown(server)
         for ttl in (5, 6):
             await write(server, await checked(server, set=[setting("models.m.ttl", ttl)]))
         kept = (await server.ask("GET", VERSIONS)).json["versions"]
         assert [one["number"] for one in kept] == [2, 1]
-        (folder,) = (server.owners.editor and server.owners.editor.kept(str(file.path)).folder,)
         if sys.platform != "win32":
-            assert {stat.S_IMODE(path.stat().st_mode) for path in folder.glob("0*")} == {0o600}
+            assert modes_of_kept(tmp_path) == {0o600}
         old = (await server.ask("GET", f"{VERSIONS}/1")).json
         assert old == {"number": 1, "text": first["text"]}
         await write(server, {**(await shown(server)), **old})

@@ -7,7 +7,7 @@ included, and so it is after an edit. A text in which one may be left is not sho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -34,9 +34,10 @@ class MaskedText(Struct, frozen=True):
     hidden: Mapping[str, str]
     places: Sequence[Span]
     secrets: Secrets
+    beside: Sequence[str]  # the texts of the other files
 
-    def revealed(self, text: str, beside: Sequence[str] = ()) -> str:
-        """Return another text with these secrets in the place of its marks; ``beside`` are the other files.
+    def revealed(self, text: str) -> str:
+        """Return another text with these secrets in the place of its marks.
 
         Raises UsageError for a mark that is not where it was, and for an edit after which a secret would be shown.
         """
@@ -53,18 +54,17 @@ class MaskedText(Struct, frozen=True):
             grown += size - len(mark[0])
         whole = _MARKS.sub(lambda mark: self.hidden[mark[0]], text)
         old = _MARKS.sub(lambda mark: self.hidden[mark[0]], self.text)
-        changes = [(kept, self.secrets, masked(whole, beside))]
-        for number, file in enumerate(beside):
-            others = [*beside[:number], *beside[number + 1 :]]
-            was = masked(file, [old, *others])
-            changes.append((list(was.places), self.secrets, masked(file, [whole, *others])))
-        for places, secrets, shown in changes:
-            if merged([*places, *shown.places]) != list(shown.places) or secrets.found(_MARKS.sub("", shown.text)):
+        changes = [(kept, masked(whole, self.beside))]
+        for number, file in enumerate(self.beside):
+            others = [*self.beside[:number], *self.beside[number + 1 :]]
+            changes.append((list(masked(file, [old, *others]).places), masked(file, [whole, *others])))
+        for places, shown in changes:
+            if merged([*places, *shown.places]) != list(shown.places) or self.secrets.found(_MARKS.sub("", shown.text)):
                 raise UsageError(f"after this edit, a secret that is hidden now would be shown; {_FIX}")
         return whole
 
 
-def masked(text: str, beside: Iterable[str] = ()) -> MaskedText:
+def masked(text: str, beside: Sequence[str] = ()) -> MaskedText:
     """Put marks into a text. Raises UsageError where it is not certain that they hide every secret.
 
     ``beside`` are texts whose secrets are hidden as well, and which use this one's macros: the configuration's others.
@@ -84,7 +84,7 @@ def masked(text: str, beside: Iterable[str] = ()) -> MaskedText:
         seen = _MARKS.sub(_PLACEHOLDER, shown)
         after = _root(seen, "0")
         if after is not None and not _is_left(after, seen, beyond, secrets):
-            return MaskedText(shown, hidden, places, secrets)
+            return MaskedText(shown, hidden, places, secrets, beside)
     raise UsageError(f"the configuration has a secret that cannot be hidden over HTTP as it is written; {_FIX}")
 
 
@@ -153,14 +153,10 @@ def _marked(text: str) -> dict[str, object]:
         inside = [(path, value) for path, value in values if mark[0] in value]
         rest = text[comment : end.start()] if end is not None else ""
         holders[mark[0]] = "twice" if mark[0] in holders else inside or rest
-    if text.count(MARK) != len(_MARKS.findall(text)) or any(_strange(value, holders) for _, value in values):
+    spelt_otherwise = any(mark not in holders for _, value in values for mark in _MARKS.findall(value))
+    if spelt_otherwise or text.count(MARK) != len(_MARKS.findall(text)):
         holders[MARK] = "strange"
     return holders
-
-
-def _strange(value: str, known: Mapping[str, object]) -> bool:
-    """True for a value with a mark that the text spells in another way."""
-    return any(mark not in known for mark in _MARKS.findall(value))
 
 
 def _values(node: Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

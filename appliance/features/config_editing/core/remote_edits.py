@@ -8,7 +8,7 @@ mark. So everything that a command, a path or a key is made of stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, cast
 
 import msgspec.inspect as mi
@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from appliance.core.config.decode import ANY, advice, bare_type, has_key, meant_key, plain, schema_root
 from appliance.core.config.nodes import MappingNode, Node, Problem, ScalarNode, SequenceNode, is_null
+from appliance.core.config.secret_places import scalars
 from appliance.core.config.yaml import AS_WRITTEN, parse
 from appliance.errors import InvalidConfig
 from appliance.features.config_editing.core.masks import MARK
@@ -89,17 +90,10 @@ def refusals(old: str, new: str, file: str) -> list[Problem]:
 
 def form_values(text: str) -> FormValues:
     """The values that the text gives to the fields of both forms. A text with mistakes may give fewer."""
-    root, _ = parse(text, "", AS_WRITTEN)
-    told = plain(root) if isinstance(root, MappingNode) else None
-    tree = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
-    models = tree.get("models")
-    of_model = [field.name for field in model_fields()]
-    return FormValues(
-        program=_values(tree, [field.name for field in program_fields()]),
-        models={model: _values(told, of_model) for model, told in cast("dict[str, object]", models).items()}
-        if isinstance(models, dict)
-        else {},
-    )
+    root, of_model = parse(text, "", AS_WRITTEN)[0], model_fields()
+    tree = _section(plain(root) if root is not None else None)
+    models = {model: _values(told, of_model) for model, told in _section(tree.get("models")).items()}
+    return FormValues(program=_values(tree, program_fields()), models=models)
 
 
 def program_fields() -> list[FormField]:
@@ -112,9 +106,13 @@ def model_fields() -> list[FormField]:
     return _form_fields(FORMS_OF_MODEL, _within(_within(schema_root(), "models"), ANY))
 
 
-def _values(section: object, names: list[str]) -> dict[str, Any]:
-    given = cast("dict[str, Any]", section) if isinstance(section, dict) else {}
-    return {name: given[name] for name in names if name in given}
+def _section(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _values(section: object, fields: Iterable[FormField]) -> dict[str, Any]:
+    given = _section(section)
+    return {field.name: given[field.name] for field in fields if field.name in given}
 
 
 def _form_fields(groups: Mapping[FormGroup, tuple[str, ...]], section: mi.Type | None) -> list[FormField]:
@@ -162,7 +160,7 @@ def _differences(
     old: Node | None, new: Node | None, path: _Path, pattern: _Path, kind: mi.Type | None
 ) -> Iterator[Problem]:
     if pattern in CHANGEABLE:
-        if any("${" in text or MARK in text for text in {*_texts(new)} - {*_texts(old)}):
+        if any("${" in text or MARK in text for text in _texts(new) - _texts(old)):
             yield _problem(path, _MACRO, new)
         return
     before, after = _entries(old), _entries(new)
@@ -218,17 +216,6 @@ def _is_same(old: Node | None, new: Node | None) -> bool:
             return old is None and new is None
 
 
-def _texts(node: Node | None) -> Iterator[str]:
+def _texts(node: Node | None) -> set[str]:
     """Every text in a value, keys included."""
-    match node:
-        case ScalarNode():
-            yield node.text
-        case SequenceNode():
-            for item in node.items:
-                yield from _texts(item)
-        case MappingNode():
-            for entry in node.entries:
-                yield entry.key.text
-                yield from _texts(entry.value)
-        case None:
-            pass
+    return {one.text for one in scalars(node, keys=True)} if node is not None else set()

@@ -41,8 +41,7 @@ class TextSpan(Struct, frozen=True):
     start: int
     end: int
     kind: Literal["scalar", "mapping", "list", "alias"]
-    flow: bool = True
-    """In brackets, or a single value."""
+    flow: bool = True  # in brackets, or a single value
     entries: tuple[SpanEntry, ...] = ()
 
     def entry(self, key: str) -> SpanEntry | None:
