@@ -45,7 +45,6 @@ PLANNED = {
     "stand_in": "cli.llama_server*",
     "programs": "programs* core.programs cli.upgrade",
     "presets": "catalog.presets core.llama.preset*",
-    "desktop": "desktop* core.tray cli.desktop platform.windows_icons",
     "peers": "peers* http.way.at_peers",
     "sockets": "http.sockets*",
     "older": "core.llama.older* http.way.older",

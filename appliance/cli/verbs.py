@@ -128,7 +128,7 @@ def _memory() -> click.Command:
 
 
 def _desktop() -> click.Command:
-    from appliance.cli.desktop import desktop
+    from appliance.features.desktop.verb import desktop
 
     return desktop
 

@@ -16,7 +16,7 @@ from service_control import CALLER, ICON_PROTOTYPES, STRUCTURES, ServiceControl,
 
 from appliance.core.windows_service import NAME, home_rights
 from appliance.errors import UsageError
-from appliance.platform import windows_icons
+from appliance.features.desktop import windows_calls as icons
 from appliance.platform import windows_services as windows
 from appliance.platform.windows_services import SIGNATURES, Win32, WindowsRefused
 from appliance.service.windows import (
@@ -49,7 +49,7 @@ def shape(kind: Any) -> tuple[int, bool]:
 
 
 def test_every_call_has_the_types_of_windows() -> None:
-    all_calls = [*SIGNATURES.items(), *windows_icons.SIGNATURES.items()]
+    all_calls = [*SIGNATURES.items(), *icons.SIGNATURES.items()]
     ours = {(library, name): types for library, calls in all_calls for name, types in calls.items()}
     recorded = prototypes() | prototypes(ICON_PROTOTYPES)
     assert {*ours} == {*recorded}
@@ -69,9 +69,9 @@ def test_every_structure_has_the_size_of_windows() -> None:
         "SERVICE_DESCRIPTIONW": windows.ServiceText,
         "SERVICE_PRESHUTDOWN_INFO": windows.ServiceNumber,
         "SECURITY_ATTRIBUTES": windows.Security,
-        "WNDCLASSW": windows_icons.WindowClass,
-        "MSG": windows_icons.Message,
-        "NOTIFYICONDATAW": windows_icons.NotifyIcon,
+        "WNDCLASSW": icons.WindowClass,
+        "MSG": icons.Message,
+        "NOTIFYICONDATAW": icons.NotifyIcon,
     }
     assert {name: ctypes.sizeof(each) for name, each in ours.items()} == STRUCTURES
 

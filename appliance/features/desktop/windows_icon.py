@@ -1,4 +1,4 @@
-"""The icon beside the clock of Windows; `core.tray` decides what it shows.
+"""The icon beside the clock of Windows; `rules` decides what it shows.
 
 Windows sends an icon's messages to the thread that made its window, so the window has a thread of its own. Between the
 two go posted messages (to the window) and Trio's own queue (from it). Reference: Win32, "Notifications and the
@@ -15,10 +15,10 @@ from enum import IntEnum
 
 import trio
 
-from appliance.core import tray
-from appliance.core.tray import Action
-from appliance.desktop.board import Act, Board
-from appliance.platform.windows_icons import SIGNATURES, WINDOW_PROCEDURE, Message, NotifyIcon, WindowClass
+from appliance.features.desktop import rules as tray
+from appliance.features.desktop.board import Act, Board
+from appliance.features.desktop.rules import Action
+from appliance.features.desktop.windows_calls import SIGNATURES, WINDOW_PROCEDURE, Message, NotifyIcon, WindowClass
 from appliance.platform.windows_services import WindowsRefused, win32
 from appliance.trio_parts import beside
 

@@ -1,4 +1,4 @@
-"""The icon beside the clock, over the session's D-Bus; `core.tray` decides what it shows and answers."""
+"""The icon beside the clock, over the session's D-Bus; `rules` decides what it shows and answers."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # jeepney has no types.
@@ -12,8 +12,8 @@ import jeepney
 import trio
 from jeepney.io.trio import DBusConnection, open_dbus_connection
 
-from appliance.core import tray
-from appliance.desktop.board import Act, Board
+from appliance.features.desktop import rules as tray
+from appliance.features.desktop.board import Act, Board
 from appliance.trio_parts import beside
 
 DBUS, DBUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from appliance.core import tray
+from appliance.features.desktop import rules as tray
 from appliance.platform.console import PROGRAM
 from appliance.platform.home import users_home
 from appliance.programs.start import in_shell

@@ -1,7 +1,7 @@
 """The desktop program itself: it owns a server for as long as the user wants one, opens the page, and shows an icon.
 
 One process for each user: a second start opens the page of the first. Without a tray (no D-Bus, nobody who shows icons)
-everything but the icon is the same. `core.tray` decides what the icon shows and answers.
+everything but the icon is the same. `rules` decides what the icon shows and answers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import psutil
 import trio
 from msgspec import Struct, structs
 
-from appliance.core import tray
 from appliance.core.lenient_json import decoded
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import NAME as ACCOUNT
-from appliance.core.tray import Action, TrayState
-from appliance.desktop.board import Board
-from appliance.desktop.login import start_at_login, starts_at_login
 from appliance.errors import Busy, UpstreamFailed
+from appliance.features.desktop import rules as tray
+from appliance.features.desktop.board import Board
+from appliance.features.desktop.login import start_at_login, starts_at_login
+from appliance.features.desktop.rules import Action, TrayState
 from appliance.platform.children import Children, open_children
 from appliance.platform.console import PROGRAM, outer_environment, say
 from appliance.platform.home import users_data
@@ -41,9 +41,9 @@ from appliance.trio_parts import beside
 from appliance.upstream.client import Address, HttpCall
 
 if sys.platform == "win32":
-    from appliance.desktop.windows_icon import show_icon
+    from appliance.features.desktop.windows_icon import show_icon
 else:
-    from appliance.desktop.dbus_icon import show_icon
+    from appliance.features.desktop.dbus_icon import show_icon
 
 LOCK, READY, LOG = "desktop.lock", "desktop.json", "desktop.log"
 """Files in the user's data folder: held by the one desktop program, the server's address, what the server says."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from appliance.core.tray import Action, TrayState
+from appliance.features.desktop.rules import Action, TrayState
 from appliance.trio_parts import Changed
 
 Act = Callable[[Action], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""core.tray: what the icon shows, what its menu offers, and its answers to any call."""
+"""What the icon shows, what its menu offers, and its answers to any call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jeepney.low_level import Endianness, parse_signature
 
-from appliance.core.tray import (
+from appliance.features.desktop.rules import (
     COLOURS,
     ITEM,
     MENU,

@@ -18,6 +18,6 @@ async def desktop(no_page: bool, words: tuple[str, ...]) -> int:
       llama-appliance desktop
       llama-appliance desktop -- --models-dir ~/models
     """
-    from appliance.desktop.session import run_desktop  # with D-Bus, which nothing else needs
+    from appliance.features.desktop.session import run_desktop  # with D-Bus, which nothing else needs
 
     return await run_desktop(words, page=not no_page)
