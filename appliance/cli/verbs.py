@@ -127,12 +127,6 @@ def _memory() -> click.Command:
     return memory
 
 
-def _desktop() -> click.Command:
-    from appliance.features.desktop.verb import desktop
-
-    return desktop
-
-
 def _engines() -> click.Command:
     from appliance.cli.engines.commands import engines
 
@@ -211,7 +205,6 @@ KERNEL_VERBS = (
     Verb("load", "models", "Load a model into the running server.", _load),
     Verb("unload", "models", "Unload a model from the running server.", _unload),
     Verb("memory", "models", "Show the memory of the machine, and what one more model would push out.", _memory),
-    Verb("desktop", "this machine", "Start the server, open the page and show an icon.", _desktop),
     Verb("engines", "this machine", "Manage the llama.cpp builds of this machine.", _engines),
     Verb("service", "this machine", "Run the program as a service of the system.", _service),
     Verb("upgrade", "this machine", "Switch to a newer version of the program, and back.", _upgrade),

@@ -9,6 +9,7 @@ from appliance.feature import Feature
 from appliance.features.config_editing.feature import CONFIG_EDITING
 from appliance.features.conversations.feature import CONVERSATIONS
 from appliance.features.cors_proxy.feature import CORS_PROXY
+from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
 from appliance.features.speed.feature import SPEED
@@ -18,6 +19,7 @@ FEATURES: tuple[Feature, ...] = (
     CONFIG_EDITING,
     CONVERSATIONS,
     CORS_PROXY,
+    DESKTOP,
     DISK,
     DOCTOR,
     SPEED,

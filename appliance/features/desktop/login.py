@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from appliance.features.desktop import rules as tray
+from appliance.features.desktop.rules import autostart
 from appliance.platform.console import PROGRAM
 from appliance.platform.home import users_home
 from appliance.programs.start import in_shell
@@ -44,7 +44,7 @@ else:
         if command is None:
             _entry().unlink(missing_ok=True)
         else:
-            write_whole(_entry(), tray.autostart(command).encode())
+            write_whole(_entry(), autostart(command).encode())
 
     def _entry() -> Path:
         """Return the desktop entry that starts the program at login, which may not be there."""

@@ -43,6 +43,7 @@ QUIT: Mapping[Condition, str] = {
 Variant = tuple[str, object]
 Reply = tuple[str, tuple[object, ...]]
 """Signature and values of an answer."""
+NOTHING: list[object] = []
 SIDE = 32
 GROUND, LLAMA, CLEAR = 0xFF1F3A4D, 0xFFF4EFE6, 0
 OUTLINE = (
@@ -126,12 +127,9 @@ def clicked(items: Sequence[MenuItem], id: int) -> Action | None:
 def _menu_answer(member: str, args: Sequence[object], items: Sequence[MenuItem], revision: int) -> CallReply:
     match member, args:
         case "GetLayout", [int(parent), *_]:
-            children: list[Variant] = []
-            if parent == 0:
-                nothing: list[object] = []
-                children += [("(ia{sv}av)", (item.id, shown(item), nothing)) for item in items]
-            root: dict[str, Variant] = {"children-display": ("s", "submenu")}
-            return CallReply(reply=("u(ia{sv}av)", (revision, (parent, root if parent == 0 else {}, children))))
+            root: dict[str, Variant] = {"children-display": ("s", "submenu")} if parent == 0 else {}
+            children: list[Variant] = [("(ia{sv}av)", (each.id, shown(each), NOTHING)) for each in items if parent == 0]
+            return CallReply(reply=("u(ia{sv}av)", (revision, (parent, root, children))))
         case "GetGroupProperties", [list(), *_]:
             ids = cast("list[int]", args[0])
             wanted = [item for item in items if not ids or item.id in ids]
@@ -179,7 +177,6 @@ def properties(interface: str, facts: TrayState) -> dict[str, Variant]:
     if interface != ITEM:
         return {}
     picture: Variant = ("a(iiay)", [(SIDE, SIDE, icon(facts.condition))])
-    nothing: list[object] = []
     return {
         "Category": ("s", "ApplicationStatus"),
         "Id": ("s", "llama-appliance"),
@@ -189,35 +186,30 @@ def properties(interface: str, facts: TrayState) -> dict[str, Variant]:
         "IconName": ("s", ""),
         "IconPixmap": picture,
         "OverlayIconName": ("s", ""),
-        "OverlayIconPixmap": ("a(iiay)", nothing),
+        "OverlayIconPixmap": ("a(iiay)", NOTHING),
         "AttentionIconName": ("s", ""),
-        "AttentionIconPixmap": ("a(iiay)", nothing),
+        "AttentionIconPixmap": ("a(iiay)", NOTHING),
         "AttentionMovieName": ("s", ""),
-        "ToolTip": ("(sa(iiay)ss)", ("", nothing, TITLE, facts.in_words)),
+        "ToolTip": ("(sa(iiay)ss)", ("", NOTHING, TITLE, facts.in_words)),
         "ItemIsMenu": ("b", False),
         "Menu": ("o", MENU_PATH),
     }
 
 
-# ---- the picture -----------------------------------------------------------------------------------------------------
-
-
 @lru_cache
 def icon(condition: Condition) -> bytes:
     """Return the picture: `SIDE` rows of ARGB, big-endian; the disc at its corner has the condition's colour."""
-    step = 128 / SIDE
-    pixels: list[int] = []
-    for row in range(SIDE):
-        for column in range(SIDE):
-            x, y = (column + 0.5) * step, (row + 0.5) * step
-            if (x - 100) ** 2 + (y - 100) ** 2 <= 26**2:
-                pixels.append(COLOURS[condition])
-            elif _inside(x, y):
-                pixels.append(LLAMA)
-            else:
-                across, down = max(28 - x, x - 100, 0.0), max(28 - y, y - 100, 0.0)
-                pixels.append(GROUND if across**2 + down**2 <= 28**2 else CLEAR)
-    return b"".join(pixel.to_bytes(4, "big") for pixel in pixels)
+    middles = [(at + 0.5) * 128 / SIDE for at in range(SIDE)]
+    return b"".join(_pixel(x, y, condition).to_bytes(4, "big") for y in middles for x in middles)
+
+
+def _pixel(x: float, y: float, condition: Condition) -> int:
+    if (x - 100) ** 2 + (y - 100) ** 2 <= 26**2:
+        return COLOURS[condition]
+    if _inside(x, y):
+        return LLAMA
+    across, down = max(28 - x, x - 100, 0.0), max(28 - y, y - 100, 0.0)
+    return GROUND if across**2 + down**2 <= 28**2 else CLEAR
 
 
 def image(condition: Condition) -> bytes:
@@ -230,14 +222,9 @@ def image(condition: Condition) -> bytes:
 
 def _inside(x: float, y: float) -> bool:
     """Tell whether the point is in the outline: a line to the right of it crosses an odd number of edges."""
-    crossed = False
-    for (x1, y1), (x2, y2) in zip(OUTLINE, (*OUTLINE[1:], OUTLINE[0]), strict=True):
-        if (y1 > y) != (y2 > y) and x < (x2 - x1) * (y - y1) / (y2 - y1) + x1:
-            crossed = not crossed
-    return crossed
-
-
-# ---- start at login --------------------------------------------------------------------------------------------------
+    edges = zip(OUTLINE, (*OUTLINE[1:], OUTLINE[0]), strict=True)
+    crossed = [(y1 > y) != (y2 > y) and x < (x2 - x1) * (y - y1) / (y2 - y1) + x1 for (x1, y1), (x2, y2) in edges]
+    return sum(crossed) % 2 == 1
 
 
 def autostart(command: Sequence[str]) -> str:

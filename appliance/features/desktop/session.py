@@ -24,15 +24,14 @@ from appliance.core.lenient_json import decoded
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import NAME as ACCOUNT
 from appliance.errors import Busy, UpstreamFailed
-from appliance.features.desktop import rules as tray
 from appliance.features.desktop.board import Board
 from appliance.features.desktop.login import start_at_login, starts_at_login
-from appliance.features.desktop.rules import Action, TrayState
+from appliance.features.desktop.rules import Action, Condition, TrayState
 from appliance.platform.children import Children, open_children
 from appliance.platform.console import PROGRAM, outer_environment, say
 from appliance.platform.home import users_data
 from appliance.platform.ports import user_at
-from appliance.platform.process import Command, StopSteps, open_process
+from appliance.platform.process import Command, Sink, StopSteps, open_process
 from appliance.platform.stopping import HANGUP, STOP_SIGNALS
 from appliance.programs.start import own_command
 from appliance.store.model_files import open_private
@@ -101,7 +100,8 @@ class Desktop:
             with trio.CancelScope() as self.stop:
                 if not self._has_place and await _serves_user():
                     self._show_condition("elsewhere", USUAL)
-                    await self._show(page)
+                    if page:
+                        await open_page(USUAL)
                     while await _serves_user():  # noqa: ASYNC110  nobody tells of its end
                         await trio.sleep(GONE_EVERY)
                     self._show_condition("stopped")
@@ -123,7 +123,7 @@ class Desktop:
         argv = (*own_command(), "serve", "--ready-file", str(ready), "--parent-pid", str(os.getpid()))
         command = Command(argv=(*argv, *port, *self._words), env=outer_environment(), ending=ENDING)
         with open_private(self.log_file) as file:
-            async with open_process(children, command, _Log(file)) as child, beside() as nursery:
+            async with open_process(children, command, _into(file)) as child, beside() as nursery:
                 nursery.start_soon(self._announce, ready, page)
                 await child.wait_exit()
 
@@ -131,13 +131,10 @@ class Desktop:
         while (url := _url_in(ready)) is None:  # noqa: ASYNC110  a file tells nobody
             await trio.sleep(LOOK_EVERY)
         self._show_condition("running", url)
-        await self._show(page)
-
-    async def _show(self, page: bool) -> None:
         if page:
-            await open_page(self.board.facts.url)
+            await open_page(url)
 
-    def _show_condition(self, condition: tray.Condition, url: str = "") -> None:
+    def _show_condition(self, condition: Condition, url: str = "") -> None:
         self.board.show(structs.replace(self.board.facts, condition=condition, url=url))
 
     async def act(self, action: Action) -> None:
@@ -254,17 +251,16 @@ async def _is_free(port: int) -> bool:
     return True
 
 
-class _Log:
-    """A `Sink` into a file, which begins again when it is full."""
+def _into(file: IO[bytes]) -> Sink:
+    """Return a sink into a file, which begins again when it is full."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    async def __call__(self, piece: bytes) -> bool:
+    async def write(piece: bytes) -> bool:
         with suppress(OSError):
-            if self._file.tell() > MAX_LOG:
-                self._file.seek(0)
-                self._file.truncate()
-            self._file.write(piece)
-            self._file.flush()
+            if file.tell() > MAX_LOG:
+                file.seek(0)
+                file.truncate()
+            file.write(piece)
+            file.flush()
         return True
+
+    return write
