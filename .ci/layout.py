@@ -39,14 +39,14 @@ PLANNED = {
     "service": "service* core.launchd core.systemd core.windows_service platform.windows_services cli.service",
     "bundles": "bundles* core.bundles* cli.bundle*",
     "streams": "streams* core.answers.ring http.way.resumable http.control.stream_routes "
-    "http.control.streams_at_boxes store.stream_files",
+    "http.control.streams_at_boxes http.sockets.streams store.stream_files",
     "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas",
     "stand_in": "cli.llama_server*",
     "programs": "programs* core.programs cli.upgrade",
     "presets": "catalog.presets core.llama.preset*",
-    "peers": "peers* http.way.at_peers",
-    "sockets": "http.sockets*",
+    "peers": "peers* http.sockets.link http.way.at_peers",
+    "sockets": "http.sockets.relay",
     "older": "core.llama.older* http.way.older",
     "traces": "core.records.spans traffic.tracing traffic.otlp",
 }

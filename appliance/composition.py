@@ -276,7 +276,7 @@ async def open_appliance(
                     edge,
                     pipeline,
                     OwnRoutes(kernel, edges, routes),
-                    partial(_sockets, edge, owners, pipeline),
+                    partial(_sockets, features, kernel, pipeline),
                     partial(FastPath, edge, pipeline, ask, lasting),
                 )
 
@@ -303,10 +303,15 @@ def _placing(ask: Ask, peers: Peers, targets: Targets) -> Placing:
     return AskMembers(ask, peers, targets)
 
 
-def _sockets(edge: Edge, owners: Owners, pipeline: Pipeline) -> Sockets:
-    from appliance.http.sockets.sockets import WebSockets  # few need them, and they bring a lot
+def _sockets(features: Sequence[Feature], kernel: Kernel, pipeline: Pipeline) -> Sockets:
+    from appliance.http.sockets.link import PeerLink  # few need them, and they bring a lot
+    from appliance.http.sockets.relay import ModelSockets
+    from appliance.http.sockets.sockets import WebSockets
+    from appliance.http.sockets.streams import StreamSocket
 
-    return WebSockets(edge.guard, edge.traffic, edge.bodies, owners, pipeline)
+    owners, edge = kernel.owners, kernel.edge
+    own = (PeerLink(owners, edge.traffic.lifetime), StreamSocket(owners.streams, edge))
+    return WebSockets(edge, (*own, ModelSockets(kernel, pipeline)))
 
 
 def _folders(

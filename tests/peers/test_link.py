@@ -13,7 +13,7 @@ from waiting import SOON, until
 
 from appliance.core.config.types import Config, Peer
 from appliance.http.sockets.handshake import Handshake
-from appliance.http.sockets.sockets import serve_link
+from appliance.http.sockets.link import serve_link
 from appliance.http.way.context import RequestContext
 from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers, PeerStatus, open_peers

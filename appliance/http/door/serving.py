@@ -20,6 +20,7 @@ from appliance.http.control.listing import View
 from appliance.http.door.gateway import DoorAnswers, DoorGuard, DoorRoutes
 from appliance.http.door.reverse import dial_out
 from appliance.http.owners import Owners
+from appliance.http.sockets.link import PeerLink
 from appliance.http.sockets.sockets import WebSockets
 from appliance.http.way.ask import Ask
 from appliance.http.way.at_members import admit
@@ -160,7 +161,7 @@ def _answers(edge: Edge, parts: DoorParts, membership: Membership, shutdown: tri
         edge,
         pipeline,
         DoorRoutes(view, membership, files, owners.streams, shutdown),
-        partial(WebSockets, edge.guard, traffic, edge.bodies, owners, pipeline),
+        partial(WebSockets, edge, (PeerLink(owners, traffic.lifetime),)),
         partial(FastPath, edge, pipeline, ask, parts.lasting),
     )
     return DoorAnswers(edge, gateway)

@@ -1,3 +1,4 @@
-"""WebSockets of clients: joined to a model or peer, or answered here.
+"""WebSockets of clients: accepted on the program's own connection, and served by the routes that are for them.
 
-Refuses to look into messages that it passes on."""
+Refuses to look into messages.
+"""
