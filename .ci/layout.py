@@ -46,7 +46,6 @@ PLANNED = {
     "programs": "programs* core.programs cli.upgrade",
     "presets": "catalog.presets core.llama.preset*",
     "peers": "peers* http.sockets.link http.way.at_peers",
-    "sockets": "http.sockets.relay",
     "older": "core.llama.older* http.way.older",
     "traces": "core.records.spans traffic.tracing traffic.otlp",
 }

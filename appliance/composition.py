@@ -305,7 +305,7 @@ def _placing(ask: Ask, peers: Peers, targets: Targets) -> Placing:
 
 def _sockets(features: Sequence[Feature], kernel: Kernel, pipeline: Pipeline) -> Sockets:
     from appliance.http.sockets.link import PeerLink  # few need them, and they bring a lot
-    from appliance.http.sockets.relay import ModelSockets
+    from appliance.features.sockets.relay import ModelSockets
     from appliance.http.sockets.sockets import WebSockets
     from appliance.http.sockets.streams import StreamSocket
 

@@ -29,7 +29,8 @@ WINE_LACKS: dict[str, str] = {
     "tests/features/conversations/test_conversations.py::test_a_damaged_file_names": "wine 8's robocopy does nothing",
     "tests/http/test_fallback.py::test_the_official_clients": "a client chooses the times of probes; wine 8 refuses",
     "tests/http/test_reload.py::test_no_request_fails": "a process starts more slowly than its changes come",
-    "tests/http/test_websocket.py::test_a_client_that_floods": "wine 8 tells a reset behind what came before it",
+    "tests/features/sockets/test_websocket.py::test_a_client_that_floods": "wine 8 tells a reset behind what came "
+    "before it",
     "tests/http/test_fallback_engines.py": "wine 8 keeps a killed process's socket open if one of its threads waited "
     "for it: wineserver lists both when it ends",
     "tests/children/test_condemned.py::test_its_users_are_cut": "the same",

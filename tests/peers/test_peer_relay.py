@@ -15,7 +15,7 @@ from waiting import until
 from appliance.core.config.types import Config, Peer
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.sockets.handshake import Handshake
-from appliance.http.sockets.relay import join_peers
+from appliance.features.sockets.relay import join_peers
 from appliance.http.way.at_peers import answer_from_peers
 from appliance.http.way.context import RequestContext
 from appliance.http.way.explaining import explain

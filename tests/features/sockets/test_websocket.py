@@ -17,7 +17,7 @@ from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import RESET
 from appliance.http.sockets import handshake as handshake_module
 from appliance.http.sockets.handshake import Handshake
-from appliance.http.sockets.relay import relay_websocket
+from appliance.features.sockets.relay import relay_websocket
 from appliance.traffic.request import Request
 from appliance.upstream import websocket
 from appliance.upstream.client import Address, forwardable_to_peer
