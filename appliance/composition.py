@@ -128,6 +128,8 @@ class OpenAppliance(Struct, frozen=True, kw_only=True):
     traffic: Traffic
     inward: Asker
     """The program as its own client."""
+    parts: Sequence[ServerParts]
+    """The parts of the features."""
 
 
 @asynccontextmanager
@@ -276,7 +278,7 @@ async def open_appliance(
                     edge,
                     pipeline,
                     OwnRoutes(kernel, edges, routes),
-                    partial(_sockets, features, kernel, pipeline),
+                    partial(_sockets, parts, kernel, pipeline),
                     partial(FastPath, edge, pipeline, ask, lasting),
                 )
 
@@ -287,7 +289,7 @@ async def open_appliance(
                 await seat.wait_quiet()
 
             server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
-            yield OpenAppliance(server=server, owners=owners, traffic=traffic, inward=inward)
+            yield OpenAppliance(server=server, owners=owners, traffic=traffic, inward=inward, parts=parts)
 
 
 def activity_log(config: Config | None) -> tuple[Path | None, int]:
@@ -303,15 +305,14 @@ def _placing(ask: Ask, peers: Peers, targets: Targets) -> Placing:
     return AskMembers(ask, peers, targets)
 
 
-def _sockets(features: Sequence[Feature], kernel: Kernel, pipeline: Pipeline) -> Sockets:
+def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -> Sockets:
     from appliance.http.sockets.link import PeerLink  # few need them, and they bring a lot
-    from appliance.features.sockets.relay import ModelSockets
     from appliance.http.sockets.sockets import WebSockets
     from appliance.http.sockets.streams import StreamSocket
 
     owners, edge = kernel.owners, kernel.edge
     own = (PeerLink(owners, edge.traffic.lifetime), StreamSocket(owners.streams, edge))
-    return WebSockets(edge, (*own, ModelSockets(kernel, pipeline)))
+    return WebSockets(edge, (*own, *(make(kernel, pipeline) for each in parts for make in each.sockets)))
 
 
 def _folders(

@@ -6,9 +6,9 @@ kernel imports no feature: it is given the list of them (`appliance.features.FEA
 where it is used. A feature can be deleted: without its folder and its lines in the list the program does all the rest.
 
 Each room of the kernel says at its seam what may sign in there: `Verb` on the command line, a blueprint of Quart or an
-`EdgeRoute` among the program's own routes. This shape only collects the parts, and each part is a function that imports
-what it makes, so that a list of thirty features costs the start nothing: listing them imports their ``feature.py``
-alone.
+`EdgeRoute` among the program's own routes, a `SocketRoute` among websockets. This shape only collects the parts, and
+each part is a function that imports what it makes, so that a list of thirty features costs the start nothing: listing
+them imports their ``feature.py`` alone.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from appliance.core.config.types import Config
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeRoute, Kernel
+    from appliance.http.sockets.sockets import SocketRoute
+    from appliance.http.way.pipeline import Pipeline
     from appliance.settings import AppSettings
     from appliance.streams.owner import Audience
 
@@ -36,12 +38,13 @@ class ServerParts(Struct, frozen=True, kw_only=True):
 
     ``routes`` makes the blueprint of its own routes, once for a server, when the first route on Quart is asked for.
     ``edges`` make routes that are answered without Quart, at the start: they import what is large when they are asked.
-    ``folders`` are what it keeps on the disk, by kind. ``audience`` is notified of every generation that outlives its
-    request.
+    ``sockets`` make routes of websockets, when the first websocket comes. ``folders`` are what it keeps on the disk, by
+    kind. ``audience`` is notified of every generation that outlives its request.
     """
 
     routes: Callable[[Kernel], Routes] | None = None
     edges: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
+    sockets: tuple[Callable[[Kernel, Pipeline], SocketRoute], ...] = ()
     folders: Mapping[str, Path] = {}
     audience: Audience | None = None
 

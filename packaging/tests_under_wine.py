@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 FOLDERS = (
-    "agents", "bundles", "catalog", "children", "cli", "core", "engines", "http", "owners", "peers", "platform",
-    "plugins", "plugins_bundled", "store", "tools", "traffic", "upstream",
+    "agents", "bundles", "catalog", "children", "cli", "core", "engines", "features", "http", "owners", "peers",
+    "platform", "plugins", "plugins_bundled", "store", "tools", "traffic", "upstream",
 )  # fmt: skip
 """Folders that run unless the command names tests."""
 ELSEWHERE = {

@@ -93,7 +93,7 @@ ROOMS = {
     "children/test_port_holders.py children/test_configured.py http/test_loading.py http/test_metrics.py",
     "http": "http/test_errors.py http/test_shutdown.py",
     "http/bytes": "http/test_wire.py http/test_tls.py http/test_unix_sockets.py http/test_shutdown.py "
-    "http/test_websocket.py http/test_disconnect.py",
+    "features/sockets/test_websocket.py http/test_disconnect.py",
     "http/chat": "http/test_chat_tools.py http/test_plugin_chain.py http/test_configured_plugins_http.py",
     "http/control": "http/test_*route*.py http/test_control.py http/test_swap_api.py http/test_events.py "
     "http/test_conversations.py http/test_cors_proxy.py http/test_static_files.py http/test_under_way.py "
@@ -101,7 +101,7 @@ ROOMS = {
     "http/door": "http/test_door.py",
     "http/mcp": "http/test_mcp_*.py",
     "http/ollama": "http/test_ollama.py http/test_blobs_route.py http/test_any_request.py",
-    "http/sockets": "http/test_websocket.py http/test_swap_sockets.py http/test_cors_proxy.py",
+    "http/sockets": "features/sockets http/test_resumable.py peers/test_link.py",
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "
     "http/test_swap_pipeline.py http/test_swap_upstream.py http/test_pool_way.py http/test_loading.py "
     "http/test_resumable.py http/test_disconnect.py http/test_hangs.py http/test_ollama.py http/test_plugin_chain.py "

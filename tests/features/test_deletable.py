@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from gguf_files import write_model
-from http_harness import chat
+from http_harness import UPGRADE, chat
 from program import ANY_PORT, Server, http, run_command
 
 from appliance import features
@@ -54,7 +54,9 @@ def test_the_program_does_all_the_rest(
     readme = (ROOT / "appliance" / "features" / feature.name / "README.md").read_text("utf-8")
     edges = re.findall(r"edge route `(/[^`]+)`", readme)
     assert len(edges) >= len(feature.edges)
-    routes += [("get", path) for path in edges]
+    sockets = re.findall(r"websocket route `(/[^`]+)`", readme)
+    assert len(sockets) >= len(feature.sockets)
+    routes += [("get", path) for path in (*edges, *sockets)]
     argv = ("serve", *ANY_PORT, "--no-starter", "--model", str(write_model(tmp_path / "small.gguf")))
     rest = leave_out(feature, tmp_path / "rest")
     shown = run_command("-c", "import appliance; print(appliance)", cwd=tmp_path, env=rest, program=[sys.executable])
@@ -63,7 +65,8 @@ def test_the_program_does_all_the_rest(
         server = start_server(*argv, env={**env, "LLAMA_APPLIANCE_ENGINE": str(fake_engine)})
         assert http(server, "POST", "/v1/chat/completions", chat("small")).status == 200, server.told()
         for method, path in routes:
-            answer = http(server, method.upper(), re.sub(r"<.*?>", "x", path))
+            headers = dict(UPGRADE) if path in sockets else {}
+            answer = http(server, method.upper(), re.sub(r"<.*?>", "x", path), **headers)
             assert (b"route_not_found" in answer.body) is not is_there
         for verb in feature.verbs:
             told = run_command(verb.name, "--help", cwd=tmp_path, env=env)

@@ -37,7 +37,6 @@ import appliance.http.mcp
 import appliance.http.sockets
 from appliance.core.bodies import http_request
 from appliance.core.settings import HttpSettings
-from appliance.features import FEATURES
 from appliance.features.conversations.core import files as conversation_files
 from appliance.features.conversations.core import formats as conversation_formats
 from appliance.features.conversations.file_routes import FileRoutes

@@ -432,7 +432,6 @@ async def open_appliance(
         remembered=StateFile(model_file.parent),
         downloading=downloads or DownloadSettings(cache=model_file.parent),
         plugin_data=model_file.parent / "plugin-data",
-        data=model_file.parent,
         contexts={"ram": ContextPlace(model_file.parent / "contexts", in_memory=False)},
         data=model_file.parent,
         defaults=Config(streams=streams or StreamsConfig(), runs=runs or RunsConfig()),

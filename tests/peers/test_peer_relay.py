@@ -8,21 +8,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from connection_harness import Gateway, echo, serving, websocket_server
+from connection_harness import Gateway, serving
 from peers_harness import StartServer
 from waiting import until
 
 from appliance.core.config.types import Config, Peer
 from appliance.errors import ApplianceError, UpstreamFailed
-from appliance.http.sockets.handshake import Handshake
-from appliance.features.sockets.relay import join_peers
 from appliance.http.way.at_peers import answer_from_peers
 from appliance.http.way.context import RequestContext
 from appliance.http.way.explaining import explain
 from appliance.peers.owner import Peers, open_peers
-from appliance.traffic.request import Request
 from appliance.upstream.client import Address, HttpCall
-from appliance.upstream.websocket import Close, open_upstream_websocket
 
 CLIENTS_OWN = [
     (b"Authorization", b"Bearer clients-secret"),
@@ -40,9 +36,6 @@ class PeersAlone(Gateway):
         self._peers = peers
         self._candidates = candidates
         self._answered = answered
-
-    async def join(self, request: Request, handshake: Handshake) -> None:
-        await join_peers(self._peers, self._candidates, handshake, request.target, request.headers)
 
     async def serve(self, context: RequestContext) -> None:
         request, body = context.request, await context.read_body()
@@ -154,13 +147,3 @@ async def test_a_request_does_not_go_in_circles(start_server: StartServer):
         status, answer = await relay.ask([(b"Via", b"1.1 llama-appliance")] * 4)
         assert status == 502
         assert "4 appliances" in answer["error"]["message"]
-
-
-async def test_a_websocket_goes_to_the_peer_that_is_there(free_port: Callable[[], int]):
-    async with websocket_server(echo) as port:
-        gone, well = Peer(proxy=f"http://127.0.0.1:{free_port()}"), Peer(proxy=f"http://127.0.0.1:{port}")
-        async with relaying(gone=gone, well=well) as relay, open_upstream_websocket(relay.address, "/") as websocket:
-            assert await websocket.send("hello")
-            assert await websocket.receive() == "hello"
-            assert {status.id: status.busy for status in relay.peers.snapshot()} == {"gone": 0, "well": 1}
-            await websocket.close(Close(1000))

@@ -9,8 +9,7 @@ from appliance.feature import Feature
 
 if TYPE_CHECKING:
     import click
-    from quart import Blueprint
-
+    from appliance.http.control.routes import Routes
     from appliance.http.kernel import Kernel
 
 
@@ -20,7 +19,7 @@ def _verb() -> click.Command:
     return config
 
 
-def _routes(kernel: Kernel) -> Blueprint:
+def _routes(kernel: Kernel) -> Routes:
     from appliance.features.config_editing.routes import config_routes
 
     return config_routes(kernel)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import trio
 from msgspec import Meta, Struct, structs
-from quart import Blueprint, Response, request
+from quart import Response, request
 
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
@@ -29,6 +29,7 @@ from appliance.features.config_editing.core.remote_edits import (
 from appliance.features.config_editing.core.splices import Setting, difference, with_value
 from appliance.features.config_editing.editor import FOLDER, ConfigEditor, OpenedText, TextChanged
 from appliance.http.control.answers import json_answer, read_as
+from appliance.http.control.routes import Routes
 from appliance.http.errors import describe
 from appliance.http.kernel import Kernel
 
@@ -87,8 +88,8 @@ class ConfigEdit(Struct, frozen=True, forbid_unknown_fields=True):
     file: str | None = None
 
 
-def config_routes(kernel: Kernel) -> Blueprint:
-    owners, blueprint = kernel.owners, Blueprint("config_editing", __name__)
+def config_routes(kernel: Kernel) -> Routes:
+    owners, routes = kernel.owners, Routes("config_editing")
     editor = ConfigEditor(kernel.files, kernel.data / FOLDER) if kernel.files is not None else None
 
     def editing(verb: str) -> ConfigEditor:
@@ -99,11 +100,11 @@ def config_routes(kernel: Kernel) -> Blueprint:
             raise UsageError("the program runs without a configuration file; start it with --config FILE")
         return editor
 
-    @blueprint.get("/api/config")
+    @routes.get("/api/config")
     async def show() -> Response:
         return json_answer(await trio.to_thread.run_sync(_shown, editing("show"), request.args.get("file")))
 
-    @blueprint.post("/api/config/check")
+    @routes.post("/api/config/check")
     async def check() -> Response:
         editor, asked = editing("edit"), await read_as(ConfigCheck)
         checked, config = await trio.to_thread.run_sync(_checked, editor, asked)
@@ -112,7 +113,7 @@ def config_routes(kernel: Kernel) -> Blueprint:
             checked = structs.replace(checked, changed=changed)
         return json_answer(checked)
 
-    @blueprint.put("/api/config")
+    @routes.put("/api/config")
     async def write() -> Response:
         """Write an edit, and put it in force."""
         editor, asked = editing("edit"), await read_as(ConfigEdit)
@@ -129,13 +130,13 @@ def config_routes(kernel: Kernel) -> Blueprint:
         warnings = [str(warning) for warning in done.warnings]
         return json_answer({"version": written.version, "warnings": warnings, "changed": done.changed})
 
-    @blueprint.get("/api/config/versions")
+    @routes.get("/api/config/versions")
     async def versions() -> Response:
         editor, file = editing("versions"), request.args.get("file")
         kept = await trio.to_thread.run_sync(lambda: editor.kept(editor.open(file).file).list())
         return json_answer({"versions": kept})
 
-    @blueprint.get("/api/config/versions/<number>")
+    @routes.get("/api/config/versions/<number>")
     async def version(number: str) -> Response:
         editor, file, which = editing("versions"), request.args.get("file"), read_whole(number, "version")
 
@@ -145,7 +146,7 @@ def config_routes(kernel: Kernel) -> Blueprint:
 
         return json_answer({"number": which, "text": await trio.to_thread.run_sync(read)})
 
-    return blueprint
+    return routes
 
 
 def _hidden(editor: ConfigEditor, opened: OpenedText) -> MaskedText:

@@ -103,15 +103,20 @@ class ModelSockets:
             model = target.model
             if model is not None and not self._pipeline.may_load(model, request):
                 raise ModelNotLoaded(model.id)
-            if model is not None and _is_no_use(model):
+            if model is not None and model.config is not None and model.config.compat.ignore_websockets:
+                # They neither start it nor keep it: a page left open is nobody at work.
                 with self._traffic.lifetime.feeds.reading():
-                    await self._join_model(model, path, request, handshake)
+                    if (address := self._fleet.address(model.id)) is None:
+                        why = "its websockets do not start it (ignoreWebsockets)"
+                        raise Conflict(f"model '{model.id}' is not ready, and {why}")
+                    await self._join_model(model, address, path, request, handshake)
                 return
             with self._traffic.inflight.begin(request, target.label, cancel=context.cancel):
-                if model is not None:
-                    await self._join_model(model, path, request, handshake)
-                else:
+                if model is None:
                     await join_peers(self._peers, target.peers, handshake, path, request.headers)
+                    return
+                async with self._fleet.lease(model) as address:
+                    await self._join_model(model, address, path, request, handshake)
 
     @asynccontextmanager
     async def _target(self, request: Request) -> AsyncGenerator[tuple[Target, str]]:
@@ -122,19 +127,8 @@ class ModelSockets:
             async with self._traffic.targets.chosen(request.query["model"]) as target:
                 yield target, renamed(request.target, self._traffic.targets.sent_name(target))
 
-    async def _join_model(self, model: Model, path: str, request: Request, handshake: Handshake) -> None:
+    async def _join_model(
+        self, model: Model, address: Address, path: str, request: Request, handshake: Handshake
+    ) -> None:
         headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
-        async with self._borrow(model) if _is_no_use(model) else self._fleet.lease(model) as address:
-            await relay_websocket(handshake, reached(address, model, request), path, headers)
-
-    @asynccontextmanager
-    async def _borrow(self, model: Model) -> AsyncGenerator[Address]:
-        address = self._fleet.address(model.id)
-        if address is None:
-            raise Conflict(f"model '{model.id}' is not ready, and its websockets do not start it (ignoreWebsockets)")
-        yield address
-
-
-def _is_no_use(model: Model) -> bool:
-    """Its websockets neither start it nor keep it (``compat.ignoreWebsockets``): a page left open is nobody at work."""
-    return model.config is not None and model.config.compat.ignore_websockets
+        await relay_websocket(handshake, reached(address, model, request), path, headers)

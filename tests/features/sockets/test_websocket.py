@@ -13,11 +13,11 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketReque
 from waiting import PATIENCE, until
 
 from appliance.core.settings import HttpSettings
+from appliance.features.sockets.relay import relay_websocket
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import RESET
 from appliance.http.sockets import handshake as handshake_module
 from appliance.http.sockets.handshake import Handshake
-from appliance.features.sockets.relay import relay_websocket
 from appliance.traffic.request import Request
 from appliance.upstream import websocket
 from appliance.upstream.client import Address, forwardable_to_peer
