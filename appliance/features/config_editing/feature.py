@@ -9,6 +9,7 @@ from appliance.feature import Feature
 
 if TYPE_CHECKING:
     import click
+
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import Kernel
 
