@@ -15,8 +15,8 @@ from pathlib import Path
 
 from nacl.signing import SigningKey
 
-from appliance.core.bundles.keys import public_of, public_pem
 from appliance.core.engines.builds import platform_of
+from appliance.core.signing import public_of, public_pem
 
 NAME = "llama-appliance"
 SEED = bytes(range(32))

@@ -14,11 +14,11 @@ from msgspec import Struct
 from appliance import __version__
 from appliance.cli.options import gathered
 from appliance.cli.show import json_option, print_json, print_table
-from appliance.core.bundles.keys import public_keys_of, signer_of
 from appliance.core.engines.events import RolledBack
 from appliance.core.engines.state import Step
 from appliance.core.payload import LIST, SIGNATURE
 from appliance.core.programs import LINE, chosen, matching, name_of, refusal, trial_end
+from appliance.core.signing import public_keys_of, signer_of
 from appliance.engines.found import here
 from appliance.engines.installing import CannotInstall
 from appliance.engines.shelf import alone

@@ -14,9 +14,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from appliance.core.archives import BadArchive
-from appliance.core.bundles.keys import public_keys_of, public_pem
 from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, digest_of, read_payload
 from appliance.core.programs import LINE, misplaced, name_of, program_id, unpacked_link
+from appliance.core.signing import public_keys_of, public_pem
 from appliance.engines.installing import SPARE, CannotInstall, copy_folder, sha256_of, size_of
 from appliance.engines.shelf import STAGED, Shelf
 from appliance.engines.unpacking import SUFFIXES, is_archive, read_member, unpack

@@ -24,7 +24,7 @@ from appliance.bundles.container import (
     sums_of,
     write_bundle,
 )
-from appliance.core.bundles import keys
+from appliance.core import signing
 from appliance.core.bundles.manifest import CHUNK, FORMAT, MAX_MANIFEST, Blob, BundleItem, BundleManifest, digest_of
 from appliance.core.bundles.one_file import MAGIC, RECORD, RECORD_NAME
 from appliance.core.bundles.plan import UNSIGNED, BundleSigner
@@ -34,7 +34,7 @@ from appliance.errors import UsageError
 SIZES = (0, 1, 511, 512, 513, 3 << 20, CHUNK + 1)
 SMALL = (0, 513)
 SEED = bytes(range(32))
-PUBLIC = keys.public_of(SEED)
+PUBLIC = signing.public_of(SEED)
 
 
 def nothing(count: int = 0) -> None:
@@ -59,13 +59,13 @@ def make(
         target="linux-x64",
         made="2026-01-01T00:00:00Z",
         part=part,
-        signer=keys.name_of(PUBLIC) if sign else "",
+        signer=signing.name_of(PUBLIC) if sign else "",
         items=(item,),
         blobs=tuple(blob for blob, _ in blobs),
     )
     text = msgspec.json.encode(manifest)
     name = folder / "x.bundle"
-    signature = keys.sign(SEED, text) if sign else UNSIGNED
+    signature = signing.sign(SEED, text) if sign else UNSIGNED
     return name, write_bundle(name, text, signature, blobs, part, nothing, nothing), blobs
 
 
@@ -77,8 +77,8 @@ def test_what_is_written_is_read(tmp_path: Path, part: int) -> None:
     for path in (name, files[0], files[-1]):
         with Bundle(path) as bundle:
             assert bundle.files == files
-            assert bundle.signer([bytes(32), PUBLIC]) == BundleSigner(trust="signed", key=keys.name_of(PUBLIC))
-            assert bundle.signer([bytes(32)]) == BundleSigner(trust="unchecked", key=keys.name_of(PUBLIC))
+            assert bundle.signer([bytes(32), PUBLIC]) == BundleSigner(trust="signed", key=signing.name_of(PUBLIC))
+            assert bundle.signer([bytes(32)]) == BundleSigner(trust="unchecked", key=signing.name_of(PUBLIC))
             bundle.verify(nothing, nothing)
             for blob, source in blobs:
                 pieces = [bundle.chunk(blob, number) for number in range(len(blob.chunks))]
@@ -105,7 +105,7 @@ def test_a_bundle_behind_a_program_is_read_and_the_program_is_checked(tmp_path: 
         assert (program_size(plain), is_runnable(plain)) == (0, False)
         text = msgspec.json.encode(structs.replace(bundle.manifest, front=blob))
     run = tmp_path / "x.run"
-    assert write_bundle(run, text, keys.sign(SEED, text), blobs, 0, nothing, nothing, (blob, front)) == [run]
+    assert write_bundle(run, text, signing.sign(SEED, text), blobs, 0, nothing, nothing, (blob, front)) == [run]
     content = run.read_bytes()
     assert content[:size] == front.read_bytes()[:size]
     assert run.stat().st_mode & 0o100

@@ -37,7 +37,7 @@ from appliance.cli.options import models_dir_option
 from appliance.cli.remote import go_home, side_options
 from appliance.cli.serve import home_option, write_below
 from appliance.cli.show import json_option, print_json, print_table
-from appliance.core.bundles import keys
+from appliance.core import signing
 from appliance.core.bundles.manifest import (
     FORMAT,
     BundleItem,
@@ -90,13 +90,13 @@ def keygen(file: Path) -> None:
     for path in (file, public):
         if path.exists():
             raise UsageError(f"{path} is there already; name another file")
-    seed = secrets.token_bytes(keys.SEED_SIZE)
+    seed = secrets.token_bytes(signing.SEED_SIZE)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as private:
-        private.write(keys.private_pem(seed))
-    write_whole(public, keys.public_pem(keys.public_of(seed)))
+        private.write(signing.private_pem(seed))
+    write_whole(public, signing.public_pem(signing.public_of(seed)))
     click.echo(str(public))
-    say(f"the key is {keys.name_of(keys.public_of(seed))}: tell it those who import, so that they can compare it")
+    say(f"the key is {signing.name_of(signing.public_of(seed))}: tell it those who import, so that they can compare it")
 
 
 @bundle.command()
@@ -174,7 +174,9 @@ async def take(
             except KeyboardInterrupt:
                 say("stopped: the pieces that have come are kept, and the same command continues")
                 raise
-        if key is not None and trust(programs_folder(), [each for each in trusted if keys.name_of(each) == signer.key]):
+        if key is not None and trust(
+            programs_folder(), [each for each in trusted if signing.name_of(each) == signer.key]
+        ):
             say(f"the key {signer.key} is remembered: the next bundles that it has signed need no --key")
         rows = [
             row_of(standing.item, "imported" if standing in wanted else "here", standing.place)
@@ -295,7 +297,7 @@ def _go_home(home: Path | None, side: Side | None, *, only_reads: bool = False) 
 
 def _trusted(key: Path | None) -> tuple[bytes, ...]:
     """Return the public keys in the file that was named, else those that are remembered. Raises UsageError."""
-    return keys.public_keys_of(content_of(key), str(key)) if key is not None else trusted_keys(programs_folder())
+    return signing.public_keys_of(content_of(key), str(key)) if key is not None else trusted_keys(programs_folder())
 
 
 def _homes(sources: ModelFolders) -> Homes:

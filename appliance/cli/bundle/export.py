@@ -30,7 +30,7 @@ from appliance.cli.bundle.show import (
 from appliance.cli.options import Size, gathered, models_dir_option
 from appliance.cli.remote import go_home, side_options
 from appliance.cli.show import json_option
-from appliance.core.bundles import keys
+from appliance.core import signing
 from appliance.core.bundles.manifest import (
     FORMAT,
     SIGNATURE_SIZE,
@@ -137,7 +137,7 @@ async def export(
     for file in wish.configs:
         Files(config=file).read().require()
     there = read_inventory(content_of(against), wish.target) if against is not None else None
-    seed = keys.seed_of(content_of(key), str(key)) if key is not None else None
+    seed = signing.seed_of(content_of(key), str(key)) if key is not None else None
     if 0 < wish.part < SMALLEST_PART:
         raise UsageError(f"--split takes at least {SMALLEST_PART >> 20}M")
     one_file = _one_file(wish) if wish.runnable else None
@@ -155,7 +155,7 @@ async def export(
         target=wish.target,
         made=utc_now(),
         part=wish.part,
-        signer=keys.name_of(keys.public_of(seed)) if seed is not None else "",
+        signer=signing.name_of(signing.public_of(seed)) if seed is not None else "",
         front=front[0] if front is not None else None,
         items=tuple(items),
         blobs=tuple(blob for blob, _ in blobs),
@@ -164,7 +164,7 @@ async def export(
     read_manifest(text)  # an import would refuse what this refuses
     if wish.part and wish.part < (least := padded(len(text)) + padded(SIGNATURE_SIZE)):
         raise UsageError(f"--split {wish.part} is too small for the list of its contents; it takes {least} bytes")
-    signature = keys.sign(seed, text) if seed is not None else UNSIGNED
+    signature = signing.sign(seed, text) if seed is not None else UNSIGNED
     check = trio.from_thread.check_cancelled
     with progress("writing", as_json, size_of(manifest)) as apply:
         write = partial(write_bundle, out, text, signature, blobs, wish.part, check, apply, front)

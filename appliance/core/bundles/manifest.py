@@ -87,7 +87,7 @@ class BundleManifest(Struct, frozen=True, kw_only=True):
     part: int = 0
     """Bytes of each file but the last, where it is in several; 0: it is one file."""
     signer: str = ""
-    """The name of the key that signs it, see `core.bundles.keys`; only the signature shows that this is so."""
+    """The name of the key that signs it, see `core.signing`; only the signature shows that this is so."""
     front: Blob | None = None
     """The one-file program that stands before the tar file."""
     items: tuple[BundleItem, ...]

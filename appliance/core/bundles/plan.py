@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.bundles import keys
+from appliance.core import signing
 from appliance.core.bundles.manifest import SIGNATURE_SIZE, BundleItem, BundleManifest
 from appliance.core.sizes import MIB
 from appliance.errors import UsageError
@@ -47,11 +47,11 @@ def signer_in(text: bytes, signature: bytes, stated: str, trusted: Sequence[byte
     """Say which key has signed the manifest ``text``. ``stated`` is the name of the key that it says itself."""
     if signature == UNSIGNED:
         return BundleSigner(trust="unsigned")
-    if (key := keys.signer_of(trusted, text, signature)) is not None:
-        return BundleSigner(trust="signed", key=keys.name_of(key))
-    claimed = [key for key in [keys.key_named(stated)] if key is not None]
-    key = keys.signer_of(claimed, text, signature)
-    return BundleSigner(trust="unchecked", key=keys.name_of(key) if key is not None else "")
+    if (key := signing.signer_of(trusted, text, signature)) is not None:
+        return BundleSigner(trust="signed", key=signing.name_of(key))
+    claimed = [key for key in [signing.key_named(stated)] if key is not None]
+    key = signing.signer_of(claimed, text, signature)
+    return BundleSigner(trust="unchecked", key=signing.name_of(key) if key is not None else "")
 
 
 def refuse_untrusted(signer: BundleSigner, *, named: bool, unsigned_is_fine: bool) -> None:

@@ -13,7 +13,7 @@ import re
 
 from msgspec import Struct
 
-from appliance.core.bundles.keys import SEED_SIZE
+from appliance.core.signing import SEED_SIZE
 from appliance.errors import BadRequest
 
 TOKEN_SIZE = 16

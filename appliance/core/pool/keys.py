@@ -17,7 +17,7 @@ from ipaddress import ip_address
 
 from msgspec import Struct
 
-from appliance.core.bundles.keys import SEED_SIZE, private_pem, public_of, sign, signer_of
+from appliance.core.signing import SEED_SIZE, private_pem, public_of, sign, signer_of
 
 SECRET_SIZE = 32
 DOMAIN = "llama-pool"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 from contextlib import nullcontext
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import msgspec
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.bundles import keys
+from appliance.core import signing
 from appliance.core.bundles.manifest import (
     CHUNK,
     FORMAT,
@@ -169,10 +168,10 @@ def test_only_a_trusted_key_or_a_clear_word_lets_a_bundle_in(trust: str, named: 
 )
 def test_the_signer_is_named_if_its_key_is_trusted_or_stated(trusted: bool, stated: bool, trust: str) -> None:
     seed = bytes(range(32))
-    key, text = keys.public_of(seed), b"manifest"
-    found = signer_in(text, keys.sign(seed, text), keys.name_of(key) * stated, [key] * trusted)
-    assert found == BundleSigner(trust=trust or "unchecked", key=keys.name_of(key) if trust else "")
-    assert signer_in(text, UNSIGNED, keys.name_of(key), [key]) == BundleSigner(trust="unsigned")
+    key, text = signing.public_of(seed), b"manifest"
+    found = signer_in(text, signing.sign(seed, text), signing.name_of(key) * stated, [key] * trusted)
+    assert found == BundleSigner(trust=trust or "unchecked", key=signing.name_of(key) if trust else "")
+    assert signer_in(text, UNSIGNED, signing.name_of(key), [key]) == BundleSigner(trust="unsigned")
 
 
 # ---- the plan --------------------------------------------------------------------------------------------------------
@@ -214,55 +213,3 @@ def test_what_the_other_machine_has_is_left_out_by_its_contents() -> None:
     assert without_known([MODEL], None) == [MODEL]
     with pytest.raises(UsageError, match="--target linux-x64"):
         read_inventory(msgspec.json.encode(there), "linux-arm64")
-
-
-# ---- keys ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.needs("openssl")
-def test_keys_are_those_of_openssl(tmp_path: Path) -> None:
-    def run(*words: str | Path) -> None:
-        subprocess.run(["openssl", *map(str, words)], cwd=tmp_path, check=True, capture_output=True)
-
-    run("genpkey", "-algorithm", "ed25519", "-out", "theirs")
-    run("pkey", "-in", "theirs", "-pubout", "-out", "theirs.pub")
-    seed = keys.seed_of((tmp_path / "theirs").read_bytes(), "theirs")
-    assert keys.private_pem(seed) == (tmp_path / "theirs").read_bytes()
-    assert keys.public_pem(keys.public_of(seed)) == (tmp_path / "theirs.pub").read_bytes()
-    (tmp_path / "message").write_bytes(b"hello")
-    (tmp_path / "signature").write_bytes(keys.sign(seed, b"hello"))
-    assert keys.name_of(keys.public_of(seed)) == (tmp_path / "theirs.pub").read_text().splitlines()[1][-44:]
-    run("pkeyutl", "-verify", "-pubin", "-inkey", "theirs.pub", "-rawin", "-in", "message", "-sigfile", "signature")
-
-
-@given(st.binary(min_size=32, max_size=32), st.binary(max_size=100), st.integers(0, 63), st.integers(0, 7))
-def test_a_signature_holds_for_one_message_and_one_key(seed: bytes, message: bytes, at: int, bit: int) -> None:
-    other = bytes([seed[0] ^ 1]) + seed[1:]
-    both = [keys.public_of(other), public := keys.public_of(seed)]
-    assert keys.public_keys_of(b"".join(map(keys.public_pem, both)), "public") == tuple(both)
-    assert [keys.key_named(keys.name_of(key)) for key in both] == both
-    signature = keys.sign(seed, message)
-    assert keys.signer_of(both, message, signature) == public
-    assert keys.signer_of(both[:1], message, signature) is None
-    changed = bytearray(signature)
-    changed[at] ^= 1 << bit
-    assert keys.signer_of(both, message, bytes(changed)) is None
-    assert keys.signer_of(both, message + b"x", signature) is None
-
-
-@pytest.mark.parametrize("name", ["", "x", "AAAA", "A" * 43 + "\xe9", "=" * 44])
-def test_a_name_of_no_key_is_none(name: str) -> None:
-    assert keys.key_named(name) is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [b"", b"-----BEGIN PUBLIC KEY-----"]
-    + [b"-----BEGIN PUBLIC KEY-----\n%s\n-----END PUBLIC KEY-----\n" % inside for inside in (b"AAAA", b"A", b"?")],
-)
-def test_other_files_are_not_keys(text: bytes) -> None:
-    for content in (text, keys.public_pem(bytes(32)) + (text or b"-----BEGIN PUBLIC KEY-----")):
-        with pytest.raises(UsageError, match=r"mine\.pub is not a public ed25519 key; 'bundle keygen'"):
-            keys.public_keys_of(content, "mine.pub")
-    with pytest.raises(UsageError, match="is not a private ed25519 key"):
-        keys.seed_of(keys.public_pem(bytes(32)), "mine.pub")

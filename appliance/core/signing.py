@@ -25,7 +25,7 @@ def private_pem(seed: bytes) -> bytes:
 
 def public_of(seed: bytes) -> bytes:
     """Return its public key."""
-    from nacl.signing import SigningKey  # libsodium, which only bundles need
+    from nacl.signing import SigningKey  # libsodium, which few starts need
 
     return bytes(SigningKey(seed).verify_key)
 
