@@ -31,7 +31,7 @@ PLANNED = {
     "runs": "agents.owner agents.record agents.run core.runs.[!sicm]* http.control.run_routes cli.agent cli.agent_runs "
     "store.runs",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
-    "http.control.hub_routes store.model_files store.partial_file",
+    "http.control.hub_routes",
     "contexts": "core.contexts* core.records.cache* fleet.contexts store.kept_contexts store.cache cli.cache",
     "plugins": "agents.chain core.runs.slash http.chat.chained plugins.folders plugins.manifest plugins.registry "
     "cli.agents",

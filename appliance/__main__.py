@@ -29,7 +29,7 @@ def main() -> None:
     from appliance.feature import all_verbs
     from appliance.features import FEATURES
     from appliance.platform.console import EXIT_BUG, call_as
-    from appliance.programs.start import called, ended, lead
+    from appliance.start import called, ended, lead
 
     lead()
     call_as(called)

@@ -66,8 +66,8 @@ from appliance.platform.samples import open_samples
 from appliance.plugins.folders import choice_of
 from appliance.plugins.registry import Plugins, open_plugins
 from appliance.pool.seat import open_pool_seat
-from appliance.programs.start import programs_folder
 from appliance.settings import AppSettings
+from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
 from appliance.store.derived_models import DerivedModels
 from appliance.store.engine_state import StateFile

@@ -13,7 +13,7 @@ from functools import partial
 import trio
 from msgspec import structs
 
-from appliance import __version__
+from appliance import __version__, start
 from appliance.catalog.catalog import AT_ONCE, STARTER_ID, Catalog, find_model
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.found import cache_directory
@@ -32,13 +32,12 @@ from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, Usa
 from appliance.feature import Feature
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
+from appliance.parent import check_parent, open_parent, open_service_manager
 from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, keep_log, say, say_only_errors
 from appliance.platform.home import users_data, users_home
 from appliance.platform.machine import files_for, raise_open_files
 from appliance.platform.stopping import StopSignals, stop_signals
 from appliance.plugins.folders import DATA
-from appliance.programs import start
-from appliance.service.parent import check_parent, open_parent, open_service_manager
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.store.kept_contexts import context_places

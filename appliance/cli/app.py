@@ -17,8 +17,8 @@ from appliance import __version__
 from appliance.cli.verbs import GROUPS, Verb
 from appliance.errors import ApplianceError, CallerError, OpenDoor
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
-from appliance.programs.start import ONE_FILE
 from appliance.settings import Program, Start
+from appliance.start import ONE_FILE
 
 STAND_IN = "llama-server"
 UNIFIED = "llama"

@@ -14,6 +14,7 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from appliance import start
 from appliance.cli.remote import ErrorAnswer, address_options, key_advice
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.config.types import Timeouts
@@ -34,7 +35,6 @@ from appliance.core.mcp.serving import META_VERSION, encoded_header
 from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.platform.console import EXIT_OURS, PROGRAM, say
-from appliance.programs import start
 from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall, address_of
 
 PATH = "/mcp"

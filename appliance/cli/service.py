@@ -16,7 +16,7 @@ from appliance.core.systemd import CONFIG_ROOT, SYSUSERS
 from appliance.core.windows_service import is_for_everybody, with_folder, without_folder
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, as_called, say
-from appliance.programs.start import own_command
+from appliance.start import own_command
 
 if TYPE_CHECKING:
     from appliance.service.launchd import Launchd

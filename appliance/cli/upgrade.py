@@ -37,8 +37,8 @@ from appliance.programs.shelf import (
     trust,
     trusted_keys,
 )
-from appliance.programs.start import look_address, own_folder, programs_folder
 from appliance.programs.trial import ImitatedServer, running, try_version
+from appliance.start import look_address, own_folder, programs_folder
 
 SAID: dict[Step, str] = {
     "stage": "1. copying it",

@@ -22,7 +22,7 @@ from appliance.core.signing import signer_of
 from appliance.errors import ApplianceError, PeerFailed, UpstreamFailed, UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.programs.shelf import MAX_LIST, TRUSTED, trusted_keys
-from appliance.programs.start import LOOK
+from appliance.start import LOOK
 from appliance.store.model_files import write_whole
 
 LOOK_TIME = 60.0

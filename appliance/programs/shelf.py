@@ -22,7 +22,7 @@ from appliance.engines.shelf import STAGED, Shelf
 from appliance.engines.unpacking import SUFFIXES, is_archive, read_member, unpack
 from appliance.errors import UsageError
 from appliance.platform.strangers import stranger_at
-from appliance.programs.start import ONE_FILE, VARIABLE
+from appliance.start import ONE_FILE, VARIABLE
 from appliance.store.model_files import free_bytes, write_whole
 
 MAX_LIST = 16 << 20

@@ -29,9 +29,9 @@ from appliance.core.launchd import (
 )  # fmt: skip
 from appliance.core.systemd import names_key_policy
 from appliance.errors import UsageError
+from appliance.parent import Ready
 from appliance.platform.home import users_home
 from appliance.platform.process import Ran
-from appliance.service.parent import Ready
 from appliance.service.systemd import COMMAND_TIME, PosixService, give, make_key, said_by
 from appliance.wire import ServiceStatus
 

@@ -47,6 +47,7 @@ from appliance.core.windows_service import (
     last_error,
 )
 from appliance.errors import ApplianceError, UsageError
+from appliance.parent import STARTED_BY
 from appliance.platform.console import EXIT_BUG
 from appliance.platform.stopping import STOP_SIGNALS
 from appliance.platform.windows_services import (
@@ -68,7 +69,6 @@ from appliance.platform.windows_services import (
     WindowsRefused,
     owner_of,
 )
-from appliance.service.parent import STARTED_BY
 from appliance.service.systemd import make_key
 from appliance.wire import ServiceStatus
 

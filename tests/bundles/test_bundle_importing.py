@@ -18,7 +18,7 @@ from appliance.core.bundles.manifest import FORMAT, BundleItem, BundleManifest
 from appliance.core.bundles.plan import UNSIGNED
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
-from appliance.programs.start import linked
+from appliance.start import linked
 
 EMPTY = ModelFolders(models_dir=None, cache=None, starter=None)
 

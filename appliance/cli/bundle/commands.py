@@ -51,7 +51,7 @@ from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.home import users_home
 from appliance.programs.shelf import is_packaged, refuse_packaged, trust, trusted_keys
-from appliance.programs.start import ONE_FILE, in_shell, own_folder, programs_folder
+from appliance.start import ONE_FILE, in_shell, own_folder, programs_folder
 from appliance.store.model_files import write_whole
 
 bundle_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path), envvar=ONE_FILE)

@@ -49,7 +49,7 @@ from appliance.core.server_choice import Side
 from appliance.engines.found import EngineFolders, here
 from appliance.errors import UsageError
 from appliance.platform.console import say
-from appliance.programs.start import ONE_FILE, own_folder
+from appliance.start import ONE_FILE, own_folder
 
 ONE_FILES = ("linux-x64", "linux-arm64")
 """The kinds of machines that the one-file program is made for."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from appliance.features.desktop.rules import autostart
 from appliance.platform.console import PROGRAM
 from appliance.platform.home import users_home
-from appliance.programs.start import in_shell
+from appliance.start import in_shell
 from appliance.store.model_files import write_whole
 
 if sys.platform == "win32":

@@ -33,7 +33,7 @@ from appliance.platform.home import users_data
 from appliance.platform.ports import user_at
 from appliance.platform.process import Command, Sink, StopSteps, open_process
 from appliance.platform.stopping import HANGUP, STOP_SIGNALS
-from appliance.programs.start import own_command
+from appliance.start import own_command
 from appliance.store.model_files import open_private
 from appliance.store.partial_file import FileTaken, claim
 from appliance.trio_parts import beside

@@ -43,7 +43,7 @@ from appliance.features.doctor.core.facts import Checkup, ConfigFact, DoctorFact
 from appliance.features.doctor.system import checkup
 from appliance.fleet.budgets import plan_of, reserve_here
 from appliance.platform.machine import free_memory
-from appliance.programs.start import programs_folder
+from appliance.start import programs_folder
 from appliance.store.engine_state import StateFile
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """Reports the program's state to its parent: an application that it is a part of, or a service manager.
 
 The application learns the address, and the program ends with it. Service managers are systemd (sd_notify(3)), and that
-of Windows (`windows.ServiceSession`).
+of Windows, which starts `service run`.
 """
 
 from __future__ import annotations
