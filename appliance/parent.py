@@ -21,8 +21,8 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from appliance.core.sd_notify import SystemdWatch, message, watch_of
 from appliance.core.settings import Embedding
-from appliance.core.systemd import SystemdWatch, message, watch_of
 from appliance.errors import UsageError
 from appliance.platform.stopping import STOP_SIGNALS
 from appliance.store.model_files import open_private

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from appliance.cli.options import UNIX, own_socket
 from appliance.core.bodies.sse import Decoder, RecordTooLong
+from appliance.core.installed import ENVIRONMENT, ENVIRONMENT_FILES, NAME, UNITS, assignments
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NULL, ChatCompletion, error_text
 from appliance.core.server_choice import (
@@ -33,7 +34,6 @@ from appliance.core.server_choice import (
     choose_server,
 )
 from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
-from appliance.core.systemd import ENVIRONMENT, ENVIRONMENT_FILES, NAME, UNITS, assignments
 from appliance.errors import ApplianceError, CallerError, UpstreamFailed, UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.identity import become, live_in

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from appliance.cli.show import json_option, print_json
+from appliance.core.installed import CONFIG_ROOT
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
-from appliance.core.systemd import CONFIG_ROOT, SYSUSERS
+from appliance.core.systemd import SYSUSERS
 from appliance.core.windows_service import is_for_everybody, with_folder, without_folder
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, as_called, say
@@ -197,10 +198,12 @@ def run_as_service(run: Callable[[Sequence[str]], int], home: Path, words: tuple
     """Be the service: the service manager of Windows starts this."""
     if sys.platform != "win32":
         raise UsageError(f"only the service manager of Windows starts this; '{PROGRAM} serve' serves here")
-    from appliance.platform.windows_services import win32
+    from appliance.core.windows_service import ADVICE
+    from appliance.platform.win32 import win32
+    from appliance.platform.windows_services import SIGNATURES
     from appliance.service import windows
 
-    return windows.run_service(win32(), lambda: run(windows.serve_words(home, words)), home)
+    return windows.run_service(win32(SIGNATURES, ADVICE), lambda: run(windows.serve_words(home, words)), home)
 
 
 @service.command("on-path", hidden=True)
@@ -245,7 +248,9 @@ def _entry(user: bool) -> Systemd | Launchd | WindowsService:
 
         return Launchd(user=user)
     if sys.platform == "win32":
-        from appliance.platform.windows_services import win32
+        from appliance.core.windows_service import ADVICE
+        from appliance.platform.win32 import win32
+        from appliance.platform.windows_services import SIGNATURES
         from appliance.service.windows import WindowsService
 
         if user:
@@ -253,7 +258,7 @@ def _entry(user: bool) -> Systemd | Launchd | WindowsService:
                 "Windows has services of the machine only; leave out --user in an administrator's console, or let a "
                 "shortcut in your Startup folder start the program"
             )
-        return WindowsService(win32())
+        return WindowsService(win32(SIGNATURES, ADVICE))
     if sys.platform != "linux":
         raise UsageError(f"there is no service for {sys.platform}; start '{PROGRAM} serve' from the init system")
     from appliance.service.systemd import Systemd

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from appliance.core.systemd import NAME, STOP
+from appliance.core.installed import MAC_ACCOUNT, NAME
+from appliance.core.systemd import STOP
 
 LABEL = "io.llama-appliance"
-ACCOUNT = "_llamaappliance"
-"""User and group of the machine's service. Accounts of services begin with an underscore on macOS."""
 HOME = f"/Library/Application Support/{NAME}"
 """Everything that the machine's service keeps."""
 KEY = f"{HOME}/key"
@@ -81,8 +80,8 @@ def plist(place: JobPlace, command: Sequence[str]) -> bytes:
     }
     if system:
         job |= {
-            "UserName": ACCOUNT,
-            "GroupName": ACCOUNT,
+            "UserName": MAC_ACCOUNT,
+            "GroupName": MAC_ACCOUNT,
             "WorkingDirectory": HOME,
             "EnvironmentVariables": {"HOME": HOME},
         }

@@ -12,8 +12,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from appliance.core.installed import NAME, STATE
 from appliance.core.settings import DEFAULT_URL, URL_VARIABLE
-from appliance.core.systemd import NAME, STATE
 from appliance.errors import UsageError
 
 SOCKET_NAME = "server.sock"

@@ -1,37 +1,12 @@
-"""The text of the systemd unit, and the words that a service and systemd say to each other (systemd.exec(5),
-systemd.service(5), sd_notify(3)).
-"""
+"""The text of the systemd unit (systemd.exec(5), systemd.service(5))."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from msgspec import Struct
+from appliance.core.installed import ENVIRONMENT, ENVIRONMENT_FILES, NAME, STATE
 
-NAME = "llama-appliance"
-UNIT = f"{NAME}.service"
-UNITS = (f"/usr/lib/systemd/system/{UNIT}", f"/etc/systemd/system/{UNIT}")
-"""The units of a package, which installs and removes it, and of ``service install``."""
-STATE = f"/var/lib/{NAME}"
-MODELS = f"{STATE}/models"
 CACHE = f"/var/cache/{NAME}"
-CONFIG_ROOT = f"/etc/{NAME}"
-"""The folder of ``config.yaml`` and ``conf.d`` of the system's service."""
-KEY_FILE = f"{CONFIG_ROOT}/key.env"
-"""The key of the system's service, as an assignment that shells also read; made at its installation."""
-ENVIRONMENT_FILES = (KEY_FILE, f"/etc/default/{NAME}", f"{CONFIG_ROOT}/options.env")
-"""Files with variables for the system's service; a later one counts before an earlier one. No package has the last one,
-so an upgrade never asks about it.
-"""
-ENVIRONMENT = {
-    "HOME": STATE,
-    "XDG_DATA_HOME": "/var/lib",
-    "XDG_CACHE_HOME": "/var/cache",
-    "XDG_CONFIG_HOME": "/etc",
-    "HF_HOME": f"{STATE}/huggingface",
-}
-"""The places of the files of the system's service."""
 KEY_OPTIONS = ("--api-key", "--api-key-file", "--allow-unauthenticated")
 HIDDEN = ("/home", "/root", "/run/user")
 """Folders that a service of the system does not see (``ProtectHome=``)."""
@@ -113,19 +88,6 @@ DeviceAllow=char-nvidia-caps rw
 # and Vulkan drivers, which compile kernels in memory, and PrivateNetwork= would leave nobody to serve.
 
 
-def assignments(text: str) -> dict[str, str]:
-    """Return what a file of ``EnvironmentFile=`` sets. Any other line is passed over, as systemd does."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        name, equals, value = line.strip().partition("=")
-        if equals and not name.startswith(("#", ";")):
-            try:
-                found[name.strip()] = "".join(shlex.split(value)[:1])
-            except ValueError:  # a quote without its other half
-                continue
-    return found
-
-
 def names_key_policy(words: Sequence[str]) -> bool:
     """True for options of a server that name a key, or that want none: its service needs no key of its own then."""
     return any(word.partition("=")[0] in KEY_OPTIONS for word in words)
@@ -161,28 +123,3 @@ def _quoted(word: str, *, first: bool) -> str:
     if not first:
         text = text.replace("$", "$$")
     return text if text.replace("/", "").replace("-", "").replace("_", "").replace(".", "").isalnum() else f'"{text}"'
-
-
-class SystemdWatch(Struct, frozen=True):
-    """The wishes of systemd towards a service."""
-
-    address: str = ""
-    """The socket, ``@`` in front for an abstract one; empty: nobody listens."""
-    every: float | None = None
-    """Seconds between two signs of life: half of what systemd waits. None: it wants none."""
-
-
-def watch_of(environ: Mapping[str, str], pid: int) -> SystemdWatch:
-    """Read ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``; values for another process do not count."""
-    address = environ.get("NOTIFY_SOCKET", "")
-    if not address.startswith(("/", "@")) or len(address) < 2:
-        return SystemdWatch()
-    meant = environ.get("WATCHDOG_PID", "")
-    micros = environ.get("WATCHDOG_USEC", "")
-    wanted = micros.isascii() and micros.isdigit() and int(micros) > 0 and meant in ("", str(pid))
-    return SystemdWatch(address, int(micros) / 2_000_000 if wanted else None)
-
-
-def message(**words: str | int) -> bytes:
-    """Return the datagram of sd_notify(3) with these assignments; line breaks in them become spaces."""
-    return "\n".join(f"{name}={' '.join(str(value).splitlines())}" for name, value in words.items()).encode()

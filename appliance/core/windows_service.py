@@ -47,7 +47,7 @@ RESTARTS = (2_000, 10_000, 60_000)
 """Milliseconds until Windows starts a service that failed again: the first, the second, and every later time."""
 FORGIVEN = 86_400
 """Seconds without a failure after which the next one is the first again."""
-_ADVICE = {
+ADVICE = {
     2: "the program's file is not there; install the service again",
     5: "needs an administrator: start the console with 'Run as administrator'",
     1053: "the program did not connect to the service manager in time",
@@ -152,11 +152,6 @@ def hidden_from_service(program: str, profile: str) -> str | None:
     users = PureWindowsPath(profile).parent
     inside = profile and users != PureWindowsPath(users.anchor) and PureWindowsPath(program).is_relative_to(users)
     return str(users) if inside else None
-
-
-def advice(code: int) -> str:
-    """Return what to do about an error of Windows; empty if there is nothing to say."""
-    return _ADVICE.get(code, "")
 
 
 def last_error(lines: Sequence[str]) -> str:

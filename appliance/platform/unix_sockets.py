@@ -14,9 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from appliance.core.launchd import ACCOUNT
+from appliance.core.installed import MAC_ACCOUNT, NAME
 from appliance.core.server_choice import SocketState
-from appliance.core.systemd import NAME
 
 BACKLOG = 1024
 LOCK_TIME = 2.0
@@ -122,7 +121,7 @@ else:
     def believed_users() -> frozenset[int]:
         """Return the users whose programs could have this user's files and keys anyway: itself, root, the service."""
         found = {0, os.geteuid()}
-        for name in (NAME, ACCOUNT):
+        for name in (NAME, MAC_ACCOUNT):
             with suppress(KeyError):
                 found.add(pwd.getpwnam(name).pw_uid)
         return frozenset(found)

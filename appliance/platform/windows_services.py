@@ -1,27 +1,19 @@
 """The calls of Windows for services, with their types, and the structures that they take (winsvc.h, winreg.h,
-aclapi.h, sddl.h).
-
-Types have fixed sizes, so that the structures are the same on every 64-bit system; the tests run the calls on Linux,
-against a service manager of their own.
+aclapi.h, sddl.h). The tests run them on Linux, against a service manager of their own.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from msgspec import Struct
+from appliance.platform.win32 import BOOL, DWORD, HANDLE, LONG, POINTER, TEXT, Signatures, Win32
 
-from appliance.core.windows_service import advice
-from appliance.errors import ApplianceError
-
-DWORD, WORD, BOOL, LONG = ctypes.c_uint32, ctypes.c_uint16, ctypes.c_int32, ctypes.c_int32
-HANDLE, TEXT, POINTER = ctypes.c_void_p, ctypes.c_wchar_p, ctypes.c_void_p
 SERVICE_MAIN = ctypes.CFUNCTYPE(None, DWORD, POINTER)
 CONTROL_HANDLER = ctypes.CFUNCTYPE(DWORD, DWORD, DWORD, POINTER, POINTER)
 """64-bit Windows has one calling convention, so these are the same as WINFUNCTYPE."""
-SIGNATURES: Mapping[str, Mapping[str, tuple[object, tuple[object, ...]]]] = {
+SIGNATURES: Signatures = {
     "advapi32": {
         "OpenSCManagerW": (HANDLE, (TEXT, TEXT, DWORD)),
         "CreateServiceW": (
@@ -124,54 +116,13 @@ class Security(ctypes.Structure):
     _fields_ = [("size", DWORD), ("descriptor", POINTER), ("inherit", BOOL)]
 
 
-class Win32(Struct, frozen=True):
-    """The calls of `SIGNATURES`, and the error of the last one in this thread."""
-
-    calls: Mapping[str, Callable[..., int | None]]
-    error: Callable[[], int]
-
-    def __call__(self, name: str, *arguments: object) -> int:
-        """Make one call. Raises WindowsRefused if it returns nothing."""
-        result = self.calls[name](*arguments)
-        if not result:
-            raise WindowsRefused(name, self.error())
-        return result
-
-
-def win32(signatures: Mapping[str, Mapping[str, tuple[object, tuple[object, ...]]]] = SIGNATURES) -> Win32:
-    """Load the calls. Only Windows has them."""
-    assert sys.platform == "win32"
-    found: dict[str, Callable[..., int | None]] = {}
-    for library, calls in signatures.items():
-        loaded = ctypes.WinDLL(library, use_last_error=True)
-        for name, (result, arguments) in calls.items():
-            call = getattr(loaded, name)
-            call.restype, call.argtypes = result, arguments
-            found[name] = call
-    return Win32(found, ctypes.get_last_error)
-
-
-class WindowsRefused(ApplianceError):
-    """Windows refused a call. ``code`` is its error."""
-
-    def __init__(self, call: str, code: int) -> None:
-        super().__init__(call, code)
-        self.call, self.code = call, code
-
-    def __str__(self) -> str:
-        words = advice(self.code)
-        if not words and sys.platform == "win32":
-            words = ctypes.FormatError(self.code).strip()
-        return f"Windows refused {self.call} with error {self.code}" + (f": {words}" if words else "")
-
-
 def owner_of(api: Win32, path: str) -> str:
     """Return the security identifier of a file's owner. Raises WindowsRefused."""
     owner, descriptor, text = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     wanted = (None, None, None, ctypes.byref(descriptor))
     # This call returns its error, and 0 for success: the other way round than those that go through `Win32`.
     if code := api.calls["GetNamedSecurityInfoW"](path, FILE, OWNER, ctypes.byref(owner), *wanted):
-        raise WindowsRefused("GetNamedSecurityInfoW", code)
+        raise api.refused("GetNamedSecurityInfoW", code)
     try:
         api("ConvertSidToStringSidW", owner, ctypes.byref(text))
         return ctypes.wstring_at(text.value or 0)

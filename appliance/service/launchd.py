@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import trio
 
+from appliance.core.installed import MAC_ACCOUNT
 from appliance.core.launchd import (
     ABSENT,
-    ACCOUNT,
     DAEMON,
     HIDDEN,
     HOME,
@@ -82,10 +82,10 @@ class Launchd(PosixService):
         if not self._user:
             for folder in (Path(HOME), Path(DAEMON.log).parent):
                 descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-                give(descriptor, ACCOUNT, 0o750)
+                give(descriptor, MAC_ACCOUNT, 0o750)
                 os.close(descriptor)
         if KEY in text:
-            self.key = make_key(Path(KEY), account="" if self._user else ACCOUNT)
+            self.key = make_key(Path(KEY), account="" if self._user else MAC_ACCOUNT)
         await self._end()
         self.write(text)
         await self._launchctl("enable", self._job)
@@ -102,8 +102,8 @@ class Launchd(PosixService):
         if not purge:
             return kept
         await self.run("rm", "-rf", *kept)
-        await self.run("dscl", ".", "-delete", f"/Users/{ACCOUNT}")
-        await self.run("dscl", ".", "-delete", f"/Groups/{ACCOUNT}")
+        await self.run("dscl", ".", "-delete", f"/Users/{MAC_ACCOUNT}")
+        await self.run("dscl", ".", "-delete", f"/Groups/{MAC_ACCOUNT}")
         return []
 
     async def steer(self, verb: str) -> None:
@@ -184,7 +184,7 @@ class Launchd(PosixService):
 
     async def _make_account(self) -> None:
         """Make the service's user and group, if they are not there. They cannot log in."""
-        user, group = f"/Users/{ACCOUNT}", f"/Groups/{ACCOUNT}"
+        user, group = f"/Users/{MAC_ACCOUNT}", f"/Groups/{MAC_ACCOUNT}"
         if (await self.run("dscl", ".", "-read", user, may_fail=True)).status == 0:
             return
         taken = [await self.run("dscl", ".", "-list", *words) for words in

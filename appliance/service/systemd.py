@@ -9,21 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from appliance.core.installed import KEY_FILE, MODELS, NAME, STATE, UNIT, UNITS
 from appliance.core.settings import KEY_VARIABLE
-from appliance.core.systemd import (
-    CACHE,
-    HIDDEN,
-    KEY_FILE,
-    MODELS,
-    NAME,
-    STATE,
-    SYSUSERS,
-    UNIT,
-    UNITS,
-    names_key_policy,
-    system_unit,
-    user_unit,
-)
+from appliance.core.systemd import CACHE, HIDDEN, SYSUSERS, names_key_policy, system_unit, user_unit
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.children import inherited_env, open_children
 from appliance.platform.home import users_home

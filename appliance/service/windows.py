@@ -50,12 +50,10 @@ from appliance.errors import ApplianceError, UsageError
 from appliance.parent import STARTED_BY
 from appliance.platform.console import EXIT_BUG
 from appliance.platform.stopping import STOP_SIGNALS
+from appliance.platform.win32 import DWORD, POINTER, TEXT, Win32, WindowsRefused
 from appliance.platform.windows_services import (
     CONTROL_HANDLER,
-    DWORD,
-    POINTER,
     SERVICE_MAIN,
-    TEXT,
     Action,
     ProcessStatus,
     ScmStatus,
@@ -65,8 +63,6 @@ from appliance.platform.windows_services import (
     ServiceNumber,
     ServiceTableEntry,
     ServiceText,
-    Win32,
-    WindowsRefused,
     owner_of,
 )
 from appliance.service.systemd import make_key
@@ -440,7 +436,7 @@ class WindowsService:
             if code := self._api.calls["RegSetKeyValueW"](
                 LOCAL_MACHINE, EVENTS, name, kind, ctypes.byref(content), size
             ):
-                raise WindowsRefused("RegSetKeyValueW", code)
+                raise self._api.refused("RegSetKeyValueW", code)
 
     async def _start(self, service: int) -> None:
         try:

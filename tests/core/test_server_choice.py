@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from appliance.core.installed import ENVIRONMENT, assignments
 from appliance.core.server_choice import SERVICE_SOCKET, ServerChoice, ServerFacts, choose_server
 from appliance.core.settings import DEFAULT_URL
-from appliance.core.systemd import ENVIRONMENT, assignments
 from appliance.errors import UsageError
 
 FACTS = st.builds(

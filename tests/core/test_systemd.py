@@ -1,4 +1,4 @@
-"""The unit's text and the words of sd_notify."""
+"""The unit's text."""
 
 from __future__ import annotations
 
@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.systemd import (
-    ENVIRONMENT_FILES,
-    KEY_FILE,
-    SystemdWatch,
-    exec_line,
-    message,
-    system_unit,
-    user_unit,
-    watch_of,
-)
+from appliance.core.installed import ENVIRONMENT_FILES, KEY_FILE
+from appliance.core.systemd import exec_line, system_unit, user_unit
 
 ARGUMENT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]), min_size=1)
 
@@ -80,25 +72,3 @@ def test_systemd_accepts_the_unit(unit: Callable[[list[str]], str], tmp_path: Pa
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True)
     complaints = [line for line in done.stderr.splitlines() if file.name in line]
     assert complaints == []
-
-
-@pytest.mark.parametrize(
-    ("environ", "found"),
-    [
-        ({}, SystemdWatch()),
-        ({"NOTIFY_SOCKET": "@"}, SystemdWatch()),
-        ({"NOTIFY_SOCKET": "/run/n"}, SystemdWatch("/run/n")),
-        ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "3000000"}, SystemdWatch("@n", 1.5)),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "7"}, SystemdWatch("/n", 1.5)),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "8"}, SystemdWatch("/n")),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "0"}, SystemdWatch("/n")),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "nonsense"}, SystemdWatch("/n")),
-    ],
-)
-def test_what_systemd_asks_is_read(environ: dict[str, str], found: SystemdWatch) -> None:
-    assert watch_of(environ, 7) == found
-
-
-@given(st.text())
-def test_no_text_can_smuggle_in_an_assignment(text: str) -> None:
-    assert len(message(STATUS=text, READY=1).decode("utf-8", "surrogatepass").split("\n")) == 2

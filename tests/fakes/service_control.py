@@ -360,9 +360,10 @@ def main() -> None:
     """Be the process that the service control manager starts."""
     from appliance.__main__ import start
     from appliance.cli.app import run
+    from appliance.core.windows_service import ADVICE
     from appliance.feature import all_verbs
     from appliance.features import FEATURES
-    from appliance.platform.windows_services import Win32
+    from appliance.platform.win32 import Win32
     from appliance.service.windows import run_service
 
     home, controls, *words = sys.argv[1:]
@@ -384,7 +385,7 @@ def main() -> None:
 
     scm.told = told
     status = run_service(
-        Win32(scm.calls, scm.error), partial(run, ["serve", *words], start, all_verbs(FEATURES)), Path(home)
+        Win32(scm.calls, scm.error, ADVICE), partial(run, ["serve", *words], start, all_verbs(FEATURES)), Path(home)
     )
     print(
         json.dumps({"status": status, "answers": scm.answers, "events": scm.events, "mode": scm.error_mode}), file=out

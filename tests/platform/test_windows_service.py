@@ -14,11 +14,12 @@ import pytest
 from links import needs_links
 from service_control import CALLER, ICON_PROTOTYPES, STRUCTURES, ServiceControl, prototypes
 
-from appliance.core.windows_service import NAME, home_rights
+from appliance.core.windows_service import ADVICE, NAME, home_rights
 from appliance.errors import UsageError
 from appliance.features.desktop import windows_calls as icons
 from appliance.platform import windows_services as windows
-from appliance.platform.windows_services import SIGNATURES, Win32, WindowsRefused
+from appliance.platform.win32 import Win32, WindowsRefused
+from appliance.platform.windows_services import SIGNATURES
 from appliance.service.windows import (
     EVENTS,
     ServiceEnded,
@@ -36,7 +37,7 @@ LINE = r'"C:\Program Files\Llama Appliance\llama-appliance.exe" service run -- -
 
 
 def api(scm: ServiceControl) -> Win32:
-    return Win32(scm.calls, scm.error)
+    return Win32(scm.calls, scm.error, ADVICE)
 
 
 def entry(scm: ServiceControl, home: Path) -> WindowsService:

@@ -20,9 +20,9 @@ import psutil
 import trio
 from msgspec import Struct, structs
 
+from appliance.core.installed import NAME as ACCOUNT
 from appliance.core.lenient_json import decoded
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
-from appliance.core.systemd import NAME as ACCOUNT
 from appliance.errors import Busy, UpstreamFailed
 from appliance.features.desktop.board import Board
 from appliance.features.desktop.login import start_at_login, starts_at_login

@@ -1,18 +1,17 @@
 """The calls of Windows for an icon beside the clock, with their types and structures (winuser.h, shellapi.h).
 
-As in `windows_services`, types have fixed sizes, and the tests compare them with what Windows' headers say.
+Types have fixed sizes, and the tests compare them with what Windows' headers say.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
 
-from appliance.platform.windows_services import BOOL, DWORD, HANDLE, LONG, POINTER, TEXT, WORD
+from appliance.platform.win32 import BOOL, DWORD, HANDLE, LONG, POINTER, TEXT, WORD, Signatures
 
 UINT, WORD_PARAMETER, LONG_PARAMETER = DWORD, ctypes.c_uint64, ctypes.c_int64
 WINDOW_PROCEDURE = ctypes.CFUNCTYPE(LONG_PARAMETER, HANDLE, UINT, WORD_PARAMETER, LONG_PARAMETER)
-SIGNATURES: Mapping[str, Mapping[str, tuple[object, tuple[object, ...]]]] = {
+SIGNATURES: Signatures = {
     "user32": {
         "RegisterClassW": (WORD, (POINTER,)),
         "CreateWindowExW": (

@@ -19,7 +19,7 @@ from appliance.features.desktop import rules as tray
 from appliance.features.desktop.board import Act, Board
 from appliance.features.desktop.rules import Action
 from appliance.features.desktop.windows_calls import SIGNATURES, WINDOW_PROCEDURE, Message, NotifyIcon, WindowClass
-from appliance.platform.windows_services import WindowsRefused, win32
+from appliance.platform.win32 import WindowsRefused, win32
 from appliance.trio_parts import beside
 
 CLASS = "llama-appliance"
@@ -88,7 +88,7 @@ class _Icon:
     """A window that nobody sees, its icon and its menu. All but `post` and `close` run in the thread of `run`."""
 
     def __init__(self, board: Board, deliver: Callable[[Action], None]) -> None:
-        self._api = win32(SIGNATURES)
+        self._api = win32(SIGNATURES, {})
         self._board = board
         self._deliver = deliver
         self._window = self._image = self._taskbar_made = 0
