@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.core.installed import MAC_ACCOUNT
 from appliance.core.launchd import (
-    ACCOUNT,
     DAEMON,
     FREE_IDS,
     HOME,
@@ -58,7 +58,7 @@ def test_every_argument_arrives_as_it_is(words: list[str]) -> None:
 
 def test_the_machines_service_has_an_account_and_a_folder_of_its_own() -> None:
     job = plistlib.loads(plist(DAEMON, [PROGRAM, "serve", "--listen", "0.0.0.0:80"]))
-    assert (job["UserName"], job["GroupName"]) == (ACCOUNT, ACCOUNT)
+    assert (job["UserName"], job["GroupName"]) == (MAC_ACCOUNT, MAC_ACCOUNT)
     assert job["ProgramArguments"] == [
         PROGRAM, "serve", "--home", HOME, "--ready-file", f"{HOME}/service.json", "--listen", "0.0.0.0:80",
     ]  # fmt: skip
