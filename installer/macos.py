@@ -33,7 +33,7 @@ from contents import ROOT, named
 HERE = Path(__file__).resolve().parent
 NAME, TITLE = "llama-appliance", "Llama Appliance"
 IDENTIFIER = "io.llama-appliance"
-"""The first part of all identifiers; that of the launchd jobs (appliance/core/launchd.py)."""
+"""The first part of all identifiers; that of the launchd jobs (appliance/features/service/core/launchd.py)."""
 OPENER = "llama-appliance-open"
 OLDEST = "13.3"
 """macOS that the engines need (llama-builds/manifest.toml)."""

@@ -369,7 +369,7 @@ def make_installers() -> None:
 
 def check_prototypes() -> None:
     """Let mingw's compiler compare what the tests have recorded of Windows with its headers."""
-    from fakes.service_control import ICON_PROTOTYPES, PROTOTYPES, STRUCTURES
+    from fakes.windows_headers import ICON_PROTOTYPES, ICON_STRUCTURES, PROTOTYPES, STRUCTURES
 
     found = re.findall(r"^\w+ (\w+) (\w+)(\(.*\))$", PROTOTYPES + ICON_PROTOTYPES, re.MULTILINE)
     lines = [
@@ -380,9 +380,10 @@ def check_prototypes() -> None:
         "#include <shellapi.h>",
     ]
     lines += [f"{result} (WINAPI *p{name}){arguments} = {name};" for result, name, arguments in found]
-    lines += [f'_Static_assert(sizeof({name}) == {size}, "{name}");' for name, size in STRUCTURES.items()]
+    sizes = STRUCTURES | ICON_STRUCTURES
+    lines += [f'_Static_assert(sizeof({name}) == {size}, "{name}");' for name, size in sizes.items()]
     compile_for_windows("\n".join(lines) + "\n", WORK / "prototypes.o", "-c")
-    print(f"    {len(found)} calls and {len(STRUCTURES)} structures are those of Windows")
+    print(f"    {len(found)} calls and {len(sizes)} structures are those of Windows")
 
 
 # ---- using it --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from appliance.core.launchd import LABEL
+from appliance.features.service.core.launchd import LABEL
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = struct.pack("<4I", 0xFEEDFACF, 0x0100000C, 0, 2) + bytes(16)

@@ -133,10 +133,6 @@ def _engines() -> click.Command:
     return engines
 
 
-def _service() -> click.Command:
-    from appliance.cli.service import service
-
-    return service
 
 
 def _upgrade() -> click.Command:
@@ -206,7 +202,6 @@ KERNEL_VERBS = (
     Verb("unload", "models", "Unload a model from the running server.", _unload),
     Verb("memory", "models", "Show the memory of the machine, and what one more model would push out.", _memory),
     Verb("engines", "this machine", "Manage the llama.cpp builds of this machine.", _engines),
-    Verb("service", "this machine", "Run the program as a service of the system.", _service),
     Verb("upgrade", "this machine", "Switch to a newer version of the program, and back.", _upgrade),
     Verb("selftest", "this machine", "Prove that the engine and the starter model work here.", _selftest),
     Verb("version", "this machine", "Show versions of the program, Python, platform and engine.", _version),

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from appliance.cli.service import page_of
-from appliance.core.launchd import HOME, KEY
 from appliance.errors import UsageError
-from appliance.service.launchd import Launchd
-from appliance.service.systemd import ServiceFailed
+from appliance.features.service.core.launchd import HOME, KEY
+from appliance.features.service.launchd import Launchd
+from appliance.features.service.systemd import ServiceFailed
+from appliance.features.service.verb import page_of
 
-FAKE = Path(__file__).resolve().parents[1] / "fakes" / "launchctl.py"
+FAKE = Path(__file__).with_name("launchctl.py")
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="asks /proc; the release workflow asks the real launchctl"

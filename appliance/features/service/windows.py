@@ -1,6 +1,6 @@
 """Windows services: the process that the service control manager (SCM) starts, and the verbs that install and steer it.
 
-Numbers are those of winsvc.h. The decisions are in `core.windows_service`, the calls in `platform.windows_services`.
+Numbers are those of winsvc.h. The decisions are in `core.windows`, the calls in `windows_calls`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from tempfile import NamedTemporaryFile
 
 import trio
 
-from appliance.core.systemd import names_key_policy
-from appliance.core.windows_service import (
+from appliance.errors import ApplianceError, UsageError
+from appliance.features.service.core.systemd import names_key_policy
+from appliance.features.service.core.windows import (
     ACCOUNT,
     CHECKPOINT,
     DESCRIPTION,
@@ -46,12 +47,8 @@ from appliance.core.windows_service import (
     home_rights,
     last_error,
 )
-from appliance.errors import ApplianceError, UsageError
-from appliance.parent import STARTED_BY
-from appliance.platform.console import EXIT_BUG
-from appliance.platform.stopping import STOP_SIGNALS
-from appliance.platform.win32 import DWORD, POINTER, TEXT, Win32, WindowsRefused
-from appliance.platform.windows_services import (
+from appliance.features.service.systemd import make_key
+from appliance.features.service.windows_calls import (
     CONTROL_HANDLER,
     SERVICE_MAIN,
     Action,
@@ -65,7 +62,10 @@ from appliance.platform.windows_services import (
     ServiceText,
     owner_of,
 )
-from appliance.service.systemd import make_key
+from appliance.parent import STARTED_BY
+from appliance.platform.console import EXIT_BUG
+from appliance.platform.stopping import STOP_SIGNALS
+from appliance.platform.win32 import DWORD, POINTER, TEXT, Win32, WindowsRefused
 from appliance.wire import ServiceStatus
 
 OWN_PROCESS, AUTO_START, ERROR_NORMAL = 0x10, 2, 1

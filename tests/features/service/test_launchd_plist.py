@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.installed import MAC_ACCOUNT
-from appliance.core.launchd import (
+from appliance.features.service.core.launchd import (
     DAEMON,
     FREE_IDS,
     HOME,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,15 +13,13 @@ from typing import Any
 
 import pytest
 from links import needs_links
-from service_control import CALLER, ICON_PROTOTYPES, STRUCTURES, ServiceControl, prototypes
+from service_control import CALLER, ServiceControl
+from windows_headers import STRUCTURES, check_calls
 
-from appliance.core.windows_service import ADVICE, NAME, home_rights
 from appliance.errors import UsageError
-from appliance.features.desktop import windows_calls as icons
-from appliance.platform import windows_services as windows
-from appliance.platform.win32 import Win32, WindowsRefused
-from appliance.platform.windows_services import SIGNATURES
-from appliance.service.windows import (
+from appliance.features.service import windows_calls as windows
+from appliance.features.service.core.windows import ADVICE, NAME, home_rights
+from appliance.features.service.windows import (
     EVENTS,
     ServiceEnded,
     ServiceSession,
@@ -29,8 +28,10 @@ from appliance.service.windows import (
     run_service,
     serve_words,
 )
+from appliance.features.service.windows_calls import SIGNATURES
+from appliance.platform.win32 import Win32, WindowsRefused
 
-FAKE = Path(__file__).resolve().parents[1] / "fakes" / "service_control.py"
+FAKE = Path(__file__).with_name("service_control.py")
 LIMIT = 60
 COMMAND = [r"C:\Program Files\Llama Appliance\llama-appliance.exe", "service", "run", "--", "--port", "8081"]
 LINE = r'"C:\Program Files\Llama Appliance\llama-appliance.exe" service run -- --port 8081'
@@ -44,19 +45,8 @@ def entry(scm: ServiceControl, home: Path) -> WindowsService:
     return WindowsService(api(scm), {"ProgramData": str(home), "USERPROFILE": r"C:\Users\ada"})
 
 
-def shape(kind: Any) -> tuple[int, bool]:
-    """What a call sees of an argument: its size, and whether it is a text that is converted."""
-    return (ctypes.sizeof(kind), kind is ctypes.c_wchar_p) if kind is not None else (0, False)
-
-
 def test_every_call_has_the_types_of_windows() -> None:
-    all_calls = [*SIGNATURES.items(), *icons.SIGNATURES.items()]
-    ours = {(library, name): types for library, calls in all_calls for name, types in calls.items()}
-    recorded = prototypes() | prototypes(ICON_PROTOTYPES)
-    assert {*ours} == {*recorded}
-    for name, (result, arguments) in recorded.items():
-        assert [shape(each) for each in ours[name][1]] == [shape(each) for each in arguments], name
-        assert shape(ours[name][0]) == shape(result), name
+    check_calls(SIGNATURES)
 
 
 def test_every_structure_has_the_size_of_windows() -> None:
@@ -70,9 +60,6 @@ def test_every_structure_has_the_size_of_windows() -> None:
         "SERVICE_DESCRIPTIONW": windows.ServiceText,
         "SERVICE_PRESHUTDOWN_INFO": windows.ServiceNumber,
         "SECURITY_ATTRIBUTES": windows.Security,
-        "WNDCLASSW": icons.WindowClass,
-        "MSG": icons.Message,
-        "NOTIFYICONDATAW": icons.NotifyIcon,
     }
     assert {name: ctypes.sizeof(each) for name, each in ours.items()} == STRUCTURES
 
@@ -212,7 +199,11 @@ def served(home: Path, controls: str, *words: str) -> tuple[list[dict[str, int]]
     """Be a service with the real program: its reports, and how it ended."""
     options = ("--home", str(home), "--no-stores", *words)
     done = subprocess.run(
-        [sys.executable, str(FAKE), str(home), controls, *options], capture_output=True, text=True, timeout=LIMIT
+        [sys.executable, str(FAKE), str(home), controls, *options],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert told, done.stderr

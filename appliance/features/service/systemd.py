@@ -11,8 +11,8 @@ from pathlib import Path
 
 from appliance.core.installed import KEY_FILE, MODELS, NAME, STATE, UNIT, UNITS
 from appliance.core.settings import KEY_VARIABLE
-from appliance.core.systemd import CACHE, HIDDEN, SYSUSERS, names_key_policy, system_unit, user_unit
 from appliance.errors import ApplianceError, UsageError
+from appliance.features.service.core.systemd import CACHE, HIDDEN, SYSUSERS, names_key_policy, system_unit, user_unit
 from appliance.platform.children import inherited_env, open_children
 from appliance.platform.home import users_home
 from appliance.platform.process import Ran, run_to_end

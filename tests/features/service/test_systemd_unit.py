@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.installed import ENVIRONMENT_FILES, KEY_FILE
-from appliance.core.systemd import exec_line, system_unit, user_unit
+from appliance.features.service.core.systemd import exec_line, system_unit, user_unit
 
 ARGUMENT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]), min_size=1)
 

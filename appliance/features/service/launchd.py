@@ -13,7 +13,8 @@ import msgspec
 import trio
 
 from appliance.core.installed import MAC_ACCOUNT
-from appliance.core.launchd import (
+from appliance.errors import UsageError
+from appliance.features.service.core.launchd import (
     ABSENT,
     DAEMON,
     HIDDEN,
@@ -27,12 +28,11 @@ from appliance.core.launchd import (
     plist,
     read_job,
 )  # fmt: skip
-from appliance.core.systemd import names_key_policy
-from appliance.errors import UsageError
+from appliance.features.service.core.systemd import names_key_policy
+from appliance.features.service.systemd import COMMAND_TIME, PosixService, give, make_key, said_by
 from appliance.parent import Ready
 from appliance.platform.home import users_home
 from appliance.platform.process import Ran
-from appliance.service.systemd import COMMAND_TIME, PosixService, give, make_key, said_by
 from appliance.wire import ServiceStatus
 
 LOOK_EVERY = 0.2

@@ -13,16 +13,16 @@ import click
 from appliance.cli.show import json_option, print_json
 from appliance.core.installed import CONFIG_ROOT
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
-from appliance.core.systemd import SYSUSERS
-from appliance.core.windows_service import is_for_everybody, with_folder, without_folder
 from appliance.errors import UsageError
+from appliance.features.service.core.systemd import SYSUSERS
+from appliance.features.service.core.windows import is_for_everybody, with_folder, without_folder
 from appliance.platform.console import PROGRAM, as_called, say
 from appliance.start import own_command
 
 if TYPE_CHECKING:
-    from appliance.service.launchd import Launchd
-    from appliance.service.systemd import Systemd
-    from appliance.service.windows import WindowsService
+    from appliance.features.service.launchd import Launchd
+    from appliance.features.service.systemd import Systemd
+    from appliance.features.service.windows import WindowsService
     from appliance.wire import ServiceStatus
 
 NOT_RUNNING = 3
@@ -51,7 +51,7 @@ def _command(program: Path | None, words: tuple[str, ...], *, user: bool) -> lis
     """Return what the service runs: this program, or the one at ``program``, with the words for ``serve``."""
     own = own_command() if program is None else [str(program.absolute())]
     if sys.platform == "win32":
-        from appliance.service.windows import home_of
+        from appliance.features.service.windows import home_of
 
         return [*own, "service", "run", "--home", str(home_of()), "--", *words]
     root = ("--config-root", CONFIG_ROOT) if sys.platform == "linux" and not user else ()
@@ -198,10 +198,10 @@ def run_as_service(run: Callable[[Sequence[str]], int], home: Path, words: tuple
     """Be the service: the service manager of Windows starts this."""
     if sys.platform != "win32":
         raise UsageError(f"only the service manager of Windows starts this; '{PROGRAM} serve' serves here")
-    from appliance.core.windows_service import ADVICE
+    from appliance.features.service import windows
+    from appliance.features.service.core.windows import ADVICE
+    from appliance.features.service.windows_calls import SIGNATURES
     from appliance.platform.win32 import win32
-    from appliance.platform.windows_services import SIGNATURES
-    from appliance.service import windows
 
     return windows.run_service(win32(SIGNATURES, ADVICE), lambda: run(windows.serve_words(home, words)), home)
 
@@ -227,7 +227,7 @@ def off_path(user: bool) -> None:
 def _change_path(change: Callable[[str, str], str], user: bool) -> None:
     if sys.platform != "win32":
         raise UsageError("this is for the installer of Windows; elsewhere the shell's own settings have PATH")
-    from appliance.platform.windows_services import change_path
+    from appliance.features.service.windows_calls import change_path
 
     folder = str(Path(sys.executable).parent)
     change_path(lambda path: change(path, folder), user=user)
@@ -236,7 +236,7 @@ def _change_path(change: Callable[[str, str], str], user: bool) -> None:
 @service.command("end-programs", hidden=True)
 def end_programs_here() -> None:
     """End what runs from the program's folder: an installer is about to replace it."""
-    from appliance.service.windows import end_programs
+    from appliance.features.service.windows import end_programs
 
     click.echo(f"ended {end_programs(Path(sys.executable).parent)} programs")
 
@@ -244,14 +244,14 @@ def end_programs_here() -> None:
 def _entry(user: bool) -> Systemd | Launchd | WindowsService:
     """Return the service of this system. Raises UsageError on systems that this program has no service for."""
     if sys.platform == "darwin":
-        from appliance.service.launchd import Launchd
+        from appliance.features.service.launchd import Launchd
 
         return Launchd(user=user)
     if sys.platform == "win32":
-        from appliance.core.windows_service import ADVICE
+        from appliance.features.service.core.windows import ADVICE
+        from appliance.features.service.windows import WindowsService
+        from appliance.features.service.windows_calls import SIGNATURES
         from appliance.platform.win32 import win32
-        from appliance.platform.windows_services import SIGNATURES
-        from appliance.service.windows import WindowsService
 
         if user:
             raise UsageError(
@@ -261,6 +261,6 @@ def _entry(user: bool) -> Systemd | Launchd | WindowsService:
         return WindowsService(win32(SIGNATURES, ADVICE))
     if sys.platform != "linux":
         raise UsageError(f"there is no service for {sys.platform}; start '{PROGRAM} serve' from the init system")
-    from appliance.service.systemd import Systemd
+    from appliance.features.service.systemd import Systemd
 
     return Systemd(user=user)

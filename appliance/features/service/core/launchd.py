@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from appliance.core.installed import MAC_ACCOUNT, NAME
-from appliance.core.systemd import STOP
+from appliance.features.service.core.systemd import STOP
 
 LABEL = "io.llama-appliance"
 HOME = f"/Library/Application Support/{NAME}"

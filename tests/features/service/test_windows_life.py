@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.windows_service import (
+from appliance.features.service.core.windows import (
     ACCEPTS,
     RUNNING,
     START_PENDING,
