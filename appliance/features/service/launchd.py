@@ -35,8 +35,7 @@ from appliance.platform.home import users_home
 from appliance.platform.process import Ran
 from appliance.wire import ServiceStatus
 
-LOOK_EVERY = 0.2
-"""Seconds between two looks at a job that starts or ends: launchctl does not wait for either."""
+LOOK_EVERY = 0.2  # seconds between two looks at a job that starts or ends: launchctl does not wait for either
 
 
 class Launchd(PosixService):

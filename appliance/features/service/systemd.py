@@ -19,12 +19,9 @@ from appliance.platform.process import Ran, run_to_end
 from appliance.store.model_files import open_private
 from appliance.wire import ServiceStatus
 
-PACKAGED = Path(UNITS[0])
-"""The unit of a package, which installs and removes it."""
-RUNNING = Path("/run/systemd/system")
-"""Exists where systemd runs (sd_booted(3))."""
-COMMAND_TIME = 240.0
-"""Seconds for one systemctl: starting waits until the program serves, stopping until it has ended."""
+PACKAGED = Path(UNITS[0])  # the unit of a package, which installs and removes it
+RUNNING = Path("/run/systemd/system")  # exists where systemd runs (sd_booted(3))
+COMMAND_TIME = 240.0  # seconds for one systemctl: starting waits until the program serves, stopping until it has ended
 SHOWN = ("LoadState", "UnitFileState", "ActiveState", "SubState", "MainPID", "NRestarts", "Result", "StatusText")
 
 
@@ -72,12 +69,9 @@ def give(descriptor: int, account: str, mode: int = 0o600) -> None:
 class PosixService:
     """A service of the system, or of the user, that a file describes. Methods raise ServiceFailed and UsageError."""
 
-    key: Path | None = None
-    """The file with the key of the service, if `install` has given it one."""
-    log = f"'journalctl -u {NAME}'"
-    """The place that says more of a failure."""
-    session: Mapping[str, str] = {}
-    """Variables by which commands find the service manager."""
+    key: Path | None = None  # the file with the key of the service, if `install` has given it one
+    log = f"'journalctl -u {NAME}'"  # the place that says more of a failure
+    session: Mapping[str, str] = {}  # variables by which commands find the service manager
 
     def __init__(self, unit: Path, *, user: bool) -> None:
         self.unit = unit

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from appliance.features.service.windows import WindowsService
     from appliance.wire import ServiceStatus
 
-NOT_RUNNING = 3
-"""Exit status of ``service status`` for a service that does not run, as systemctl has it."""
+NOT_RUNNING = 3  # exit status of ``service status`` for a service that does not run, as systemctl has it
 
 user_option = click.option("--user", is_flag=True, help="A service of your own, without root, instead of the system's.")
 
@@ -199,11 +198,9 @@ def run_as_service(run: Callable[[Sequence[str]], int], home: Path, words: tuple
     if sys.platform != "win32":
         raise UsageError(f"only the service manager of Windows starts this; '{PROGRAM} serve' serves here")
     from appliance.features.service import windows
-    from appliance.features.service.core.windows import ADVICE
-    from appliance.features.service.windows_calls import SIGNATURES
-    from appliance.platform.win32 import win32
+    from appliance.features.service.windows_calls import load
 
-    return windows.run_service(win32(SIGNATURES, ADVICE), lambda: run(windows.serve_words(home, words)), home)
+    return windows.run_service(load(), lambda: run(windows.serve_words(home, words)), home)
 
 
 @service.command("on-path", hidden=True)
@@ -248,17 +245,15 @@ def _entry(user: bool) -> Systemd | Launchd | WindowsService:
 
         return Launchd(user=user)
     if sys.platform == "win32":
-        from appliance.features.service.core.windows import ADVICE
         from appliance.features.service.windows import WindowsService
-        from appliance.features.service.windows_calls import SIGNATURES
-        from appliance.platform.win32 import win32
+        from appliance.features.service.windows_calls import load
 
         if user:
             raise UsageError(
                 "Windows has services of the machine only; leave out --user in an administrator's console, or let a "
                 "shortcut in your Startup folder start the program"
             )
-        return WindowsService(win32(SIGNATURES, ADVICE))
+        return WindowsService(load())
     if sys.platform != "linux":
         raise UsageError(f"there is no service for {sys.platform}; start '{PROGRAM} serve' from the init system")
     from appliance.features.service.systemd import Systemd

@@ -10,43 +10,20 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import trio
 
+from appliance.core.installed import NAME
 from appliance.errors import ApplianceError, UsageError
+from appliance.features.service.core import windows as scm
 from appliance.features.service.core.systemd import names_key_policy
-from appliance.features.service.core.windows import (
-    ACCOUNT,
-    CHECKPOINT,
-    DESCRIPTION,
-    DISPLAY,
-    FORGIVEN,
-    HOME,
-    KEY,
-    LOG,
-    NAME,
-    NOT_IMPLEMENTED,
-    PRESHUTDOWN_TIME,
-    RESTARTS,
-    RUNNING,
-    STATES,
-    STOP,
-    STOPPED,
-    Life,
-    ServiceReport,
-    answer,
-    hidden_from_service,
-    home_rights,
-    last_error,
-)
 from appliance.features.service.systemd import make_key
 from appliance.features.service.windows_calls import (
     CONTROL_HANDLER,
@@ -81,13 +58,11 @@ EVENT_ERROR, EVENT_INFORMATION = 1, 4
 NO_DIALOGS = 0x0001 | 0x0002 | 0x8000
 """SetErrorMode: no dialog for a missing disk, a crash, a file that cannot be opened. No user sees session 0."""
 SYSTEM, ADMINISTRATORS = "S-1-5-18", "S-1-5-32-544"
-LOG_SIZE = 8 << 20
-"""Bytes of a log that a new start sets aside; it keeps one old log."""
+LOG_SIZE = 8 << 20  # bytes of a log that a new start sets aside; it keeps one old log
 TAIL = 40
 LOOK_EVERY = 0.1
 END_TIME = 20.0
-COMMAND_TIME = 240.0
-"""Seconds for which `start` and `stop` wait."""
+COMMAND_TIME = 240.0  # seconds for which `start` and `stop` wait
 
 
 class ServiceEnded(ApplianceError):
@@ -103,13 +78,13 @@ class ServiceEnded(ApplianceError):
 
 def home_of(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of the service's models, data and log."""
-    return Path(environ.get("ProgramData") or r"C:\ProgramData") / HOME
+    return Path(environ.get("ProgramData") or r"C:\ProgramData") / scm.HOME
 
 
 def serve_words(home: Path, words: Sequence[str]) -> list[str]:
     """Return the words with which the service serves: its folder, its key if it has one, and the administrator's."""
-    has_key = (home / KEY).exists() and not names_key_policy(words)
-    return ["serve", "--home", str(home), *(("--api-key-file", str(home / KEY)) if has_key else ()), *words]
+    has_key = (home / scm.KEY).exists() and not names_key_policy(words)
+    return ["serve", "--home", str(home), *(("--api-key-file", str(home / scm.KEY)) if has_key else ()), *words]
 
 
 # ---- the process of the service --------------------------------------------------------------------------------------
@@ -122,19 +97,16 @@ class ServiceSession:
     `Life` belongs to the main thread. `_control` only raises the signal that stops the program, or wakes the loop.
     """
 
-    every: float | None = CHECKPOINT
+    every: float | None = scm.CHECKPOINT
 
     def __init__(self, api: Win32) -> None:
         self._api = api
-        self._life = Life()
+        self._life = scm.Life()
         self._handle = 0
         self._asked = self._hears = False
         self._woke: Callable[[], object] | None = None
         self._connected, self._ended = threading.Event(), threading.Event()
-        self._callbacks = (
-            SERVICE_MAIN(self._main),
-            CONTROL_HANDLER(self._control),
-        )  # Windows calls them while this lives
+        self._callbacks = SERVICE_MAIN(self._main), CONTROL_HANDLER(self._control)  # Windows calls them later
 
     def run(self, work: Callable[[], int]) -> int:
         """Connect to the SCM, do the work, and report its end, also of an exception. Returns the exit status.
@@ -174,17 +146,17 @@ class ServiceSession:
 
     def _control(self, control: int, event: int, _data: int, _context: int) -> int:
         """Answer the SCM at once. An exception here would leave it without an answer."""
-        decided = answer(control, event, asked=self._asked)
+        decided = scm.answer(control, event, asked=self._asked)
         if decided.act == "stop":
             if not self._hears:
-                return NOT_IMPLEMENTED
+                return scm.NOT_IMPLEMENTED
             self._asked = True
             signal.raise_signal(STOP_SIGNALS[-1])  # as from outside, with the watchdog that this arms
         elif decided.act == "wake" and self._woke is not None:
             self._woke()
         return decided.code
 
-    def _report(self, report: ServiceReport | None) -> None:
+    def _report(self, report: scm.ServiceReport | None) -> None:
         if report is not None:
             status = ScmStatus(
                 OWN_PROCESS, report.state, report.accepts, report.error, report.own, report.checkpoint, report.hint
@@ -235,7 +207,7 @@ def run_service(api: Win32, work: Callable[[], int], home: Path) -> int:
 
     def logged() -> int:
         home.mkdir(parents=True, exist_ok=True)
-        with _into_log(home / LOG):
+        with _into_log(home / scm.LOG):
             status = work()
         if status != 0:
             session.log(EVENT_ERROR, f"ended with status {status}: {_last_error(home)}")
@@ -250,18 +222,14 @@ def _into_log(path: Path) -> Generator[None]:
     with suppress(OSError):
         if path.stat().st_size > LOG_SIZE:
             path.replace(path.with_suffix(".old.log"))
-    before = sys.stdout, sys.stderr
-    with path.open("a", encoding="utf-8", errors="replace", buffering=1) as file:
-        sys.stdout = sys.stderr = file
-        try:
-            yield
-        finally:
-            sys.stdout, sys.stderr = before
+    log = path.open("a", encoding="utf-8", errors="replace", buffering=1)
+    with log, redirect_stdout(log), redirect_stderr(log):
+        yield
 
 
 def _last_error(home: Path) -> str:
     try:
-        return last_error((home / LOG).read_text("utf-8", "replace").splitlines()[-TAIL:])
+        return scm.last_error((home / scm.LOG).read_text("utf-8", "replace").splitlines()[-TAIL:])
     except OSError:
         return ""
 
@@ -293,8 +261,7 @@ def end_programs(folder: Path) -> int:
 class WindowsService:
     """The service's entry at the SCM. Every method raises WindowsRefused when Windows refuses."""
 
-    key: Path | None = None
-    """The file with the key of the service, if `install` has given it one."""
+    key: Path | None = None  # the file with the key of the service, if `install` has given it one
 
     def __init__(self, api: Win32, environ: Mapping[str, str] = os.environ) -> None:
         self._api = api
@@ -304,9 +271,9 @@ class WindowsService:
 
     def text(self, command: Sequence[str]) -> str:
         """Return the command line that `install` registers. Raises UsageError."""
-        if (users := hidden_from_service(command[0], self._profile)) is not None:
+        if (users := scm.hidden_from_service(command[0], self._profile)) is not None:
             raise UsageError(
-                f"the service runs as {ACCOUNT}, which cannot read {users}, and {command[0]} is there; install the "
+                f"the service runs as {scm.ACCOUNT}, which cannot read {users}, and {command[0]} is there; install the "
                 "program for all users and install the service from there"
             )
         return subprocess.list2cmdline(command)
@@ -315,16 +282,13 @@ class WindowsService:
         """Make the entry, or change the one that is there, make the folder of its data, and start it now if asked."""
         line = self.text(command)
         is_new = not (await self.status()).installed
-        with self._manager(SCM_CONNECT | SCM_CREATE) as manager:
+        with self._closing(self._api("OpenSCManagerW", None, None, SCM_CONNECT | SCM_CREATE)) as manager:
             self._refuse_strange_home()
-            service = self._create(manager, line)
-            try:
+            with self._closing(self._create(manager, line)) as service:
                 self._configure(service)
-            finally:
-                self._api.calls["CloseServiceHandle"](service)
         self._make_home()
         if is_new and not names_key_policy(command):
-            self.key = make_key(self._home / KEY)
+            self.key = make_key(self._home / scm.KEY)
         self._register_events()
         if start:
             await self.steer("restart")
@@ -359,12 +323,12 @@ class WindowsService:
             if refused.code != NOT_INSTALLED:
                 raise
             return ServiceStatus(state="inactive", unit=self.unit)
-        failed = now.state == STOPPED and now.error not in (0, NEVER_STARTED)
+        failed = now.state == scm.STOPPED and now.error not in (0, NEVER_STARTED)
         return ServiceStatus(
             installed=True,
             enabled=start == AUTO_START,
-            state="active" if now.state == RUNNING else "failed" if failed else "inactive",
-            detail=STATES.get(now.state, str(now.state)) + (f", status {now.own or now.error}" if failed else ""),
+            state="active" if now.state == scm.RUNNING else "failed" if failed else "inactive",
+            detail=scm.STATES.get(now.state, str(now.state)) + (f", status {now.own or now.error}" if failed else ""),
             pid=now.pid or None,
             said=_last_error(self._home) if failed else "",
             unit=command,
@@ -372,23 +336,23 @@ class WindowsService:
 
     def _create(self, manager: int, line: str) -> int:
         """Return the handle of the entry, which has this command line then."""
-        common = (OWN_PROCESS, AUTO_START, ERROR_NORMAL, line, None, None, None, ACCOUNT, None)
+        common = (OWN_PROCESS, AUTO_START, ERROR_NORMAL, line, None, None, None, scm.ACCOUNT, None)
         try:
-            return self._api("CreateServiceW", manager, NAME, DISPLAY, SERVICE_ALL, *common)
+            return self._api("CreateServiceW", manager, NAME, scm.DISPLAY, SERVICE_ALL, *common)
         except WindowsRefused as refused:
             if refused.code != EXISTS:
                 raise
         service = self._api("OpenServiceW", manager, NAME, SERVICE_ALL)
-        self._api("ChangeServiceConfigW", service, *common, DISPLAY)
+        self._api("ChangeServiceConfigW", service, *common, scm.DISPLAY)
         return service
 
     def _configure(self, service: int) -> None:
-        actions = (Action * len(RESTARTS))(*(Action(1, delay) for delay in RESTARTS))
+        actions = (Action * len(scm.RESTARTS))(*(Action(1, delay) for delay in scm.RESTARTS))
         for level, content in (
-            (1, ServiceText(DESCRIPTION)),
-            (2, ServiceFailureActions(FORGIVEN, None, None, len(actions), actions)),
+            (1, ServiceText(scm.DESCRIPTION)),
+            (2, ServiceFailureActions(scm.FORGIVEN, None, None, len(actions), actions)),
             (4, ServiceNumber(1)),  # the actions are also for a service that reports an error, not only for a crash
-            (7, ServiceNumber(PRESHUTDOWN_TIME)),
+            (7, ServiceNumber(scm.PRESHUTDOWN_TIME)),
         ):
             try:
                 self._api("ChangeServiceConfig2W", service, level, ctypes.byref(content))
@@ -420,9 +384,8 @@ class WindowsService:
         if self._home.exists():
             return  # the account of the same name has the same identifier, so the rights hold
         descriptor = ctypes.c_void_p()
-        self._api(
-            "ConvertStringSecurityDescriptorToSecurityDescriptorW", home_rights(NAME), 1, ctypes.byref(descriptor), None
-        )
+        rights = scm.home_rights(NAME)
+        self._api("ConvertStringSecurityDescriptorToSecurityDescriptorW", rights, 1, ctypes.byref(descriptor), None)
         try:
             attributes = Security(ctypes.sizeof(Security), descriptor, 0)
             self._api("CreateDirectoryW", str(self._home), ctypes.byref(attributes))
@@ -444,18 +407,18 @@ class WindowsService:
         except WindowsRefused as refused:
             if refused.code != ALREADY_RUNNING:
                 raise
-        now = await self._wait(service, (RUNNING, STOPPED), "start")
-        if now.state == STOPPED:
+        now = await self._wait(service, (scm.RUNNING, scm.STOPPED), "start")
+        if now.state == scm.STOPPED:
             raise ServiceEnded(now.own or now.error, _last_error(self._home))
 
     async def _stop(self, service: int) -> None:
         status = ScmStatus()
         try:
-            self._api("ControlService", service, STOP, ctypes.byref(status))
+            self._api("ControlService", service, scm.STOP, ctypes.byref(status))
         except WindowsRefused as refused:
             if refused.code != NOT_ACTIVE:
                 raise
-        await self._wait(service, (STOPPED,), "stop")
+        await self._wait(service, (scm.STOPPED,), "stop")
 
     async def _wait(self, service: int, states: tuple[int, ...], verb: str) -> ProcessStatus:
         """Wait for one of the states, which Windows has no event for."""
@@ -463,7 +426,7 @@ class WindowsService:
             while (now := self._status(service)).state not in states:  # noqa: ASYNC110  there is no event
                 await trio.sleep(LOOK_EVERY)
             return now
-        raise UsageError(f"the service did not {verb} within {COMMAND_TIME:.0f} s; see {self._home / LOG}")
+        raise UsageError(f"the service did not {verb} within {COMMAND_TIME:.0f} s; see {self._home / scm.LOG}")
 
     def _status(self, service: int) -> ProcessStatus:
         found, needed = ProcessStatus(), DWORD()
@@ -478,8 +441,7 @@ class WindowsService:
         return ServiceConfig.from_buffer(buffer)
 
     @contextmanager
-    def _manager(self, access: int) -> Generator[int]:
-        handle = self._api("OpenSCManagerW", None, None, access)
+    def _closing(self, handle: int) -> Generator[int]:
         try:
             yield handle
         finally:
@@ -487,8 +449,6 @@ class WindowsService:
 
     @contextmanager
     def _service(self, access: int) -> Generator[int]:
-        with ExitStack() as stack:
-            manager = stack.enter_context(self._manager(SCM_CONNECT))
-            handle = self._api("OpenServiceW", manager, NAME, access)
-            stack.callback(self._api.calls["CloseServiceHandle"], handle)
-            yield handle
+        manager = self._api("OpenSCManagerW", None, None, SCM_CONNECT)
+        with self._closing(manager), self._closing(self._api("OpenServiceW", manager, NAME, access)) as service:
+            yield service

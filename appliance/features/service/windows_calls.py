@@ -8,7 +8,8 @@ import ctypes
 import sys
 from collections.abc import Callable
 
-from appliance.platform.win32 import BOOL, DWORD, HANDLE, LONG, POINTER, TEXT, Signatures, Win32
+from appliance.features.service.core.windows import ADVICE
+from appliance.platform.win32 import BOOL, DWORD, HANDLE, LONG, POINTER, TEXT, Signatures, Win32, win32
 
 SERVICE_MAIN = ctypes.CFUNCTYPE(None, DWORD, POINTER)
 CONTROL_HANDLER = ctypes.CFUNCTYPE(DWORD, DWORD, DWORD, POINTER, POINTER)
@@ -51,8 +52,7 @@ SIGNATURES: Signatures = {
     },
 }
 """Every call of Windows for services, by library: what it returns, and what it takes."""
-FILE, OWNER = 1, 1
-"""GetNamedSecurityInfo: the path is a file's, and its owner is asked for."""
+FILE, OWNER = 1, 1  # GetNamedSecurityInfo: the path is a file's, and its owner is asked for
 MACHINE_VARIABLES = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment"
 USER_VARIABLES = "Environment"
 
@@ -114,6 +114,11 @@ class Security(ctypes.Structure):
     """SECURITY_ATTRIBUTES."""
 
     _fields_ = [("size", DWORD), ("descriptor", POINTER), ("inherit", BOOL)]
+
+
+def load() -> Win32:
+    """Load the calls. Only Windows has them."""
+    return win32(SIGNATURES, ADVICE)
 
 
 def owner_of(api: Win32, path: str) -> str:

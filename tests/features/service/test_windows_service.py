@@ -16,9 +16,10 @@ from links import needs_links
 from service_control import CALLER, ServiceControl
 from windows_headers import STRUCTURES, check_calls
 
+from appliance.core.installed import NAME
 from appliance.errors import UsageError
 from appliance.features.service import windows_calls as windows
-from appliance.features.service.core.windows import ADVICE, NAME, home_rights
+from appliance.features.service.core.windows import ADVICE, home_rights
 from appliance.features.service.windows import (
     EVENTS,
     ServiceEnded,

@@ -12,17 +12,13 @@ from appliance.core.installed import MAC_ACCOUNT, NAME
 from appliance.features.service.core.systemd import STOP
 
 LABEL = "io.llama-appliance"
-HOME = f"/Library/Application Support/{NAME}"
-"""Everything that the machine's service keeps."""
-KEY = f"{HOME}/key"
-"""The file with its key, made at its installation."""
+HOME = f"/Library/Application Support/{NAME}"  # everything that the machine's service keeps
+KEY = f"{HOME}/key"  # the file with its key, made at its installation
 HIDDEN = ("/Users", "/Volumes", "/private/tmp")
 """Folders that only one user reads, that may not be there when the machine starts, or that are emptied then."""
 OPEN_FILES = 65536
-FREE_IDS = range(400, 500)
-"""Numbers below 500 are those of services; Apple's own stay below 400."""
-ABSENT = 113
-"""Exit status of ``launchctl print`` for a job that is not loaded."""
+FREE_IDS = range(400, 500)  # numbers below 500 are those of services; Apple's own stay below 400
+ABSENT = 113  # exit status of ``launchctl print`` for a job that is not loaded
 
 
 class JobPlace(Struct, frozen=True):
@@ -30,10 +26,8 @@ class JobPlace(Struct, frozen=True):
 
     domain: str
     plist: str
-    log: str
-    """Its standard output and standard error."""
-    ready: str
-    """The ready file, by which start waits until the program serves."""
+    log: str  # its standard output and standard error
+    ready: str  # the ready file, by which start waits until the program serves
 
 
 DAEMON = JobPlace(

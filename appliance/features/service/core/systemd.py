@@ -8,12 +8,9 @@ from appliance.core.installed import ENVIRONMENT, ENVIRONMENT_FILES, NAME, STATE
 
 CACHE = f"/var/cache/{NAME}"
 KEY_OPTIONS = ("--api-key", "--api-key-file", "--allow-unauthenticated")
-HIDDEN = ("/home", "/root", "/run/user")
-"""Folders that a service of the system does not see (``ProtectHome=``)."""
-WATCHDOG = 60
-"""Seconds without a sign of life after which systemd starts the program again."""
-STOP = 90
-"""Seconds that the program may take to end: requests get their grace, models their time to stop."""
+HIDDEN = ("/home", "/root", "/run/user")  # folders that a service of the system does not see (``ProtectHome=``)
+WATCHDOG = 60  # seconds without a sign of life after which systemd starts the program again
+STOP = 90  # seconds that the program may take to end: requests get their grace, models their time to stop
 SYSUSERS = f"""\
 g render -
 g video -

@@ -16,37 +16,31 @@ from typing import Literal
 
 from msgspec import Struct
 
-NAME = "llama-appliance"
+from appliance.core.installed import NAME
+
 DISPLAY = "Llama Appliance"
 DESCRIPTION = "A private AI server: runs the language models of this machine with llama.cpp."
 ACCOUNT = rf"NT SERVICE\{NAME}"
 """A virtual account: Windows makes it with the service. It has no password, and is in no group but Users."""
-HOME = NAME
-"""The folder of models, data and log, in ``%ProgramData%``."""
+HOME = NAME  # the folder of models, data and log, in ``%ProgramData%``
 LOG = "service.log"
-KEY = "key"
-"""The file with the service's key in that folder, made at its installation."""
+KEY = "key"  # the file with the service's key in that folder, made at its installation
 
 STOPPED, START_PENDING, STOP_PENDING, RUNNING = 1, 2, 3, 4
 STATES = {1: "stopped", 2: "starting", 3: "stopping", 4: "running", 5: "continuing", 6: "pausing", 7: "paused"}
-STOP, INTERROGATE, POWER, PRESHUTDOWN = 1, 4, 13, 15
-"""Controls that the SCM sends."""
+STOP, INTERROGATE, POWER, PRESHUTDOWN = 1, 4, 13, 15  # controls that the SCM sends
 ACCEPTS = 0x001 | 0x040 | 0x100
 """The controls that a running service wants: stop, power events, and the time before the machine shuts down."""
-WOKE = (7, 18)
-"""Power events after sleep: the user woke the machine, or something else did."""
+WOKE = (7, 18)  # power events after sleep: the user woke the machine, or something else did
 NO_ERROR, NOT_IMPLEMENTED, SERVICE_SPECIFIC = 0, 120, 1066
 
-CHECKPOINT = 5.0
-"""Seconds between two reports while the service stops."""
-START_HINT, STOP_HINT = 120_000, 30_000
-"""Milliseconds until the next report at the latest."""
+CHECKPOINT = 5.0  # seconds between two reports while the service stops
+START_HINT, STOP_HINT = 120_000, 30_000  # milliseconds until the next report at the latest
 PRESHUTDOWN_TIME = 60_000
 """Milliseconds for which Windows waits before it shuts down; requests get their grace, models their time to stop."""
 RESTARTS = (2_000, 10_000, 60_000)
 """Milliseconds until Windows starts a service that failed again: the first, the second, and every later time."""
-FORGIVEN = 86_400
-"""Seconds without a failure after which the next one is the first again."""
+FORGIVEN = 86_400  # seconds without a failure after which the next one is the first again
 ADVICE = {
     2: "the program's file is not there; install the service again",
     5: "needs an administrator: start the console with 'Run as administrator'",
