@@ -202,8 +202,10 @@ async def _beside_serving(settings: AppSettings, owners: Owners, bound: Sequence
 
 async def _look_for_versions(settings: AppSettings) -> None:
     """Look for newer versions of the program, if the user has named an address."""
+    from appliance.programs.address import look_address
+
     root = start.programs_folder()
-    if settings.offline or settings.trial or (address := start.look_address(root)) is None:
+    if settings.offline or settings.trial or (address := look_address(root)) is None:
         return
     from appliance.programs.look import look_daily  # with keys and archives, which few servers need
 

@@ -35,8 +35,8 @@ LED, RUN = "LLAMA_APPLIANCE_LED_BY", "LLAMA_APPLIANCE_RUN"
 """Set for the version that a start led to, which leads nowhere else: the program that did, the file of its run."""
 STATE = "state.json"
 RUNS = ".runs"
-LOOK = "look"
-"""The file with the address where looks for newer versions are taken."""
+PACKAGED = ("/usr/lib", "/usr/share", "/usr/bin", "/usr/libexec")
+"""The folders in which only package managers put programs."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 run_file: Path | None = None
 """The note of this very run, while it is on trial."""
@@ -54,6 +54,29 @@ def own_folder() -> Path | None:
     """Return the payload that this program was started from; None: it runs from its sources."""
     folder = Path(sys.executable if is_frozen() else sys.argv[0]).resolve().parent
     return folder if (folder / LIST).is_file() else None
+
+
+def is_packaged(folder: Path) -> bool:
+    """True if a package manager has put it there."""
+    return any(folder.is_relative_to(place) for place in PACKAGED)
+
+
+def refuse_packaged(folder: Path | None) -> Path:
+    """Return the running program's folder. Raises UsageError for one that another program upgrades."""
+    if sys.platform == "win32":
+        raise UsageError("'upgrade' does not work on Windows yet; install the newer version over this one")
+    if one_file := os.environ.get(ONE_FILE):
+        raise UsageError(f"{one_file} is one file: put the newer one in its place; the data stay")
+    if folder is None:
+        raise UsageError(
+            "this program runs from its sources or from pip, which upgrade it; 'upgrade' is for the frozen program"
+        )
+    if is_packaged(folder):
+        raise UsageError(
+            f"{folder} belongs to the package manager, which upgrades it: 'apt install ./FILE.deb' or 'dnf install "
+            "./FILE.rpm'"
+        )
+    return folder
 
 
 def own_command() -> list[str]:
@@ -184,15 +207,6 @@ def _boot() -> str:
         import psutil
 
         return str(round(psutil.boot_time()))
-
-
-def look_address(root: Path) -> str | None:
-    """Return where looks for newer versions are taken; None: they are switched off."""
-    try:
-        _refuse_strangers(root)
-        return (root / LOOK).read_text("utf-8").strip() or None
-    except OSError:
-        return None
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from pathlib import Path
 from payload import HERE, MACHINES, NAME, PACKAGES, PAYLOAD, ROOT, Payload, copy_licenses, run, settle
 
 sys.path.insert(0, str(ROOT))
-from appliance.core.bundles.one_file import MAGIC, RECORD, RECORD_NAME
+from appliance.core.one_file import MAGIC, RECORD, RECORD_NAME
 
 APP_RUN = """\
 #!/bin/sh

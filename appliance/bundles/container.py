@@ -30,8 +30,8 @@ from appliance.core.bundles.manifest import (
     padded,
     read_manifest,
 )
-from appliance.core.bundles.one_file import BEGINNING, end_of_program
 from appliance.core.bundles.plan import BundleSigner, signer_in
+from appliance.core.one_file import BEGINNING, end_of_program
 from appliance.errors import UsageError
 from appliance.store.model_files import free_bytes, sync_folder
 

@@ -6,9 +6,8 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,7 +17,6 @@ from appliance.cli.verbs import GROUPS, Verb
 from appliance.errors import ApplianceError, CallerError, OpenDoor
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import Program, Start
-from appliance.start import ONE_FILE
 
 STAND_IN = "llama-server"
 UNIFIED = "llama"
@@ -53,7 +51,7 @@ class CommandLine(click.Group):
                 formatter.write_dl([(verb.name.ljust(width), verb.summary) for verb in of_group])
 
 
-def command_line(verbs: Iterable[Verb]) -> CommandLine:
+def command_line(verbs: Collection[Verb]) -> CommandLine:
     """Return the command of the whole program."""
 
     @click.group(
@@ -75,25 +73,13 @@ def command_line(verbs: Iterable[Verb]) -> CommandLine:
           llama-appliance run starter "Tell me a joke"
           llama-appliance ls                           # the models, and where to put more
         """
-        if ctx.invoked_subcommand is None and not _is_bundle():
+        if ctx.invoked_subcommand is None and not any(verb.alone() for verb in verbs if verb.alone is not None):
             click.echo(ctx.get_help())
 
     return cli
 
 
-def _is_bundle() -> bool:
-    """Introduce the bundle behind the one-file program; False: there is no bundle."""
-    if ONE_FILE not in os.environ:
-        return False
-    from appliance.bundles.container import is_runnable
-    from appliance.cli.bundle.commands import introduce
-
-    if found := is_runnable(own := Path(os.environ[ONE_FILE])):
-        introduce(own)
-    return found
-
-
-def run(argv: Sequence[str], start: Start, verbs: Iterable[Verb]) -> int:
+def run(argv: Sequence[str], start: Start, verbs: Collection[Verb]) -> int:
     """Carry out ``argv`` and return the exit status; every error is reported on standard error."""
     try:
         cli = command_line(verbs)

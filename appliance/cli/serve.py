@@ -416,7 +416,7 @@ def serve(
     )
     if embed.trial is None:
         return settings
-    from appliance.programs.trial import as_trial  # with what starts processes
+    from appliance.cli.trial import as_trial  # with what starts processes
 
     return as_trial(settings, embed.trial, os.environ)
 

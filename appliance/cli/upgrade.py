@@ -17,7 +17,7 @@ from appliance.cli.show import json_option, print_json, print_table
 from appliance.core.engines.events import RolledBack
 from appliance.core.engines.state import Step
 from appliance.core.payload import LIST, SIGNATURE
-from appliance.core.programs import LINE, chosen, matching, name_of, refusal, trial_end
+from appliance.core.programs import LINE, chosen, name_of, trial_end
 from appliance.core.signing import public_keys_of, signer_of
 from appliance.engines.found import here
 from appliance.engines.installing import CannotInstall
@@ -26,19 +26,13 @@ from appliance.engines.updating import Steps, run_update
 from appliance.errors import UsageError
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, PROGRAM, say, say_error
-from appliance.programs import look
-from appliance.programs.shelf import (
-    TRUSTED,
-    PayloadSource,
-    Programs,
-    damage_of,
-    find,
-    refuse_packaged,
-    trust,
-    trusted_keys,
-)
+from appliance.programs.address import look_address, switch_looks
+from appliance.programs.look import look
+from appliance.programs.rules import matching, refusal
+from appliance.programs.shelf import PayloadSource, Programs, damage_of, find
 from appliance.programs.trial import ImitatedServer, running, try_version
-from appliance.start import look_address, own_folder, programs_folder
+from appliance.start import own_folder, programs_folder, refuse_packaged
+from appliance.store.trusted_keys import TRUSTED, trust, trusted_keys
 
 SAID: dict[Step, str] = {
     "stage": "1. copying it",
@@ -239,14 +233,14 @@ async def check(address: str | None, off: bool, key: Path | None, as_json: bool)
     if key is not None:
         await trio.to_thread.run_sync(trust, shelf.root, _keys_in(key))
     if off or address is not None:
-        await trio.to_thread.run_sync(look.switch, shelf.root, address)
+        await trio.to_thread.run_sync(switch_looks, shelf.root, address)
     at = await trio.to_thread.run_sync(look_address, shelf.root)
     if at is None and not off:
         raise UsageError(
             f"looking for newer versions is switched off; '{PROGRAM} upgrade check --at URL --key FILE' switches it on"
         )
     if at is not None:
-        found = await look.look(shelf.root, at)
+        found = await look(shelf.root, at)
         if as_json:
             print_json(found)
         else:

@@ -6,10 +6,14 @@ are written out, so that a freezer and a type checker see them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import click
+
+from appliance.start import ONE_FILE
 
 Group = Literal["models", "server", "this machine", "several machines", "for developers"]
 """The parts of the help, in their order."""
@@ -17,12 +21,17 @@ GROUPS: tuple[Group, ...] = get_args(Group)
 
 
 class Verb(NamedTuple):
-    """``summary`` is one sentence; ``command`` imports the command, when it is used."""
+    """``summary`` is one sentence; ``command`` imports the command, when it is used.
+
+    ``alone`` is called where the program was started without a verb. It returns True if it had something to say then,
+    which takes the place of the help.
+    """
 
     name: str
     group: Group
     summary: str
     command: Callable[[], click.Command]
+    alone: Callable[[], bool] | None = None
 
 
 def _serve() -> click.Command:
@@ -171,6 +180,14 @@ def _bundle() -> click.Command:
     return bundle
 
 
+def _introduce_bundle() -> bool:
+    if ONE_FILE not in os.environ:
+        return False
+    from appliance.cli.bundle.commands import introduce
+
+    return introduce(Path(os.environ[ONE_FILE]))
+
+
 def _agents() -> click.Command:
     from appliance.cli.agents import agents
 
@@ -207,7 +224,13 @@ KERNEL_VERBS = (
     Verb("version", "this machine", "Show versions of the program, Python, platform and engine.", _version),
     Verb("pool", "several machines", "Make several boxes one: each answers for the models of all.", _pool),
     Verb("rpc-worker", "several machines", "Lend this machine's devices to models on another machine.", _rpc_worker),
-    Verb("bundle", "several machines", "Carry models, engines and settings to a machine without a network.", _bundle),
+    Verb(
+        "bundle",
+        "several machines",
+        "Carry models, engines and settings to a machine without a network.",
+        _bundle,
+        _introduce_bundle,
+    ),
     Verb(
         "agents", "for developers", "List the plugins behind slash commands, load them again, or create one.", _agents
     ),

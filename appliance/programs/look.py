@@ -21,9 +21,8 @@ from appliance.core.payload import LIST, SIGNATURE, read_payload
 from appliance.core.signing import signer_of
 from appliance.errors import ApplianceError, PeerFailed, UpstreamFailed, UsageError
 from appliance.platform.console import PROGRAM, say
-from appliance.programs.shelf import MAX_LIST, TRUSTED, trusted_keys
-from appliance.start import LOOK
-from appliance.store.model_files import write_whole
+from appliance.programs.shelf import MAX_LIST
+from appliance.store.trusted_keys import TRUSTED, trusted_keys
 
 LOOK_TIME = 60.0
 EVERY = 24 * 3600.0
@@ -57,16 +56,6 @@ class LookFailed(PeerFailed):
     def __init__(self, host: str, why: str) -> None:
         super().__init__(host, why)
         self.message, self.why = f"{host} cannot be asked for a newer version: {why}", why
-
-
-def switch(root: Path, address: str | None) -> None:
-    """Switch looks on, or with None off. Raises UsageError, OSError."""
-    if address is None:
-        (root / LOOK).unlink(missing_ok=True)
-        return
-    if not address.startswith(("https://", "http://")):
-        raise UsageError(f"--at {address}: expected an address such as https://example.org/llama-appliance")
-    write_whole(root / LOOK, address.rstrip("/").encode() + b"\n")
 
 
 async def look(root: Path, address: str) -> UpdateCheck:

@@ -7,32 +7,27 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
 
 from appliance.core.archives import BadArchive
 from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, digest_of, read_payload
-from appliance.core.programs import LINE, misplaced, name_of, program_id, unpacked_link
-from appliance.core.signing import public_keys_of, public_pem
+from appliance.core.programs import LINE, name_of, program_id, unpacked_link
 from appliance.engines.installing import SPARE, CannotInstall, copy_folder, sha256_of, size_of
 from appliance.engines.shelf import STAGED, Shelf
 from appliance.engines.unpacking import SUFFIXES, is_archive, read_member, unpack
 from appliance.errors import UsageError
 from appliance.platform.strangers import stranger_at
-from appliance.start import ONE_FILE, VARIABLE
-from appliance.store.model_files import free_bytes, write_whole
+from appliance.programs.rules import misplaced
+from appliance.start import VARIABLE
+from appliance.store.model_files import free_bytes
 
 MAX_LIST = 16 << 20
 """Bytes of a list of files; one of a whole payload has a megabyte."""
 UNPACKED = 3
 """Bytes that a byte of an archive becomes at most, as far as payloads go."""
-PACKAGED = (Path("/usr/lib"), Path("/usr/share"), Path("/usr/bin"), Path("/usr/libexec"))
-"""The folders in which only package managers put programs."""
-TRUSTED = "trusted.pub"
-"""The public keys that upgrades and bundles were checked with; the next ones need no other."""
 
 
 class PayloadSource(Struct, frozen=True, kw_only=True):
@@ -112,49 +107,6 @@ class Programs(Shelf):
                 f"the new version may need {(size + SPARE) / 1e9:.1f} GB in {self.root}, where {free / 1e9:.1f} GB "
                 f"are free; make room, or name another folder with {VARIABLE}"
             )
-
-
-def trusted_keys(root: Path) -> tuple[bytes, ...]:
-    """Return the remembered keys; none in a folder that another user could have filled. Raises UsageError, OSError."""
-    if stranger_at(root):
-        return ()
-    try:
-        return public_keys_of((root / TRUSTED).read_bytes(), str(root / TRUSTED))
-    except FileNotFoundError:
-        return ()
-
-
-def trust(root: Path, keys: Iterable[bytes]) -> bool:
-    """Remember keys, behind those that are remembered; False if that changes nothing. Raises UsageError, OSError."""
-    known = trusted_keys(root)
-    fresh = [key for key in keys if key not in known]
-    if not fresh or stranger_at(root):
-        return False
-    write_whole(root / TRUSTED, b"".join(map(public_pem, (*known, *fresh))))
-    return True
-
-
-def is_packaged(folder: Path) -> bool:
-    """True if a package manager has put it there."""
-    return any(folder.is_relative_to(place) for place in PACKAGED)
-
-
-def refuse_packaged(folder: Path | None) -> Path:
-    """Return the running program's folder. Raises UsageError for one that another program upgrades."""
-    if sys.platform == "win32":
-        raise UsageError("'upgrade' does not work on Windows yet; install the newer version over this one")
-    if one_file := os.environ.get(ONE_FILE):
-        raise UsageError(f"{one_file} is one file: put the newer one in its place; the data stay")
-    if folder is None:
-        raise UsageError(
-            "this program runs from its sources or from pip, which upgrade it; 'upgrade' is for the frozen program"
-        )
-    if is_packaged(folder):
-        raise UsageError(
-            f"{folder} belongs to the package manager, which upgrades it: 'apt install ./FILE.deb' or 'dnf install "
-            "./FILE.rpm'"
-        )
-    return folder
 
 
 def find(path: Path) -> PayloadSource:

@@ -1,16 +1,15 @@
 """A new version is tried: it serves once, beside the running server and with the user's own settings, and is asked.
 
-`as_trial` is the new version's side, `try_version` that of the version in use. The two only agree on ``serve --trial
-DIR``, on ``DIR/ready.json``, and on the variable with the key: they are of different versions.
+This is the side of the version in use; `cli.trial` is the new version's. The two only agree on ``serve --trial DIR``,
+on ``DIR/ready.json``, and on the variable with the key: they are of different versions.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
 from collections import deque
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -19,24 +18,18 @@ from urllib.parse import urlsplit
 import msgspec
 import psutil
 import trio
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from appliance.catalog.sources import default_models_dir
-from appliance.core.config.additions import StreamsConfig
-from appliance.core.config.types import Config
 from appliance.core.lenient_json import decoded
 from appliance.core.openai import ChatCompletion
-from appliance.core.programs import NAME, SERVES, model_to_ask, words_for_trial
-from appliance.core.settings import KEY_VARIABLE, Embedding
-from appliance.engines.found import FOLDER_VARIABLE, installed_folder
+from appliance.core.programs import NAME, SERVES
+from appliance.core.settings import KEY_VARIABLE
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.children import Child, Children, describe_status
 from appliance.platform.console import is_frozen, outer_environment
-from appliance.platform.home import expanded, users_data
 from appliance.platform.ports import LOOPBACK
 from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of
-from appliance.settings import AppSettings
-from appliance.store.versions import keep
+from appliance.programs.rules import model_to_ask, words_for_trial
 from appliance.upstream.client import Address, HttpCall
 
 READY = "ready.json"
@@ -51,50 +44,6 @@ MAX_ANSWER = 16 << 20
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 
 T = TypeVar("T")
-
-
-# ---- the new version's side ------------------------------------------------------------------------------------------
-
-
-def as_trial(settings: AppSettings, folder: Path, environ: MutableMapping[str, str]) -> AppSettings:
-    """Return the settings of a server that disturbs no other one: its data are copies in ``folder``.
-
-    Each database is also copied beside itself (`store.versions`), for the way back. Sets variables of the environment,
-    so that what this program would write into the user's data folder goes into ``folder``. Raises OSError, UsageError,
-    sqlite3.Error.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    environ[FOLDER_VARIABLE] = str(installed_folder(environ))
-    sources = settings.sources
-    if sources.models_dir is None and settings.config is None:
-        sources = structs.replace(sources, models_dir=default_models_dir())
-    data, config = folder / "data", settings.config
-    keep(users_data() / "conversations.db", data / NAME / "conversations.db")
-    if config is not None:
-        config = _apart(config, folder)
-    for variable in ("XDG_DATA_HOME", "WIN_PD_OVERRIDE_LOCAL_APPDATA"):
-        environ[variable] = str(data)
-    http = structs.replace(settings.http, listen=((LOOPBACK, 0),), also=(), tls=None)
-    embedding = Embedding(ready_file=str(folder / READY), parent_pid=os.getppid())
-    return structs.replace(
-        settings, http=http, sources=sources, config=config, embedding=embedding, trial=True, log_file=None
-    )
-
-
-def _apart(config: Config, folder: Path) -> Config:
-    """The same configuration, with files of its own."""
-    store, kept = config.store, config.conversations
-    if store is not None and store.path:
-        keep(Path(store.path), folder / "activity.db")
-        store = structs.replace(store, path=str(folder / "activity.db"))
-    if kept.path:
-        keep(expanded(kept.path), folder / "conversations.db")
-        kept = structs.replace(kept, path=str(folder / "conversations.db"))
-    streams = structs.replace(config.streams, path=StreamsConfig().path)
-    return structs.replace(config, store=store, conversations=kept, streams=streams)
-
-
-# ---- the side of the version in use ----------------------------------------------------------------------------------
 
 
 class ImitatedServer(Struct, frozen=True, kw_only=True):

@@ -26,8 +26,8 @@ from appliance.bundles.container import (
 )
 from appliance.core import signing
 from appliance.core.bundles.manifest import CHUNK, FORMAT, MAX_MANIFEST, Blob, BundleItem, BundleManifest, digest_of
-from appliance.core.bundles.one_file import MAGIC, RECORD, RECORD_NAME
 from appliance.core.bundles.plan import UNSIGNED, BundleSigner
+from appliance.core.one_file import MAGIC, RECORD, RECORD_NAME
 from appliance.core.payload import PayloadFile
 from appliance.errors import UsageError
 

@@ -28,8 +28,8 @@ from program import Server, http, wait_gone
 from waiting import wait
 
 from appliance.errors import UsageError
-from appliance.programs.shelf import refuse_packaged
 from appliance.programs.trial import running
+from appliance.start import refuse_packaged
 
 if sys.platform == "win32":
     pytest.skip("'upgrade' refuses to work there", allow_module_level=True)

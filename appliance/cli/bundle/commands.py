@@ -15,7 +15,7 @@ import trio
 
 from appliance import __version__
 from appliance.bundles import contents
-from appliance.bundles.container import Bundle
+from appliance.bundles.container import Bundle, is_runnable
 from appliance.bundles.importing import Homes, bring, exclusive, known, plan
 from appliance.bundles.journal import JOURNAL, BundleArrival, arrivals, note
 from appliance.catalog.catalog import scan_models
@@ -50,9 +50,9 @@ from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.home import users_home
-from appliance.programs.shelf import is_packaged, refuse_packaged, trust, trusted_keys
-from appliance.start import ONE_FILE, in_shell, own_folder, programs_folder
+from appliance.start import ONE_FILE, in_shell, is_packaged, own_folder, programs_folder, refuse_packaged
 from appliance.store.model_files import write_whole
+from appliance.store.trusted_keys import trust, trusted_keys
 
 bundle_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path), envvar=ONE_FILE)
 key_option = click.option(
@@ -189,14 +189,17 @@ async def take(
                 say(line)
 
 
-def introduce(file: Path) -> None:
-    """Say what a runnable bundle holds, and what it would do."""
+def introduce(file: Path) -> bool:
+    """Say what the bundle behind a one-file program holds, and what it would do. False: there is none."""
+    if not is_runnable(file):
+        return False
     with Bundle(file) as opened:
         rows = [carried(item) for item in opened.manifest.items]
         print_contents(opened.manifest, opened.signer(_trusted(None)), [str(file)], rows, as_json=False)
     say(f"'{PROGRAM} bundle import' brings these into the folders of this machine, and switches nothing")
     say(f"'{PROGRAM} serve' serves the models then")
     say(f"'{PROGRAM} --help' lists the other commands")
+    return True
 
 
 def _note(homes: Homes, file: Path, user: str, signer: BundleSigner, item: BundleItem) -> None:

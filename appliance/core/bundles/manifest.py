@@ -4,7 +4,7 @@ A bundle is a tar file of ``bundle.json``, ``bundle.json.sig`` (64 zero bytes wh
 ``blobs/<sha256>`` in the order of the manifest: each content once. So the place of every byte follows from the
 manifest. Nothing is compressed: engines and models do not get smaller. The sums of `CHUNK` bytes each let a reader
 refuse a damaged piece before it writes it, and say where it is. A runnable bundle begins with the one-file program
-(`core.bundles.one_file`), whose sums are in the manifest too.
+(`core.one_file`), whose sums are in the manifest too.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.bundles.one_file import MAGIC, RECORD, RECORD_NAME, end_of_program
+from appliance.core.one_file import MAGIC, RECORD, RECORD_NAME, end_of_program
 
 NUMBER = st.integers(0, (1 << 64) - 1)
 BYTES = st.binary(max_size=40).filter(lambda data: RECORD_NAME[:1] not in data)
