@@ -42,7 +42,6 @@ PLANNED = {
     "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas",
     "stand_in": "cli.llama_server*",
-    "programs": "programs* cli.upgrade",
     "presets": "catalog.presets core.llama.preset*",
     "peers": "peers* http.sockets.link http.way.at_peers",
     "older": "core.llama.older* http.way.older",

@@ -13,7 +13,7 @@ them imports their ``feature.py`` alone.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -54,12 +54,14 @@ class Feature(ServerParts, frozen=True, kw_only=True):
 
     ``name`` is that of its folder. ``verbs`` are its commands. ``open`` opens what it owns, for the length of a server:
     behind the fleet, before the streams, in the order of the list. It yields the parts that need an owner; those of the
-    feature itself need none. Nothing outside its folder knows the type of its owner.
+    feature itself need none. Nothing outside its folder knows the type of its owner. ``beside`` runs beside a server
+    that serves, and ends with it.
     """
 
     name: str
     verbs: tuple[Verb, ...] = ()
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
+    beside: Callable[[AppSettings], Awaitable[None]] | None = None
 
 
 class Ground(Struct, frozen=True, kw_only=True):

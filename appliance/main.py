@@ -132,7 +132,7 @@ async def _run(
         )
         try:
             async with open_appliance(settings, places, features) as appliance:
-                failure = await _serve(settings, appliance, scanned, stop)
+                failure = await _serve(settings, features, appliance, scanned, stop)
         except UsageError as error:  # of what is listened on, of the store, or of the tools
             failure = error
     if failure is not None:
@@ -149,11 +149,16 @@ async def _at_engines_port(settings: AppSettings, found: Finder) -> AppSettings:
 
 
 async def _serve(
-    settings: AppSettings, appliance: OpenAppliance, scanned: trio.Event, stop: StopSignals
+    settings: AppSettings,
+    features: Sequence[Feature],
+    appliance: OpenAppliance,
+    scanned: trio.Event,
+    stop: StopSignals,
 ) -> ApplianceError | None:
     """Until told to stop; the error that ended it before."""
     failure: ApplianceError | None = None
     owners, traffic = appliance.owners, appliance.traffic
+    companions = [feature.beside for feature in features if feature.beside is not None]
     with logging_into(traffic.program_log):
         async with (
             open_service_manager(stop.asked, owners.engines.doubt) as manager,
@@ -161,7 +166,7 @@ async def _serve(
             log_on_console(traffic.logs if owners.configuration is not None else None),
             following_files(owners.reloads, watch=settings.watch_config),
             beside(partial(persist, "giving memory back", keep_small)),
-            beside(start.forget_after_trial, partial(_look_for_versions, settings)),
+            beside(start.forget_after_trial, *(partial(run, settings) for run in companions)),
             trio.open_nursery() as serving,
         ):
             try:
@@ -198,18 +203,6 @@ async def _beside_serving(settings: AppSettings, owners: Owners, bound: Sequence
         if error := await _load(owners, name):
             say(f"cannot preload: {error}")
     return await trio.sleep_forever()
-
-
-async def _look_for_versions(settings: AppSettings) -> None:
-    """Look for newer versions of the program, if the user has named an address."""
-    from appliance.programs.address import look_address
-
-    root = start.programs_folder()
-    if settings.offline or settings.trial or (address := look_address(root)) is None:
-        return
-    from appliance.programs.look import look_daily  # with keys and archives, which few servers need
-
-    await look_daily(root, address)
 
 
 async def _serve_single(model: str, owners: Owners) -> ApplianceError | None:

@@ -110,7 +110,6 @@ ROOMS = {
     "platform": "platform children/test_platform.py upstream/test_client.py http/test_unix_sockets.py",
     "plugins": "plugins plugins_bundled/test_plugin_shapes.py http/test_plugin_chain.py",
     "pool": "pool http/test_pool_way.py http/test_door.py",
-    "programs": "bundles/test_bundle_importing.py e2e/test_upgrade.py",
     "store": "store",
     "streams": "owners/test_stream_owner.py store/test_stream_files.py http/test_resumable.py",
     "tools": "tools",

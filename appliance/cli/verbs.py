@@ -144,12 +144,6 @@ def _engines() -> click.Command:
 
 
 
-def _upgrade() -> click.Command:
-    from appliance.cli.upgrade import upgrade
-
-    return upgrade
-
-
 def _selftest() -> click.Command:
     from appliance.cli.selftest import selftest
 
@@ -219,7 +213,6 @@ KERNEL_VERBS = (
     Verb("unload", "models", "Unload a model from the running server.", _unload),
     Verb("memory", "models", "Show the memory of the machine, and what one more model would push out.", _memory),
     Verb("engines", "this machine", "Manage the llama.cpp builds of this machine.", _engines),
-    Verb("upgrade", "this machine", "Switch to a newer version of the program, and back.", _upgrade),
     Verb("selftest", "this machine", "Prove that the engine and the starter model work here.", _selftest),
     Verb("version", "this machine", "Show versions of the program, Python, platform and engine.", _version),
     Verb("pool", "several machines", "Make several boxes one: each answers for the models of all.", _pool),

@@ -12,6 +12,7 @@ from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
+from appliance.features.programs.feature import PROGRAMS
 from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
 from appliance.features.speed.feature import SPEED
@@ -24,6 +25,7 @@ FEATURES: tuple[Feature, ...] = (
     DESKTOP,
     DISK,
     DOCTOR,
+    PROGRAMS,
     SERVICE,
     SOCKETS,
     SPEED,

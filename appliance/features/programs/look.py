@@ -20,8 +20,8 @@ from appliance.core.engines.builds import numbers_of
 from appliance.core.payload import LIST, SIGNATURE, read_payload
 from appliance.core.signing import signer_of
 from appliance.errors import ApplianceError, PeerFailed, UpstreamFailed, UsageError
+from appliance.features.programs.shelf import MAX_LIST
 from appliance.platform.console import PROGRAM, say
-from appliance.programs.shelf import MAX_LIST
 from appliance.store.trusted_keys import TRUSTED, trusted_keys
 
 LOOK_TIME = 60.0

@@ -28,7 +28,7 @@ from program import Server, http, wait_gone
 from waiting import wait
 
 from appliance.errors import UsageError
-from appliance.programs.trial import running
+from appliance.features.programs.trial import running
 from appliance.start import refuse_packaged
 
 if sys.platform == "win32":

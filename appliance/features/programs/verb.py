@@ -24,13 +24,13 @@ from appliance.engines.installing import CannotInstall
 from appliance.engines.shelf import alone
 from appliance.engines.updating import Steps, run_update
 from appliance.errors import UsageError
+from appliance.features.programs.address import look_address, switch_looks
+from appliance.features.programs.look import look
+from appliance.features.programs.rules import matching, refusal
+from appliance.features.programs.shelf import PayloadSource, Programs, damage_of, find
+from appliance.features.programs.trial import ImitatedServer, running, try_version
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, PROGRAM, say, say_error
-from appliance.programs.address import look_address, switch_looks
-from appliance.programs.look import look
-from appliance.programs.rules import matching, refusal
-from appliance.programs.shelf import PayloadSource, Programs, damage_of, find
-from appliance.programs.trial import ImitatedServer, running, try_version
 from appliance.start import own_folder, programs_folder, refuse_packaged
 from appliance.store.trusted_keys import TRUSTED, trust, trusted_keys
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from appliance.core.engines.state import EngineState
 from appliance.core.payload import Payload, PayloadFile
-from appliance.programs.rules import matching, misplaced, model_to_ask, refusal, words_for_trial
+from appliance.features.programs.rules import matching, misplaced, model_to_ask, refusal, words_for_trial
 
 OLD, NEW = "programs/0.2.0-aaaaaaaaaaaa", "programs/0.3.0-bbbbbbbbbbbb"
 FILES = (PayloadFile(path="llama-appliance", size=1, executable=True),)

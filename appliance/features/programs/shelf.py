@@ -19,8 +19,8 @@ from appliance.engines.installing import SPARE, CannotInstall, copy_folder, sha2
 from appliance.engines.shelf import STAGED, Shelf
 from appliance.engines.unpacking import SUFFIXES, is_archive, read_member, unpack
 from appliance.errors import UsageError
+from appliance.features.programs.rules import misplaced
 from appliance.platform.strangers import stranger_at
-from appliance.programs.rules import misplaced
 from appliance.start import VARIABLE
 from appliance.store.model_files import free_bytes
 

@@ -25,11 +25,11 @@ from appliance.core.openai import ChatCompletion
 from appliance.core.programs import NAME, SERVES
 from appliance.core.settings import KEY_VARIABLE
 from appliance.errors import Busy, UpstreamFailed
+from appliance.features.programs.rules import model_to_ask, words_for_trial
 from appliance.platform.children import Child, Children, describe_status
 from appliance.platform.console import is_frozen, outer_environment
 from appliance.platform.ports import LOOPBACK
 from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of
-from appliance.programs.rules import model_to_ask, words_for_trial
 from appliance.upstream.client import Address, HttpCall
 
 READY = "ready.json"
