@@ -6,14 +6,10 @@ are written out, so that a freezer and a type checker see them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import click
-
-from appliance.start import ONE_FILE
 
 Group = Literal["models", "server", "this machine", "several machines", "for developers"]
 """The parts of the help, in their order."""
@@ -168,20 +164,6 @@ def _rpc_worker() -> click.Command:
     return rpc_worker
 
 
-def _bundle() -> click.Command:
-    from appliance.cli.bundle.commands import bundle
-
-    return bundle
-
-
-def _introduce_bundle() -> bool:
-    if ONE_FILE not in os.environ:
-        return False
-    from appliance.cli.bundle.commands import introduce
-
-    return introduce(Path(os.environ[ONE_FILE]))
-
-
 def _agents() -> click.Command:
     from appliance.cli.agents import agents
 
@@ -217,13 +199,6 @@ KERNEL_VERBS = (
     Verb("version", "this machine", "Show versions of the program, Python, platform and engine.", _version),
     Verb("pool", "several machines", "Make several boxes one: each answers for the models of all.", _pool),
     Verb("rpc-worker", "several machines", "Lend this machine's devices to models on another machine.", _rpc_worker),
-    Verb(
-        "bundle",
-        "several machines",
-        "Carry models, engines and settings to a machine without a network.",
-        _bundle,
-        _introduce_bundle,
-    ),
     Verb(
         "agents", "for developers", "List the plugins behind slash commands, load them again, or create one.", _agents
     ),

@@ -6,6 +6,7 @@ Refuses to hold anything else: what two features need is the kernel's.
 from __future__ import annotations
 
 from appliance.feature import Feature
+from appliance.features.bundles.feature import BUNDLES
 from appliance.features.config_editing.feature import CONFIG_EDITING
 from appliance.features.conversations.feature import CONVERSATIONS
 from appliance.features.cors_proxy.feature import CORS_PROXY
@@ -19,6 +20,7 @@ from appliance.features.speed.feature import SPEED
 from appliance.features.timeline.feature import TIMELINE
 
 FEATURES: tuple[Feature, ...] = (
+    BUNDLES,
     CONFIG_EDITING,
     CONVERSATIONS,
     CORS_PROXY,

@@ -21,7 +21,6 @@ import msgspec
 from damage import Parser
 from request_oracle import Message, disagreement, ours
 
-from appliance.bundles.container import Bundle
 from appliance.core.answers.continuation import SoFar
 from appliance.core.answers.forms import Begun
 from appliance.core.archives import BadArchive
@@ -29,7 +28,6 @@ from appliance.core.bodies.filters import rewrite_field, rewrite_urlencoded
 from appliance.core.bodies.head import check_json, read_form, read_json, read_multipart
 from appliance.core.bodies.json_text import OBJECT, JsonEdit, apply_edits, parse_path
 from appliance.core.bodies.sse import Decoder, ErrorInfo, WholeRecords
-from appliance.core.bundles.manifest import FORMAT, Blob, BundleItem, BundleManifest, digest_of
 from appliance.core.config.load import load
 from appliance.core.config.matrix import Matrix, MatrixError, check_matrix
 from appliance.core.config.nodes import SourceFile
@@ -45,6 +43,8 @@ from appliance.core.records.accounting import TokenCounter
 from appliance.core.runs.slash import Family
 from appliance.engines.unpacking import unpack
 from appliance.errors import BadRequest, UsageError
+from appliance.features.bundles.container import Bundle
+from appliance.features.bundles.core.manifest import FORMAT, Blob, BundleItem, BundleManifest, digest_of
 from appliance.features.conversations.core.files import each_arrived, for_page, for_store
 from appliance.features.conversations.shapes import Carton
 

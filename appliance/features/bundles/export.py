@@ -12,26 +12,20 @@ import trio
 from msgspec import Struct, structs
 
 from appliance import __version__
-from appliance.bundles import contents
-from appliance.bundles.container import Tell, program_size, refuse_existing, sums_of, write_bundle
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.configuration import Files
 from appliance.catalog.sources import ModelFolders
-from appliance.cli.bundle.show import (
-    a_file,
-    carried,
-    content_of,
-    print_contents,
-    progress,
-    size_of,
-    sources_of,
-    utc_now,
-)
 from appliance.cli.options import Size, gathered, models_dir_option
 from appliance.cli.remote import go_home, side_options
 from appliance.cli.show import json_option
 from appliance.core import signing
-from appliance.core.bundles.manifest import (
+from appliance.core.engines.builds import PLATFORMS
+from appliance.core.server_choice import Side
+from appliance.engines.found import EngineFolders, here
+from appliance.errors import UsageError
+from appliance.features.bundles import contents
+from appliance.features.bundles.container import Tell, program_size, refuse_existing, sums_of, write_bundle
+from appliance.features.bundles.core.manifest import (
     FORMAT,
     SIGNATURE_SIZE,
     SMALLEST_PART,
@@ -43,11 +37,17 @@ from appliance.core.bundles.manifest import (
     read_manifest,
     without_known,
 )
-from appliance.core.bundles.plan import UNSIGNED, BundleSigner
-from appliance.core.engines.builds import PLATFORMS
-from appliance.core.server_choice import Side
-from appliance.engines.found import EngineFolders, here
-from appliance.errors import UsageError
+from appliance.features.bundles.core.plan import UNSIGNED, BundleSigner
+from appliance.features.bundles.show import (
+    a_file,
+    carried,
+    content_of,
+    print_contents,
+    progress,
+    size_of,
+    sources_of,
+    utc_now,
+)
 from appliance.platform.console import say
 from appliance.start import ONE_FILE, own_folder
 

@@ -9,9 +9,9 @@ from typing import Literal
 from msgspec import Struct
 
 from appliance.core import signing
-from appliance.core.bundles.manifest import SIGNATURE_SIZE, BundleItem, BundleManifest
 from appliance.core.sizes import MIB
 from appliance.errors import UsageError
+from appliance.features.bundles.core.manifest import SIGNATURE_SIZE, BundleItem, BundleManifest
 
 SPARE = 64 * MIB
 """Bytes of a disk that stay free."""

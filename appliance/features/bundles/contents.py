@@ -8,9 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from appliance.bundles.container import Check, Tell, sums_of
 from appliance.catalog.found import all_shards, current_snapshot
-from appliance.core.bundles.manifest import Blob, BundleItem, digest_of, is_plain, model_digest
 from appliance.core.engines.builds import MANIFEST as ENGINE
 from appliance.core.engines.builds import Build, numbers_of, parse_asked
 from appliance.core.models.model import Model
@@ -19,6 +17,8 @@ from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, read_p
 from appliance.core.payload import digest_of as payload_digest
 from appliance.engines.found import check_build, read_build
 from appliance.errors import UsageError
+from appliance.features.bundles.container import Check, Tell, sums_of
+from appliance.features.bundles.core.manifest import Blob, BundleItem, digest_of, is_plain, model_digest
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _UNSAFE = re.compile(r"[^\w.+-]+")

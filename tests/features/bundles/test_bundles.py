@@ -23,10 +23,10 @@ from one_files import make_one_file, missing
 from payload_folders import NAME, make_payload, name_of, write_key
 from program import COMMAND
 
-from appliance.bundles.container import Bundle
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import STARTER, ModelFolders
 from appliance.engines.found import EngineFolders, list_engines
+from appliance.features.bundles.container import Bundle
 from appliance.store.partial_file import claim
 
 if sys.platform == "win32":

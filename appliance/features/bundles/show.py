@@ -11,17 +11,17 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from appliance.bundles.container import Tell
 from appliance.catalog.sources import ModelFolders
 from appliance.cli.options import ModelOptions
 from appliance.cli.show import human_size, print_json, print_table
-from appliance.core.bundles.manifest import (
+from appliance.errors import UsageError
+from appliance.features.bundles.container import Tell
+from appliance.features.bundles.core.manifest import (
     BundleItem,
     BundleManifest,
     fronts,
 )
-from appliance.core.bundles.plan import BundleSigner, Trust
-from appliance.errors import UsageError
+from appliance.features.bundles.core.plan import BundleSigner, Trust
 from appliance.platform.console import say
 
 a_file = click.Path(path_type=Path, dir_okay=False)

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.core import signing
-from appliance.core.bundles.manifest import (
+from appliance.core.payload import PayloadFile
+from appliance.errors import UsageError
+from appliance.features.bundles.core.manifest import (
     CHUNK,
     FORMAT,
     Blob,
@@ -25,7 +27,7 @@ from appliance.core.bundles.manifest import (
     read_manifest,
     without_known,
 )
-from appliance.core.bundles.plan import (
+from appliance.features.bundles.core.plan import (
     SPARE,
     UNSIGNED,
     BundleSigner,
@@ -35,8 +37,6 @@ from appliance.core.bundles.plan import (
     signer_in,
     to_bring,
 )
-from appliance.core.payload import PayloadFile
-from appliance.errors import UsageError
 
 SUM, OTHER = "a" * 64, "b" * 64
 PARTS = st.sampled_from(["a", "b", "..", ".", "", "con", "x.gguf", "c:", "d\\e", "f\0", "g ", "h."])

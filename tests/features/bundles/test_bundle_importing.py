@@ -9,15 +9,15 @@ import pytest
 from engine_folders import HERE, make_build
 from payload_folders import make_payload, name_of
 
-from appliance.bundles import contents
-from appliance.bundles.container import Bundle, write_bundle
-from appliance.bundles.importing import Homes, bring, known, plan
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import ModelFolders
-from appliance.core.bundles.manifest import FORMAT, BundleItem, BundleManifest
-from appliance.core.bundles.plan import UNSIGNED
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
+from appliance.features.bundles import contents
+from appliance.features.bundles.container import Bundle, write_bundle
+from appliance.features.bundles.core.manifest import FORMAT, BundleItem, BundleManifest
+from appliance.features.bundles.core.plan import UNSIGNED
+from appliance.features.bundles.importing import Homes, bring, known, plan
 from appliance.start import linked
 
 EMPTY = ModelFolders(models_dir=None, cache=None, starter=None)

@@ -1,4 +1,4 @@
-"""The file of a bundle, or its parts: written in one go, read at any place. `core.bundles.manifest` says how it looks.
+"""The file of a bundle, or its parts: written in one go, read at any place. `core.manifest` says how it looks.
 
 Everything here waits for the disk: call it in a thread. ``check`` is called between chunks and may raise.
 """
@@ -15,7 +15,9 @@ from io import FileIO
 from pathlib import Path
 from types import TracebackType
 
-from appliance.core.bundles.manifest import (
+from appliance.core.one_file import BEGINNING, end_of_program
+from appliance.errors import UsageError
+from appliance.features.bundles.core.manifest import (
     BLOBS,
     CHUNK,
     MANIFEST,
@@ -30,9 +32,7 @@ from appliance.core.bundles.manifest import (
     padded,
     read_manifest,
 )
-from appliance.core.bundles.plan import BundleSigner, signer_in
-from appliance.core.one_file import BEGINNING, end_of_program
-from appliance.errors import UsageError
+from appliance.features.bundles.core.plan import BundleSigner, signer_in
 from appliance.store.model_files import free_bytes, sync_folder
 
 PART = re.compile(r"(?P<name>.+)\.[0-9]{3,}")

@@ -14,15 +14,30 @@ import psutil
 import trio
 
 from appliance import __version__
-from appliance.bundles import contents
-from appliance.bundles.container import Bundle, is_runnable
-from appliance.bundles.importing import Homes, bring, exclusive, known, plan
-from appliance.bundles.journal import JOURNAL, BundleArrival, arrivals, note
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.found import cache_directory
 from appliance.catalog.sources import ModelFolders, default_models_dir
-from appliance.cli.bundle.export import export
-from appliance.cli.bundle.show import (
+from appliance.cli.options import models_dir_option
+from appliance.cli.remote import go_home, side_options
+from appliance.cli.serve import home_option, write_below
+from appliance.cli.show import json_option, print_json, print_table
+from appliance.core import signing
+from appliance.core.server_choice import Side
+from appliance.engines.found import here, installed_folder
+from appliance.engines.shelf import Shelf
+from appliance.errors import UsageError
+from appliance.features.bundles import contents
+from appliance.features.bundles.container import Bundle
+from appliance.features.bundles.core.manifest import (
+    FORMAT,
+    BundleItem,
+    Inventory,
+)
+from appliance.features.bundles.core.plan import BundleSigner, refuse_foreign, refuse_untrusted
+from appliance.features.bundles.export import export
+from appliance.features.bundles.importing import Homes, bring, exclusive, known, plan
+from appliance.features.bundles.journal import JOURNAL, BundleArrival, arrivals, note
+from appliance.features.bundles.show import (
     a_file,
     carried,
     content_of,
@@ -33,21 +48,6 @@ from appliance.cli.bundle.show import (
     sources_of,
     utc_now,
 )
-from appliance.cli.options import models_dir_option
-from appliance.cli.remote import go_home, side_options
-from appliance.cli.serve import home_option, write_below
-from appliance.cli.show import json_option, print_json, print_table
-from appliance.core import signing
-from appliance.core.bundles.manifest import (
-    FORMAT,
-    BundleItem,
-    Inventory,
-)
-from appliance.core.bundles.plan import BundleSigner, refuse_foreign, refuse_untrusted
-from appliance.core.server_choice import Side
-from appliance.engines.found import here, installed_folder
-from appliance.engines.shelf import Shelf
-from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.home import users_home
 from appliance.start import ONE_FILE, in_shell, is_packaged, own_folder, programs_folder, refuse_packaged
@@ -189,17 +189,14 @@ async def take(
                 say(line)
 
 
-def introduce(file: Path) -> bool:
-    """Say what the bundle behind a one-file program holds, and what it would do. False: there is none."""
-    if not is_runnable(file):
-        return False
+def introduce(file: Path) -> None:
+    """Say what a runnable bundle holds, and what it would do."""
     with Bundle(file) as opened:
         rows = [carried(item) for item in opened.manifest.items]
         print_contents(opened.manifest, opened.signer(_trusted(None)), [str(file)], rows, as_json=False)
     say(f"'{PROGRAM} bundle import' brings these into the folders of this machine, and switches nothing")
     say(f"'{PROGRAM} serve' serves the models then")
     say(f"'{PROGRAM} --help' lists the other commands")
-    return True
 
 
 def _note(homes: Homes, file: Path, user: str, signer: BundleSigner, item: BundleItem) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from appliance.core.bundles.manifest import Kind
-from appliance.core.bundles.plan import Trust
 from appliance.core.lenient_json import decoded
+from appliance.features.bundles.core.manifest import Kind
+from appliance.features.bundles.core.plan import Trust
 from appliance.store.model_files import write_whole
 
 JOURNAL = "bundles.jsonl"

@@ -20,12 +20,8 @@ from typing import TYPE_CHECKING
 import trio
 from msgspec import Struct
 
-from appliance.bundles.container import Bundle, Check, Tell
-from appliance.bundles.contents import SumReader, builds_in, payload_in, program_name, sha256_of, weights_of
 from appliance.catalog.catalog import Snapshot
 from appliance.catalog.found import current_snapshot
-from appliance.core.bundles.manifest import CHUNK, BundleItem, PresentItem, model_digest
-from appliance.core.bundles.plan import Standing, to_bring
 from appliance.core.engines.builds import MANIFEST as ENGINE
 from appliance.core.models.names import folder_of
 from appliance.core.payload import LIST, PayloadFile
@@ -33,6 +29,10 @@ from appliance.core.programs import unpacked_link
 from appliance.engines.found import check_build, read_build
 from appliance.engines.shelf import Shelf, alone
 from appliance.errors import Conflict, UsageError
+from appliance.features.bundles.container import Bundle, Check, Tell
+from appliance.features.bundles.contents import SumReader, builds_in, payload_in, program_name, sha256_of, weights_of
+from appliance.features.bundles.core.manifest import CHUNK, BundleItem, PresentItem, model_digest
+from appliance.features.bundles.core.plan import Standing, to_bring
 from appliance.store.model_files import free_bytes, link, remove_empty, share, sync_folder, write_whole
 from appliance.store.partial_file import FileTaken, WrongContents, claim, discard, journaled, open_partial
 from appliance.wire import PartialHead
@@ -344,7 +344,7 @@ def _name_in_cache(homes: Homes, item: BundleItem) -> None:
 
 
 def _make_links(folder: Path, files: Sequence[PayloadFile]) -> None:
-    """Make the links, which lead to files of the folder: see `core.bundles.manifest`. Windows gets copies."""
+    """Make the links, which lead to files of the folder: see `core.manifest`. Windows gets copies."""
     for file in files:
         if not file.link:
             continue

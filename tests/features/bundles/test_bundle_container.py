@@ -15,7 +15,11 @@ from memory import peak
 from msgspec import structs
 from slow import one_of
 
-from appliance.bundles.container import (
+from appliance.core import signing
+from appliance.core.one_file import MAGIC, RECORD, RECORD_NAME
+from appliance.core.payload import PayloadFile
+from appliance.errors import UsageError
+from appliance.features.bundles.container import (
     Bundle,
     is_runnable,
     part_of,
@@ -24,12 +28,16 @@ from appliance.bundles.container import (
     sums_of,
     write_bundle,
 )
-from appliance.core import signing
-from appliance.core.bundles.manifest import CHUNK, FORMAT, MAX_MANIFEST, Blob, BundleItem, BundleManifest, digest_of
-from appliance.core.bundles.plan import UNSIGNED, BundleSigner
-from appliance.core.one_file import MAGIC, RECORD, RECORD_NAME
-from appliance.core.payload import PayloadFile
-from appliance.errors import UsageError
+from appliance.features.bundles.core.manifest import (
+    CHUNK,
+    FORMAT,
+    MAX_MANIFEST,
+    Blob,
+    BundleItem,
+    BundleManifest,
+    digest_of,
+)
+from appliance.features.bundles.core.plan import UNSIGNED, BundleSigner
 
 SIZES = (0, 1, 511, 512, 513, 3 << 20, CHUNK + 1)
 SMALL = (0, 513)
