@@ -10,10 +10,9 @@ import os
 import re
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 
 from appliance.core.one_file import BEGINNING, end_of_program
 from appliance.errors import UsageError
@@ -36,12 +35,10 @@ from appliance.features.bundles.core.plan import BundleSigner, signer_in
 from appliance.store.model_files import free_bytes, sync_folder
 
 PART = re.compile(r"(?P<name>.+)\.[0-9]{3,}")
-TOLD = 5
-"""Damaged pieces that one message names."""
+TOLD = 5  # damaged pieces that one message names
 
 Check = Callable[[], None]
-Tell = Callable[[int], None]
-"""Called with the number of bytes that were done since the last call."""
+Tell = Callable[[int], None]  # called with the number of bytes that were done since the last call
 
 
 def sums_of(path: Path, check: Check, tell: Tell, end: int = sys.maxsize) -> Blob:
@@ -90,22 +87,13 @@ def write_bundle(
     out = _Out(path, part)
     try:
         if front is not None:
-            for data in _same(front[1], front[0], check):
+            for data in _same(front[1], front[0], check, tell):
                 out.write(data)
-                tell(len(data))
             out.make_executable()
-        out.member(MANIFEST, len(manifest))
-        out.write(manifest)
-        out.pad(len(manifest))
-        out.member(SIGNATURE, SIGNATURE_SIZE)
-        out.write(signature)
-        out.pad(SIGNATURE_SIZE)
+        out.member(MANIFEST, len(manifest), [manifest])
+        out.member(SIGNATURE, SIGNATURE_SIZE, [signature])
         for blob, source in blobs:
-            out.member(BLOBS + blob.sha256, blob.size)
-            for data in _same(source, blob, check):
-                out.write(data)
-                tell(len(data))
-            out.pad(blob.size)
+            out.member(BLOBS + blob.sha256, blob.size, _same(source, blob, check, tell))
         out.write(bytes(2 * TAR_BLOCK))
         return out.finish()
     except BaseException:
@@ -113,8 +101,8 @@ def write_bundle(
         raise
 
 
-def _same(source: Path, blob: Blob, check: Check) -> Iterator[bytes]:
-    """Yield the file's chunks. Raises UsageError if they are not those that the manifest states."""
+def _same(source: Path, blob: Blob, check: Check, tell: Tell) -> Iterator[bytes]:
+    """Yield the file's chunks, and tell of each that was taken. Raises UsageError for others than the manifest's."""
     with source.open("rb") as file:
         for number, wanted in enumerate(blob.chunks):
             check()
@@ -122,6 +110,7 @@ def _same(source: Path, blob: Blob, check: Check) -> Iterator[bytes]:
             if hashlib.sha256(data).hexdigest() != wanted:
                 raise UsageError(f"{source} changed while it was exported; export again")
             yield data
+            tell(len(data))
 
 
 class _Out:
@@ -133,12 +122,12 @@ class _Out:
         self._files: list[tuple[Path, FileIO]] = []
         self._left = 0
 
-    def member(self, name: str, size: int) -> None:
+    def member(self, name: str, size: int, content: Iterable[bytes]) -> None:
         head = tarfile.TarInfo(name)
         head.size, head.mode = size, 0o644
         self.write(head.tobuf(tarfile.GNU_FORMAT))
-
-    def pad(self, size: int) -> None:
+        for data in content:
+            self.write(data)
         self.write(bytes(-size % TAR_BLOCK))
 
     def write(self, data: bytes) -> None:
@@ -302,9 +291,7 @@ class Bundle:
     def __enter__(self) -> Bundle:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _opening(self, first: Path) -> tuple[bytes, bytes]:

@@ -22,8 +22,7 @@ from appliance.features.bundles.core.manifest import Blob, BundleItem, digest_of
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _UNSAFE = re.compile(r"[^\w.+-]+")
-LICENCES = ("licen", "copying", "notice")
-"""Beginnings of the names of files with a licence."""
+LICENCES = ("licen", "copying", "notice")  # beginnings of the names of files with a licence
 
 
 class SumReader:

@@ -51,8 +51,7 @@ from appliance.features.bundles.show import (
 from appliance.platform.console import say
 from appliance.start import ONE_FILE, own_folder
 
-ONE_FILES = ("linux-x64", "linux-arm64")
-"""The kinds of machines that the one-file program is made for."""
+ONE_FILES = ("linux-x64", "linux-arm64")  # the kinds of machines that the one-file program is made for
 
 
 def _words(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:

@@ -47,14 +47,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Homes(Struct, frozen=True, kw_only=True):
     """The folders of this machine that things come into; none need be there yet."""
 
-    data: Path
-    """The program's own data."""
+    data: Path  # the program's own data
     models: Path
-    cache: Path
-    """The Hugging Face cache."""
+    cache: Path  # the Hugging Face cache
     shelf: Shelf
-    programs: Path
-    """The versions of the program."""
+    programs: Path  # the versions of the program
     packaged: Path | None = None
     """This program's folder, if a package manager keeps it: it stays, as none on a medium does."""
 

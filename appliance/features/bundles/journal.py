@@ -22,19 +22,15 @@ JOURNAL = "bundles.jsonl"
 class BundleArrival(Struct, frozen=True, kw_only=True):
     """One thing that came, as the journal and ``bundle log --json`` have it."""
 
-    at: str
-    """UTC."""
+    at: str  # UTC
     kind: Kind
     name: str
     digest: str
     place: str
-    file: str
-    """The bundle's file."""
-    user: str
-    """The one who imported it: behind `sudo` the one who called that."""
+    file: str  # the bundle's file
+    user: str  # the one who imported it: behind `sudo` the one who called that
     trust: Trust
-    key: str
-    """The name of the key that signed the bundle; empty: it is not known, or there is none."""
+    key: str  # the name of the key that signed the bundle; empty: it is not known, or there is none
 
 
 def note(journal: Path, arrival: BundleArrival) -> None:

@@ -16,11 +16,7 @@ from appliance.cli.options import ModelOptions
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.errors import UsageError
 from appliance.features.bundles.container import Tell
-from appliance.features.bundles.core.manifest import (
-    BundleItem,
-    BundleManifest,
-    fronts,
-)
+from appliance.features.bundles.core.manifest import BundleItem, BundleManifest, fronts
 from appliance.features.bundles.core.plan import BundleSigner, Trust
 from appliance.platform.console import say
 
@@ -34,8 +30,7 @@ class BundleRow(Struct, frozen=True, kw_only=True):
     name: str
     digest: str
     size: int
-    state: str
-    """``carried`` or ``left out``; for an import ``here`` or ``imported``."""
+    state: str  # ``carried`` or ``left out``; for an import ``here`` or ``imported``
     place: str | None = None
 
 
@@ -46,8 +41,7 @@ class BundleOutput(Struct, frozen=True, kw_only=True):
     target: str
     made: str
     trust: Trust
-    key: str
-    """The name of the key that signed it; empty: it is not known, or there is none."""
+    key: str  # the name of the key that signed it; empty: it is not known, or there is none
     files: list[str]
     items: list[BundleRow]
 

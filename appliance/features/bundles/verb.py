@@ -28,11 +28,7 @@ from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.features.bundles import contents
 from appliance.features.bundles.container import Bundle
-from appliance.features.bundles.core.manifest import (
-    FORMAT,
-    BundleItem,
-    Inventory,
-)
+from appliance.features.bundles.core.manifest import FORMAT, BundleItem, Inventory
 from appliance.features.bundles.core.plan import BundleSigner, refuse_foreign, refuse_untrusted
 from appliance.features.bundles.export import export
 from appliance.features.bundles.importing import Homes, bring, exclusive, known, plan

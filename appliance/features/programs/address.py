@@ -8,8 +8,7 @@ from appliance.errors import UsageError
 from appliance.platform.strangers import stranger_at
 from appliance.store.model_files import write_whole
 
-ADDRESS = "look"
-"""The file, beside the versions."""
+ADDRESS = "look"  # the file, beside the versions
 
 
 def look_address(root: Path) -> str | None:

@@ -25,8 +25,7 @@ from appliance.platform.console import PROGRAM, say
 from appliance.store.trusted_keys import TRUSTED, trusted_keys
 
 LOOK_TIME = 60.0
-EVERY = 24 * 3600.0
-"""Seconds between two looks of a running server."""
+EVERY = 24 * 3600.0  # seconds between two looks of a running server
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +34,7 @@ class UpdateCheck(Struct, frozen=True, kw_only=True):
     """The result of a look, as ``upgrade check --json`` prints it."""
 
     address: str
-    version: str
-    """The version at the address."""
+    version: str  # the version at the address
     used: str
     newer: bool
 

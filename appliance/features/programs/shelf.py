@@ -24,10 +24,8 @@ from appliance.platform.strangers import stranger_at
 from appliance.start import VARIABLE
 from appliance.store.model_files import free_bytes
 
-MAX_LIST = 16 << 20
-"""Bytes of a list of files; one of a whole payload has a megabyte."""
-UNPACKED = 3
-"""Bytes that a byte of an archive becomes at most, as far as payloads go."""
+MAX_LIST = 16 << 20  # bytes of a list of files; one of a whole payload has a megabyte
+UNPACKED = 3  # bytes that a byte of an archive becomes at most, as far as payloads go
 
 
 class PayloadSource(Struct, frozen=True, kw_only=True):

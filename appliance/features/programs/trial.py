@@ -33,10 +33,8 @@ from appliance.platform.process import Command, LineSink, StopSteps, before_end,
 from appliance.upstream.client import Address, HttpCall
 
 READY = "ready.json"
-START_TIME = 180.0
-"""Seconds until it must listen, which includes copying the data."""
-CHAT_TIME = 300.0
-"""Seconds for the answer, which includes loading the model."""
+START_TIME = 180.0  # seconds until it must listen, which includes copying the data
+CHAT_TIME = 300.0  # seconds for the answer, which includes loading the model
 ENDING = StopSteps(asked=30.0)
 LOOK_EVERY = 0.05
 SHOWN_LINES = 5
@@ -153,16 +151,16 @@ async def _try(child: Child, ready: Path, key: str, tell: Callable[[str], None])
 async def _url(ready: Path) -> str:
     """Return the address once the version listens."""
     while True:
-        if (found := decoded(_Ready, _content(ready))) is not None:
+        if (found := _read(ready)) is not None:
             return found.url
         await trio.sleep(LOOK_EVERY)
 
 
-def _content(file: Path) -> bytes:
+def _read(ready: Path) -> _Ready | None:
     try:
-        return file.read_bytes()
+        return decoded(_Ready, ready.read_bytes())
     except OSError:
-        return b""
+        return None
 
 
 async def _chat(address: Address) -> str:

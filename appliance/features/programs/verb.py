@@ -216,7 +216,7 @@ async def rollback() -> None:
 )
 @click.option("--off", is_flag=True, help="Stop looking.")
 @_key_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 async def check(address: str | None, off: bool, key: Path | None, as_json: bool) -> None:
     """Look for a newer version at the address that --at has named. A running server then looks once a day.
 
@@ -256,10 +256,8 @@ class ListedVersion(Struct, frozen=True, kw_only=True):
 
     name: str
     folder: str
-    role: str
-    """``current``, ``previous``, ``withdrawn``, or empty: nobody has switched to it."""
-    why: str | None
-    """Why it was given up."""
+    role: str  # ``current``, ``previous``, ``withdrawn``, or empty: nobody has switched to it
+    why: str | None  # why it was given up
     on_trial: bool
 
 

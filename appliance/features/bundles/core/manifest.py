@@ -28,10 +28,8 @@ from appliance.errors import UsageError
 FORMAT = 1
 CHUNK = 16 * MIB
 MANIFEST, SIGNATURE, BLOBS = "bundle.json", "bundle.json.sig", "blobs/"
-MAX_MANIFEST = 8 * MIB
-"""Bytes: for two terabytes of contents, or 40,000 files."""
-SMALLEST_PART = MIB
-"""Bytes of a part."""
+MAX_MANIFEST = 8 * MIB  # bytes: for two terabytes of contents, or 40,000 files
+SMALLEST_PART = MIB  # bytes of a part
 SIGNATURE_SIZE = 64
 TAR_BLOCK = 512
 
@@ -48,15 +46,12 @@ class BundleItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that comes into its place as a whole. Paths are relative to that place, with ``/``."""
 
     kind: Kind
-    name: str
-    """A program's ``<version>-<digest>``, an engine's build, a model's name on the other machine."""
-    digest: str
-    """Equal for equal contents: a thing that is there under its digest is not brought again."""
+    name: str  # a program's ``<version>-<digest>``, an engine's build, a model's name on the other machine
+    digest: str  # equal for equal contents: a thing that is there under its digest is not brought again
     files: tuple[PayloadFile, ...] = ()
     repo: str = ""
     """``org/repo`` of a model that belongs into the Hugging Face cache; others belong into the models folder."""
-    commit: str = ""
-    """The repository's commit that the model's files are of."""
+    commit: str = ""  # the repository's commit that the model's files are of
     left_out: bool = False
     """It was on the other machine when that made its inventory, so its contents are not in the bundle."""
 
@@ -78,18 +73,12 @@ class BundleManifest(Struct, frozen=True, kw_only=True):
     """Unknown keys are ignored; a field that an older program must not ignore gets a new `FORMAT`."""
 
     format: int
-    version: str
-    """The version of the program that made it."""
-    target: str
-    """``linux-x64`` and the like, see `core.engines.builds.platform_of`."""
-    made: str
-    """UTC."""
-    part: int = 0
-    """Bytes of each file but the last, where it is in several; 0: it is one file."""
-    signer: str = ""
-    """The name of the key that signs it, see `core.signing`; only the signature shows that this is so."""
-    front: Blob | None = None
-    """The one-file program that stands before the tar file."""
+    version: str  # the version of the program that made it
+    target: str  # ``linux-x64`` and the like, see `core.engines.builds.platform_of`
+    made: str  # UTC
+    part: int = 0  # bytes of each file but the last, where it is in several; 0: it is one file
+    signer: str = ""  # the name of the key that signs it, see `core.signing`; only the signature shows that this is so
+    front: Blob | None = None  # the one-file program that stands before the tar file
     items: tuple[BundleItem, ...]
     blobs: tuple[Blob, ...]
 

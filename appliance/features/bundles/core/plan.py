@@ -13,10 +13,8 @@ from appliance.core.sizes import MIB
 from appliance.errors import UsageError
 from appliance.features.bundles.core.manifest import SIGNATURE_SIZE, BundleItem, BundleManifest
 
-SPARE = 64 * MIB
-"""Bytes of a disk that stay free."""
-UNSIGNED = bytes(SIGNATURE_SIZE)
-"""The signature of a bundle that nobody signed."""
+SPARE = 64 * MIB  # bytes of a disk that stay free
+UNSIGNED = bytes(SIGNATURE_SIZE)  # the signature of a bundle that nobody signed
 
 Trust = Literal["signed", "unchecked", "unsigned"]
 """By a key that was named or is remembered; by some other key; by none."""
@@ -26,20 +24,16 @@ class BundleSigner(Struct, frozen=True, kw_only=True):
     """The key that has signed a bundle, and whether it is a trusted one."""
 
     trust: Trust
-    key: str = ""
-    """The key's name; empty: none signed it, or one that the bundle does not tell."""
+    key: str = ""  # the key's name; empty: none signed it, or one that the bundle does not tell
 
 
 class Standing(Struct, frozen=True, kw_only=True):
     """The state of an item of a bundle on this machine."""
 
     item: BundleItem
-    state: Literal["here", "missing", "other"]
-    """``other``: its place is taken by something with other contents."""
-    left: int = 0
-    """Bytes to write, without those that an earlier import has written."""
-    disk: int = 0
-    """The file system of its place, as the system counts them."""
+    state: Literal["here", "missing", "other"]  # ``other``: its place is taken by something with other contents
+    left: int = 0  # bytes to write, without those that an earlier import has written
+    disk: int = 0  # the file system of its place, as the system counts them
     place: str = ""
 
 
