@@ -94,7 +94,7 @@ ROOMS = {
     "features/sockets/test_websocket.py http/test_disconnect.py",
     "http/chat": "http/test_chat_tools.py http/test_plugin_chain.py http/test_configured_plugins_http.py",
     "http/control": "http/test_*route*.py http/test_control.py http/test_swap_api.py http/test_events.py "
-    "http/test_conversations.py http/test_cors_proxy.py http/test_static_files.py http/test_under_way.py "
+    "http/test_static_files.py http/test_under_way.py "
     "http/test_predict.py http/test_door.py agents/test_run_routes.py http/test_resumable.py",
     "http/door": "http/test_door.py",
     "http/mcp": "http/test_mcp_*.py",

@@ -138,8 +138,6 @@ def _engines() -> click.Command:
     return engines
 
 
-
-
 def _selftest() -> click.Command:
     from appliance.cli.selftest import selftest
 
