@@ -8,6 +8,7 @@
     python3 bootstrap.py check                 format, lint, types, import directions, prose, workflow; the page's too,
                                                once `web` has run
     python3 bootstrap.py web [--check]         check and build the page of appliance/web (needs Node); --check compares
+    python3 bootstrap.py documents             write what documents say of the program from the program itself
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program and all it carries, dist/llama-appliance/
     python3 bootstrap.py test --wine           freeze for Windows, install, and run as a service, under wine
     python3 bootstrap.py test --wine --tests [WORDS]   the tests with Windows' Python; WORDS are pytest's
@@ -356,6 +357,7 @@ def run_check(args: Sequence[str]) -> int:
         "types": [script(python, "pyright"), "--pythonpath", str(python)],
         "imports": [script(python, "lint-imports"), "--no-cache", "--no-logo"],
         "layout": [str(python), str(ROOT / ".ci" / "layout.py")],
+        "documents": [str(python), str(ROOT / ".ci" / "documents.py")],
         "packages": [str(python), str(ROOT / ".ci" / "imports.py")],
         "words": [str(python), str(ROOT / ".ci" / "banned.py")],
         "names": [str(python), str(ROOT / ".ci" / "names.py")],
@@ -377,6 +379,13 @@ def run_check(args: Sequence[str]) -> int:
         say(f"    {'FAILED' if name in failed else 'ok'} in {time.monotonic() - began:.1f} s")
     say(f"check: {', '.join(failed)} FAILED" if failed else f"check: all of {', '.join(checks)} passed")
     return 1 if failed else 0
+
+
+def run_documents(args: Sequence[str]) -> int:
+    """Write the parts of documents that are made from the program."""
+    if args:
+        raise SetupError(f"documents takes no arguments, not {' '.join(args)}")
+    return become([str(ensure("dev")), str(ROOT / ".ci" / "documents.py"), "write"])
 
 
 def run_web(args: Sequence[str]) -> int:
@@ -477,6 +486,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "test": run_test,
     "check": run_check,
     "web": run_web,
+    "documents": run_documents,
     "freeze": run_freeze,
     "package": run_package,
     "bench": run_bench,

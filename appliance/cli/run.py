@@ -81,7 +81,7 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
 async def run_model(
     server: RunningServer, chat: ChatOptions, prompt: str | None, engine: str | None, choice: ModelOptions
 ) -> int:
-    """Ask MODEL one question, or chat with it when there is no PROMPT. PROMPT - reads standard input.
+    """Ask MODEL one question, or chat with it when there is no PROMPT.
 
     PROMPT - reads standard input. The command uses the server at --url; if none runs there, it loads the model until it
     ends. Standard output holds only the answer. In a chat, Ctrl-C stops an answer, and /bye or Ctrl-D ends the chat.

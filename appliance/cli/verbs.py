@@ -20,7 +20,7 @@ class Verb(NamedTuple):
     """``summary`` is one sentence; ``command`` imports the command, when it is used.
 
     ``alone`` is called where the program was started without a verb. It returns True if it had something to say then,
-    which takes the place of the help.
+    which takes the place of the help. ``page`` is the document in docs/ that says more.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Verb(NamedTuple):
     summary: str
     command: Callable[[], click.Command]
     alone: Callable[[], bool] | None = None
+    page: str = ""
 
 
 def _serve() -> click.Command:
@@ -176,29 +177,71 @@ def _load_test() -> click.Command:
 
 KERNEL_VERBS = (
     Verb("serve", "server", "Run the server.", _serve),
-    Verb("llama-server", "server", "Take llama-server's place: its flags, its behaviour.", _llama_server),
-    Verb("llama", "server", "Take the place of llama.cpp's llama: 'llama serve' is llama-server.", _llama),
-    Verb("top", "server", "Show the requests under way, live.", _top),
+    Verb(
+        "llama-server",
+        "server",
+        "Take llama-server's place: its flags, its behaviour.",
+        _llama_server,
+        page="llama-server.md",
+    ),
+    Verb(
+        "llama",
+        "server",
+        "Take the place of llama.cpp's llama: 'llama serve' is llama-server.",
+        _llama,
+        page="llama-server.md",
+    ),
+    Verb("top", "server", "Show the requests under way, live.", _top, page="http.md#what-is-under-way"),
     Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),
     Verb("logs", "server", "Show the output of the model processes.", _logs),
-    Verb("cache", "server", "Show what came from the cache of prompts, and why the rest did not.", _cache),
-    Verb("mcp", "server", "Connect a desktop client to the running server, by MCP.", _mcp),
-    Verb("agent", "server", "Run agent tasks on the running server, and list, follow, answer and cancel them.", _agent),
+    Verb(
+        "cache",
+        "server",
+        "Show what came from the cache of prompts, and why the rest did not.",
+        _cache,
+        page="http.md#the-prompts-cache",
+    ),
+    Verb("mcp", "server", "Connect a desktop client to the running server, by MCP.", _mcp, page="mcp.md"),
+    Verb(
+        "agent",
+        "server",
+        "Run agent tasks on the running server, and list, follow, answer and cancel them.",
+        _agent,
+        page="agents.md#in-the-terminal",
+    ),
     Verb("run", "models", "Chat with a model in the terminal, or ask it one question.", _run),
-    Verb("pull", "models", "Download a model from the Hugging Face hub.", _pull),
+    Verb("pull", "models", "Download a model from the Hugging Face hub.", _pull, page="downloads.md"),
     Verb("ls", "models", "List the models on this machine.", _ls),
-    Verb("rm", "models", "Remove a downloaded model.", _rm),
+    Verb("rm", "models", "Remove a downloaded model.", _rm, page="downloads.md"),
     Verb("ps", "models", "List the models that are running.", _ps),
     Verb("load", "models", "Load a model into the running server.", _load),
     Verb("unload", "models", "Unload a model from the running server.", _unload),
-    Verb("memory", "models", "Show the memory of the machine, and what one more model would push out.", _memory),
-    Verb("engines", "this machine", "Manage the llama.cpp builds of this machine.", _engines),
+    Verb(
+        "memory",
+        "models",
+        "Show the memory of the machine, and what one more model would push out.",
+        _memory,
+        page="memory.md",
+    ),
+    Verb("engines", "this machine", "Manage the llama.cpp builds of this machine.", _engines, page="engines.md"),
     Verb("selftest", "this machine", "Prove that the engine and the starter model work here.", _selftest),
     Verb("version", "this machine", "Show versions of the program, Python, platform and engine.", _version),
-    Verb("pool", "several machines", "Make several boxes one: each answers for the models of all.", _pool),
-    Verb("rpc-worker", "several machines", "Lend this machine's devices to models on another machine.", _rpc_worker),
     Verb(
-        "agents", "for developers", "List the plugins behind slash commands, load them again, or create one.", _agents
+        "pool", "several machines", "Make several boxes one: each answers for the models of all.", _pool, page="pool.md"
+    ),
+    Verb(
+        "rpc-worker",
+        "several machines",
+        "Lend this machine's devices to models on another machine.",
+        _rpc_worker,
+        page="rpc.md",
+    ),
+    Verb(
+        "agents",
+        "for developers",
+        "List the plugins behind slash commands, load them again, or create one.",
+        _agents,
+        page="plugins.md",
     ),
     Verb("load-test", "for developers", "Ask models many times at once, and show how fast each answers.", _load_test),
 )

@@ -42,6 +42,7 @@ BUNDLES = Feature(
             "Carry models, engines and settings to a machine without a network.",
             _verb,
             _introduce,
+            page="air-gap.md",
         ),
     ),
 )

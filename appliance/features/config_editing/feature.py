@@ -28,6 +28,6 @@ def _routes(kernel: Kernel) -> Routes:
 
 CONFIG_EDITING = Feature(
     name="config_editing",
-    verbs=(Verb("config", "server", "Check, explain and edit a configuration file.", _verb),),
+    verbs=(Verb("config", "server", "Check, explain and edit a configuration file.", _verb, page="llama-swap.md"),),
     routes=_routes,
 )

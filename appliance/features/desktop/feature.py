@@ -19,5 +19,13 @@ def _verb() -> click.Command:
 
 DESKTOP = Feature(
     name="desktop",
-    verbs=(Verb("desktop", "this machine", "Start the server, open the page and show an icon.", _verb),),
+    verbs=(
+        Verb(
+            "desktop",
+            "this machine",
+            "Start the server, open the page and show an icon.",
+            _verb,
+            page="upgrade.md#on-a-desktop",
+        ),
+    ),
 )

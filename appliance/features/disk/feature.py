@@ -34,6 +34,7 @@ DISK = Feature(
             "this machine",
             "Show what models, downloads and folders take on the disk, and what their removal would free.",
             _verb,
+            page="downloads.md",
         ),
     ),
     routes=_routes,

@@ -28,6 +28,14 @@ def _routes(kernel: Kernel) -> Routes:
 
 DOCTOR = Feature(
     name="doctor",
-    verbs=(Verb("doctor", "this machine", "Report problems, their evidence and the commands that help.", _verb),),
+    verbs=(
+        Verb(
+            "doctor",
+            "this machine",
+            "Report problems, their evidence and the commands that help.",
+            _verb,
+            page="doctor.md",
+        ),
+    ),
     routes=_routes,
 )

@@ -34,6 +34,10 @@ async def _look_for_versions(settings: AppSettings) -> None:
 
 PROGRAMS = Feature(
     name="programs",
-    verbs=(Verb("upgrade", "this machine", "Switch to a newer version of the program, and back.", _verb),),
+    verbs=(
+        Verb(
+            "upgrade", "this machine", "Switch to a newer version of the program, and back.", _verb, page="upgrade.md"
+        ),
+    ),
     beside=_look_for_versions,
 )

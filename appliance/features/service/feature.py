@@ -19,5 +19,5 @@ def _verb() -> click.Command:
 
 SERVICE = Feature(
     name="service",
-    verbs=(Verb("service", "this machine", "Run the program as a service of the system.", _verb),),
+    verbs=(Verb("service", "this machine", "Run the program as a service of the system.", _verb, page="install.md"),),
 )

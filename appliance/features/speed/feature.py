@@ -28,6 +28,10 @@ def _routes(kernel: Kernel) -> Routes:
 
 SPEED = Feature(
     name="speed",
-    verbs=(Verb("speed", "server", "Show how fast the running server has answered.", _verb),),
+    verbs=(
+        Verb(
+            "speed", "server", "Show how fast the running server has answered.", _verb, page="http.md#speed-over-time"
+        ),
+    ),
     routes=_routes,
 )

@@ -18,5 +18,6 @@ def _verb() -> click.Command:
 
 
 TIMELINE = Feature(
-    name="timeline", verbs=(Verb("events", "server", "Show what the running server did, and why.", _verb),)
+    name="timeline",
+    verbs=(Verb("events", "server", "Show what the running server did, and why.", _verb, page="http.md#the-timeline"),),
 )
