@@ -49,5 +49,10 @@ export default defineConfig({
     license: { fileName: "licenses.json" },
   },
   server: { proxy: Object.fromEntries(routes.map((route) => [route, { target: server, changeOrigin: true }])) },
-  test: { include: ["tests/*.test.ts"], setupFiles: ["tests/browser.ts"], isolate: false, slowTestThreshold: 5000 },
+  test: {
+    include: ["tests/*.test.ts", "src/screens/*/*.test.ts"],
+    setupFiles: ["tests/browser.ts"],
+    isolate: false,
+    slowTestThreshold: 5000,
+  },
 });

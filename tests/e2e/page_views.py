@@ -42,6 +42,7 @@ def touched(changed: Iterable[str], sources: Mapping[str, str]) -> set[str]:
     """
     found: set[str] = set()
     for path in changed:
-        if match := re.fullmatch(r"appliance/web/src/screens/([\w/]+)\.svelte", path):
-            found |= {name for name, text in sources.items() if f"#/{match[1].lower()}" in text}
+        if match := re.fullmatch(r"appliance/web/src/screens/(\w+)(\.svelte|/.+)", path):
+            place = match[1].lower() if match[2] == ".svelte" else f"machine/{match[1]}"
+            found |= {name for name, text in sources.items() if f"#/{place}" in text}
     return found

@@ -51,8 +51,10 @@ def test_a_view_is_chosen_for_looking():
     ("path", "names"),
     [
         ("tests/web/scenarios/talking.mjs", set()),
-        ("appliance/web/src/screens/machine/Why.svelte", {"machine"}),
+        ("appliance/web/src/screens/why/Why.svelte", {"machine"}),
+        ("appliance/web/src/screens/Machine.svelte", {"machine"}),
         ("appliance/web/src/screens/Chat.svelte", {"machine", "talking"}),
+        ("appliance/web/src/screens/list.ts", set()),
         ("appliance/web/src/lib/chat.svelte.ts", set()),
         ("docs/page.md", set()),
     ],

@@ -1,4 +1,4 @@
-/** What is under way on the server, in one line, as its events tell of it; the view `screens/machine/Now.svelte` has all. */
+/** What is under way on the server, in one line, as its events tell of it; the view `screens/now/Now.svelte` has all. */
 import { events } from "./events.svelte";
 import type { Word } from "./prefs.svelte";
 

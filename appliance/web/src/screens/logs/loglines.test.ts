@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { isOfPage, isShown, lineOf } from "../src/lib/loglines";
+import { isOfPage, isShown, lineOf } from "./loglines";
 
 test("the time and the level of a line are found, whoever wrote it", () => {
   expect(lineOf("1795954296.123 [WARN] model 'a': it died")).toEqual({

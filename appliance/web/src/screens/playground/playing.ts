@@ -1,10 +1,10 @@
 /** The streams, the load test and the arithmetic of the playground. Times are seconds since a load test began. */
-import { askWith } from "./api";
-import { said } from "./captured";
-import type { Timings } from "./messages";
-import { models } from "./models.svelte";
-import { phase } from "./phase";
-import { records } from "./sse";
+import { askWith } from "../../lib/api";
+import { said } from "../../lib/captured";
+import type { Timings } from "../../lib/messages";
+import { models } from "../../lib/models.svelte";
+import { phase } from "../../lib/phase";
+import { records } from "../../lib/sse";
 
 export interface Piece {
   text: string;

@@ -1,6 +1,6 @@
 /** The views for the operator of the machine, in three groups. Each is a chunk of its own; the first is the one that opens. */
 import type { Component } from "svelte";
-import type { Word } from "./later.svelte";
+import type { Word } from "../lib/later.svelte";
 
 interface View {
   path: keyof typeof ALSO;
@@ -30,30 +30,30 @@ export const GROUPS: { label: Word; views: View[] }[] = [
   {
     label: "groupHealth",
     views: [
-      { path: "attention", label: "viewAttention", load: () => import("../screens/machine/Attention.svelte") },
-      { path: "now", label: "viewNow", load: () => import("../screens/machine/Now.svelte") },
-      { path: "why", label: "viewWhy", load: () => import("../screens/machine/Why.svelte") },
-      { path: "memory", label: "viewMemory", load: () => import("../screens/machine/Memory.svelte") },
+      { path: "attention", label: "viewAttention", load: () => import("./attention/Attention.svelte") },
+      { path: "now", label: "viewNow", load: () => import("./now/Now.svelte") },
+      { path: "why", label: "viewWhy", load: () => import("./why/Why.svelte") },
+      { path: "memory", label: "viewMemory", load: () => import("./memory/Memory.svelte") },
     ],
   },
   {
     label: "groupTraffic",
     views: [
-      { path: "activity", label: "viewActivity", load: () => import("../screens/machine/Activity.svelte") },
-      { path: "speed", label: "viewSpeed", load: () => import("../screens/machine/Speed.svelte") },
-      { path: "cache", label: "viewCache", load: () => import("../screens/machine/Cache.svelte") },
-      { path: "logs", label: "viewLogs", load: () => import("../screens/machine/Logs.svelte") },
+      { path: "activity", label: "viewActivity", load: () => import("./activity/Activity.svelte") },
+      { path: "speed", label: "viewSpeed", load: () => import("./speed/Speed.svelte") },
+      { path: "cache", label: "viewCache", load: () => import("./cache/Cache.svelte") },
+      { path: "logs", label: "viewLogs", load: () => import("./logs/Logs.svelte") },
     ],
   },
   {
     label: "groupSetUp",
     views: [
-      { path: "engines", label: "viewEngines", load: () => import("../screens/machine/Engines.svelte") },
-      { path: "disk", label: "viewDisk", load: () => import("../screens/machine/Disk.svelte") },
-      { path: "boxes", label: "viewBoxes", load: () => import("../screens/machine/Boxes.svelte") },
-      { path: "agents", label: "viewAgents", load: () => import("../screens/machine/Agents.svelte") },
-      { path: "playground", label: "viewPlayground", load: () => import("../screens/machine/Playground.svelte") },
-      { path: "config", label: "viewConfig", load: () => import("../screens/machine/Config.svelte") },
+      { path: "engines", label: "viewEngines", load: () => import("./engines/Engines.svelte") },
+      { path: "disk", label: "viewDisk", load: () => import("./disk/Disk.svelte") },
+      { path: "boxes", label: "viewBoxes", load: () => import("./boxes/Boxes.svelte") },
+      { path: "agents", label: "viewAgents", load: () => import("./agents/Agents.svelte") },
+      { path: "playground", label: "viewPlayground", load: () => import("./playground/Playground.svelte") },
+      { path: "config", label: "viewConfig", load: () => import("./config/Config.svelte") },
     ],
   },
 ];

@@ -1,6 +1,6 @@
 import { execFileSync } from "node:child_process";
 import { expect, test } from "vitest";
-import { unzip } from "../src/lib/zip";
+import { unzip } from "./zip";
 
 const PACK = `
 import io, sys, zipfile

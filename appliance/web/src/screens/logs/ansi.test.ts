@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { spansOf } from "../src/lib/ansi";
+import { spansOf } from "./ansi";
 
 const ESC = "\u001b";
 

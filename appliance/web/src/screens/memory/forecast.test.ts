@@ -2,10 +2,10 @@
 import { readFileSync } from "node:fs";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { en } from "../src/i18n/en.later";
-import { foretold, STATES, type Forecast } from "../src/lib/forecast";
+import { en } from "../../i18n/en.later";
+import { foretold, STATES, type Forecast } from "./forecast";
 
-const source = (path: string) => readFileSync(new URL(`../../${path}`, import.meta.url), "utf8");
+const source = (path: string) => readFileSync(new URL(`../../../../${path}`, import.meta.url), "utf8");
 const models = (prefix: string) =>
   fc.uniqueArray(fc.nat(9), { maxLength: 3 }).map((all) => all.map((number) => `${prefix}${number}`));
 const FORECAST: fc.Arbitrary<Forecast> = fc

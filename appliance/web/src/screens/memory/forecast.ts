@@ -1,6 +1,6 @@
 /** What `/api/memory` foretells of a load, in words: what the model waits for, what goes, what holds it up, and how long. */
-import type { Word } from "./later.svelte";
-import type { Fit } from "./models.svelte";
+import type { Word } from "../../lib/later.svelte";
+import type { Fit } from "../../lib/models.svelte";
 
 export interface Forecast {
   model: string;

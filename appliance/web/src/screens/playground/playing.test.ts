@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { entered, similarities, STAGES, stretches, totals, type Tried } from "../src/lib/playing";
+import { entered, similarities, STAGES, stretches, totals, type Tried } from "./playing";
 
 const stages = fc.array(fc.tuple(fc.constantFrom(...STAGES), fc.double({ min: 0, max: 10, noNaN: true })), {
   minLength: 1,
