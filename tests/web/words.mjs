@@ -1,6 +1,6 @@
 // The look of this run, LOOK=LANGUAGE-THEME-WIDTH, and the words of the page in its language: scenarios name them in English.
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
 const folder = new URL("../../appliance/web/", import.meta.url);
@@ -15,17 +15,25 @@ const [language, theme, width] = chosen.split("-");
 const HOLE = /\{(\w+)\}/g;
 const pattern = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 
-const dictionary = async (language) => ({
-  ...(await wordsOf(`src/i18n/${language}.ts`, language)),
-  ...(await wordsOf(`src/i18n/${language}.later.ts`, language)),
-});
-
-async function wordsOf(path, language) {
-  const source = readFileSync(new URL(path, folder), "utf8");
-  const { outputText } = typescript.transpileModule(source, {
+/** What a file of the page exports, without what it imports. A screen's `words.ts` wants `speaker` alone. */
+async function exportsOf(path) {
+  const source = readFileSync(new URL(`src/${path}`, folder), "utf8").replace(/^import .*$/gm, "");
+  const { outputText } = typescript.transpileModule(`const speaker = () => undefined; ${source}`, {
     compilerOptions: { module: "esnext", target: "esnext" },
   });
-  return (await import(`data:text/javascript,${encodeURIComponent(outputText)}`))[language];
+  return await import(`data:text/javascript,${encodeURIComponent(outputText)}`);
+}
+
+async function dictionary(language) {
+  const found = [(await exportsOf(`i18n/${language}.ts`))[language]];
+  for (const name of readdirSync(new URL("src", folder), { recursive: true })) {
+    if (!/\b(later|screen|words)\.ts$/.test(name)) continue;
+    const { words, ...signedIn } = await exportsOf(name);
+    const phrases =
+      words ?? Object.fromEntries(Object.entries(signedIn).map(([path, { title }]) => [`title of ${path}`, title]));
+    found.push(Object.fromEntries(Object.entries(phrases).map(([word, phrase]) => [word, phrase[language]])));
+  }
+  return Object.assign({}, ...found);
 }
 const english = await dictionary("en");
 const words = await dictionary(language);

@@ -2,14 +2,23 @@ import { readdirSync, readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { de as firstDe } from "../src/i18n/de";
 import { en as firstEn } from "../src/i18n/en";
-import { de as laterDe } from "../src/i18n/de.later";
-import { en as laterEn } from "../src/i18n/en.later";
-import { duration, filled } from "../src/lib/prefs.svelte";
+import { words as later } from "../src/i18n/later";
+import type { Phrase } from "../src/lib/later.svelte";
+import { duration, filled, type Language } from "../src/lib/prefs.svelte";
+import { SCREENS } from "../src/screens/list";
 
-const en = { ...firstEn, ...laterEn };
-const de = { ...firstDe, ...laterDe };
+const folders = import.meta.glob<{ words: Record<string, Phrase> }>("../src/screens/*/words.ts", { eager: true });
+const phrases = [
+  later,
+  ...SCREENS.map(({ path, title }) => ({ [`title of ${path}`]: title })),
+  ...Object.values(folders).map(({ words }) => words),
+];
+const spoken = (language: Language) =>
+  phrases.map((words) => Object.fromEntries(Object.entries(words).map(([name, phrase]) => [name, phrase[language]])));
+const dictionaries = [firstEn, ...spoken("en")];
+const en = Object.assign({}, ...dictionaries) as Record<string, string>;
+const de = Object.assign({}, firstDe, ...spoken("de")) as Record<string, string>;
 
-const SOURCES = new URL("../src/", import.meta.url);
 /** Their names are made of the state of a message. */
 const MADE = ["stopped", "interrupted"];
 
@@ -34,15 +43,15 @@ const NEVER_ALONE = [
 ];
 
 test("each counted word has a form for one and a form for others", () => {
-  for (const [name, text] of Object.entries<string>({ ...en })) {
-    const forms = [text, (de as Record<string, string>)[name]!].map((each) => each.split("|").length);
+  for (const [name, text] of Object.entries(en)) {
+    const forms = [text, de[name]!].map((each) => each.split("|").length);
     const counted = (text.includes("{count}") || name === "pageOf") && !NEVER_ALONE.includes(name);
     expect([name, ...forms]).toEqual([name, ...(counted ? [2, 2] : [1, 1])]);
   }
 });
 
 test("the form is that of the count, and numbers and times are written as people say them", () => {
-  expect([0, 1, 2, 1200].map((count) => filled(en.waitingFor, { count }))).toEqual([
+  expect([0, 1, 2, 1200].map((count) => filled(later.waitingFor.en, { count }))).toEqual([
     "0 requests wait",
     "1 request waits",
     "2 requests wait",
@@ -60,21 +69,29 @@ test("the form is that of the count, and numbers and times are written as people
 });
 
 test("no word is in two dictionaries", () => {
-  expect(Object.keys(firstEn).filter((name) => name in laterEn)).toEqual([]);
+  const names = dictionaries.flatMap((words) => Object.keys(words));
+  expect(names.filter((name, at) => names.indexOf(name) < at)).toEqual([]);
 });
 
 /** A scenario names a sentence in English, and looks for the German one. "Asking …" is asked in two ways. */
 test("one English sentence has one in German", () => {
   const german = new Map<string, Set<string>>();
-  for (const [name, text] of Object.entries<string>(en)) {
-    german.set(text, (german.get(text) ?? new Set()).add((de as Record<string, string>)[name]!));
+  for (const [name, text] of Object.entries(en)) {
+    german.set(text, (german.get(text) ?? new Set()).add(de[name]!));
   }
   expect([...german].filter(([text, said]) => said.size > 1 && text !== "Asking …")).toEqual([]);
 });
 
-test("each word is said somewhere", () => {
-  const files = readdirSync(SOURCES, { recursive: true, encoding: "utf8" });
-  const code = files.filter((name) => /\.(svelte|ts)$/.test(name) && !name.startsWith("i18n"));
-  const text = code.map((name) => readFileSync(new URL(name, SOURCES), "utf8")).join("");
-  expect(Object.keys(en).filter((name) => !text.includes(`"${name}"`) && !MADE.includes(name))).toEqual([]);
+test("each word is said somewhere, and one of a screen by that screen", () => {
+  const unsaid = (words: object, folder: string) => {
+    const place = new URL(`${folder}/`, import.meta.url);
+    const files = readdirSync(place, { recursive: true, encoding: "utf8" });
+    const code = files.filter((name) => /\.(svelte|ts)$/.test(name) && !/^i18n|\.test\.ts$/.test(name));
+    const text = code.map((name) => readFileSync(new URL(name, place), "utf8")).join("");
+    return Object.keys(words).filter((name) => !text.includes(`"${name}"`) && !MADE.includes(name));
+  };
+  expect(unsaid({ ...firstEn, ...later }, "../src")).toEqual([]);
+  for (const [path, { words }] of Object.entries(folders)) {
+    expect(unsaid(words, path.replace("/words.ts", ""))).toEqual([]);
+  }
 });

@@ -1,20 +1,13 @@
 /**
- * The words of the first load; those of `en.later.ts` come with the parts that say them. German in `de.ts` has the same
- * names, or the page does not compile.
+ * The words of the first load, of which only the chosen language comes. German in `de.ts` has the same names, or the page
+ * does not compile.
  */
 export const en = {
   actionsFor: "Actions for {title}",
   again: "Again",
-  allowAlways: "Always",
-  allowAlwaysWhy:
-    "It then runs without a question in every chat of this browser, until you take that back under Settings.",
-  allowChat: "In this chat",
-  allowNot: "No",
-  allowOnce: "Once",
   alsoAsk: "Models that answer too, side by side",
   answered: "The answer is complete.",
   answering: "Answering",
-  arguments: "Arguments",
   ask: "Ask anything",
   askNow: "Ask now",
   asks: "asks first",
@@ -74,7 +67,6 @@ export const en = {
   interrupted: "The answer was cut short. You can continue it.",
   loaded: "Loaded",
   lookOdd: "The server's answer is not what this page expects.",
-  mayRun: "May {name} run? It can change something on the server's machine.",
   messageBroken: "This message cannot be shown as usual. This is its text:",
   messages: "Messages",
   messagesDeleted: "The message was deleted.|{count} messages were deleted.",
@@ -124,7 +116,6 @@ export const en = {
   removeFile: "Remove {name}",
   removeQueued: "Do not send it",
   rename: "Rename",
-  resume: "Resume",
   resuming: "The connection broke; taking the answer up again …",
   sample1: "Explain how a heat pump works in three sentences.",
   sample2: "Write a friendly reminder for an unpaid invoice.",
@@ -161,9 +152,7 @@ export const en = {
   timePassed: "for {time}",
   today: "Today",
   toEnd: "To the end",
-  toolCall: "Tool call:",
   toolResult: "Result of",
-  toolRuns: "Running …",
   tools: "Tools",
   toolsWhy: "The model may call these tools of the server.",
   unanswered: "This question has no answer yet.",

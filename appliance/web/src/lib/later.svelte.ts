@@ -1,29 +1,33 @@
 /**
- * The words of parts that have a chunk of their own. Such a part imports `t` from here, so its words come with the first
- * of them, and take nothing of the first load. A part of the first load cannot say them: its `t` does not know them.
+ * The words of parts that have a chunk of their own. Such a part imports `t` from here, or from the `words.ts` of its
+ * folder, so its words come with it in both languages, and take nothing of the first load. A part of the first load
+ * cannot say them: its `t` does not know them.
  */
-import type { en } from "../i18n/en.later";
-import { filled, inLanguage, prefs, t as first, type Language, type Word as FirstWord } from "./prefs.svelte";
+import { words } from "../i18n/later";
+import { filled, prefs, t as first, type Language, type Word as FirstWord } from "./prefs.svelte";
 
-type LaterWord = keyof typeof en;
-export type Word = FirstWord | LaterWord;
+/** One text in each language. */
+export type Phrase = Record<Language, string>;
+export type Word = FirstWord | keyof typeof words;
+/** What says a word, with `{name}` filled in. */
+type Speaker<W> = (word: W, values?: Record<string, string | number>) => string;
 
-const dictionaries: Record<Language, () => Promise<Record<LaterWord, string>>> = {
-  en: async () => (await import("../i18n/en.later")).en,
-  de: async () => (await import("../i18n/de.later")).de,
-};
-let words = $state.raw(await dictionaries[prefs.language]());
-
-$effect.root(() => {
-  inLanguage(dictionaries, (found) => (words = found));
-});
-
-/** The words of the page, with `{name}` filled in. */
-export function t(word: Word, values: Record<string, string | number> = {}): string {
-  return word in words ? filled(words[word as LaterWord], values) : first(word as FirstWord, values);
+export function said(phrase: Phrase): string {
+  return phrase[prefs.language];
 }
 
+/** The `t` of parts that have words of their own, and know those of others. */
+function knowing<Own extends string, W>(own: Record<Own, Phrase>, others: Speaker<W>): Speaker<Own | W> {
+  return (word, values = {}) =>
+    (word as string) in own ? filled(said(own[word as Own]), values) : others(word as W, values);
+}
+
+export const t = knowing(words, first);
+
+/** The `t` of a screen with words of its own. */
+export const speaker = <Own extends string>(own: Record<Own, Phrase>) => knowing(own, t);
+
 /** By the server's names: each with its word, as a choice has them. */
-export function named(words: Record<string, Word>): [string, string][] {
-  return Object.entries(words).map(([name, word]) => [name, t(word)]);
+export function named<W extends string>(words: Record<string, W>, say: Speaker<W>): [string, string][] {
+  return Object.entries(words).map(([name, word]) => [name, say(word)]);
 }

@@ -47,9 +47,12 @@ let words = $state.raw(await dictionaries[prefs.language]());
 
 /** Keep what changed, and show it. */
 export function follow() {
-  inLanguage(dictionaries, (found) => (words = found));
   $effect(() => {
-    document.documentElement.lang = prefs.language;
+    const { language } = prefs;
+    document.documentElement.lang = language;
+    void dictionaries[language]().then((found) => {
+      if (language === prefs.language) words = found;
+    });
   });
   $effect(() => {
     try {
@@ -63,16 +66,6 @@ export function follow() {
       const bar = document.querySelector<HTMLMetaElement>(`meta[data-theme=${each}]`);
       bar!.media = prefs.theme === "system" ? `(prefers-color-scheme: ${each})` : wins ? "all" : "not all";
     }
-  });
-}
-
-/** Take the dictionary of the chosen language, now and after each change of it. */
-export function inLanguage<D>(dictionaries: Record<Language, () => Promise<D>>, take: (found: D) => void) {
-  $effect(() => {
-    const { language } = prefs;
-    void dictionaries[language]().then((found) => {
-      if (language === prefs.language) take(found);
-    });
   });
 }
 

@@ -1,61 +1,49 @@
-/** The views for the operator of the machine, in three groups. Each is a chunk of its own; the first is the one that opens. */
+/** The screens for the operator of the machine. "Machine" and Ctrl-K know them from here. */
 import type { Component } from "svelte";
-import type { Word } from "../lib/later.svelte";
+import type { Phrase } from "../lib/later.svelte";
+import { attention } from "./attention/screen";
+import { now } from "./now/screen";
+import { why } from "./why/screen";
+import { memory } from "./memory/screen";
+import { activity } from "./activity/screen";
+import { speed } from "./speed/screen";
+import { cache } from "./cache/screen";
+import { logs } from "./logs/screen";
+import { engines } from "./engines/screen";
+import { disk } from "./disk/screen";
+import { boxes } from "./boxes/screen";
+import { agents } from "./agents/screen";
+import { playground } from "./playground/screen";
+import { config } from "./config/screen";
 
-interface View {
-  path: keyof typeof ALSO;
-  label: Word;
+/** What a screen of "Machine" signs in with. */
+export interface Screen {
+  /** Its place below `#/machine/`, and the name of its folder. */
+  path: string;
+  group: "groupHealth" | "groupTraffic" | "groupSetUp";
+  /** It stands above the screen, where `aria-labelledby="title"` finds it. */
+  title: Phrase;
+  /** Other words for it, of both languages: people look for "log" in a German page too. */
+  also: string;
+  /** The ids of the findings that it helps with; what its address then has, and the member there that names the model. */
+  helps?: { findings: RegExp; query?: string; model?: string };
   load: () => Promise<{ default: Component }>;
 }
 
-/** Other words for each, of both languages: people look for "log" in a German page too. */
-export const ALSO = {
-  attention: "doctor health status problems errors probleme fehler gesundheit",
-  now: "top inflight queue running laufend warteschlange",
-  why: "history timeline events evicted verlauf ereignisse grund",
-  memory: "ram vram gpu cards karten",
-  activity: "requests log clients csv captures anfragen protokoll",
-  speed: "performance tokens latency metrics cpu leistung dauer",
-  cache: "prompts slots hits misses",
-  logs: "log logs output console protokoll ausgabe konsole",
-  engines: "builds llama.cpp backends support report",
-  disk: "storage space files speicherplatz platte",
-  boxes: "pool cluster peers verbund",
-  agents: "runs tools läufe",
-  playground: "completion embeddings rerank tokenize load test versuch lasttest",
-  config: "settings yaml options einstellungen",
-} as const;
-
-export const GROUPS: { label: Word; views: View[] }[] = [
-  {
-    label: "groupHealth",
-    views: [
-      { path: "attention", label: "viewAttention", load: () => import("./attention/Attention.svelte") },
-      { path: "now", label: "viewNow", load: () => import("./now/Now.svelte") },
-      { path: "why", label: "viewWhy", load: () => import("./why/Why.svelte") },
-      { path: "memory", label: "viewMemory", load: () => import("./memory/Memory.svelte") },
-    ],
-  },
-  {
-    label: "groupTraffic",
-    views: [
-      { path: "activity", label: "viewActivity", load: () => import("./activity/Activity.svelte") },
-      { path: "speed", label: "viewSpeed", load: () => import("./speed/Speed.svelte") },
-      { path: "cache", label: "viewCache", load: () => import("./cache/Cache.svelte") },
-      { path: "logs", label: "viewLogs", load: () => import("./logs/Logs.svelte") },
-    ],
-  },
-  {
-    label: "groupSetUp",
-    views: [
-      { path: "engines", label: "viewEngines", load: () => import("./engines/Engines.svelte") },
-      { path: "disk", label: "viewDisk", load: () => import("./disk/Disk.svelte") },
-      { path: "boxes", label: "viewBoxes", load: () => import("./boxes/Boxes.svelte") },
-      { path: "agents", label: "viewAgents", load: () => import("./agents/Agents.svelte") },
-      { path: "playground", label: "viewPlayground", load: () => import("./playground/Playground.svelte") },
-      { path: "config", label: "viewConfig", load: () => import("./config/Config.svelte") },
-    ],
-  },
+/** Each is a chunk of its own, and stands in its group as it stands here. The first is the one that opens. */
+export const SCREENS: Screen[] = [
+  attention,
+  now,
+  why,
+  memory,
+  activity,
+  speed,
+  cache,
+  logs,
+  engines,
+  disk,
+  boxes,
+  agents,
+  playground,
+  config,
 ];
-
-export const VIEWS = GROUPS.flatMap(({ views }) => views);

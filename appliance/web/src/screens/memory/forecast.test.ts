@@ -2,8 +2,8 @@
 import { readFileSync } from "node:fs";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { en } from "../../i18n/en.later";
 import { foretold, STATES, type Forecast } from "./forecast";
+import { t } from "./words";
 
 const source = (path: string) => readFileSync(new URL(`../../../../${path}`, import.meta.url), "utf8");
 const models = (prefix: string) =>
@@ -37,7 +37,7 @@ test("it names everything that stands in the way, and says 'in memory' of nothin
     fc.property(FORECAST, (load) => {
       const said = foretold(load, Object.keys(load.takes).length ? "1 GB" : "", "9 s");
       const words = said.map(([word]) => word);
-      const text = said.map(([word, values]) => en[word as keyof typeof en] + JSON.stringify(values ?? {})).join("\n");
+      const text = said.map(([word, values]) => t(word, values)).join("\n");
       const isHere = ["loaded", "sleeping"].includes(load.state);
       expect(words[0]).toBe(STATES[load.state]);
       expect(words.includes("isThere")).toBe(load.state === "loaded");

@@ -1,5 +1,5 @@
 /** What `/api/memory` foretells of a load, in words: what the model waits for, what goes, what holds it up, and how long. */
-import type { Word } from "../../lib/later.svelte";
+import type { Word } from "./words";
 import type { Fit } from "../../lib/models.svelte";
 
 export interface Forecast {

@@ -1,0 +1,10 @@
+import type { Screen } from "../list";
+
+export const engines: Screen = {
+  path: "engines",
+  group: "groupSetUp",
+  title: { en: "Engines", de: "Engines" },
+  also: "builds llama.cpp backends support report",
+  helps: { findings: /engine|build|proof|probation|untried|pin|card|driver|gpu|vulkan|update/ },
+  load: () => import("./Engines.svelte"),
+};

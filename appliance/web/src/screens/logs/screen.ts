@@ -1,0 +1,10 @@
+import type { Screen } from "../list";
+
+export const logs: Screen = {
+  path: "logs",
+  group: "groupTraffic",
+  title: { en: "Logs", de: "Logs" },
+  also: "log logs output console protokoll ausgabe konsole",
+  helps: { findings: /^(crash-loop|model-failed|option-)/, model: "of" },
+  load: () => import("./Logs.svelte"),
+};

@@ -1,0 +1,19 @@
+import { speaker } from "../../lib/later.svelte";
+
+export const words = {
+  whichKind: { en: "Which kind", de: "Welche Art" },
+  allKinds: { en: "Everything", de: "Alles" },
+  nothingHappened: { en: "Nothing of this kind has happened.", de: "Davon ist nichts vorgekommen." },
+  kindLoading: { en: "Load begins", de: "Laden beginnt" },
+  kindFailed: { en: "Load failed", de: "Laden fehlgeschlagen" },
+  kindEvicted: { en: "Made room", de: "Hat Platz gemacht" },
+  kindUnloaded: { en: "Stopped", de: "Beendet" },
+  kindRefused: { en: "Refused", de: "Abgelehnt" },
+  kindFallback: { en: "Other engine", de: "Andere Engine" },
+  kindCrashed: { en: "Crashed", de: "Abgestürzt" },
+  kindHung: { en: "Hung", de: "Hängengeblieben" },
+  kindEngine: { en: "Engine choice", de: "Engine-Wahl" },
+  kindReload: { en: "Read again", de: "Neu gelesen" },
+};
+export const t = speaker(words);
+export type Word = Parameters<typeof t>[0];
