@@ -1,1 +1,0 @@
-export{t as default}from"./Missing-mVE7sXe6.js";

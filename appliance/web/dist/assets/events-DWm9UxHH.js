@@ -1,1 +1,0 @@
-import"./prefs.svelte-CD51OPJn.js";

@@ -1,1 +1,0 @@
-import{_t as e,et as t,f as n,ht as r}from"./prefs.svelte-CD51OPJn.js";var i=new class{#e=e();get open(){return t(this.#e)}set open(e){r(this.#e,e)}ask(e,t){return new Promise(r=>this.open={label:e,text:t,yes:n(`save`),answer:r})}async allows(e,t){return await new Promise(n=>this.open={label:e,yes:t,answer:n})!==void 0}};export{i as t};

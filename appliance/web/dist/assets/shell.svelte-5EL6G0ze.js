@@ -1,0 +1,1 @@
+import{ft as e}from"./prefs.svelte-CdfLWK6j.js";var t=e({title:``,keys:!1});export{t};

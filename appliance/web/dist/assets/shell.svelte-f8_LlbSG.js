@@ -1,1 +1,0 @@
-import{pt as e}from"./prefs.svelte-CD51OPJn.js";var t=e({title:``,keys:!1});export{t};
