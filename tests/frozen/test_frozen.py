@@ -12,7 +12,10 @@ import psutil
 import pytest
 from frozen_harness import PATIENCE, SUFFIX, Server, bare_environment
 from port_blocks import port_block
+from PyInstaller.archive.readers import CArchiveReader
 from waiting import wait
+
+from appliance import features
 
 pytestmark = pytest.mark.frozen
 
@@ -44,6 +47,17 @@ def test_every_page_and_list_it_serves_is_inside(server: Server) -> None:
     for path in ("/health", "/v1/models", "/models", "/props"):
         assert json.loads(server.ask(path)), path
     assert server.stop() == 0
+
+
+def test_every_feature_of_the_checkout_is_inside(program: Path) -> None:
+    """A feature is imported by the list of them, and most of its modules only when they are used."""
+    checkout = Path(features.__file__).parents[2]
+    modules = {
+        path.relative_to(checkout).with_suffix("").as_posix() for path in checkout.glob("appliance/features/**/*.py")
+    }
+    here = {module.replace("/", ".").removesuffix(".__init__") for module in modules}
+    inside = CArchiveReader(str(program)).open_embedded_archive("PYZ.pyz").toc
+    assert here - set(inside) == set()
 
 
 @pytest.mark.skipif(
