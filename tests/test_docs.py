@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import shutil
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE, run
+from textwrap import dedent
 from typing import get_args
 
 import click
@@ -126,24 +128,33 @@ def test_every_model_route_and_every_field_of_a_listed_model_is_documented() -> 
         assert f"`{field.encode_name}`" in HTTP, field.name
 
 
-def test_the_walk_of_a_first_change_leads_to_a_new_field(tmp_path: Path) -> None:
-    walk = page("CONTRIBUTING.md").partition("## Your first change")[2].partition("\n## ")[0]
-    shutil.copytree(ROOT / "appliance", tmp_path / "appliance", ignore=shutil.ignore_patterns("web", "__pycache__"))
-    files, anchors = re.findall(r"In `([\w./]+)`", walk), re.findall(r"below `([^`]+)`", walk)
-    for path, above, line in zip(files, anchors, re.findall(r"^ {7}(.+)$", walk, re.MULTILINE), strict=True):
-        file = tmp_path / path
-        before, indent, rest = re.split(rf"^( +)(?={re.escape(above)}\b)", file.read_text("utf-8"), flags=re.MULTILINE)
-        file.write_text(f"{before}{indent}{line}\n{indent}{rest}", "utf-8")
-    ask = """
-import msgspec
-from appliance.core.models.model import Model
-from appliance.core.secrets import Secrets
-from appliance.http.control.listing import _entry
-model = Model(id="m", source="path", path="/m.gguf", size=7)
-print(msgspec.json.encode(_entry(model, None, (), (), 1, Secrets())).decode())
-"""
-    told = run([sys.executable, "-c", ask], cwd=tmp_path, stdout=PIPE, timeout=60, check=True).stdout
-    assert json.loads(told)["size"] == 7
+@pytest.mark.slow
+def test_the_walk_of_a_first_feature_leads_to_a_verb_and_a_route(tmp_path: Path) -> None:
+    """In a copy of the program that has the files of the text, its test and those of every feature pass."""
+    walk = page("CONTRIBUTING.md").partition("## Your first feature")[2].partition("\n## ")[0]
+    steps = re.findall(r"^`([\w./]+)`(?:.*\n)+?\n((?: {4}.*\n|\n)+)", walk, re.MULTILINE)
+    texts = {path: dedent(text).strip("\n") for path, text in steps}
+    for name in ("appliance", "tests"):
+        shutil.copytree(
+            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules", "src")
+        )
+    for name in ("bench", "llama-builds", "plugins", "pyproject.toml", "tools"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    listed = tmp_path / "appliance" / "features" / "__init__.py"
+    lines = listed.read_text("utf-8").splitlines()
+    for line in texts.pop("appliance/features/__init__.py").splitlines():
+        alike = re.compile(r" {4}[A-Z_]+,$" if line.startswith(" ") else r"from appliance\.features\.")
+        lines.insert(max(at for at, each in enumerate(lines, 1) if alike.match(each) and each < line), line)
+    listed.write_text("\n".join([*lines, ""]), "utf-8")
+    for path, text in texts.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n", "utf-8")
+    tests = [next(path for path in texts if path.startswith("tests/")), "tests/features/test_deletable.py"]
+    words = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider", *tests]
+    told = run(
+        words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, stdout=PIPE, text=True, timeout=120
+    )
+    assert told.returncode == 0, told.stdout
 
 
 async def test_every_route_of_the_server_is_documented(open_server: OpenServer) -> None:
