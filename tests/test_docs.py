@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -119,6 +120,17 @@ def test_architecture_is_short_and_its_names_exist() -> None:
 def test_every_room_says_what_it_does_and_refuses(folder: str) -> None:
     assert f"appliance/{folder}/" in ARCHITECTURE
     assert "Refuses" in (ROOT / "appliance" / folder / "__init__.py").read_text("utf-8")
+
+
+def test_the_rooms_are_those_of_the_contract_in_its_order_and_every_feature_is_listed() -> None:
+    table = ARCHITECTURE.partition("| room |")[2].partition("\n\n")[0]
+    cells = [line.split(" | ")[0].strip("| ") for line in table.splitlines()[2:]]
+    named = [room for cell in cells for room in cell.split(" > ")]
+    rooms = [re.sub(r"\.py|/?`", "", room).replace("/", ".").replace("·", "|") for room in named]
+    layers: list[str] = tomllib.loads(page("pyproject.toml"))["tool"]["importlinter"]["contracts"][0]["layers"]
+    assert rooms == layers
+    for feature in FEATURES:
+        assert f"| `{feature.name}` |" in ARCHITECTURE
 
 
 def test_every_model_route_and_every_field_of_a_listed_model_is_documented() -> None:
