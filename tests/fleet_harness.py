@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from appliance.core.engines.machine import MachineLook
+from appliance.core.machine_look import MachineLook
 from appliance.core.models.model import Model
 from appliance.engines.found import Engine
 from appliance.fleet.owner import Fleet

@@ -34,6 +34,7 @@ from appliance.cli.llama_server.command import ANSWERED_BY_ENGINE
 from appliance.cli.llama_server.front import FRONT
 from appliance.cli.llama_server.models import REMOTE
 from appliance.cli.serve import serve
+from appliance.core.answers.families import FAMILIES
 from appliance.core.config.additions import PluginConfig, RunsConfig
 from appliance.core.config.types import Config
 from appliance.core.engines.choice import Standing
@@ -41,7 +42,6 @@ from appliance.core.engines.proofs import SPEED_KEPT
 from appliance.core.llama import flags
 from appliance.core.llama.older import SHORTHANDS, modern_words
 from appliance.core.runs.messages import FailReason, FinishReason, RunState
-from appliance.core.runs.slash import FAMILIES
 from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
 from appliance.feature import all_verbs

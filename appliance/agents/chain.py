@@ -15,13 +15,14 @@ from typing import TypeVar
 
 import msgspec
 
+from appliance.core.answers.families import Family, family_of
 from appliance.core.answers.forms import Torn, events_of, whole_of
 from appliance.core.bodies import sse
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import ChatCompletion, Embeddings, error_text
 from appliance.core.runs.inward import Asker, InwardReply
-from appliance.core.runs.slash import Family, SlashPlan, family_of
+from appliance.core.runs.slash import SlashPlan
 from appliance.errors import ApplianceError, PluginFailed, UpstreamFailed
 from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.hooks import HookedStream, PluginHost, PluginStep, Replayed

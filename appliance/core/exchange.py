@@ -39,6 +39,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.answers.continuation import Partial, Refusal, SoFar
+from appliance.core.answers.families import Family
 from appliance.core.answers.splice import Splicer
 from appliance.core.bodies.http_message import (
     HOP_BY_HOP,
@@ -55,7 +56,6 @@ from appliance.core.bodies.http_message import (
 from appliance.core.bodies.sse import Dialect, ErrorInfo, SseEvent, UnframedRecords, WholeRecords, encode, error_record
 from appliance.core.headers import EVENTS, Headers, without
 from appliance.core.lenient_json import UNREADABLE
-from appliance.core.runs.slash import Family
 from appliance.errors import UpstreamFailed
 
 MAX_HEAD = 1 << 16

@@ -31,8 +31,8 @@ from appliance.core.engines.builds import (
     Release,
     check_entry,
 )
-from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.offers import EngineOffer, offers
+from appliance.core.machine_look import MachineLook
 from appliance.engines.found import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
 from appliance.engines.unpacking import check_links, read_member, unpack

@@ -24,9 +24,9 @@ from appliance.core.engines.cards import seats_on, why_none
 from appliance.core.engines.choice import Ranked, Seat, WantedEngine, best, device_flags, rank, seats_of
 from appliance.core.engines.events import Learnt, MachineSeen, Pardoned, SeatFailed, Trusted, reduce
 from appliance.core.engines.listing import Device, Manual, cpu_device, drivers_of, identify, memory_names
-from appliance.core.engines.machine import VISIBILITY, MachineLook
 from appliance.core.engines.proofs import Proof, ProofKey
 from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, key_of
+from appliance.core.machine_look import VISIBILITY, MachineLook
 from appliance.core.records.history import Happening, Tell, told_to_nobody
 from appliance.engines.found import NO_GPUS, Engine, Finder, check_build
 from appliance.engines.probing import list_devices, read_manual

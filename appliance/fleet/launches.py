@@ -10,10 +10,10 @@ from msgspec import structs
 
 from appliance.catalog.identities import made_of
 from appliance.core.config.types import ModelConfig
-from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.trials import explanation
 from appliance.core.engines.workers import Crew, RpcWorker, room_of
 from appliance.core.fit.plan import FitPlan
+from appliance.core.machine_look import MachineLook
 from appliance.core.models.model import Model
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.settings import FleetSettings

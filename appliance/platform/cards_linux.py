@@ -15,8 +15,8 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.core.engines.machine import Gpu, normal_pci
 from appliance.core.machine import GpuSample
+from appliance.core.machine_look import Gpu, normal_pci
 from appliance.core.sizes import MIB
 
 ROOT = Path("/")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from appliance.core.engines.machine import VISIBILITY, Gpu, MachineLook
+from appliance.core.machine_look import VISIBILITY, Gpu, MachineLook
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,9 +23,9 @@ from msgspec import structs
 
 from appliance.core.engines.builds import platform_of
 from appliance.core.engines.listing import printable
-from appliance.core.engines.machine import MachineLook
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.machine import GpuSample
+from appliance.core.machine_look import MachineLook
 from appliance.platform import driver_process
 from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children, own_process
 from appliance.platform.driver_process import (

@@ -10,7 +10,6 @@ import psutil
 import trio
 
 from appliance import __version__
-from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.machine import (
     Accelerator,
     AcceleratorMemory,
@@ -22,6 +21,7 @@ from appliance.core.machine import (
     Processor,
     architecture_of,
 )
+from appliance.core.machine_look import Gpu, MachineLook
 from appliance.platform.children import open_children
 from appliance.platform.drivers import look
 from appliance.platform.machine import here

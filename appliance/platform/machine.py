@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.core.engines.machine import threads_for
+from appliance.core.machine_look import threads_for
 from appliance.platform.groups_linux import quota
 
 if TYPE_CHECKING:

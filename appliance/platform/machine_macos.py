@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from appliance.core.engines.machine import Gpu, arm_level
 from appliance.core.machine import CpuNames, Environment, OperatingSystem
+from appliance.core.machine_look import Gpu, arm_level
 
 ROOT = Path("/")
 APPLE = {"FEAT_DotProd": "dotprod", "FEAT_FP16": "fp16", "FEAT_I8MM": "i8mm", "FEAT_BF16": "bf16", "FEAT_SME": "sme"}

@@ -8,8 +8,8 @@ import platform
 import sys
 from pathlib import Path
 
-from appliance.core.engines.machine import Gpu, arm_level
 from appliance.core.machine import CpuNames, Environment, OperatingSystem
+from appliance.core.machine_look import Gpu, arm_level
 from appliance.platform.libraries import loaders as loaders
 
 assert sys.platform == "win32"

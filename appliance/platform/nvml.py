@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
-from appliance.core.engines.machine import Gpu, normal_pci
 from appliance.core.machine import GpuSample
+from appliance.core.machine_look import Gpu, normal_pci
 from appliance.core.sizes import MIB
 
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"

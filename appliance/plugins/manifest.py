@@ -12,11 +12,11 @@ from typing import Annotated, Literal, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
+from appliance.core.answers.families import FAMILIES, Family, family_of
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.config.additions import PluginConfig
 from appliance.core.config.nodes import Problem
 from appliance.core.near_names import meant_or_all
-from appliance.core.runs.slash import FAMILIES, Family, family_of
 
 LARGEST = 1 << 20
 """Largest config.json, in bytes."""

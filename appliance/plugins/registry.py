@@ -14,9 +14,10 @@ from typing import Literal, cast
 import trio
 from msgspec import Struct, structs
 
+from appliance.core.answers.families import Family
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.config.nodes import Problem
-from appliance.core.runs.slash import Commands, Family
+from appliance.core.runs.slash import Commands
 from appliance.errors import PluginFailed
 from appliance.plugins.folders import (
     PREFIX,

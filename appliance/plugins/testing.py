@@ -19,9 +19,9 @@ from typing import cast
 import trio
 from msgspec import Struct
 
+from appliance.core.answers.families import Family, family_of
 from appliance.core.answers.forms import events_of
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
-from appliance.core.runs.slash import Family, family_of
 from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.chat import Streamed, answer_text
 from appliance.plugins.folders import CONFIG, PREFIX, forget, load_hooks

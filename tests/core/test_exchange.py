@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from appliance.core import exchange as exchanges
+from appliance.core.answers.families import family_of
 from appliance.core.bodies.sse import MAX_RECORD
 from appliance.core.exchange import Exchange, ExchangeState, RelayOptions, Stale, Trail
 from appliance.core.headers import Headers
-from appliance.core.runs.slash import family_of
 from appliance.errors import UpstreamFailed
 
 RECORD = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'

@@ -12,9 +12,9 @@ import pytest
 from http_harness import CHAT, Appliance, OpenServer, chat
 from plugin_folders import write_plugin
 
+from appliance.core.answers.families import Family, family_of
 from appliance.core.answers.forms import whole_of
 from appliance.core.bodies.sse import Decoder
-from appliance.core.runs.slash import Family, family_of
 from appliance.core.settings import FleetSettings
 
 SEEN = '''

@@ -22,6 +22,7 @@ from damage import Parser
 from request_oracle import Message, disagreement, ours
 
 from appliance.core.answers.continuation import SoFar
+from appliance.core.answers.families import Family
 from appliance.core.answers.forms import Begun
 from appliance.core.archives import BadArchive
 from appliance.core.bodies.filters import rewrite_field, rewrite_urlencoded
@@ -40,7 +41,6 @@ from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 from appliance.core.payload import PayloadFile
 from appliance.core.records.accounting import TokenCounter
-from appliance.core.runs.slash import Family
 from appliance.engines.unpacking import unpack
 from appliance.errors import BadRequest, UsageError
 from appliance.features.bundles.container import Bundle

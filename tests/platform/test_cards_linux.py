@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from file_trees import card
 
-from appliance.core.engines.machine import normal_pci
 from appliance.core.machine import GpuSample
+from appliance.core.machine_look import normal_pci
 from appliance.platform.cards_linux import amd, intel, nvidia_from_files, nvidia_version, problems, sample, sampled
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="trees with links like sysfs; Windows has no sysfs")

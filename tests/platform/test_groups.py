@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from appliance.core.engines.machine import threads_for
+from appliance.core.machine_look import threads_for
 from appliance.platform import groups_linux, machine_linux
 
 NAMES = ("docker", "kubepods.slice", "a b", "c\\d", "0:x", "übung", "s")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from file_trees import write
 
-from appliance.core.engines.machine import arm_level, x86_level
+from appliance.core.machine_look import arm_level, x86_level
 from appliance.platform import machine_linux
 from appliance.platform.libraries import find_library, loaders, vulkan_drivers
 

@@ -12,7 +12,7 @@ import trio
 from fake_nvml_library import build
 from file_trees import write
 
-from appliance.core.engines.machine import MachineLook
+from appliance.core.machine_look import MachineLook
 from appliance.platform.children import inherited_env, open_children
 from appliance.platform.drivers import look
 

@@ -13,7 +13,7 @@ import trio
 from plugin_folders import write_plugin
 from waiting import until
 
-from appliance.core.runs.slash import Family
+from appliance.core.answers.families import Family
 from appliance.errors import PluginFailed
 from appliance.plugins.folders import scan
 from appliance.plugins.manifest import BadManifest, PluginSelection, read_manifest

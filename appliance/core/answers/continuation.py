@@ -12,10 +12,10 @@ import re
 import msgspec
 from msgspec import Struct
 
+from appliance.core.answers.families import Family
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonEdit, JsonObject, Path, PathStep, apply_edits
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.lenient_json import decoded
-from appliance.core.runs.slash import Family
 
 MAX_TEXT = 1 << 20
 """Characters of text and reasoning; a longer answer is not continued."""

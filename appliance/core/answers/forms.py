@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from appliance.core.answers.continuation import objects_of
+from appliance.core.answers.families import Family
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.bodies.sse import Decoder, ErrorInfo, RecordTooLong, SseEvent, encode
 from appliance.core.lenient_json import decoded
-from appliance.core.runs.slash import Family
 
 _FACTS = frozenset(
     ("id", "object", "model", "role", "type", "name", "finish_reason", "system_fingerprint", "stop_type")

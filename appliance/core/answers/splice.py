@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.answers.continuation import DONE, Partial, object_of, objects_of
+from appliance.core.answers.families import Family
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.bodies.sse import Decoder, RecordTooLong, SseEvent, encode
 from appliance.core.lenient_json import decoded
-from appliance.core.runs.slash import Family
 
 _SURE = 16
 """From so many characters on, a first delta that begins with all earlier text can only repeat it."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.engines.machine import MachineLook
+from appliance.core.machine_look import MachineLook
 from appliance.errors import UsageError
 
 MANIFEST = "engine.json"

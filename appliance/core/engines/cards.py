@@ -15,7 +15,7 @@ from msgspec import structs
 
 from appliance.core.engines.choice import Seat
 from appliance.core.engines.listing import CPU, Device, maker_of, plain
-from appliance.core.engines.machine import normal_pci
+from appliance.core.machine_look import normal_pci
 
 NUMBERED = re.compile(r"(.*?)\s*:\s*([0-9]{1,3})\s*")
 

@@ -19,7 +19,6 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct, structs
 
 from appliance.core.engines.builds import UpdateChannel
-from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import Proof, after_failure, eased, kept
 from appliance.core.engines.state import (
     TRIAL,
@@ -33,6 +32,7 @@ from appliance.core.engines.state import (
     line_of,
     lines_to_roll_back,
 )
+from appliance.core.machine_look import MachineLook
 from appliance.errors import Conflict, UsageError
 
 MAX_PROOFS = 200

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.engines.proofs import Fault
+from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.sizes import MIB
 
 CPU = "CPU"

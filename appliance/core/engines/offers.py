@@ -7,7 +7,7 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from appliance.core.engines.builds import Catalogue, numbers_of, unmet
-from appliance.core.engines.machine import Gpu, MachineLook
+from appliance.core.machine_look import Gpu, MachineLook
 
 CARD_BACKENDS = {
     "nvidia": ("cuda13", "cuda12", "vulkan"),

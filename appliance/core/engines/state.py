@@ -15,8 +15,8 @@ from msgspec import Struct, structs
 from appliance.core.engines.builds import UpdateChannel
 from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.listing import Device, Manual
-from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import Probation, Proof, ProofKey
+from appliance.core.machine_look import MachineLook
 from appliance.errors import Conflict, UsageError
 
 TRIAL = 3600.0

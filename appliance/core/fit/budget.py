@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.estimate import RAM
 from appliance.core.machine import GpuSample
+from appliance.core.machine_look import MachineLook
 from appliance.core.sizes import GIB, MIB
 
 NO_MEMORY: Mapping[str, int] = {}

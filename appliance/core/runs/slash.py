@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from enum import Enum, auto
-from functools import lru_cache
 
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.answers.families import Family
 from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import BadRequest
@@ -33,35 +32,8 @@ line.
 """
 _ESCAPED_SLASH = b"\\u002"
 """JSON may also write a slash by its number, 002f or 002F."""
-_VERSION = re.compile(r"/v1?(?=/)")
 _ABSENT = Raw()
 _TEXT_PARTS = ("text", "input_text")
-
-
-class Family(Enum):
-    """The kinds of request that have a prompt."""
-
-    COMPLETION = auto()
-    CHAT = auto()
-    MESSAGES = auto()
-    """Anthropic's."""
-    RESPONSES = auto()
-
-
-FAMILIES = {
-    "/completion": Family.COMPLETION,
-    "/completions": Family.COMPLETION,
-    "/chat/completions": Family.CHAT,
-    "/messages": Family.MESSAGES,
-    "/responses": Family.RESPONSES,
-}
-"""Paths without their version."""
-
-
-@lru_cache(maxsize=64)
-def family_of(path: str) -> Family | None:
-    """Return the kind of the requests to a path, with or without ``/v1``; None if nothing there has a prompt."""
-    return FAMILIES.get(_VERSION.sub("", path, count=1) if path.startswith("/v") else path)
 
 
 class SlashWords(Struct, frozen=True):

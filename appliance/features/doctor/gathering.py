@@ -28,9 +28,9 @@ from appliance.catalog.configuration import ConfigInForce, Files, config_paths
 from appliance.catalog.sources import ModelFolders, default_models_dir
 from appliance.core.config.types import Config
 from appliance.core.engines.builds import BuildNeeds
-from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import FitPlan
+from appliance.core.machine_look import MachineLook
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening
 from appliance.core.settings import FleetSettings

@@ -22,6 +22,7 @@ import trio
 from msgspec import Meta, Raw, Struct, structs
 
 from appliance.agents.record import use_each, use_tool
+from appliance.core.answers.families import Family, family_of
 from appliance.core.bodies.head import EXTENSION
 from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
 from appliance.core.lenient_json import UNREADABLE
@@ -45,7 +46,6 @@ from appliance.core.runs.messages import (
     Tool,
     ToolFinished,
 )
-from appliance.core.runs.slash import Family, family_of
 from appliance.core.runs.toolloop import Loop
 from appliance.errors import BadRequest, Forbidden, ToolLoopFailed
 from appliance.http.errors import JSON_TYPE

@@ -19,6 +19,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.answers.continuation import Partial, Refusal, continued_body
+from appliance.core.answers.families import family_of
 from appliance.core.answers.splice import Seam, Splicer
 from appliance.core.bodies.head import NO_SLOT, RequestHead, is_object
 from appliance.core.contexts.slots import SHORT
@@ -27,7 +28,6 @@ from appliance.core.llama.older_bodies import has_images, wants_no_words, with_i
 from appliance.core.llama.schemas import has_schema, kept
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening, Tell, refusal
-from appliance.core.runs.slash import family_of
 from appliance.engines.found import EMBEDDED
 from appliance.errors import BadRequest, ModelLoading, ModelNotLoaded, SlotFilesClosed, UpstreamFailed
 from appliance.fleet.contexts import Placed, RestoreFailed, ShortPlaced, Unnamed

@@ -10,12 +10,12 @@ from functools import partial
 
 from msgspec import Struct
 
+from appliance.core.answers.families import family_of
 from appliance.core.bodies.filters import Edits
 from appliance.core.bodies.head import is_object
 from appliance.core.exchange import Declined, Exchange, RelayOptions
 from appliance.core.models.model import Model
 from appliance.core.pool.placing import Affinity, BoxChoice, BoxNow, Need, Prompt, place, prompt_of
-from appliance.core.runs.slash import family_of
 from appliance.errors import ModelFailedToStart, NotPlaced, PeerFailed, UpstreamFailed, WillNotFit
 from appliance.fleet.contexts import RestoreFailed
 from appliance.fleet.owner import Fleet

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from appliance.core.answers.families import Family, family_of
 from appliance.core.bodies.sse import Dialect
 from appliance.core.exchange import Exchange, RelayOptions
 from appliance.core.headers import fields, without
-from appliance.core.runs.slash import Family, family_of
 from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.http.way.context import ModelRequest
 from appliance.http.way.outgoing import CONVERSATION, IDENTITY, edited, renamed

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
+from appliance.core.answers.families import family_of
 from appliance.core.bodies import head as heads
 from appliance.core.bodies.head import RequestHead
 from appliance.core.bodies.http_request import HttpHead, RequestError
@@ -28,7 +29,6 @@ from appliance.core.exchange import Exchange, RelayOptions, Stale
 from appliance.core.llama.older_bodies import is_older
 from appliance.core.llama.schemas import has_schema
 from appliance.core.models.model import Model
-from appliance.core.runs.slash import family_of
 from appliance.engines.found import EMBEDDED
 from appliance.errors import (
     ApplianceError,

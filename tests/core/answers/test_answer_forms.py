@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.core.answers.families import Family
 from appliance.core.answers.forms import Begun, Torn, events_of, whole_of
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.bodies.sse import Decoder, ErrorInfo, SseEvent, encode
-from appliance.core.runs.slash import Family
 
 DIALECTS = {
     fake.Native: Family.COMPLETION,

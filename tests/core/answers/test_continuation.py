@@ -12,9 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from appliance.core.answers.continuation import MAX_TEXT, Partial, Refusal, SoFar, continued_body, is_over
+from appliance.core.answers.families import Family
 from appliance.core.answers.splice import Seam, Splicer
 from appliance.core.bodies.sse import PING, Decoder, SseEvent, encode
-from appliance.core.runs.slash import Family
 
 SEAM = Seam(origin="old:", on="new:", why="killed by signal 9", milliseconds=20.0)
 PROMPT = 11

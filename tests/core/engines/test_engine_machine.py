@@ -14,9 +14,9 @@ from msgspec import structs
 from appliance.core.engines.choice import Ranked, Seat, best, rank
 from appliance.core.engines.events import Forgotten, Learnt, SeatFailed, reduce
 from appliance.core.engines.listing import CPU, Device
-from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import BACK_OFF, FAILED_HOLDS, Fault, Proof, kept
 from appliance.core.engines.state import EngineState, key_of
+from appliance.core.machine_look import MachineLook
 
 SYSTEM = "Test 1"
 LOOK = MachineLook(platform="linux-x64", system=SYSTEM, environment="native", cpu="Test CPU")

@@ -22,8 +22,8 @@ from appliance.core.engines.builds import (
     release_of,
     unmet,
 )
-from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.engines.offers import offers, suited
+from appliance.core.machine_look import Gpu, MachineLook
 from appliance.errors import UsageError
 
 LOOK = MachineLook(platform="linux-x64", system="Linux 6.1", environment="native", cpu="A processor")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.core.engines.listing import Device, drivers_of, identify, parse_listing
-from appliance.core.engines.machine import Gpu, MachineLook
+from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.sizes import MIB
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.fit.budget import GpuMemory, budgets_of, room_of, squeezed
+from appliance.core.machine_look import Gpu, MachineLook
 
 GIB = 1 << 30
 MIB = 1 << 20

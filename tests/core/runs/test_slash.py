@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.runs.slash import MAX_COMMANDS, Commands, Family, family_of, split
+from appliance.core.answers.families import Family, family_of
+from appliance.core.runs.slash import MAX_COMMANDS, Commands, split
 from appliance.errors import BadRequest
 
 KNOWN = frozenset(("rag", "parallel", "a-b.c_9"))

@@ -11,10 +11,10 @@ from appliance.core.config.nodes import Position, Problem
 from appliance.core.engines.builds import Archive, AvailableBuild, BuildNeeds, Catalogue
 from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.listing import Device, cpu_device
-from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
 from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, RefusedUpdate
+from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.pool.shapes import PoolProblem
 from appliance.core.records.activity import EndedRequests
 from appliance.features.doctor.core.facts import (

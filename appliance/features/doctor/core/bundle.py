@@ -20,9 +20,9 @@ from msgspec import Struct, structs
 
 from appliance.core.config.secret_places import secrets_of
 from appliance.core.config.types import Config
-from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.state import EngineState
 from appliance.core.llama.flags import FLAGS, Flag, Kind, lookup, option_at
+from appliance.core.machine_look import MachineLook
 from appliance.core.records.history import Happening
 from appliance.core.secrets import WORDS, Secrets, is_secret_name, secret_variables, secrets_of_command
 from appliance.errors import UsageError

@@ -11,8 +11,8 @@ from shlex import quote
 
 from appliance.core.engines.builds import numbers_of, runs_on
 from appliance.core.engines.choice import Ranked, best
-from appliance.core.engines.machine import Gpu
 from appliance.core.engines.offers import CARD_BACKENDS, EngineOffer, suited
+from appliance.core.machine_look import Gpu
 from appliance.core.quantities import span
 from appliance.features.doctor.core.facts import DoctorFacts, Finding, one_line, some
 

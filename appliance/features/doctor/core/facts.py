@@ -15,9 +15,9 @@ from msgspec import Struct, structs
 from appliance.core.config.nodes import Problem
 from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.choice import Ranked
-from appliance.core.engines.machine import NOTHING, MachineLook
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState
+from appliance.core.machine_look import NOTHING, MachineLook
 from appliance.core.pool.shapes import PoolProblem
 from appliance.core.records.activity import EndedRequests
 
