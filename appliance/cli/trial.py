@@ -1,7 +1,7 @@
 """``serve --trial DIR``: a server beside the running one, with the user's settings and copies of the data.
 
-`features.programs` starts it so, to try a new version. The two are of different versions, and only agree on the option,
-on ``DIR/ready.json``, and on the variable with the key.
+An older version starts it so, to try this one. The two only agree on the option, on ``DIR/ready.json``, and on the
+variable with the key.
 """
 
 from __future__ import annotations
