@@ -233,10 +233,8 @@ async def bring(
 @contextmanager
 def exclusive(homes: Homes) -> Generator[None]:
     """Let nobody else import meanwhile. Raises Conflict, OSError."""
-    try:
-        lock = claim(homes.data / ".import.lock")
-    except FileTaken:
-        raise Conflict("another 'llama-appliance bundle import' is under way; wait until it ends") from None
+    under_way = "another 'llama-appliance bundle import' is under way; wait until it ends"
+    lock = _claimed(homes.data / ".import.lock", under_way)
     try:
         yield
     finally:
@@ -262,8 +260,9 @@ def _arrive(bundle: Bundle, homes: Homes, item: BundleItem, check: Check, tell: 
         final = homes.arrival_of(item, file)
         with ExitStack() as held:
             if item.kind == "model" and item.repo:  # where a download may be writing, too
-                locks = homes.cache / ".locks" / folder_of(item.repo)
-                held.callback(_claimed(locks / f"{file.sha256}.lock", item).release)
+                lock = homes.cache / ".locks" / folder_of(item.repo) / f"{file.sha256}.lock"
+                under_way = f"a download of {item.name} is under way; wait until it ends, or stop it"
+                held.callback(_claimed(lock, under_way).release)
             if _has_arrived(final, file):
                 discard(final)  # the journal, if a kill came between the file's name and the journal's end
             elif (twin := _twin(homes, item, file)) is not None:
@@ -275,11 +274,12 @@ def _arrive(bundle: Bundle, homes: Homes, item: BundleItem, check: Check, tell: 
                 final.chmod(0o755)
 
 
-def _claimed(lock: Path, item: BundleItem) -> FileLock:
+def _claimed(lock: Path, under_way: str) -> FileLock:
+    """Raises Conflict with these words where another program has the lock."""
     try:
         return claim(lock)
     except FileTaken:
-        raise Conflict(f"a download of {item.name} is under way; wait until it ends, or stop it") from None
+        raise Conflict(under_way) from None
 
 
 def _receive(bundle: Bundle, item: BundleItem, file: PayloadFile, final: Path, check: Check, tell: Tell) -> None:
