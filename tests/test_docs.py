@@ -114,6 +114,14 @@ def test_architecture_is_short_and_its_names_exist() -> None:
         assert re.search(rf"\b(def|class) {name}\b", source), name
 
 
+def test_where_to_change_is_short_and_each_name_is_in_its_file() -> None:
+    assert WHERE.count("\n| ") <= 40
+    for names, path in re.findall(r"((?:`[\w.]+`(?: and )?)+) in `([\w./]+)`", WHERE):
+        for name in re.findall(r"\w+(?=[.`])", names):
+            defined = rf"\b(def|class|function|const) {name}\b|^ *{name} ?[:=]"
+            assert re.search(defined, page(path), re.MULTILINE), (name, path)
+
+
 @pytest.mark.parametrize(
     "folder", sorted(p.name for p in (ROOT / "appliance").iterdir() if (p / "__init__.py").exists())
 )
