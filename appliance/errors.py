@@ -1,7 +1,7 @@
 """The error hierarchy, split by blame; knows nothing of HTTP or exit codes.
 
 Every leaf makes its one-line message of facts: the problem and the fix. A fact that callers read is a field.
-``http/way/errors.py`` and ``cli/`` each have one table from class to status. An error that is not in here is a bug.
+``http/errors.py`` and ``cli/`` each have one table from class to status. An error that is not in here is a bug.
 """
 
 from __future__ import annotations

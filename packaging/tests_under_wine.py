@@ -33,19 +33,14 @@ WINE_LACKS: dict[str, str] = {
     "before it",
     "tests/http/test_fallback_engines.py": "wine 8 keeps a killed process's socket open if one of its threads waited "
     "for it: wineserver lists both when it ends",
-    "tests/children/test_condemned.py::test_its_users_are_cut": "the same",
     "tests/http/test_reload.py::test_unchanged_processes_live": "it starts too many processes for its minute",
-    "tests/children/contract/test_fake_misbehaviour.py::test_it_starts_fast": CLOCK,
     "tests/children/test_configured.py::test_a_command_that_cannot_run_says_so[too long]": "wine runs command lines "
     "that are longer than Windows allows",
-    "tests/children/test_configured.py::test_a_swap_costs": "it compares the times of starts, which vary more there",
-    "tests/children/test_configured_policies.py::test_a_stream_of_requests": "a start took longer than it allows",
     "tests/engines/test_embedded.py::test_one_thread_is": CLOCK,
     "tests/engines/test_rpc_look.py::test_one_that_ends_or_breaks": "wine 8 ends a connection in order where SO_LINGER "
     "asks for a reset",
     "tests/features/doctor/test_checkup.py::test_who_listens_on_a_port": "wine 8 says of no port whose it is",
     "tests/children/test_port_holders.py": "wine 8 says of no port whose it is",
-    "tests/test_leftovers.py::test_a_listening_port": "wine 8 says of no port whose it is",
     "tests/platform/test_samples.py::test_a_sample_agrees": "psutil asks performance counters, which wine lacks",
     "tests/platform/test_poller.py::test_a_broken_connection": "wine 8 tells of a reset as of an end, even to a plain "
     "recv of a connection that Linux has reset",

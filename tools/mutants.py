@@ -111,8 +111,7 @@ ROOMS = {
     "store": "store",
     "streams": "owners/test_stream_owner.py store/test_stream_files.py http/test_resumable.py",
     "tools": "tools",
-    "top": "test_trio_parts.py http/test_conversations.py http/test_doctor_route.py http/test_errors.py "
-    "http/test_reload*.py e2e/test_lifetimes.py",
+    "top": "test_trio_parts.py http/test_errors.py http/test_reload*.py e2e/test_lifetimes.py",
     "traffic": "traffic http/test_inflight.py http/test_metrics.py http/test_program_log.py http/test_traces.py "
     "http/test_timeline.py",
     "upstream": "upstream",
