@@ -45,6 +45,7 @@ from appliance.http.bytes.body import Bodies
 from appliance.http.control import predict, tool_routes
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
+from appliance.http.control.routes import RouteFacts
 from appliance.http.kernel import Kernel
 from appliance.http.way import ollama_sink as ollama
 from appliance.http.way import routes
@@ -203,10 +204,15 @@ METHODS = ("GET", "POST", "DELETE", "HEAD")
 
 def app_of(server: Appliance) -> Quart:
     """The routes that are answered with Quart."""
+    return app_and_facts(server)[0]
+
+
+def app_and_facts(server: Appliance) -> tuple[Quart, dict[str, RouteFacts]]:
+    """The same, and the facts about each route by endpoint."""
     http = HttpSettings(admin=True)
     edge = Edge(http, (), Guard(http, ()), server.traffic, Bodies(http))
     kernel = Kernel(owners=server.owners, edge=edge, inward=Inward(), data=Path(), files=None)
-    return create_app(kernel, [each.routes for each in server.opened.parts if each.routes is not None])[0]
+    return create_app(kernel, [each.routes for each in server.opened.parts if each.routes is not None])
 
 
 def all_routes(app: Quart) -> list[Route]:

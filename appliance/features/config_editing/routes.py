@@ -29,7 +29,7 @@ from appliance.features.config_editing.core.remote_edits import (
 from appliance.features.config_editing.core.splices import Setting, difference, with_value
 from appliance.features.config_editing.editor import FOLDER, ConfigEditor, OpenedText, TextChanged
 from appliance.http.control.answers import json_answer, read_as
-from appliance.http.control.routes import Routes
+from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.errors import describe
 from appliance.http.kernel import Kernel
 
@@ -104,7 +104,7 @@ def config_routes(kernel: Kernel) -> Routes:
     async def show() -> Response:
         return json_answer(await trio.to_thread.run_sync(_shown, editing("show"), request.args.get("file")))
 
-    @routes.post("/api/config/check")
+    @routes.post("/api/config/check", facts=RouteFacts(takes=ConfigCheck))
     async def check() -> Response:
         editor, asked = editing("edit"), await read_as(ConfigCheck)
         checked, config = await trio.to_thread.run_sync(_checked, editor, asked)
@@ -113,7 +113,7 @@ def config_routes(kernel: Kernel) -> Routes:
             checked = structs.replace(checked, changed=changed)
         return json_answer(checked)
 
-    @routes.put("/api/config")
+    @routes.put("/api/config", facts=RouteFacts(takes=ConfigEdit))
     async def write() -> Response:
         """Write an edit, and put it in force."""
         editor, asked = editing("edit"), await read_as(ConfigEdit)

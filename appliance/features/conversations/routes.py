@@ -11,7 +11,17 @@ from appliance.core.parameters import read_whole, shown
 from appliance.errors import BadRequest, NotFound
 from appliance.features.conversations.core.tree import UNKNOWN_TYPE, shown_type
 from appliance.features.conversations.owner import Conversations
-from appliance.features.conversations.shapes import Fields, Id, MessageNode, StoredPreset
+from appliance.features.conversations.shapes import (
+    Conversation,
+    ConversationListing,
+    Fields,
+    Id,
+    MessageNode,
+    Removed,
+    StoredPreset,
+    Whole,
+    WrittenMessage,
+)
 from appliance.http.control.answers import (
     EVENT_STREAM,
     endless_answer,
@@ -22,7 +32,7 @@ from appliance.http.control.answers import (
     read_body,
 )
 from appliance.http.control.model_routes import ModelEvent, ModelFeed
-from appliance.http.control.routes import FOLLOWS, LARGE, Routes
+from appliance.http.control.routes import FOLLOWS, LARGE, RouteFacts, Routes, large
 from appliance.http.kernel import Kernel
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.traffic.inflight import InFlightSum, Wait
@@ -69,17 +79,17 @@ class PageFeed(ModelFeed):
         return records + b"".join(encode(SseEvent(msgspec.json.encode(each).decode())) for each in told)
 
 
-class _Fork(Struct):
+class ForkRequest(Struct):
     message: Id
 
 
-class _Restored(Struct):
+class RestoredMessages(Struct):
     ids: list[Id]
     leaf: Id | None = None
     moved: list[Id] = []
 
 
-class _Several(Struct):
+class SeveralIds(Struct):
     ids: list[Id]
 
 
@@ -87,12 +97,12 @@ def conversation_routes(kernel: Kernel, kept: Conversations) -> Routes:
     """Raises what `Conversations` raises."""
     routes, one = Routes("conversations", LARGE), "/api/conversations/<conversation>"
 
-    @routes.get("/api/conversations")
+    @routes.get("/api/conversations", facts=RouteFacts(gives=ConversationListing))
     async def show_all() -> Response:
         """With ``?since=N`` only what has changed after the change of that number."""
         return await packed_answer(await kept.list(_since()))
 
-    @routes.delete("/api/conversations")
+    @routes.delete("/api/conversations", facts=large(SeveralIds))
     async def delete_several() -> Response:
         """Delete those of the body, or with ``?all=1`` all of them and for good; to name none may be a mistake."""
         if request.args.get("all") == "1":
@@ -102,11 +112,11 @@ def conversation_routes(kernel: Kernel, kept: Conversations) -> Routes:
         if not body:
             message = 'name the conversations to delete as {"ids": [...]}, or add ?all=1 to delete all for good'
             raise BadRequest(message, param="ids")
-        return json_answer({"ids": await kept.delete(*parse_as(body, _Several).ids)})
+        return json_answer({"ids": await kept.delete(*parse_as(body, SeveralIds).ids)})
 
-    @routes.post("/api/conversations/restore")
+    @routes.post("/api/conversations/restore", facts=large(SeveralIds))
     async def restore_several() -> Response:
-        await kept.restore(*(await read_as(_Several)).ids)
+        await kept.restore(*(await read_as(SeveralIds)).ids)
         return Response("", 204)
 
     @routes.get("/api/conversations/events", facts=FOLLOWS)
@@ -118,7 +128,7 @@ def conversation_routes(kernel: Kernel, kept: Conversations) -> Routes:
     async def search() -> Response:
         return json_answer({"data": await kept.search(request.args.get("q", ""))})
 
-    @routes.put("/api/conversations/presets")
+    @routes.put("/api/conversations/presets", facts=large(StoredPreset))
     async def keep_preset() -> Response:
         """Keep settings under a name for every browser; null deletes them."""
         sent = await read_as(StoredPreset)
@@ -142,12 +152,12 @@ def conversation_routes(kernel: Kernel, kept: Conversations) -> Routes:
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
-    @routes.get(one)
+    @routes.get(one, facts=RouteFacts(gives=Whole))
     async def show(conversation: str) -> Response:
         """With ``?since=N`` only what has changed after the change of that number."""
         return json_answer(await kept.read(conversation, _since()))
 
-    @routes.put(one)
+    @routes.put(one, facts=large(Fields, Conversation))
     async def change(conversation: str) -> Response:
         """Change the fields that are given; a conversation that is not there is made."""
         fields = await read_as(Fields)
@@ -166,17 +176,17 @@ def conversation_routes(kernel: Kernel, kept: Conversations) -> Routes:
         await kept.restore(conversation)
         return Response("", 204)
 
-    @routes.post(f"{one}/fork")
+    @routes.post(f"{one}/fork", facts=large(ForkRequest, Conversation))
     async def fork(conversation: str) -> Response:
-        return json_answer(await kept.fork(conversation, (await read_as(_Fork)).message), 201)
+        return json_answer(await kept.fork(conversation, (await read_as(ForkRequest)).message), 201)
 
-    @routes.post(f"{one}/messages/restore")
+    @routes.post(f"{one}/messages/restore", facts=large(RestoredMessages))
     async def restore_messages(conversation: str) -> Response:
-        asked = await read_as(_Restored)
+        asked = await read_as(RestoredMessages)
         await kept.restore_messages(conversation, asked.ids, asked.leaf, asked.moved)
         return Response("", 204)
 
-    @routes.put(f"{one}/messages/<message>")
+    @routes.put(f"{one}/messages/<message>", facts=large(MessageNode, WrittenMessage))
     async def write(conversation: str, message: str) -> Response:
         """Write a message; ``revision`` is the newest that the writer has seen, see `Write.branched`."""
         sent = await read_as(MessageNode)
@@ -184,7 +194,7 @@ def conversation_routes(kernel: Kernel, kept: Conversations) -> Routes:
             raise BadRequest("the message's id is not that of the path", param="id")
         return json_answer(await kept.write(conversation, sent))
 
-    @routes.delete(f"{one}/messages/<message>")
+    @routes.delete(f"{one}/messages/<message>", facts=RouteFacts(gives=Removed))
     async def delete_message(conversation: str, message: str) -> Response:
         """With everything that answers it, or with ``?alone=1`` without."""
         alone = request.args.get("alone") == "1"

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-EMPTY = Raw(b"{}")
+
+def empty_object() -> Raw:
+    return Raw(b"{}")
+
+
 Id = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+\Z")]
 Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Role = Literal["system", "user", "assistant", "tool"]
@@ -67,7 +71,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     updated: int
     leaf: Id | None = None
     draft: str = ""
-    settings: Raw = EMPTY
+    settings: Raw = field(default_factory=empty_object)
     """A JSON object: model, system prompt, parameters, as the page wants them."""
     change: int = 0
     answering: bool = False

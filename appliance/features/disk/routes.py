@@ -19,7 +19,7 @@ from appliance.features.disk.measuring import measure
 from appliance.features.disk.rules import DiskTable, ModelSpace
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import is_trusted, json_answer
-from appliance.http.control.routes import Routes
+from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.kernel import Kernel
 from appliance.store.activity import ActivityTable
 from appliance.traffic.targets import refresh
@@ -33,7 +33,7 @@ def disk_routes(kernel: Kernel) -> Routes:
     owners, catalog, recorder = kernel.owners, kernel.owners.catalog, kernel.traffic.recorder
     routes, measured = Routes("disk"), Memo[DiskTable](EVERY)
 
-    @routes.get("/api/disk")
+    @routes.get("/api/disk", facts=RouteFacts(gives=DiskTable))
     async def show_disk() -> Response:
         await refresh(catalog)
         models, sources = catalog.snapshot.models, catalog.sources

@@ -45,7 +45,7 @@ from appliance.features.doctor.core.lately import DEATHS, HOUR, deaths, turned_a
 from appliance.features.doctor.gathering import begun, bundled, config_in_force, examine, tried, zipped
 from appliance.http.control.answers import json_answer
 from appliance.http.control.listing import View, list_models
-from appliance.http.control.routes import Routes
+from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.kernel import Kernel
 from appliance.trio_parts import Memo
 from appliance.wire import ListedModel
@@ -63,7 +63,7 @@ def doctor_routes(kernel: Kernel) -> Routes:
     routes, examination = Routes("doctor"), _Examination(kernel)
     owners, logs = kernel.owners, kernel.traffic.logs
 
-    @routes.get("/api/doctor")
+    @routes.get("/api/doctor", facts=RouteFacts(gives=Examined))
     async def show_findings() -> Response:
         facts, findings = await examination.look(request.args.get("model", ""))
         if request.args.get("line", ""):

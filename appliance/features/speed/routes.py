@@ -10,14 +10,14 @@ from appliance.core.records.history import MAX_LIMIT, HistoryQuery
 from appliance.features.speed.figures import speed_curves
 from appliance.features.speed.rules import MARKS, SpeedAnswer, marks, parse_speed_question
 from appliance.http.control.answers import json_answer, parameters
-from appliance.http.control.routes import Routes
+from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.kernel import Kernel
 
 
 def speed_routes(kernel: Kernel) -> Routes:
     routes = Routes("speed")
 
-    @routes.get("/api/speed")
+    @routes.get("/api/speed", facts=RouteFacts(gives=SpeedAnswer))
     async def show_speed() -> Response:
         question = parse_speed_question(parameters(), datetime.now(UTC))
         grid = question.grid

@@ -123,33 +123,48 @@ def create_app(
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
     own = Routes("own")
-    app.add_url_rule("/api/fit", "fit", control.fit)
-    app.add_url_rule("/api/memory", "memory", control.memory)
-    app.add_url_rule("/api/cache/kept", "clear contexts", control.clear_contexts, methods=["DELETE"])
-    app.add_url_rule("/models/load", "load", control.load, methods=["POST"])
-    app.add_url_rule("/models/unload", "unload", control.unload, methods=["POST"])
+    own.add_url_rule("/api/fit", "fit", control.fit)
+    own.add_url_rule("/api/memory", "memory", control.memory, facts=RouteFacts(gives=MemoryTable))
+    own.add_url_rule("/api/cache/kept", "clear contexts", control.clear_contexts, methods=["DELETE"])
+    own.add_url_rule("/models/load", "load", control.load, methods=["POST"], facts=RouteFacts(takes=ControlRequest))
+    own.add_url_rule(
+        "/models/unload", "unload", control.unload, methods=["POST"], facts=RouteFacts(takes=ControlRequest)
+    )
     sources = EventSources(view, traffic, owners.history)
     records = RecordRoutes(traffic.recorder, owners.history, owners.samples, detect)
     add_routes(own, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_routes(own, ModelRoutes(owners, traffic.lifetime))
     add_stream_routes(own, owners.streams, traffic.lifetime.feeds, owners.peers)
-    add_agent_routes(app, owners.plugins)
-    add_mcp_routes(app, owners.tools)
+    add_agent_routes(own, owners.plugins)
+    add_mcp_routes(own, owners.tools)
     add_run_routes(own, traffic.targets, owners.agents, traffic.lifetime.feeds)
     fleet = owners.fleet
     engines = EngineRoutes(
         owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine, may_choose=settings.admin
     )
-    add_engine_routes(app, engines)
-    add_hub_routes(app, HubRoutes(owners))
-    add_pool_routes(app, PoolRoutes(owners.pool, admin=settings.admin))
+    add_engine_routes(own, engines)
+    add_hub_routes(own, HubRoutes(owners))
+    add_pool_routes(own, PoolRoutes(owners.pool, admin=settings.admin))
     facts: dict[str, RouteFacts] = {}
-    for routes in (own, *(make(kernel) for make in features)):
+    for routes in (own, _openapi_routes(app, facts), *(make(kernel) for make in features)):
         app.register_blueprint(routes)
         facts |= routes.facts
     app.register_error_handler(HTTPException, _pass_on)
     app.register_error_handler(Exception, _pass_on)
     return app, facts
+
+
+def _openapi_routes(app: QuartTrio, facts: dict[str, RouteFacts]) -> Routes:
+    routes = Routes("openapi")
+
+    @routes.get("/openapi.json")
+    async def describe_routes() -> Response:
+        """This document."""
+        from appliance.http.control.openapi import openapi_document
+
+        return json_answer(openapi_document(app, facts))
+
+    return routes
 
 
 async def _control_request() -> ControlRequest:

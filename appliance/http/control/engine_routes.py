@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 from quart import Response
-from quart_trio import QuartTrio
 
 from appliance.core.engines.choice import EngineWish, Seat
 from appliance.engines.choosing import prefer, roll_back
@@ -21,6 +20,7 @@ from appliance.engines.table import Table, table
 from appliance.errors import AdminOff, Conflict, NotFound
 from appliance.fleet.status import ChildStatus
 from appliance.http.control.answers import json_answer, parse_as, read_as, read_body
+from appliance.http.control.routes import RouteFacts, Routes
 
 MAX_WAITING = 4
 """Requests to prove that are under way or wait for their turn; each takes a core for a while."""
@@ -139,9 +139,25 @@ def seats_in_use(statuses: Iterable[ChildStatus]) -> dict[str, str]:
     return {one.model: one.seat for one in statuses if one.seat is not None and one.pid is not None}
 
 
-def add_engine_routes(app: QuartTrio, routes: EngineRoutes) -> None:
-    app.add_url_rule("/api/engines", "engines", routes.show)
-    app.add_url_rule("/api/engines/probe", "engines probe", routes.probe, methods=["POST"])
-    app.add_url_rule("/api/engines/prove", "engines prove", routes.prove, methods=["POST"])
-    app.add_url_rule("/api/engines/use", "engines use", routes.use, methods=["POST"])
-    app.add_url_rule("/api/engines/rollback", "engines rollback", routes.roll_back, methods=["POST"])
+def add_engine_routes(app: Routes, routes: EngineRoutes) -> None:
+    app.add_url_rule("/api/engines", "engines", routes.show, facts=RouteFacts(gives=Table))
+    app.add_url_rule(
+        "/api/engines/probe", "engines probe", routes.probe, methods=["POST"], facts=RouteFacts(gives=Table)
+    )
+    app.add_url_rule(
+        "/api/engines/prove",
+        "engines prove",
+        routes.prove,
+        methods=["POST"],
+        facts=RouteFacts(takes=ProveRequest, gives=Table),
+    )
+    app.add_url_rule(
+        "/api/engines/use", "engines use", routes.use, methods=["POST"], facts=RouteFacts(takes=EngineWish, gives=Table)
+    )
+    app.add_url_rule(
+        "/api/engines/rollback",
+        "engines rollback",
+        routes.roll_back,
+        methods=["POST"],
+        facts=RouteFacts(takes=RollbackRequest, gives=Table),
+    )

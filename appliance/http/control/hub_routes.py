@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 from quart import Response, request
-from quart_trio import QuartTrio
 
 from appliance.catalog.hub import ENDPOINT
 from appliance.core.fit.plan import Foretold, judged_by_size
 from appliance.core.fit.recommended import Recommendation, cards
 from appliance.errors import BadRequest
 from appliance.http.control.answers import json_answer
+from appliance.http.control.routes import Routes
 from appliance.http.owners import Owners
 
 MAX_QUERY = 200
@@ -81,7 +81,7 @@ class HubRoutes:
         return json_answer(_Recommended(online, hub, str(folder) if folder else None, found))
 
 
-def add_hub_routes(app: QuartTrio, routes: HubRoutes) -> None:
+def add_hub_routes(app: Routes, routes: HubRoutes) -> None:
     app.add_url_rule("/api/hub/search", "search hub", routes.search)
     app.add_url_rule("/api/hub/choices", "hub choices", routes.choices)
     app.add_url_rule("/api/recommended", "recommended", routes.recommended)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from appliance.http.control.quart_behind import QuartBehind
     from appliance.http.control.routes import Routes
 
-ON_QUART = ("api", "logs", "models", "unload", "v1")
+ON_QUART = ("api", "logs", "models", "openapi.json", "unload", "v1")
 """The first parts of the paths that Quart has routes for."""
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quart import Response
-from quart_trio import QuartTrio
 
 from appliance.core.pool.shapes import CreatePool, DrainBox, JoinPool, LeavePool, RotatePool
 from appliance.errors import AdminOff
 from appliance.http.control.answers import is_trusted, json_answer, read_as
+from appliance.http.control.routes import RouteFacts, Routes
 from appliance.pool.seat import PoolSeat
 
 if TYPE_CHECKING:
@@ -52,6 +52,14 @@ class PoolRoutes:
         return await self._seat.require()
 
 
-def add_pool_routes(app: QuartTrio, routes: PoolRoutes) -> None:
-    for verb in ("create", "invite", "join", "leave", "drain", "rotate"):
-        app.add_url_rule(f"/api/pool/{verb}", f"pool {verb}", getattr(routes, verb), methods=["POST"])
+def add_pool_routes(app: Routes, routes: PoolRoutes) -> None:
+    for answer, takes in (
+        (routes.create, CreatePool),
+        (routes.invite, None),
+        (routes.join, JoinPool),
+        (routes.leave, LeavePool),
+        (routes.drain, DrainBox),
+        (routes.rotate, RotatePool),
+    ):
+        verb, facts = answer.__name__, RouteFacts(takes=takes)
+        app.add_url_rule(f"/api/pool/{verb}", f"pool {verb}", answer, methods=["POST"], facts=facts)

@@ -15,17 +15,26 @@ MAX_LARGE_BODY = 16 << 20
 
 
 class RouteFacts(Struct, frozen=True, kw_only=True):
-    """The facts about a route that the frame needs before Quart has the request."""
+    """The facts about a route that the frame needs before Quart has the request, and those for `openapi_document`."""
 
     most: int = MAX_CONTROL_BODY
     """Bytes of a request's body, `MAX_LARGE_BODY` at most."""
     follows: bool = False
     """Its answer has no end: its writer has to notice that the client leaves."""
+    takes: type | None = None
+    """The shape of its body, as JSON."""
+    gives: type | None = None
+    """The shape of its answer, as JSON."""
 
 
 PLAIN = RouteFacts()
 LARGE = RouteFacts(most=MAX_LARGE_BODY)
 FOLLOWS = RouteFacts(follows=True)
+
+
+def large(takes: type, gives: type | None = None) -> RouteFacts:
+    """Return the facts of a route with a large body."""
+    return RouteFacts(most=MAX_LARGE_BODY, takes=takes, gives=gives)
 
 
 class Routes(Blueprint):

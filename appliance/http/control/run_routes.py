@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import trio
-from msgspec import Meta, Raw, Struct, structs
+from msgspec import Meta, Raw, Struct, field, structs
 from quart import Response, request
-from quart_trio import QuartTrio
 
 from appliance.agents.owner import Agents
 from appliance.agents.record import (
     PastRun,
     RunResult,
+    RunStatus,
     RunTimeouts,
     result_of,
     status_of,
@@ -47,7 +47,7 @@ from appliance.http.control.answers import (
     read_as,
     read_body,
 )
-from appliance.http.control.routes import FOLLOWS, LARGE, Routes
+from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes, large
 from appliance.http.control.stream_routes import StreamBody
 from appliance.http.way.resumable import read_offset
 from appliance.plugins.registry import ListedPlugin, Plugins
@@ -192,11 +192,11 @@ class _Result(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The outcome of one call: exactly one of ``content`` and ``error``."""
 
     tool_call_id: str
-    content: Raw = Raw()
+    content: Raw = field(default_factory=Raw)
     error: str | None = None
 
 
-class _Results(Struct):
+class ToolResults(Struct):
     results: list[_Result]
 
 
@@ -205,7 +205,7 @@ def read_results(body: bytes) -> dict[str, tuple[str, str | None]]:
     check_json(body)
     _refuse_unknown(_decode_keys(body), RESULT_KEYS)
     form = '{"results": [{"tool_call_id", "content" or "error"}]}'
-    results = parse_as(body, _Results, param="results", form=form).results
+    results = parse_as(body, ToolResults, param="results", form=form).results
     for result in results:
         if bool(result.content) == (result.error is not None):
             raise BadRequest(
@@ -241,13 +241,13 @@ class AgentList(Struct, frozen=True, kw_only=True):
     off: str | None
 
 
-class _AskedPrompt(Struct):
+class PromptRequest(Struct):
     server: str
     name: str
     arguments: dict[str, str] = {}
 
 
-class _AskedResource(Struct):
+class ResourceRequest(Struct):
     server: str
     uri: str
 
@@ -262,7 +262,7 @@ def agents_of(plugins: Plugins) -> AgentList:
     )
 
 
-def add_mcp_routes(app: QuartTrio, tools: Toolbox) -> None:
+def add_mcp_routes(app: Routes, tools: Toolbox) -> None:
     """Prompts and resources of the MCP servers that the program uses, for its page."""
 
     def named(name: str) -> McpClient:
@@ -283,19 +283,21 @@ def add_mcp_routes(app: QuartTrio, tools: Toolbox) -> None:
         return json_answer({"servers": sorted(found, key=lambda one: one.server)})
 
     async def prompt() -> Response:
-        asked = await read_as(_AskedPrompt)
+        asked = await read_as(PromptRequest)
         return json_answer({"text": await named(asked.server).prompt(asked.name, asked.arguments)})
 
     async def resource() -> Response:
-        asked = await read_as(_AskedResource)
+        asked = await read_as(ResourceRequest)
         return json_answer({"text": await named(asked.server).resource(asked.uri)})
 
     app.add_url_rule("/api/mcp", "mcp offers", offers)
-    app.add_url_rule("/api/mcp/prompt", "mcp prompt", prompt, methods=["POST"])
-    app.add_url_rule("/api/mcp/resource", "mcp resource", resource, methods=["POST"])
+    app.add_url_rule("/api/mcp/prompt", "mcp prompt", prompt, methods=["POST"], facts=RouteFacts(takes=PromptRequest))
+    app.add_url_rule(
+        "/api/mcp/resource", "mcp resource", resource, methods=["POST"], facts=RouteFacts(takes=ResourceRequest)
+    )
 
 
-def add_agent_routes(app: QuartTrio, plugins: Plugins) -> None:
+def add_agent_routes(app: Routes, plugins: Plugins) -> None:
     """``GET /api/agents``, and ``POST /api/agents/reload``, which answers when all are loaded or cannot be."""
 
     async def show() -> Response:
@@ -380,13 +382,13 @@ class RunRoutes:
 def add_run_routes(app: Routes, targets: Targets, agents: Agents, feeds: Feeds) -> None:
     """Register everything here on the program's application."""
     routes = RunRoutes(targets, agents, feeds)
-    app.add_url_rule("/api/runs", "submit run", routes.submit, methods=["POST"], facts=LARGE)
+    app.add_url_rule("/api/runs", "submit run", routes.submit, methods=["POST"], facts=large(RunRequest))
     app.add_url_rule("/api/runs", "list runs", routes.list)
-    app.add_url_rule("/api/runs/<run_id>", "show run", routes.show)
+    app.add_url_rule("/api/runs/<run_id>", "show run", routes.show, facts=RouteFacts(gives=RunStatus))
     app.add_url_rule("/api/runs/<run_id>", "cancel run", routes.cancel, methods=["DELETE"])
-    app.add_url_rule("/api/runs/<run_id>/result", "result of run", routes.result)
+    app.add_url_rule("/api/runs/<run_id>/result", "result of run", routes.result, facts=RouteFacts(gives=RunResult))
     app.add_url_rule("/api/runs/<run_id>/events", "events of run", routes.events, facts=FOLLOWS)
     results = f"{RUNS}/<run_id>/tool_results"
-    app.add_url_rule(results, "tool results", routes.tool_results, methods=["POST"], facts=LARGE)
+    app.add_url_rule(results, "tool results", routes.tool_results, methods=["POST"], facts=large(ToolResults))
     app.add_url_rule("/api/workers", "list workers", routes.workers)
     app.add_url_rule("/api/workers/<path:model>/reset", "reset worker", routes.reset, methods=["POST"])

@@ -17,7 +17,7 @@ from quart import Response, request
 from appliance.core.answers.ring import Numbered
 from appliance.errors import BadRequest, NotFound, UpstreamFailed
 from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, json_answer, read_as
-from appliance.http.control.routes import FOLLOWS, Routes
+from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
 from appliance.http.control.streams_at_boxes import StreamsAtBoxes
 from appliance.http.way.resumable import BROKE_OFF, content_type_of, find_stream, open_reader, read_offset
 from appliance.http.way.routes import LOOKUP, STREAM
@@ -26,7 +26,7 @@ from appliance.streams.owner import Streams, name_of
 from appliance.traffic.traffic import Feeds
 
 
-class _Lookup(Struct):
+class StreamLookup(Struct):
     conversation_ids: list[object]
 
 
@@ -85,7 +85,7 @@ class StreamRoutes:
 
     async def lookup(self) -> Response:
         """Only what a client knows the id of; there is no list."""
-        asked = (await read_as(_Lookup, param="conversation_ids")).conversation_ids
+        asked = (await read_as(StreamLookup, param="conversation_ids")).conversation_ids
         names = [_name(wanted) for wanted in asked if isinstance(wanted, str)]
         there = await self._boxes.find([name for name in names if not self._streams.lookup([name])])
         return json_answer([*self._streams.lookup(names), *(one.status for _, one in there)])
@@ -155,4 +155,4 @@ def add_stream_routes(app: Routes, streams: Streams, feeds: Feeds, peers: Peers)
     for path in (STREAM, f"{STREAM}/<path:conversation>"):
         app.add_url_rule(path, f"read {path}", routes.read, facts=FOLLOWS)
         app.add_url_rule(path, f"stop {path}", routes.stop, methods=["DELETE"], facts=FOLLOWS)
-    app.add_url_rule(LOOKUP, "look up streams", routes.lookup, methods=["POST"])
+    app.add_url_rule(LOOKUP, "look up streams", routes.lookup, methods=["POST"], facts=RouteFacts(takes=StreamLookup))

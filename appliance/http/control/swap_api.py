@@ -22,7 +22,7 @@ from appliance.core.records.history_words import told
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
 from appliance.http.control.answers import Pieces, json_answer, parameters, read_as, text_answer
 from appliance.http.control.events import EventSources, FeedRoutes
-from appliance.http.control.routes import FOLLOWS, Routes
+from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
 from appliance.http.way.routes import RELOAD
 from appliance.platform.samples import Samples
 from appliance.store.history import History
@@ -114,7 +114,7 @@ Reload = Callable[[], Awaitable[Reloaded]]
 """Reads configuration and presets again and puts them in force: `Reloads.reload`."""
 
 
-class _ProfileChoice(Struct):
+class ProfileChoice(Struct):
     name: str | UnsetType | None = UNSET
 
 
@@ -156,7 +156,7 @@ class SwapApi:
         return json_answer(self._view.profiles())
 
     async def choose_profile(self) -> Response:
-        chosen = (await read_as(_ProfileChoice, param="name")).name
+        chosen = (await read_as(ProfileChoice, param="name")).name
         if isinstance(chosen, UnsetType):
             raise BadRequest("'name' is missing; it is a profile's name, or null for none", param="name")
         if chosen and chosen not in self._view.config.profiles:
@@ -194,7 +194,13 @@ def add_routes(app: Routes, api: SwapApi) -> None:
     app.add_url_rule("/api/models/unload/<path:model>", "unload one", api.unload_one, methods=["POST"])
     app.add_url_rule("/api/peers", "peers", api.peers)
     app.add_url_rule("/api/profiles", "profiles", api.profiles)
-    app.add_url_rule("/api/profiles/active", "choose profile", api.choose_profile, methods=["PUT"])
+    app.add_url_rule(
+        "/api/profiles/active",
+        "choose profile",
+        api.choose_profile,
+        methods=["PUT"],
+        facts=RouteFacts(takes=ProfileChoice),
+    )
     app.add_url_rule("/api/inflight/<request_id>/cancel", "cancel", api.cancel, methods=["POST"])
     app.add_url_rule(RELOAD, "reload", api.reload, methods=["POST"])
     app.add_url_rule("/api/events", "events", feeds.events, facts=FOLLOWS)
@@ -207,4 +213,4 @@ def add_routes(app: Routes, api: SwapApi) -> None:
     app.add_url_rule("/api/captures/<capture_id>", "capture", records.capture)
     app.add_url_rule("/api/history", "history", records.history)
     app.add_url_rule("/api/performance", "performance", records.performance)
-    app.add_url_rule("/api/hardware", "hardware", records.hardware)
+    app.add_url_rule("/api/hardware", "hardware", records.hardware, facts=RouteFacts(gives=Hardware))

@@ -1,0 +1,80 @@
+"""``GET /openapi.json``: what the program's own routes take and give, made from their registrations (OpenAPI 3.1).
+
+Routes of models are listed without shapes: their bodies and answers are llama.cpp's, and pass byte for byte.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+from quart_trio import QuartTrio
+
+from appliance import __version__
+from appliance.http.control.edge_routes import EdgeRoutes
+from appliance.http.control.routes import PLAIN, RouteFacts
+from appliance.http.way.routes import POSTED
+
+VERSION = "3.1.0"
+SHAPES = "#/components/schemas/{name}"
+PART = re.compile(r"<(?:\w+:)?(\w+)>")
+"""A part of a path, in the words of Werkzeug."""
+JSON = "application/json"
+
+
+def openapi_document(app: QuartTrio, facts: Mapping[str, RouteFacts]) -> dict[str, object]:
+    """Describe the routes of ``app``, those that need no Quart, and those of models. ``facts`` are by endpoint."""
+    types = list({shape for each in facts.values() for shape in (each.takes, each.gives) if shape is not None})
+    schemas, components = msgspec.json.schema_components(types, schema_hook=_any_json, ref_template=SHAPES)
+    shapes = dict(zip(types, schemas, strict=True))
+    paths: dict[str, dict[str, object]] = {}
+    for path in sorted(POSTED):
+        paths[path] = {"post": {"tags": ["models"], "responses": {"200": {"description": "the engine's answer"}}}}
+    for path, answer in EdgeRoutes.ROUTES.items():
+        paths.setdefault(path, {})["get"] = _operation(answer, PLAIN, (), {})
+    for rule in app.url_map.iter_rules():
+        operations = paths.setdefault(PART.sub(r"{\1}", rule.rule), {})
+        for method in _methods(rule.methods):
+            endpoint = str(rule.endpoint)
+            known = facts.get(endpoint, PLAIN)
+            operations[method] = _operation(app.view_functions[endpoint], known, PART.findall(rule.rule), shapes)
+    return {
+        "openapi": VERSION,
+        "info": {"title": "Llama Appliance", "version": __version__},
+        "security": [{"key": []}],
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _any_json(kind: type) -> dict[str, object]:
+    """Return the schema of a member that may be anything. Raises NotImplementedError for another type."""
+    if kind not in (msgspec.Raw, object):
+        raise NotImplementedError(f"{kind} has no schema")
+    return {"description": "anything"}
+
+
+def _methods(methods: set[str] | None) -> Iterator[str]:
+    return (method.lower() for method in sorted(methods or ()) if method not in ("HEAD", "OPTIONS"))
+
+
+def _operation(
+    answer: Callable[..., Any], facts: RouteFacts, parts: tuple[str, ...] | list[str], shapes: Mapping[type, object]
+) -> dict[str, object]:
+    told: dict[str, object] = {}
+    if text := inspect.getdoc(answer):
+        told["description"] = text
+    if parts:
+        told["parameters"] = [
+            {"name": part, "in": "path", "required": True, "schema": {"type": "string"}} for part in parts
+        ]
+    if facts.takes is not None:
+        told["requestBody"] = {"required": True, "content": {JSON: {"schema": shapes[facts.takes]}}}
+    good: dict[str, object] = {"description": "the events, without an end" if facts.follows else "the answer"}
+    if facts.gives is not None:
+        good["content"] = {JSON: {"schema": shapes[facts.gives]}}
+    told["responses"] = {"200": good, "4XX": {"description": "an error in words, with its type and code"}}
+    return told
