@@ -92,7 +92,7 @@ def test_the_activity_log_explains_what_came_from_the_prompt_cache(server: Serve
     )
     assert of == of_again > 60
     assert first < of / 2, told
-    reasons = "differs from token", "the engine had nothing that begins like it", "the model was loaded", "has been loaded"
+    reasons = "differs from token", "had nothing that begins like it", "the model was loaded", "has been loaded"
     assert any(reason in told[0] for reason in reasons), told
     assert of - 16 <= again < of, told
     assert told[1].endswith("came from the cache")
