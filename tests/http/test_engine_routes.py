@@ -25,6 +25,7 @@ from appliance.errors import ApplianceError
 from appliance.fleet.status import ChildStatus
 from appliance.http import errors
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
+from appliance.http.control.routes import Routes
 from appliance.store.engine_state import StateFile
 
 CARD = Listed(name="Vulkan0")
@@ -47,7 +48,9 @@ async def routes(root: Path, *, may_choose: bool = False) -> AsyncGenerator[Quar
         app = QuartTrio("appliance.http", static_folder=None)
         app.register_error_handler(ApplianceError, refuse)
         told = EngineRoutes(engines, lambda: {"starter": "a seat"}, lambda: None, may_choose=may_choose)
-        add_engine_routes(app, told)
+        engines = Routes("engines")
+        add_engine_routes(engines, told)
+        app.register_blueprint(engines)
         yield app
 
 
