@@ -23,8 +23,8 @@ import sys
 from importlinter.cli import lint_imports
 sys.exit(lint_imports(config_filename=sys.argv[1], no_cache=True))
 """
-ROUTE = re.compile(r"\.(get|post|put|delete)\(\"(/[^\"]+)\"\)")
-"""A route whose answer has an end: those without one say more of themselves."""
+ROUTE = re.compile(r"\.(get|post|put|delete)\(\"(/[^\"]+)\"(?!, facts=FOLLOWS)")
+"""A route whose answer has an end."""
 
 
 def leave_out(feature: Feature, folder: Path) -> dict[str, str]:
