@@ -167,19 +167,20 @@ class OnBus:
 
         That is compare-and-set of one key. A lost answer is unknown, so the key is read again.
         """
-        bucket, why = self._bucket, "there is no connection to it"
+        why = "there is no connection to it"
         with trio.move_on_after(AGREE_TIME):
-            while bucket is not None:
-                try:
-                    entry = await bucket.get(ROSTER_KEY)
-                    found = self._roster_in(entry)
-                    if found is not None and found.generation >= wanted.generation:
-                        return found
-                    await bucket.put(ROSTER_KEY, msgspec.json.encode(wanted), entry.revision if entry else 0)
-                    return wanted
-                except BusError as error:
-                    why = str(error)
-                    await trio.sleep(LOOK_AGAIN)
+            while self.kind != "none":
+                if (bucket := self._bucket) is not None:  # another one after a change that moved the bus's servers
+                    try:
+                        entry = await bucket.get(ROSTER_KEY)
+                        found = self._roster_in(entry)
+                        if found is not None and found.generation >= wanted.generation:
+                            return found
+                        await bucket.put(ROSTER_KEY, msgspec.json.encode(wanted), entry.revision if entry else 0)
+                        return wanted
+                    except BusError as error:
+                        why = str(error)
+                await trio.sleep(LOOK_AGAIN)
         raise BoxFailed(
             BUS,
             f"{why}; nobody can change the pool while more than half of the boxes that serve the bus are away, and the "
