@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -37,10 +37,9 @@ def openapi_document(app: QuartTrio, facts: Mapping[str, RouteFacts]) -> dict[st
         paths.setdefault(path, {})["get"] = _operation(answer, PLAIN, (), {})
     for rule in app.url_map.iter_rules():
         operations = paths.setdefault(PART.sub(r"{\1}", rule.rule), {})
-        for method in _methods(rule.methods):
-            endpoint = str(rule.endpoint)
-            known = facts.get(endpoint, PLAIN)
-            operations[method] = _operation(app.view_functions[endpoint], known, PART.findall(rule.rule), shapes)
+        answer, known = app.view_functions[rule.endpoint], facts[rule.endpoint]
+        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
+            operations[method.lower()] = _operation(answer, known, PART.findall(rule.rule), shapes)
     return {
         "openapi": VERSION,
         "info": {"title": "Llama Appliance", "version": __version__},
@@ -57,12 +56,8 @@ def _any_json(kind: type) -> dict[str, object]:
     return {"description": "anything"}
 
 
-def _methods(methods: set[str] | None) -> Iterator[str]:
-    return (method.lower() for method in sorted(methods or ()) if method not in ("HEAD", "OPTIONS"))
-
-
 def _operation(
-    answer: Callable[..., Any], facts: RouteFacts, parts: tuple[str, ...] | list[str], shapes: Mapping[type, object]
+    answer: Callable[..., Any], facts: RouteFacts, parts: Sequence[str], shapes: Mapping[type, object]
 ) -> dict[str, object]:
     told: dict[str, object] = {}
     if text := inspect.getdoc(answer):
@@ -73,7 +68,7 @@ def _operation(
         ]
     if facts.takes is not None:
         told["requestBody"] = {"required": True, "content": {JSON: {"schema": shapes[facts.takes]}}}
-    good: dict[str, object] = {"description": "the events, without an end" if facts.follows else "the answer"}
+    good: dict[str, object] = {"description": "an answer without an end" if facts.follows else "the answer"}
     if facts.gives is not None:
         good["content"] = {JSON: {"schema": shapes[facts.gives]}}
     told["responses"] = {"200": good, "4XX": {"description": "an error in words, with its type and code"}}

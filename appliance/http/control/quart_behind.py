@@ -122,7 +122,7 @@ class QuartBehind:
             endpoint, _ = self._map.match(request.path, request.method)
         except HTTPException:
             return PLAIN
-        return self._facts.get(str(endpoint), PLAIN)
+        return self._facts[str(endpoint)]
 
 
 class _Lent:

@@ -154,5 +154,5 @@ def add_stream_routes(app: Routes, streams: Streams, feeds: Feeds, peers: Peers)
     routes = StreamRoutes(streams, feeds, StreamsAtBoxes(peers))
     for path in (STREAM, f"{STREAM}/<path:conversation>"):
         app.add_url_rule(path, f"read {path}", routes.read, facts=FOLLOWS)
-        app.add_url_rule(path, f"stop {path}", routes.stop, methods=["DELETE"], facts=FOLLOWS)
+        app.add_url_rule(path, f"stop {path}", routes.stop, methods=["DELETE"])
     app.add_url_rule(LOOKUP, "look up streams", routes.lookup, methods=["POST"], facts=RouteFacts(takes=StreamLookup))
