@@ -26,7 +26,6 @@ from appliance.core.engines.choice import best
 from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
-from appliance.core.runs.inward import Asker
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
@@ -126,8 +125,8 @@ class OpenAppliance(Struct, frozen=True, kw_only=True):
     server: ApplianceServer
     owners: Owners
     traffic: Traffic
-    inward: Asker
-    """The program as its own client."""
+    kernel: Kernel
+    """The program as features see it."""
     parts: Sequence[ServerParts]
     """The parts of the features."""
 
@@ -144,7 +143,7 @@ async def open_appliance(
     config, catalog, http = settings.config, places.catalog, settings.http
     catalog.engine_args = settings.fleet.engine_args
     applies = config or places.defaults
-    log = activity_log(config)
+    log, inward = activity_log(config), Inward()
     async with (
         open_listening(http) as listening,
         open_activity(*log) as activity,
@@ -172,7 +171,19 @@ async def open_appliance(
         keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
         open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
-        open_parts(features, Ground(settings=settings, config=applies, data=places.data)) as parts,
+        open_parts(
+            features,
+            Ground(
+                settings=settings,
+                config=applies,
+                data=places.data,
+                fleet=fleet,
+                catalog=catalog,
+                recorder=recorder,
+                history=history,
+                inward=inward,
+            ),
+        ) as parts,
         open_streams(applies.streams, [each.audience for each in parts if each.audience is not None]) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
     ):
@@ -182,24 +193,6 @@ async def open_appliance(
         pings = Pings(http.ping_after)
         ask = Ask(edge, fleet, pool, pings)
         lasting = Lasting(streams, traffic, edge.bodies, fleet)
-        inward = Inward()
-        known = KnownModels(catalog, fleet, traffic.targets)
-        pipeline = Pipeline(
-            edge,
-            catalog,
-            ask,
-            lasting,
-            Beside(
-                peers=AskPeers(traffic.targets, peers, pool),
-                plugins=PluginChains(plugins, inward, traffic.targets.names, pings),
-                tools=ToolChats(
-                    tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
-                ),
-                ollama=OllamaReader(fleet, known, inward),
-                inward=inward,
-                pool=partial(_placing, ask, peers, traffic.targets),
-            ),
-        )
 
         def make_box_pool(path: Path) -> AbstractAsyncContextManager[BoxPool]:
             from appliance.http.door.serving import DoorParts, claim_door  # few programs are in a pool
@@ -231,7 +224,8 @@ async def open_appliance(
                 streams.adopt(config.streams)
                 agents.adopt(config.runs)
                 traffic.lifetime.requests.revoke(edge.guard.adopt((*http.api_keys, *config.api_keys)))
-                return traffic.adopt(config)
+                untaken = [why for each in parts if each.adopt is not None for why in each.adopt(config)]
+                return (*traffic.adopt(config), *untaken)
 
             configuration = _configuration(settings, fleet, catalog, peers, adopt)
             owners = Owners(
@@ -261,9 +255,30 @@ async def open_appliance(
             )
             traffic.targets.derived = DerivedModels(places.derived_models).read()
             fleet.see_machine()
+            kernel = Kernel(owners=owners, edge=edge, ask=ask, inward=inward, data=places.data, files=settings.files)
+            known = KnownModels(catalog, fleet, traffic.targets)
+            tool_chats = ToolChats(
+                tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
+            )
+            pipeline = Pipeline(
+                edge,
+                catalog,
+                ask,
+                lasting,
+                Beside(
+                    peers=AskPeers(traffic.targets, peers, pool),
+                    turns=(
+                        PluginChains(plugins, inward, traffic.targets.names, pings),
+                        tool_chats,
+                        *(make(kernel) for each in parts for make in each.turns),
+                    ),
+                    ollama=OllamaReader(fleet, known, inward),
+                    inward=inward,
+                    pool=partial(_placing, ask, peers, traffic.targets),
+                ),
+            )
 
             def gateway() -> Gateway:
-                kernel = Kernel(owners=owners, edge=edge, inward=inward, data=places.data, files=settings.files)
                 own: Sequence[EdgeRoute] = (
                     ToolRoutes(tools, traffic.lifetime),
                     Predict(http.predict, inward),
@@ -285,11 +300,14 @@ async def open_appliance(
             async def quiet() -> None:
                 """Agents, kept streams (whose clients may be away) and requests of other boxes have finished."""
                 await agents.wait_ended()
+                for each in parts:
+                    if each.wait_ended is not None:
+                        await each.wait_ended()
                 await streams.wait_ended()
                 await seat.wait_quiet()
 
             server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
-            yield OpenAppliance(server=server, owners=owners, traffic=traffic, inward=inward, parts=parts)
+            yield OpenAppliance(server=server, owners=owners, traffic=traffic, kernel=kernel, parts=parts)
 
 
 def activity_log(config: Config | None) -> tuple[Path | None, int]:

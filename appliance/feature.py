@@ -13,7 +13,7 @@ them imports their ``feature.py`` alone.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -24,13 +24,19 @@ from appliance.cli.verbs import KERNEL_VERBS, Verb
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from appliance.catalog.catalog import Catalog
     from appliance.core.config.types import Config
+    from appliance.core.runs.inward import Asker
+    from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeRoute, Kernel
     from appliance.http.sockets.sockets import SocketRoute
+    from appliance.http.way.hooks import Turn
     from appliance.http.way.pipeline import Pipeline
     from appliance.settings import AppSettings
+    from appliance.store.history import History
     from appliance.streams.owner import Audience
+    from appliance.traffic.record import Recorder
 
 
 class ServerParts(Struct, frozen=True, kw_only=True):
@@ -40,6 +46,10 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     ``edges`` make routes that are answered without Quart, at the start: they import what is large when they are asked.
     ``sockets`` make routes of websockets, when the first websocket comes. ``folders`` are what it keeps on the disk, by
     kind. ``audience`` is notified of every generation that outlives its request.
+
+    ``turns`` are hooks of the way of a request (`appliance.http.way.hooks`), in the order of the list of features.
+    ``adopt`` follows each new configuration, and returns what it could not follow. ``wait_ended`` returns when the work
+    that clients have begun and left alone is over: the end of the server waits for that, within its grace time.
     """
 
     routes: Callable[[Kernel], Routes] | None = None
@@ -47,6 +57,9 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     sockets: tuple[Callable[[Kernel, Pipeline], SocketRoute], ...] = ()
     folders: Mapping[str, Path] = {}
     audience: Audience | None = None
+    turns: tuple[Callable[[Kernel], Turn], ...] = ()
+    adopt: Callable[[Config], Sequence[str]] | None = None
+    wait_ended: Callable[[], Awaitable[None]] | None = None
 
 
 class Feature(ServerParts, frozen=True, kw_only=True):
@@ -65,11 +78,20 @@ class Feature(ServerParts, frozen=True, kw_only=True):
 
 
 class Ground(Struct, frozen=True, kw_only=True):
-    """The facts with which a feature opens its owner; ``data`` is the folder in which it keeps files."""
+    """The facts and the owners of the kernel with which a feature opens its own.
+
+    ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
+    as its own client, from the moment it serves.
+    """
 
     settings: AppSettings
     config: Config
     data: Path
+    fleet: Fleet
+    catalog: Catalog
+    recorder: Recorder
+    history: History
+    inward: Asker
 
 
 @asynccontextmanager

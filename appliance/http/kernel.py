@@ -11,6 +11,7 @@ from appliance.catalog.configuration import Files
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
 from appliance.http.owners import Owners
+from appliance.http.way.ask import Ask
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
 from appliance.traffic.request import Request
@@ -22,6 +23,7 @@ class Kernel(Struct, frozen=True, kw_only=True):
 
     owners: Owners
     edge: Edge
+    ask: Ask
     inward: Asker
     data: Path
     """The program's data folder, in which a feature has folders of its own."""

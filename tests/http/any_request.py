@@ -26,7 +26,7 @@ from urllib.parse import quote_from_bytes, unquote
 import msgspec
 import msgspec.inspect as mi
 from http_harness import Appliance
-from msgspec import Struct
+from msgspec import Struct, structs
 from quart import Quart
 
 import appliance.core.mcp.serving
@@ -46,12 +46,10 @@ from appliance.http.control import predict, tool_routes
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.routes import RouteFacts
-from appliance.http.kernel import Kernel
 from appliance.http.way import ollama_sink as ollama
 from appliance.http.way import routes
 from appliance.http.way.edge import Edge
 from appliance.http.way.guard import Guard
-from appliance.http.way.handover import Inward
 from appliance.peers import link
 from appliance.traffic.request import CONVERSATIONS, PAGE_PATHS, PAGE_PREFIX
 
@@ -211,7 +209,7 @@ def app_and_facts(server: Appliance) -> tuple[Quart, dict[str, RouteFacts]]:
     """The same, and the facts about each route by endpoint."""
     http = HttpSettings(admin=True)
     edge = Edge(http, (), Guard(http, ()), server.traffic, Bodies(http))
-    kernel = Kernel(owners=server.owners, edge=edge, inward=Inward(), data=Path(), files=None)
+    kernel = structs.replace(server.opened.kernel, edge=edge)
     return create_app(kernel, [each.routes for each in server.opened.parts if each.routes is not None])
 
 

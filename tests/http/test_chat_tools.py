@@ -217,7 +217,7 @@ async def test_without_tools_the_request_is_any_other_but_for_the_member(server:
 
 async def test_the_programs_own_requests_use_no_tools(server: Appliance, files: Files):
     body = asked({"echo": True})
-    async with server.opened.inward.ask(CHAT, json.dumps(body).encode()) as reply:
+    async with server.opened.kernel.inward.ask(CHAT, json.dumps(body).encode()) as reply:
         answer = json.loads(await reply.read(1 << 20))
     sent = json.loads(answer["choices"][0]["message"]["content"])
     assert not {"appliance", "tools"} & set(sent)

@@ -227,14 +227,14 @@ async def test_a_kept_stream_goes_on_without_its_reader(open_server: OpenServer)
 
 async def test_the_programs_own_requests_are_asked_again_and_never_continued(open_server: OpenServer):
     async with serving(open_server, fake_engine("gpu", "--die-before-head"), fake_engine("cpu")) as server:
-        async with server.opened.inward.ask(CHAT, json.dumps(asked(CHAT)).encode()) as reply:
+        async with server.opened.kernel.inward.ask(CHAT, json.dumps(asked(CHAT)).encode()) as reply:
             body = await reply.read(1 << 20)
         assert b"carried" in body
     async with serving(open_server, fake_engine("gpu", *DIES), fake_engine("cpu")) as server:
         got = bytearray()
 
         async def take() -> None:
-            async with server.opened.inward.ask(CHAT, json.dumps(asked(CHAT)).encode()) as reply:
+            async with server.opened.kernel.inward.ask(CHAT, json.dumps(asked(CHAT)).encode()) as reply:
                 while data := await reply.receive():
                     got.extend(data)
 

@@ -21,7 +21,9 @@ LIMIT = 1 << 20
 @asynccontextmanager
 async def asking(server: Appliance, path: str = CHAT, **request: object) -> AsyncGenerator[Any]:
     with trio.fail_after(20):
-        async with server.opened.inward.ask(path, json.dumps(chat(**request)).encode(), origin="a test") as reply:
+        async with server.opened.kernel.inward.ask(
+            path, json.dumps(chat(**request)).encode(), origin="a test"
+        ) as reply:
             yield reply
 
 
@@ -51,7 +53,9 @@ class Heard:
 
 async def test_an_answer_is_the_same_as_a_clients(server: Appliance):
     watch = Heard()
-    async with server.opened.inward.ask(CHAT, json.dumps(chat()).encode(), origin="a test", watch=watch) as reply:
+    async with server.opened.kernel.inward.ask(
+        CHAT, json.dumps(chat()).encode(), origin="a test", watch=watch
+    ) as reply:
         assert (reply.status, reply.event_stream) == (200, False)
         inward = json.loads(await reply.read(LIMIT))
     assert inward["choices"] == (await server.ask("POST", CHAT, chat())).json["choices"]

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import trio
 from msgspec import structs
 
 from appliance.agents.chain import MAX_ANSWER, Answer, Chain, Chains, ModelEvents, error_of
+from appliance.core.bodies.head import RequestHead
 from appliance.core.bodies.json_text import OBJECT
 from appliance.core.headers import field, without
 from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker
-from appliance.core.runs.slash import SlashPlan
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
 from appliance.http.errors import JSON_TYPE
-from appliance.http.way.context import AskModel, ModelRequest
+from appliance.http.way.context import AskModel, ModelRequest, Use
 from appliance.http.way.handover import HandoverReply, answered
 from appliance.http.way.progress import Pings, sending
+from appliance.http.way.routes import Route
 from appliance.plugins import Event, Response
 from appliance.plugins.registry import Plugins
 from appliance.traffic.record import aside
@@ -34,28 +36,33 @@ class PluginChains:
         self._chains = Chains(plugins, asker, models)
         self._pings = pings
 
-    def plan(self, job: ModelRequest) -> SlashPlan | None:
-        """None for the requests that name no plugin: nearly all, and the program's own. Raises BadRequest."""
-        return None if job.request.inward else self._chains.plan(job.route.name, job.body)
-
-    def named(self, route: str, body: bytes) -> bool:
-        """Return whether there is a `plan`, or a mistake."""
+    def wants(self, route: Route, head: RequestHead, body: bytes) -> bool:
+        """Return whether there is a plan, or a mistake. See `appliance.http.way.hooks.Turn`."""
         try:
-            return self._chains.plan(route, body) is not None
+            return self._chains.plan(route.name, body) is not None
         except BadRequest:
             return True
 
-    async def run(self, plan: SlashPlan, job: ModelRequest, model: str, ask: AskModel) -> None:
-        """Do ``ask`` with what the plugins make of the request. Raises what ``ask`` does, and PluginFailed."""
-        job.record.metadata["plugins"] = " ".join(plan.commands)
-        async with self._chains.open(job.route.name, plan.commands, model) as chain:
+    def take(self, job: ModelRequest, model: str) -> tuple[ModelRequest, Use | None]:
+        """A request without its commands, and the plugins for them; nearly all requests have none, the program's none.
+
+        Raises BadRequest. The answer raises what its ``ask`` does, and PluginFailed.
+        """
+        plan = self._chains.plan(job.route.name, job.body) if not job.request.inward else None
+        if plan is None:
+            return job, None
+        return structs.replace(job, body=plan.body), partial(self._run, plan.commands, model) if plan.commands else None
+
+    async def _run(self, commands: Sequence[str], model: str, job: ModelRequest, ask: AskModel) -> None:
+        job.record.metadata["plugins"] = " ".join(commands)
+        async with self._chains.open(job.route.name, commands, model) as chain:
             ping = self._pings.begin(aside(job.sink)) if job.streams else None
             try:
-                body, streams = await chain.request(plan.body, stream=job.streams)
+                body, streams = await chain.request(job.body, stream=job.streams)
             finally:
                 if ping is not None:
                     ping.stop()
-            asked = structs.replace(job, body=body, streams=streams)
+            asked = structs.replace(job, body=body, streams=streams, extended=True)  # plugins may ask for tools
             if not chain.answers and streams == job.streams:
                 await ask(asked)
                 return

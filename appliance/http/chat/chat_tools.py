@@ -23,7 +23,7 @@ from msgspec import Meta, Raw, Struct, structs
 
 from appliance.agents.record import use_each, use_tool
 from appliance.core.answers.families import Family, family_of
-from appliance.core.bodies.head import EXTENSION
+from appliance.core.bodies.head import EXTENSION, RequestHead
 from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import ToolDefinition
@@ -52,6 +52,7 @@ from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import AskModel, ModelRequest, Use
 from appliance.http.way.handover import HandoverReply, answered
 from appliance.http.way.progress import sending
+from appliance.http.way.routes import Route
 from appliance.tools.box import Toolbox
 from appliance.traffic.request import send_whole
 
@@ -191,12 +192,18 @@ class ToolChats:
         self._timeout = timeout
         self._ping_after = ping_after
 
-    def read(self, job: ModelRequest) -> tuple[ModelRequest, Use | None]:
+    def wants(self, route: Route, head: RequestHead, body: bytes) -> bool:
+        """See `appliance.http.way.hooks.Turn`."""
+        return head.extended
+
+    def take(self, job: ModelRequest, model: str) -> tuple[ModelRequest, Use | None]:
         """The request without its member of ours, and what answers it where it wants tools.
 
         Raises BadRequest and Forbidden. ``Use`` does its ``ask`` once for each turn, and raises what that does, and
         ToolLoopFailed.
         """
+        if not job.extended:
+            return job, None
         body, chat = read_tool_chat(job.body, job.route.name, self._toolbox, honoured=not job.request.inward)
         job = job if body is job.body else structs.replace(job, body=body)
         return job, None if chat is None else partial(self._run, chat)

@@ -289,7 +289,7 @@ class FastPath:
     def _find(self, known: _KnownHead, asked: RequestHead, content: bytes) -> _Found | None:
         """The model's process that the request is for, if that is ready and gets it as it is."""
         name = self._settings.single or asked.model
-        target = self.traffic.targets.known(name) if name and not asked.extended else None
+        target = self.traffic.targets.known(name) if name else None
         model = target.model if target is not None else None
         if target is None or model is None or target.asks:
             return None
@@ -308,7 +308,7 @@ class FastPath:
             known.sent = self.ask.plain_head(request, path, target, model, address)
             known.options = structs.replace(known.options, label=address.label)
             known.build = self._fleet.engine_of(model.id) or ""
-        if known.sent is None or self._pipeline.names_plugins(known.route, content):
+        if known.sent is None or self._pipeline.wants_turn(known.route, asked, content):
             return None
         name = known.route.name
         if is_older(name, content) or (known.build == EMBEDDED and has_schema(name, content)):

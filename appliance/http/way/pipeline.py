@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 from urllib.parse import unquote
@@ -17,7 +17,6 @@ from appliance.core.config.scalars import is_found
 from appliance.core.models.model import Model
 from appliance.core.ollama.asking import OllamaRefusal, keep_alive_in
 from appliance.core.records.activity import CLIENT_LEFT
-from appliance.core.runs.slash import SlashPlan
 from appliance.errors import (
     ApplianceError,
     BadRequest,
@@ -31,10 +30,11 @@ from appliance.fleet.status import state_of
 from appliance.http.bytes.body import Body
 from appliance.http.way.ask import Ask, wish_of
 from appliance.http.way.at_peers import AskPeers
-from appliance.http.way.context import AskModel, ModelRequest, RequestContext, Use
+from appliance.http.way.context import ModelRequest, RequestContext, Use
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain
 from appliance.http.way.handover import Handover, Inward
+from appliance.http.way.hooks import Turn
 from appliance.http.way.ollama_sink import speak
 from appliance.http.way.outgoing import IDENTITY, JSON, Format, format_of, head_of
 from appliance.http.way.resumable import Lasting, conversation_of
@@ -65,63 +65,6 @@ MEANWHILE = b"x-appliance-meanwhile"
 """``none``: nothing may stand in for a selector's first target."""
 
 
-class ModelQuestion(Struct, frozen=True):
-    """About a model as it runs now; it loads none, and counts as no use of it."""
-
-    model: Model
-
-
-class Plain(Struct, frozen=True):
-    """Asked of the model's process."""
-
-    model: Model
-
-
-class AtPeers(Struct, frozen=True):
-    """Asked of the peers that have the model."""
-
-
-class InPool(Struct, frozen=True):
-    """Asked of the best box of the pool; this one may be it."""
-
-
-class WithTools(Struct, frozen=True):
-    """A chat whose tools are used here, between turns of the model."""
-
-    use: Use
-
-
-class WithPlugins(Struct, frozen=True):
-    """A request that names plugins."""
-
-    plan: SlashPlan
-
-
-Way = ModelQuestion | Plain | AtPeers | InPool | WithTools | WithPlugins
-
-
-class Plugging(Protocol):
-    """Takes requests through the plugins that they name."""
-
-    def plan(self, job: ModelRequest) -> SlashPlan | None:
-        """None for the requests that name no plugin. Raises BadRequest."""
-        ...
-
-    def named(self, route: str, body: bytes) -> bool:
-        """Return whether there is a `plan`, or a mistake."""
-        ...
-
-    async def run(self, plan: SlashPlan, job: ModelRequest, model: str, ask: AskModel) -> None:
-        """Do ``ask`` with what the plugins make of the request."""
-        ...
-
-
-class Tooling(Protocol):
-    """Finds the chats whose tools are used here."""
-
-    def read(self, job: ModelRequest) -> tuple[ModelRequest, Use | None]: ...
-
-
 class OllamaReading(Protocol):
     """Reads requests of Ollama's API."""
 
@@ -143,8 +86,8 @@ class Beside(Struct, frozen=True, kw_only=True):
     """
 
     peers: AskPeers
-    plugins: Plugging | None = None
-    tools: Tooling | None = None
+    turns: Sequence[Turn] = ()
+    """Asked in this order, each with what the one before it has left."""
     ollama: OllamaReading | None = None
     inward: Inward | None = None
     """The program's way to ask itself; answered by the pipeline."""
@@ -172,7 +115,7 @@ class Pipeline:
         self._models = ask
         self._peers = beside.peers
         self._lasting = lasting
-        self._plugins, self._tools, self._ollama = beside.plugins, beside.tools, beside.ollama
+        self._turns, self._ollama = beside.turns, beside.ollama
         self._make_placing, self._placing = beside.pool, None
         self._admits = beside.admits
         if beside.inward is not None:
@@ -204,9 +147,9 @@ class Pipeline:
             name = name_of(conversation, self._guard.holder(job.request))
             await self._lasting.serve(name, context, job, self._serve)
 
-    def names_plugins(self, route: Route, body: bytes) -> bool:
-        """Return whether a chat is for plugins first, or has a mistake in what it says of them."""
-        return self._plugins is not None and self._plugins.named(route.name, body)
+    def wants_turn(self, route: Route, head: RequestHead, body: bytes) -> bool:
+        """Return whether something stands around the model's turns of this request."""
+        return any(turn.wants(route, head, body) for turn in self._turns)
 
     async def _read(self, context: RequestContext) -> ModelRequest:
         """The request with its body, and what the body says of it. Raises BadRequest, and as `read_body`."""
@@ -263,55 +206,40 @@ class Pipeline:
             note = f"{target.label}; for={wanted.id}"
             record.headers = ((b"X-Appliance-Meanwhile", note.encode("latin-1", "replace")),)
             wanted = wanted if self.may_load(wanted, job.request) else None
-        job, way = self._decide(job, target)
-        if job.request.alone and isinstance(way, WithTools | WithPlugins):
+        if (model := target.model) is not None and not (job.route.loads and self.may_load(model, job.request)):
+            await self._models.ask_running(model, job)  # a question to a running model never loads one
+            return
+        job, use, others = self._take_turn(job, target, self._turns)
+        if job.request.alone and use is not None:
             raise Forbidden(
                 "windows of applications may ask models, without tools and commands of this server; start it with "
                 "--api-key KEY or --cors-origins ORIGIN"
             )
-        if isinstance(way, ModelQuestion):
-            await self._models.ask_running(way.model, job)
-            return
         with self._inflight.begin(
             job.request, target.label, record.metadata, cancel=context.cancel, streams=job.streams
         ) as record.entry:
-            match way:
-                case Plain(model=model):
-                    await self._models.ask(job, target, model, wanted=wanted)
-                case InPool():
-                    await self._in_pool().ask(job, target, wanted=wanted)
-                case AtPeers():
-                    if wanted is not None:
-                        self._fleet.load_soon(wanted)
-                    await self._peers.ask(job, target)
-                case WithTools(use=use):
-                    await use(job, partial(self._ask, target))
-                case WithPlugins(plan=plan):
-                    name = target.model.id if target.model is not None else target.requested
-                    assert self._plugins is not None
-                    await self._plugins.run(plan, job, name, partial(self._ask_with_tools, target))
-        if wanted is not None and isinstance(way, WithTools | WithPlugins):
+            if use is None:
+                await self._ask(target, job, wanted=wanted)
+            else:
+                await use(job, partial(self._ask_through, target, others))
+        if wanted is not None and use is not None:
             # Not earlier: between its turns a stand-in has no lease, and the load could evict it.
             self._fleet.load_soon(wanted)
 
-    def _decide(self, job: ModelRequest, target: Target) -> tuple[ModelRequest, Way]:
-        """Which way a request takes, and the request without what only decided that. Raises BadRequest, Forbidden."""
-        model = target.model
-        # The order matters. A question to a running model never loads one, so it is decided first. Plugins come before
-        # tools, because a plugin may change the body, and the tools belong to the request that it leaves.
-        if model is not None and not (job.route.loads and self.may_load(model, job.request)):
-            return job, ModelQuestion(model)
+    def _take_turn(
+        self, job: ModelRequest, target: Target, turns: Sequence[Turn]
+    ) -> tuple[ModelRequest, Use | None, Sequence[Turn]]:
+        """Offer a request to each of these. Return what is left of it, what answers it, and the turns behind that.
+
+        Raises BadRequest and Forbidden.
+        """
         if job.edits and job.format == JSON and job.request.method == "POST":
-            if self._plugins is not None and (plan := self._plugins.plan(job)) is not None:
-                if plan.commands:
-                    return job, WithPlugins(plan)
-                job = structs.replace(job, body=plan.body)
-            job, use = self._tools.read(job) if job.extended and self._tools is not None else (job, None)
-            if use is not None:
-                return job, WithTools(use)
-        if target.boxes and self._make_placing is not None:
-            return job, InPool()
-        return job, AtPeers() if model is None else Plain(model)
+            model = target.model.id if target.model is not None else target.requested
+            for at, turn in enumerate(turns, 1):
+                job, use = turn.take(job, model)
+                if use is not None:
+                    return job, use, turns[at:]
+        return job, None, ()
 
     def _in_pool(self) -> Placing:
         if self._placing is None:
@@ -319,21 +247,23 @@ class Pipeline:
             self._placing = self._make_placing()
         return self._placing
 
-    async def _ask(self, target: Target, job: ModelRequest) -> None:
+    async def _ask(self, target: Target, job: ModelRequest, *, wanted: Model | None = None) -> None:
         if target.boxes and self._make_placing is not None:
-            await self._in_pool().ask(job, target)
+            await self._in_pool().ask(job, target, wanted=wanted)
         elif target.model is None:
+            if wanted is not None:
+                self._fleet.load_soon(wanted)
             await self._peers.ask(job, target)
         else:
-            await self._models.ask(job, target, target.model)
+            await self._models.ask(job, target, target.model, wanted=wanted)
 
-    async def _ask_with_tools(self, target: Target, job: ModelRequest) -> None:
-        """Answer with this server's tools where the request, as plugins left it, uses them."""
-        job, use = self._tools.read(job) if self._tools is not None else (job, None)
+    async def _ask_through(self, target: Target, turns: Sequence[Turn], job: ModelRequest) -> None:
+        """Ask for one turn of a request: each of ``turns`` may stand around it."""
+        job, use, others = self._take_turn(job, target, turns)
         if use is None:
             await self._ask(target, job)
         else:
-            await use(job, partial(self._ask, target))
+            await use(job, partial(self._ask_through, target, others))
 
     async def _pass_through(self, context: RequestContext) -> None:
         """``/upstream/<model>/<rest>`` and ``/comfyui/<rest>``: as it is, to the model's server. Raises as `answer`."""
