@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 160
+FROM_KERNEL = 153
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 150
+BETWEEN = 149
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -39,7 +39,7 @@ PLANNED = {
     "streams": "streams* core.answers.ring http.way.resumable http.control.stream_routes "
     "http.control.streams_at_boxes http.sockets.streams store.stream_files",
     "fit": "core.fit* fleet.outlook cli.memory",
-    "embedded": "engines.embedded* core.llama.schemas",
+    "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
     "stand_in": "cli.llama_server*",
     "presets": "catalog.presets core.llama.preset*",
     "peers": "peers* http.sockets.link http.way.at_peers",

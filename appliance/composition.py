@@ -25,6 +25,7 @@ from appliance.core.config.types import Config
 from appliance.core.engines.choice import best
 from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
+from appliance.core.models.model import Model
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
@@ -49,13 +50,18 @@ from appliance.http.ollama.routes import OllamaRoutes
 from appliance.http.owners import Owners, model_states
 from appliance.http.server import ApplianceServer, open_listening
 from appliance.http.way.ask import Ask
-from appliance.http.way.at_peers import AskPeers
+from appliance.http.way.at_peers import AtPeers
+from appliance.http.way.context import ModelRequest
+from appliance.http.way.course import Course
 from appliance.http.way.edge import Edge
 from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
-from appliance.http.way.pipeline import Beside, Pipeline, Placing
+from appliance.http.way.hooks import Placing
+from appliance.http.way.kept_schemas import KeptSchemas
+from appliance.http.way.older import OlderBodies
+from appliance.http.way.pipeline import Beside, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.http.way.resumable import Lasting
 from appliance.peers.owner import Peers, open_peers
@@ -76,7 +82,7 @@ from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox, open_own_tools
 from appliance.traffic.record import open_recorder
-from appliance.traffic.targets import Targets
+from appliance.traffic.targets import Target
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.pool import open_pool
 
@@ -191,7 +197,7 @@ async def open_appliance(
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
         pings = Pings(http.ping_after)
-        ask = Ask(edge, fleet, pool, pings)
+        ask = Ask(edge, fleet, pool, pings, (KeptSchemas(), OlderBodies()))
         lasting = Lasting(streams, traffic, edge.bodies, fleet)
 
         def make_box_pool(path: Path) -> AbstractAsyncContextManager[BoxPool]:
@@ -266,7 +272,7 @@ async def open_appliance(
                 ask,
                 lasting,
                 Beside(
-                    peers=AskPeers(traffic.targets, peers, pool),
+                    placements=(_LaterAtBoxes(ask, peers), AtPeers(ask, peers)),
                     turns=(
                         PluginChains(plugins, inward, traffic.targets.names, pings),
                         tool_chats,
@@ -274,7 +280,6 @@ async def open_appliance(
                     ),
                     ollama=OllamaReader(fleet, known, inward),
                     inward=inward,
-                    pool=partial(_placing, ask, peers, traffic.targets),
                 ),
             )
 
@@ -317,10 +322,22 @@ def activity_log(config: Config | None) -> tuple[Path | None, int]:
     return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
 
 
-def _placing(ask: Ask, peers: Peers, targets: Targets) -> Placing:
-    from appliance.http.way.at_members import AskMembers  # only a program in a pool needs it
+class _LaterAtBoxes:
+    """`AtBoxes`, which only a program in a pool needs."""
 
-    return AskMembers(ask, peers, targets)
+    def __init__(self, ask: Ask, peers: Peers) -> None:
+        self._ask = ask
+        self._peers = peers
+        self._placement: Placing | None = None
+
+    async def course(self, job: ModelRequest, target: Target, wanted: Model | None) -> Course | None:
+        if not target.boxes:
+            return None
+        if self._placement is None:
+            from appliance.http.way.at_members import AtBoxes
+
+            self._placement = AtBoxes(self._ask, self._peers)
+        return await self._placement.course(job, target, wanted)
 
 
 def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -> Sockets:

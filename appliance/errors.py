@@ -301,6 +301,7 @@ class PeerFailed(_Told, ModelError):
 
     def __init__(self, peer: str, why: str) -> None:
         super().__init__(f"peer '{peer}' failed: {why}")
+        self.why = why
 
 
 class BoxFailed(_Told, ApplianceError):

@@ -92,6 +92,8 @@ class Broken(Struct, frozen=True):
     """The seat on which the model is started next; None: it did not crash, or there is no other."""
     error: ApplianceError | None = None
     """The reason if it was ended on purpose; it is reported instead of a fault."""
+    gone: bool = False
+    """It is another server's, which does not answer any more."""
 
 
 class Observer(Protocol):

@@ -24,7 +24,6 @@ from appliance.http.sockets.link import PeerLink
 from appliance.http.sockets.sockets import WebSockets
 from appliance.http.way.ask import Ask
 from appliance.http.way.at_members import admit
-from appliance.http.way.at_peers import AskPeers
 from appliance.http.way.edge import Edge
 from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway
@@ -151,8 +150,7 @@ def _settings(main: HttpSettings, key: str) -> HttpSettings:
 def _answers(edge: Edge, parts: DoorParts, membership: Membership, shutdown: trio.Event) -> DoorAnswers:
     owners, traffic = parts.owners, edge.traffic
     ask = Ask(edge, owners.fleet, parts.pool, parts.pings)
-    to_peers = AskPeers(traffic.targets, owners.peers, parts.pool)
-    only_here = Beside(peers=to_peers, admits=partial(admit, owners.fleet))
+    only_here = Beside(admits=partial(admit, owners.fleet))
     pipeline = Pipeline(edge, owners.catalog, ask, parts.lasting, only_here)
     assert owners.pool.owner is not None  # it has asked for this door
     files = owners.pool.owner.files

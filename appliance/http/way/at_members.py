@@ -1,33 +1,32 @@
 """A request whose model is at several boxes of a pool: which of them answers, and the next one where that cannot.
 
-A box that cannot be reached or declines has not begun, so the next one is asked. One that broke its connection is like
-an engine that died: the request's course (`http.way.ask`) replays it, or continues the answer, on the next box.
+Each is a place of the request's course (`http.way.course`), which asks the next one where one cannot be reached or
+declines, and replays the request, or continues the answer, where one broke its connection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-
-from msgspec import Struct
 
 from appliance.core.answers.families import family_of
 from appliance.core.bodies.filters import Edits
 from appliance.core.bodies.head import is_object
-from appliance.core.exchange import Declined, Exchange, RelayOptions
+from appliance.core.exchange import Declined, RelayOptions
 from appliance.core.models.model import Model
 from appliance.core.pool.placing import Affinity, BoxChoice, BoxNow, Need, Prompt, place, prompt_of
-from appliance.errors import ModelFailedToStart, NotPlaced, PeerFailed, UpstreamFailed, WillNotFit
-from appliance.fleet.contexts import RestoreFailed
+from appliance.errors import NotPlaced, PeerFailed, UpstreamFailed
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import Broken, state_of
-from appliance.http.way.ask import Ask, Course
-from appliance.http.way.at_peers import for_peers
+from appliance.http.way.ask import Ask
+from appliance.http.way.at_peers import AnswersHooks, for_peers
 from appliance.http.way.context import ModelRequest
+from appliance.http.way.course import Course, NotTaken, Place
 from appliance.http.way.outgoing import IDENTITY, JSON, edited, renamed
+from appliance.http.way.process import Process
 from appliance.peers.owner import Peers
 from appliance.pool.hands import refuse_eviction, room_for
 from appliance.traffic.targets import Target, Targets
-from appliance.upstream.address import Address
 from appliance.upstream.client import ConnectFailed, Outgoing, relay
 
 NO_EDITS = Edits(by_name={})
@@ -36,71 +35,40 @@ _LOADING = frozenset(("loading", "starting", "queued"))
 """The states, in the words of ours and llama-swap's, in which a model will answer soon."""
 
 
-class AskMembers:
-    """Asks this box's models and the other boxes of its pool."""
+class AtBoxes:
+    """The `Placing` of a request whose model other boxes of the pool have."""
 
-    def __init__(self, ask: Ask, peers: Peers, targets: Targets) -> None:
+    def __init__(self, ask: Ask, peers: Peers) -> None:
         self._ask = ask
-        self._targets = targets
         self._fleet = ask.fleet
         self._peers = peers
         self._affinity = Affinity()
 
-    async def ask(self, job: ModelRequest, target: Target, *, wanted: Model | None = None) -> None:
-        """Have the best box answer, or the next one. Raises as `Ask.ask`, and PeerFailed for another box."""
+    async def course(self, job: ModelRequest, target: Target, wanted: Model | None) -> Course | None:
+        """See `Placing`. Raises NotPlaced."""
+        if not target.boxes:
+            return None
         model = target.model or Model(id=target.boxes[0][1], source="config")
         prompt, there = self._prompt(job, target, model), dict(target.boxes)
-        boxes = _Boxes(self._fleet, self._peers, await self._order(target, model, prompt))
+        order = await self._order(target, model, prompt)
+        here = Process(self._ask, job, target, target.model, wanted) if target.model is not None else None
+        body = here.prepare() if here is not None else job.body
         # Where one box may follow another, each gets the identity of the model and answers with that one alone: the
         # listing that this box has of it may be a minute old.
-        meant = target.identity if boxes.left else ""
-        here = (*self._ask.prepared(job, target, target.model), target.model) if target.model is not None else None
-        course = Course(boxes, model, job, here[1] if here is not None else job.body)
+        meant = target.identity if len(order) > 1 else ""
         before = job.record.headers
 
-        async def attempt() -> None:
-            while True:
-                box = boxes.now
-                self._affinity.sent(box, prompt.blocks)
-                job.record.metadata["box"] = box
-                job.record.headers = (*before, (_BOX, box.encode("latin-1", "replace")))
-                try:
-                    if here is not None and box == boxes.me:
-                        if meant and not self._targets.is_still(here[2], meant):
-                            await self._targets.look()
-                            raise Declined("another model has its name here meanwhile")
-                        await self._ask.attempt(job, here[0], course, wanted)
-                    else:
-                        there_is = there.get(box, model.id)
-                        await self._relay(job, target, course, box, there_is, meant, last=not boxes.left)
-                    return
-                except ConnectFailed as error:
-                    if box == boxes.me:
-                        raise
-                    self._peers.failed(box, error.why)
-                    if not boxes.left:
-                        raise
-                except (Declined, ModelFailedToStart, WillNotFit) as error:
-                    self._peers.doubted(box)
-                    if not boxes.left and isinstance(error, Declined):
-                        raise NotPlaced(model.id, str(error)) from None
-                    if not boxes.left:
-                        raise
-                boxes.turn()
+        def sent(box: str) -> None:
+            self._affinity.sent(box, prompt.blocks)
+            job.record.metadata["box"] = box
+            job.record.headers = (*before, (_BOX, box.encode("latin-1", "replace")))
 
-        failure: UpstreamFailed | None = None
-        try:
-            while failure is None or await course.fall(failure):
-                try:
-                    await attempt()
-                    return
-                except RestoreFailed:
-                    await self._ask.wait_gone(course)
-                except UpstreamFailed as error:
-                    failure = error
-        except UpstreamFailed as error:
-            asked = job.record.metadata["box"]
-            raise error if asked == boxes.me else PeerFailed(asked, error.why) from None
+        def place(box: str) -> Place:
+            if here is not None and target.model is not None and box == self._peers.side.me:
+                return _ThisBox(box, here, target.model, self._ask.targets, meant, sent)
+            return _OtherBox(box, there.get(box, model.id), self._ask, self._peers, target, meant, sent)
+
+        return Course([place(box) for box in order], self._fleet.tell, model, job, body)
 
     def _prompt(self, job: ModelRequest, target: Target, model: Model) -> Prompt:
         """The prompt, where several boxes can answer now: to read it takes half a millisecond for 400 kB."""
@@ -169,94 +137,105 @@ class AskMembers:
             speed=side.speeds.get(side.me, 0.0),
         )
 
-    async def _relay(
-        self, job: ModelRequest, target: Target, course: Course, box: str, model: str, meant: str, *, last: bool
+
+class _ThisBox:
+    """The process of this box, as a `Place` that others may follow."""
+
+    is_followed = True
+
+    def __init__(
+        self, name: str, process: Process, model: Model, targets: Targets, meant: str, sent: Callable[[str], None]
     ) -> None:
-        """Ask another box. Raises ConnectFailed and Declined where it has not begun, UpstreamFailed, PeerFailed."""
-        request, address = job.request, self._peers.address(box)
-        course.begin(_There(course.model), address)
+        self.name = name
+        self.seat, self.build, self.has_fallback = process.seat, process.build, process.has_fallback
+        self.broke, self.failure = process.broke, process.failure
+        self._process = process
+        self._model = model
+        self._targets = targets
+        self._meant = meant
+        self._sent = sent
+
+    async def answer(self, course: Course) -> None:
+        """See `Place`."""
+        self._sent(self.name)
+        if self._meant and not self._targets.is_still(self._model, self._meant):
+            await self._targets.look()
+            raise NotTaken(NotPlaced(course.model.id, "another model has its name here meanwhile"))
+        await self._process.answer(course)
+
+
+class _OtherBox:
+    """Another box, as a `Place`."""
+
+    is_followed = True
+
+    def __init__(
+        self, name: str, model: str, ask: Ask, peers: Peers, target: Target, meant: str, sent: Callable[[str], None]
+    ) -> None:
+        self.name = name
+        self._model = model
+        self._ask = ask
+        self._peers = peers
+        self._target = target
+        self._meant = meant
+        self._sent = sent
+
+    async def answer(self, course: Course) -> None:
+        """See `Place`."""
+        self._sent(self.name)
+        job, target, address = course.job, self._target, self._peers.address(self.name)
+        course.begin(course.model)
         body, path = course.body, job.path
         # The model's name is written into the body only where it differs: that reads the body anew, a millisecond.
-        if job.edits and (body is not job.body or job.record.head.model != model):
-            body = edited(job.format, body, NO_EDITS, target.requested, model)
-            path = renamed(path, model)
-        headers = for_peers(request.headers, target.boxes)
-        if meant:
-            headers.append((IDENTITY, meant.encode()))
+        if job.edits and (body is not job.body or job.record.head.model != self._model):
+            body = edited(job.format, body, NO_EDITS, target.requested, self._model)
+            path = renamed(path, self._model)
+        headers = for_peers(job.request.headers, target.boxes)
+        if self._meant:
+            headers.append((IDENTITY, self._meant.encode()))
         watch = job.record.watch
         watch.granted(None)
         options = RelayOptions(
             label=address.label,
-            method=request.method,
+            method=job.request.method,
             dialect=job.route.dialect,
             family=family_of(job.route.name),
             headers=course.headers,
             trail=course.trail,
             splicer=course.splicer,
-            declines=not last or course.splicer is not None,
+            declines=not course.is_last or course.splicer is not None,
         )
-        outgoing = Outgoing(address, request.method, path, headers, body, self._ask.pool, watch)
-        with self._peers.attended(box):
-            await relay(outgoing, options, job.sink, _BoxHooks(self._peers, box))
+        outgoing = Outgoing(address, job.request.method, path, headers, body, self._ask.pool, watch)
+        try:
+            with self._peers.attended(self.name):
+                await relay(outgoing, options, job.sink, AnswersHooks(partial(self._peers.answered, self.name)))
+        except ConnectFailed as error:
+            self._peers.failed(self.name, error.why)
+            raise NotTaken(PeerFailed(self.name, error.why)) from None
+        except Declined as error:
+            self._peers.doubted(self.name)
+            raise NotTaken(NotPlaced(course.model.id, str(error))) from None
 
+    async def broke(self, course: Course) -> Broken:
+        """See `Place`."""
+        self._peers.failed(self.name, "it broke the connection of a request")  # a look in a second tells more
+        return Broken(gone=True)
 
-class _Boxes:
-    """The boxes that one request may go to, as the seats of its course: behind the engines of this one."""
+    def seat(self, model: Model) -> str:
+        """See `Place`."""
+        return self.name
 
-    def __init__(self, fleet: Fleet, peers: Peers, order: list[str]) -> None:
-        self.tell = fleet.tell
-        self.me = peers.side.me
-        self.now = order[0]
-        self.left = order[1:]
-        self._fleet = fleet
-        self._peers = peers
+    def build(self, model: Model) -> str:
+        """See `Place`."""
+        return ""
 
-    def turn(self) -> str:
-        """It is the next box's turn."""
-        self.now = self.left.pop(0)
-        return self.now
+    def has_fallback(self, model: Model) -> bool:
+        """See `Place`."""
+        return False
 
-    def seat_of(self, model_id: str) -> str | None:
-        return self._fleet.seat_of(model_id) if self.now == self.me else self.now
-
-    def engine_of(self, model_id: str) -> str | None:
-        return self._fleet.engine_of(model_id) if self.now == self.me else None
-
-    def has_fallback(self, model_id: str) -> bool:
-        return bool(self.left) or (self.now == self.me and self._fleet.has_fallback(model_id))
-
-    async def broke(self, model_id: str, address: Address, request: int = 0) -> Broken:
-        """See `Fleet.broke`. A process that lives, and one that was stopped on purpose, are followed by nobody."""
-        broken = Broken()
-        if self.now == self.me:
-            broken = await self._fleet.broke(model_id, address, request)
-            if broken.error is not None or broken.following is not None or broken.ended is None:
-                return broken
-        else:
-            self._peers.failed(self.now, "it broke the connection of a request")  # a look in a second tells more
-        return Broken(broken.ended, self.turn()) if self.left else broken
-
-
-class _There(Struct, frozen=True):
-    """Another box that a request is asked of, as `http.way.ask.Held`."""
-
-    model: Model
-    request: int = 0
-
-
-class _BoxHooks:
-    def __init__(self, peers: Peers, box: str) -> None:
-        self._peers = peers
-        self._box = box
-
-    def began(self, exchange: Exchange) -> None:
-        pass
-
-    def answered(self) -> None:
-        pass
-
-    async def answering(self) -> None:
-        self._peers.answered(self._box)
+    def failure(self, error: UpstreamFailed) -> PeerFailed:
+        """See `Place`."""
+        return PeerFailed(self.name, error.why)
 
 
 def admit(fleet: Fleet, target: Target) -> None:

@@ -4,67 +4,116 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from appliance.core.answers.families import Family, family_of
-from appliance.core.bodies.sse import Dialect
+from appliance.core.answers.families import family_of
 from appliance.core.exchange import Exchange, RelayOptions
 from appliance.core.headers import fields, without
+from appliance.core.models.model import Model
 from appliance.errors import PeerFailed, UpstreamFailed
+from appliance.fleet.status import Broken
+from appliance.http.way.ask import Ask
 from appliance.http.way.context import ModelRequest
+from appliance.http.way.course import Course, NotTaken
 from appliance.http.way.outgoing import CONVERSATION, IDENTITY, edited, renamed
 from appliance.peers.owner import Peers
-from appliance.traffic.request import Sink
-from appliance.traffic.targets import Target, Targets
-from appliance.upstream.client import ConnectFailed, Headers, Outgoing, Progress, forwardable_to_peer, relay
-from appliance.upstream.pool import Pool
+from appliance.traffic.targets import Target
+from appliance.upstream.client import ConnectFailed, Headers, Outgoing, forwardable_to_peer, relay
 
 VIA = (b"Via", b"1.1 llama-appliance")
 MAX_HOPS = 4
 """Appliances that one request may pass; two that name each other for a model would pass it on for ever."""
 
-BodyFor = Callable[[str, str], bytes]
-"""Peer id and model to the body that this peer gets: its own name of the model, its own filters."""
 
+class AtPeers:
+    """The `Placing` of a request whose model is at peers alone."""
 
-class AskPeers:
-    """Asks the peers of one server."""
-
-    def __init__(self, targets: Targets, peers: Peers, pool: Pool) -> None:
-        self._targets = targets
+    def __init__(self, ask: Ask, peers: Peers) -> None:
+        self._ask = ask
         self._peers = peers
-        self._pool = pool
 
-    async def ask(self, job: ModelRequest, target: Target) -> None:
-        """Ask the peers that have the model, and pass on the answer. Raises PeerFailed and Busy."""
+    async def course(self, job: ModelRequest, target: Target, wanted: Model | None) -> Course | None:
+        """See `Placing`. Raises PeerFailed for a request that goes in circles."""
+        if target.model is not None:
+            return None
+        if wanted is not None:
+            self._ask.fleet.load_soon(wanted)
+        headers, path = for_peers(job.request.headers, target.peers), job.path
+        if job.edits:
+            path = renamed(path, self._ask.targets.sent_name(target))
+        order = self._peers.order(target.peers)
+        if not order:
+            raise _all_failed(target.peers, ())
+        places = [_AtPeer(id, model, self._ask, self._peers, target, path, headers) for id, model in order]
+        return Course(places, self._ask.fleet.tell, Model(id=order[0][1], source="config"), job, job.body)
 
-        def body_for(peer_id: str, model: str) -> bytes:
-            if not job.edits:
-                return job.body
-            return edited(job.format, job.body, self._targets.peer_edits(peer_id), target.requested, model)
 
-        def answering(peer_id: str) -> None:
-            job.record.metadata["peer"] = peer_id
+class _AtPeer:
+    """A peer, as a `Place`. Its engines are its own: nothing else goes on where it broke."""
 
-        request, watch = job.request, job.record.watch
+    is_followed = False
+
+    def __init__(
+        self, name: str, model: str, ask: Ask, peers: Peers, target: Target, path: str, headers: Headers
+    ) -> None:
+        self.name = name
+        self._model = model
+        self._ask = ask
+        self._peers = peers
+        self._target = target
+        self._path = path
+        self._headers = headers
+
+    async def answer(self, course: Course) -> None:
+        """See `Place`. Raises Busy."""
+        job, address, body = course.job, self._peers.address(self.name), course.body
+        course.begin(course.model)
+        if job.edits:
+            edits = self._ask.targets.peer_edits(self.name)
+            body = edited(job.format, body, edits, self._target.requested, self._model)
+        watch = job.record.watch
         watch.granted(None)
-        await answer_from_peers(
-            self._peers,
-            target.peers,
-            request.method,
-            renamed(job.path, self._targets.sent_name(target)) if job.edits else job.path,
-            request.headers,
-            body_for,
-            job.sink,
-            job.route.dialect,
-            family=family_of(job.route.name),
-            answering=answering,
-            progress=watch,
-            pool=self._pool,
+
+        def answers() -> None:
+            self._peers.answered(self.name)
+            job.record.metadata["peer"] = self.name
+
+        options = RelayOptions(
+            label=address.label, method=job.request.method, dialect=job.route.dialect, family=family_of(job.route.name)
         )
+        outgoing = Outgoing(address, job.request.method, self._path, self._headers, body, self._ask.pool, watch)
+        try:
+            with self._peers.using(self.name):
+                await relay(outgoing, options, job.sink, AnswersHooks(answers))
+        # Only this failure proves that no byte has left. Behind any other one the peer may be at work on the request,
+        # and a second peer would do the same work again.
+        except ConnectFailed as error:
+            self._peers.failed(self.name, error.why)
+            raise NotTaken(PeerFailed(self.name, error.why)) from None
+
+    async def broke(self, course: Course) -> Broken:
+        """See `Place`."""
+        return Broken()
+
+    def seat(self, model: Model) -> None:
+        """See `Place`."""
+
+    def build(self, model: Model) -> str:
+        """See `Place`."""
+        return ""
+
+    def has_fallback(self, model: Model) -> bool:
+        """See `Place`."""
+        return False
+
+    def failure(self, error: UpstreamFailed) -> PeerFailed:
+        """See `Place`."""
+        return PeerFailed(self.name, error.why)
 
 
-class _PeerHooks:
-    def __init__(self, answering: Callable[[], None]) -> None:
-        self._answering = answering
+class AnswersHooks:
+    """The hooks of a relay to another server. ``answers`` is called when its answer begins."""
+
+    def __init__(self, answers: Callable[[], None]) -> None:
+        self._answers = answers
 
     def began(self, exchange: Exchange) -> None:
         pass
@@ -73,49 +122,16 @@ class _PeerHooks:
         pass
 
     async def answering(self) -> None:
-        self._answering()
-
-
-async def answer_from_peers(
-    peers: Peers,
-    candidates: Sequence[tuple[str, str]],
-    method: str,
-    target: str,
-    headers: Headers,
-    body_for: BodyFor,
-    sink: Sink,
-    dialect: Dialect = Dialect.OPENAI,
-    *,
-    family: Family | None = None,
-    answering: Callable[[str], None] = lambda _: None,
-    progress: Progress | None = None,
-    pool: Pool | None = None,
-) -> None:
-    """Ask ``candidates``, pairs of peer id and model, best first, until one takes the request, and pass its answer on.
-
-    Only a peer that no byte of the request reached is followed by the next one. ``headers`` are the client's: what
-    belongs to it alone is dropped here. ``answering`` is called with the peer's id when its answer begins. Raises
-    PeerFailed when all failed, or the one that took the request did; Busy.
-    """
-    passed = for_peers(headers, candidates)
-
-    async def ask(peer_id: str, model: str) -> None:
-        def begins() -> None:
-            peers.answered(peer_id)
-            answering(peer_id)
-
-        address = peers.address(peer_id)
-        outgoing = Outgoing(address, method, target, passed, body_for(peer_id, model), pool, progress)
-        options = RelayOptions(label=address.label, method=method, dialect=dialect, family=family)
-        await relay(outgoing, options, sink, _PeerHooks(begins))
-
-    await first_reached(peers, candidates, ask)
+        self._answers()
 
 
 async def first_reached(
     peers: Peers, candidates: Sequence[tuple[str, str]], ask: Callable[[str, str], Awaitable[None]]
 ) -> None:
-    """Call ``ask`` with a peer id and its model, best first, until one is reached. Raises as `answer_from_peers`."""
+    """Call ``ask`` with a peer id and its model, best first, until one is reached.
+
+    Raises PeerFailed when all failed, or the one that took the request did.
+    """
     failures: list[tuple[str, str]] = []
     for peer_id, model in peers.order(candidates):
         try:

@@ -26,10 +26,7 @@ from appliance.core.bodies.http_request import HttpHead, RequestError
 from appliance.core.bodies.http_request import read_request as read_head
 from appliance.core.bodies.sse import Dialect
 from appliance.core.exchange import Exchange, RelayOptions, Stale
-from appliance.core.llama.older_bodies import is_older
-from appliance.core.llama.schemas import has_schema
 from appliance.core.models.model import Model
-from appliance.engines.found import EMBEDDED
 from appliance.errors import (
     ApplianceError,
     BadRequest,
@@ -45,12 +42,14 @@ from appliance.fleet.lease import GivenUp, Lease
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.bytes.connection import Connection
-from appliance.http.way.ask import FALLBACK, Ask, Course
+from appliance.http.way.ask import Ask
 from appliance.http.way.context import ModelRequest, RequestContext
+from appliance.http.way.course import FALLBACK, Course
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import followed
 from appliance.http.way.outgoing import CONVERSATION, IDENTITY
 from appliance.http.way.pipeline import KEEP_ALIVE, MEANWHILE, Pipeline
+from appliance.http.way.process import Process
 from appliance.http.way.progress import Ping
 from appliance.http.way.resumable import MAX_ID, Lasting, StreamEnded, raise_end
 from appliance.http.way.routes import Route, is_passed
@@ -310,8 +309,7 @@ class FastPath:
             known.build = self._fleet.engine_of(model.id) or ""
         if known.sent is None or self._pipeline.wants_turn(known.route, asked, content):
             return None
-        name = known.route.name
-        if is_older(name, content) or (known.build == EMBEDDED and has_schema(name, content)):
+        if self.ask.is_translated(known.route.name, content, known.build):
             return None
         return _Found(target, model, address)
 
@@ -430,19 +428,27 @@ class FastRequest:
             context.stay()
             match failure:
                 case Stale():
-                    await self._fast_path.ask.ask(self.job(), self.found.target, self.found.model)
+                    process = self._process()
+                    await self._course_of(process, process.prepare()).walk()
                 case UpstreamFailed():
-                    ask = self._fast_path.ask.ask
-                    await ask(self.job(), self.found.target, self.found.model, self.course(), failure)
+                    await self.course().walk(failure)
                 case _:
                     raise failure
 
     def course(self) -> Course:
         """The course of the request, for where its engine dies. Made once; its trail gets every byte that passes."""
         if self._course is None:
-            self._course = self._fast_path.ask.course(self.job(), self.found.model)
-            self._course.begin(self._lease, self.found.address)
+            process = self._process()
+            process.lent(self._lease)
+            self._course = self._course_of(process, self.record.body or b"")
+            self._course.begin(self._lease.model)
         return self._course
+
+    def _process(self) -> Process:
+        return Process(self._fast_path.ask, self.job(), self.found.target, self.found.model)
+
+    def _course_of(self, process: Process, body: bytes) -> Course:
+        return Course((process,), self._fast_path.ask.fleet.tell, self.found.model, process.job, body)
 
     def _open(self) -> Sink:
         self.connection.on_left = self._client_left

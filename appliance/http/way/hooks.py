@@ -5,8 +5,27 @@ from __future__ import annotations
 from typing import Protocol
 
 from appliance.core.bodies.head import RequestHead
+from appliance.core.models.model import Model
+from appliance.fleet.status import ChildStatus
 from appliance.http.way.context import ModelRequest, Use
+from appliance.http.way.course import Course
 from appliance.http.way.routes import Route
+from appliance.traffic.request import Request, Sink
+from appliance.traffic.targets import Target
+from appliance.upstream.address import Address
+from appliance.upstream.client import Outgoing
+from appliance.upstream.pool import Pool
+
+
+class Placing(Protocol):
+    """Says which servers may answer a request."""
+
+    async def course(self, job: ModelRequest, target: Target, wanted: Model | None) -> Course | None:
+        """Return the course of a request through the servers that may answer it, best first; None: it knows of none.
+
+        ``wanted`` is the model for which the target's stands in: it is loaded meanwhile. Raises ApplianceError.
+        """
+        ...
 
 
 class Turn(Protocol):
@@ -22,4 +41,30 @@ class Turn(Protocol):
 
     def wants(self, route: Route, head: RequestHead, body: bytes) -> bool:
         """Return whether `take` would do anything with a request, or refuse it. A plain one is asked here only."""
+        ...
+
+
+class EngineTranslate(Protocol):
+    """Says a request in the words of the engine that gets it, and its answer in those of the client."""
+
+    def wants(self, route: str, body: bytes, build: str | None) -> bool:
+        """Return whether an engine of this build may need the body, or its answer, in other words.
+
+        Every request asks; ``build`` is None as long as it is not known which one gets it. Raises BadRequest for what
+        can be said to none.
+        """
+        ...
+
+    async def body(self, route: str, body: bytes, there: Address, build: str, pool: Pool) -> bytes:
+        """Return the body for the engine at ``there``, of this build. Raises BadRequest and UpstreamFailed."""
+        ...
+
+    def sink(self, route: str, body: bytes, sink: Sink) -> Sink:
+        """Return the sink for the answer to the client's ``body``."""
+        ...
+
+    async def answer_running(
+        self, outgoing: Outgoing, request: Request, sink: Sink, status: ChildStatus | None
+    ) -> bool:
+        """Answer a question to a running model; False: it is not for this one. Raises UpstreamFailed."""
         ...

@@ -9,12 +9,23 @@ from msgspec import Struct
 
 from appliance.core.headers import is_event_stream, without
 from appliance.core.lenient_json import decoded
-from appliance.core.llama.older_bodies import IMAGES, NEW_FORM, cache_lines, lacks_cache, silenced, silenced_records
+from appliance.core.llama.older_bodies import (
+    IMAGES,
+    NEW_FORM,
+    cache_lines,
+    has_images,
+    is_older,
+    lacks_cache,
+    silenced,
+    silenced_records,
+    wants_no_words,
+    with_images,
+)
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.fleet.status import ChildStatus
-from appliance.traffic.request import Headers, Passing, Sink, push_whole, send_whole
+from appliance.traffic.request import Headers, Passing, Request, Sink, push_whole, send_whole
 from appliance.upstream.address import Address
-from appliance.upstream.client import HttpAnswer, HttpCall
+from appliance.upstream.client import HttpAnswer, HttpCall, Outgoing
 from appliance.upstream.pool import Pool
 
 METRICS = "/metrics"
@@ -25,11 +36,41 @@ MAX_HELD = 128 << 20
 """Bytes of an answer without words: it repeats the prompt, which is not longer than a body may be."""
 
 
+class OlderBodies:
+    """An `EngineTranslate`."""
+
+    def wants(self, route: str, body: bytes, build: str | None) -> bool:
+        """Raises BadRequest for pictures that no engine could be asked for, before a model is loaded."""
+        if build is not None or not is_older(route, body):
+            return is_older(route, body)
+        return has_images(route, body) or wants_no_words(route, body)
+
+    async def body(self, route: str, body: bytes, there: Address, build: str, pool: Pool) -> bytes:
+        if not has_images(route, body):
+            return body
+        return with_images(route, body, await _media_marker(there, pool))
+
+    def sink(self, route: str, body: bytes, sink: Sink) -> Sink:
+        return Silent(sink) if wants_no_words(route, body) else sink
+
+    async def answer_running(
+        self, outgoing: Outgoing, request: Request, sink: Sink, status: ChildStatus | None
+    ) -> bool:
+        """Pass an engine's metrics on, and behind them how full its cache is. Raises UpstreamFailed."""
+        if request.method != "GET" or request.path != METRICS:
+            return False
+        pool = outgoing.pool
+        assert pool is not None
+        async with HttpCall(outgoing.address, "GET", outgoing.target, outgoing.headers, b"", pool=pool) as found:
+            await _send_metrics(found, outgoing.address, pool, sink, status)
+        return True
+
+
 class _Props(Struct):
     media_marker: str = ""
 
 
-async def media_marker(there: Address, pool: Pool) -> str:
+async def _media_marker(there: Address, pool: Pool) -> str:
     """The text that means a picture to this engine. Raises BadRequest where it has none, UpstreamFailed."""
     content = await _ask(there, pool, "/props")
     props = decoded(_Props, content)
@@ -41,13 +82,10 @@ async def media_marker(there: Address, pool: Pool) -> str:
     return props.media_marker
 
 
-async def send_metrics(
+async def _send_metrics(
     response: HttpAnswer, there: Address, pool: Pool, sink: Sink, status: ChildStatus | None
 ) -> None:
-    """Pass an engine's metrics on, and behind them how full its cache is. Raises UpstreamFailed.
-
-    An engine that sleeps is not asked, because that would wake it: its cache is empty.
-    """
+    """An engine that sleeps is not asked, because that would wake it: its cache is empty."""
     metrics = await response.read(MAX_TOLD)
     if lacks_cache(metrics) and status is not None:
         slots = b'[{"n_ctx":0}]' if status.state == "sleeping" else await _ask(there, pool, "/slots")

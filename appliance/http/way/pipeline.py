@@ -28,15 +28,16 @@ from appliance.errors import (
 )
 from appliance.fleet.status import state_of
 from appliance.http.bytes.body import Body
-from appliance.http.way.ask import Ask, wish_of
-from appliance.http.way.at_peers import AskPeers
+from appliance.http.way.ask import Ask
 from appliance.http.way.context import ModelRequest, RequestContext, Use
+from appliance.http.way.course import Course, wish_of
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain
 from appliance.http.way.handover import Handover, Inward
-from appliance.http.way.hooks import Turn
+from appliance.http.way.hooks import Placing, Turn
 from appliance.http.way.ollama_sink import speak
 from appliance.http.way.outgoing import IDENTITY, JSON, Format, format_of, head_of
+from appliance.http.way.process import Process
 from appliance.http.way.resumable import Lasting, conversation_of
 from appliance.http.way.routes import (
     COMFY,
@@ -73,26 +74,19 @@ class OllamaReading(Protocol):
         ...
 
 
-class Placing(Protocol):
-    """Asks the boxes of the pool."""
-
-    async def ask(self, job: ModelRequest, target: Target, *, wanted: Model | None = None) -> None: ...
-
-
 class Beside(Struct, frozen=True, kw_only=True):
     """The ways beside the plain one. The composition hands them in, so that this room imports none of theirs.
 
     The door of a pool has none of them but ``admits``: what comes through it is answered here or refused.
     """
 
-    peers: AskPeers
+    placements: Sequence[Placing] = ()
+    """The first that knows a course for a request gives it; without one it is asked of the model's process."""
     turns: Sequence[Turn] = ()
     """Asked in this order, each with what the one before it has left."""
     ollama: OllamaReading | None = None
     inward: Inward | None = None
     """The program's way to ask itself; answered by the pipeline."""
-    pool: Callable[[], Placing] | None = None
-    """Called once, for the first request whose model another box has as well."""
     admits: Callable[[Target], None] | None = None
     """Raises NotPlaced for a request that another box has to answer."""
 
@@ -113,10 +107,9 @@ class Pipeline:
         self._catalog = catalog
         self._fleet = ask.fleet
         self._models = ask
-        self._peers = beside.peers
+        self._placements = beside.placements
         self._lasting = lasting
         self._turns, self._ollama = beside.turns, beside.ollama
-        self._make_placing, self._placing = beside.pool, None
         self._admits = beside.admits
         if beside.inward is not None:
             beside.inward.answer = self._answer_inward
@@ -219,7 +212,8 @@ class Pipeline:
             job.request, target.label, record.metadata, cancel=context.cancel, streams=job.streams
         ) as record.entry:
             if use is None:
-                await self._ask(target, job, wanted=wanted)
+                course = await self._course(job, target, wanted)
+                await course.walk()
             else:
                 await use(job, partial(self._ask_through, target, others))
         if wanted is not None and use is not None:
@@ -241,27 +235,22 @@ class Pipeline:
                     return job, use, turns[at:]
         return job, None, ()
 
-    def _in_pool(self) -> Placing:
-        if self._placing is None:
-            assert self._make_placing is not None
-            self._placing = self._make_placing()
-        return self._placing
-
-    async def _ask(self, target: Target, job: ModelRequest, *, wanted: Model | None = None) -> None:
-        if target.boxes and self._make_placing is not None:
-            await self._in_pool().ask(job, target, wanted=wanted)
-        elif target.model is None:
-            if wanted is not None:
-                self._fleet.load_soon(wanted)
-            await self._peers.ask(job, target)
-        else:
-            await self._models.ask(job, target, target.model, wanted=wanted)
+    async def _course(self, job: ModelRequest, target: Target, wanted: Model | None = None) -> Course:
+        """Say which servers may answer a request."""
+        for placement in self._placements:
+            if (course := await placement.course(job, target, wanted)) is not None:
+                return course
+        if target.model is None:
+            raise ModelNotFound(target.requested)
+        process = Process(self._models, job, target, target.model, wanted)
+        return Course((process,), self._fleet.tell, target.model, job, process.prepare())
 
     async def _ask_through(self, target: Target, turns: Sequence[Turn], job: ModelRequest) -> None:
         """Ask for one turn of a request: each of ``turns`` may stand around it."""
         job, use, others = self._take_turn(job, target, turns)
         if use is None:
-            await self._ask(target, job)
+            course = await self._course(job, target)
+            await course.walk()
         else:
             await use(job, partial(self._ask_through, target, others))
 
