@@ -35,7 +35,6 @@ PLANNED = {
     "contexts": "core.contexts* core.records.cache* fleet.contexts store.kept_contexts store.cache cli.cache",
     "plugins": "agents.chain core.runs.slash http.chat.chained plugins.folders plugins.manifest plugins.registry "
     "cli.agents",
-    "ollama": "core.ollama* http.ollama* http.way.ollama_sink store.derived_models",
     "streams": "streams* core.answers.ring http.way.resumable http.control.stream_routes "
     "http.control.streams_at_boxes http.sockets.streams store.stream_files",
     "fit": "core.fit* fleet.outlook cli.memory",

@@ -44,9 +44,9 @@ from appliance.http.control.predict import Predict
 from appliance.http.control.tool_routes import ToolRoutes
 from appliance.http.kernel import EdgeRoute, Kernel
 from appliance.http.mcp.route import McpRoute
-from appliance.http.ollama.known import KnownModels
-from appliance.http.ollama.reading import OllamaReader
-from appliance.http.ollama.routes import OllamaRoutes
+from appliance.features.ollama.known import KnownModels
+from appliance.features.ollama.reading import OllamaReader
+from appliance.features.ollama.routes import OllamaRoutes
 from appliance.http.owners import Owners, model_states
 from appliance.http.server import ApplianceServer, open_listening
 from appliance.http.way.ask import Ask
@@ -74,7 +74,7 @@ from appliance.pool.seat import open_pool_seat
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
-from appliance.store.derived_models import DerivedModels
+from appliance.features.ollama.derived_models import DerivedModels
 from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
 from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open_kept_contexts

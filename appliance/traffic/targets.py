@@ -22,8 +22,8 @@ from appliance.core.models.download import how_to_get, wanted_by_name
 from appliance.core.models.model import Model
 from appliance.core.models.names import MAX_NAME
 from appliance.core.models.swap_listing import swap_state
-from appliance.core.ollama.asking import meanings
-from appliance.core.ollama.models import Derived
+from appliance.features.ollama.core.asking import meanings
+from appliance.features.ollama.core.models import Derived
 from appliance.core.pool.names import told_apart
 from appliance.core.scheduling.routing import UNPINNED, Here, Local, Remote, Router, TargetState, Virtual, choose
 from appliance.errors import Busy, ModelNotFound, NotPlaced

@@ -46,7 +46,7 @@ from appliance.http.control import predict, tool_routes
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.routes import RouteFacts
-from appliance.http.way import ollama_sink as ollama
+from appliance.features.ollama import sink as ollama
 from appliance.http.way import routes
 from appliance.http.way.edge import Edge
 from appliance.http.way.guard import Guard

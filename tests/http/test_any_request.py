@@ -36,7 +36,7 @@ from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
 from appliance.core.bodies.sse import Dialect
 from appliance.core.tools.specs import chosen_tools
-from appliance.http.way.ollama_sink import BLOBS, PATHS, USER_KEYS
+from appliance.features.ollama.sink import BLOBS, PATHS, USER_KEYS
 from appliance.http.way.routes import MCP, SOCKET, TOOLS, dialect_of
 from appliance.peers import link as link_of_appliances
 from appliance.peers.link import LINK_PATH

@@ -8,7 +8,7 @@ from typing import Protocol
 import trio
 from msgspec import Struct
 
-from appliance.core.ollama.answering import Translator
+from appliance.features.ollama.core.answering import Translator
 from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.way.outgoing import JSON, Format
 from appliance.http.way.routes import Route

@@ -20,7 +20,7 @@ from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain, followed
 from appliance.http.way.fast_path import FastPath, FastRequest, RequestEnder
-from appliance.http.way.ollama_sink import speaking_ollama
+from appliance.features.ollama.sink import speaking_ollama
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.routes import Route
 from appliance.traffic.record import Record, RecordingSink

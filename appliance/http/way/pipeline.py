@@ -15,7 +15,7 @@ from appliance.core.bodies.head import RequestHead
 from appliance.core.bodies.sse import Dialect
 from appliance.core.config.scalars import is_found
 from appliance.core.models.model import Model
-from appliance.core.ollama.asking import OllamaRefusal, keep_alive_in
+from appliance.features.ollama.core.asking import OllamaRefusal, keep_alive_in
 from appliance.core.records.activity import CLIENT_LEFT
 from appliance.errors import (
     ApplianceError,
@@ -35,7 +35,7 @@ from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain
 from appliance.http.way.handover import Handover, Inward
 from appliance.http.way.hooks import Placing, Turn
-from appliance.http.way.ollama_sink import speak
+from appliance.features.ollama.sink import speak
 from appliance.http.way.outgoing import IDENTITY, JSON, Format, format_of, head_of
 from appliance.http.way.process import Process
 from appliance.http.way.resumable import Lasting, conversation_of

@@ -17,7 +17,7 @@ from appliance.http import errors
 from appliance.http.bytes.body import Bodies
 from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.explaining import ending, explain, followed
-from appliance.http.way.ollama_sink import is_ollamas, speaking_ollama
+from appliance.features.ollama.sink import is_ollamas, speaking_ollama
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.routes import Route
 from appliance.streams.generation import Generation, GenerationEnd, GenerationReader, RingSink

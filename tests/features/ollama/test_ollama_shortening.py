@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.ollama.shortening import (
+from appliance.features.ollama.core.shortening import (
     IMAGE_TOKENS,
     chat_messages,
     may_be_too_long,

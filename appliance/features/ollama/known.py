@@ -10,8 +10,8 @@ from appliance.catalog.catalog import AT_ONCE, Catalog, file_in
 from appliance.core.lenient_json import decoded
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
-from appliance.core.ollama.asking import meanings
-from appliance.core.ollama.models import Derived, EngineProps, LoadedModel, ModelFacts, preset_of, tags
+from appliance.features.ollama.core.asking import meanings
+from appliance.features.ollama.core.models import Derived, EngineProps, LoadedModel, ModelFacts, preset_of, tags
 from appliance.errors import ModelNotFound, UpstreamFailed
 from appliance.fleet.owner import Fleet
 from appliance.traffic.targets import Targets, refresh

@@ -12,15 +12,16 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.lenient_json import decoded
-from appliance.core.ollama import asking, shortening
-from appliance.core.ollama.answering import Translator, error_body, idle_line
-from appliance.core.ollama.asking import OllamaRefusal, OllamaRequest
-from appliance.core.ollama.models import COMPLETION, EMBEDDING, INSERT, THINKING, TOOLS, ModelFacts
+from appliance.features.ollama.core import shortening
+from appliance.features.ollama.core import asking
+from appliance.features.ollama.core.answering import Translator, error_body, idle_line
+from appliance.features.ollama.core.asking import OllamaRefusal, OllamaRequest
+from appliance.features.ollama.core.models import COMPLETION, EMBEDDING, INSERT, THINKING, TOOLS, ModelFacts
 from appliance.core.runs.inward import Asker, ProgressWatch
 from appliance.fleet.owner import Fleet
-from appliance.http.ollama.known import KnownModels
+from appliance.features.ollama.known import KnownModels
 from appliance.http.way.context import ModelRequest, RequestContext
-from appliance.http.way.ollama_sink import JSON_TYPE, speak
+from appliance.features.ollama.sink import JSON_TYPE, speak
 from appliance.http.way.routes import own_path
 from appliance.traffic.request import Headers, send_whole
 
@@ -48,7 +49,7 @@ class TokenizeAnswer(Struct):
 
 
 class Stopwatch(ProgressWatch):
-    """The `core.ollama.answering.Clock` of one request, and the `Watch` that learns when its model is there."""
+    """The `features.ollama.core.answering.Clock` of one request, and the `Watch` that learns when its model is there."""
 
     def __init__(self) -> None:
         self._began = self._granted = time.perf_counter_ns()

@@ -14,19 +14,20 @@ from appliance import __version__
 from appliance.catalog.download_status import FileProgress
 from appliance.catalog.downloads import Download
 from appliance.core.bodies.json_text import JSON, JsonObject
-from appliance.core.ollama import asking, models
-from appliance.core.ollama.answering import NDJSON, error_line, normalised, translated_error, vectors_of
-from appliance.core.ollama.asking import OllamaRefusal
-from appliance.core.ollama.models import Derived, ModelFacts
+from appliance.features.ollama.core import models
+from appliance.features.ollama.core import asking
+from appliance.features.ollama.core.answering import NDJSON, error_line, normalised, translated_error, vectors_of
+from appliance.features.ollama.core.asking import OllamaRefusal
+from appliance.features.ollama.core.models import Derived, ModelFacts
 from appliance.core.runs.inward import Asker
 from appliance.errors import ApplianceError
 from appliance.http import errors
-from appliance.http.ollama.known import KnownModels
-from appliance.http.ollama.reading import CHAT, Stopwatch, embeds, refuse
+from appliance.features.ollama.known import KnownModels
+from appliance.features.ollama.reading import CHAT, Stopwatch, embeds, refuse
 from appliance.http.owners import Owners
 from appliance.http.way.context import RequestContext
-from appliance.http.way.ollama_sink import BLOBS, JSON_TYPE, USER_KEYS, is_ollamas
-from appliance.store.derived_models import DerivedModels
+from appliance.features.ollama.sink import BLOBS, JSON_TYPE, USER_KEYS, is_ollamas
+from appliance.features.ollama.derived_models import DerivedModels
 from appliance.traffic.request import Request, send_whole
 from appliance.traffic.targets import Targets
 

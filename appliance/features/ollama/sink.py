@@ -6,7 +6,7 @@ Everything above this sink knows OpenAI's words alone: fallback, pings, error re
 from __future__ import annotations
 
 from appliance.core.headers import is_event_stream
-from appliance.core.ollama.answering import NDJSON, Translator, translated_error
+from appliance.features.ollama.core.answering import NDJSON, Translator, translated_error
 from appliance.errors import UpstreamFailed
 from appliance.traffic.record import RecordingSink
 from appliance.traffic.request import Headers, Passing, Request, Sink, push_whole

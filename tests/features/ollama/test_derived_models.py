@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.ollama.asking import DerivedPreset
-from appliance.core.ollama.models import Derived
-from appliance.store.derived_models import DerivedModels
+from appliance.features.ollama.core.asking import DerivedPreset
+from appliance.features.ollama.core.models import Derived
+from appliance.features.ollama.derived_models import DerivedModels
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=5),

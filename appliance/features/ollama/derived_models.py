@@ -11,8 +11,8 @@ from msgspec import Raw, Struct
 
 from appliance.core.bodies.json_text import OBJECT
 from appliance.core.lenient_json import UNREADABLE
-from appliance.core.ollama.asking import DerivedPreset
-from appliance.core.ollama.models import Derived
+from appliance.features.ollama.core.asking import DerivedPreset
+from appliance.features.ollama.core.models import Derived
 from appliance.store.model_files import read_start, replace, write_whole
 
 VERSION = 1

@@ -12,8 +12,8 @@ from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.ollama import asking
-from appliance.core.ollama.asking import PLAIN, DerivedPreset, OllamaRefusal
+from appliance.features.ollama.core import asking
+from appliance.features.ollama.core.asking import PLAIN, DerivedPreset, OllamaRefusal
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 WAV = base64.b64encode(b"RIFF\0\0\0\0WAVEfmt ").decode()

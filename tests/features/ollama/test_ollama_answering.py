@@ -10,7 +10,7 @@ from cutting import cut
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.ollama.answering import (
+from appliance.features.ollama.core.answering import (
     Translator,
     idle_line,
     normalised,
