@@ -44,9 +44,6 @@ from appliance.http.control.predict import Predict
 from appliance.http.control.tool_routes import ToolRoutes
 from appliance.http.kernel import EdgeRoute, Kernel
 from appliance.http.mcp.route import McpRoute
-from appliance.features.ollama.known import KnownModels
-from appliance.features.ollama.reading import OllamaReader
-from appliance.features.ollama.routes import OllamaRoutes
 from appliance.http.owners import Owners, model_states
 from appliance.http.server import ApplianceServer, open_listening
 from appliance.http.way.ask import Ask
@@ -61,7 +58,7 @@ from appliance.http.way.handover import Inward
 from appliance.http.way.hooks import Placing
 from appliance.http.way.kept_schemas import KeptSchemas
 from appliance.http.way.older import OlderBodies
-from appliance.http.way.pipeline import Beside, Pipeline
+from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.http.way.resumable import Lasting
 from appliance.peers.owner import Peers, open_peers
@@ -74,7 +71,6 @@ from appliance.pool.seat import open_pool_seat
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
-from appliance.features.ollama.derived_models import DerivedModels
 from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
 from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open_kept_contexts
@@ -109,8 +105,6 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The program's data folder, in which features keep what is theirs."""
     contexts: Mapping[Tier, ContextPlace] = {}
     """The places of kept contexts; empty: none are kept, and those of another program stay."""
-    derived_models: Path | None = None
-    """The file of models that clients of Ollama's API derive from others; None keeps them in memory."""
     pool: Path | None = None
     """The file of the pool that this box is in; None: it cannot be in one."""
     learns: bool = True
@@ -197,8 +191,13 @@ async def open_appliance(
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
         pings = Pings(http.ping_after)
-        ask = Ask(edge, fleet, pool, pings, (KeptSchemas(), OlderBodies()))
-        lasting = Lasting(streams, traffic, edge.bodies, fleet)
+        ask = Ask(
+            edge,
+            fleet,
+            pool,
+            pings,
+            (KeptSchemas(), OlderBodies(), *(make() for each in parts for make in each.engine_translates)),
+        )
 
         def make_box_pool(path: Path) -> AbstractAsyncContextManager[BoxPool]:
             from appliance.http.door.serving import DoorParts, claim_door  # few programs are in a pool
@@ -257,31 +256,27 @@ async def open_appliance(
                 folders=_folders(settings, places, applies, contexts, parts),
                 contexts=contexts,
                 pool=seat,
-                derived_models=places.derived_models,
             )
-            traffic.targets.derived = DerivedModels(places.derived_models).read()
             fleet.see_machine()
             kernel = Kernel(owners=owners, edge=edge, ask=ask, inward=inward, data=places.data, files=settings.files)
-            known = KnownModels(catalog, fleet, traffic.targets)
             tool_chats = ToolChats(
                 tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
             )
-            pipeline = Pipeline(
-                edge,
-                catalog,
-                ask,
-                lasting,
-                Beside(
-                    placements=(_LaterAtBoxes(ask, peers), AtPeers(ask, peers)),
-                    turns=(
-                        PluginChains(plugins, inward, traffic.targets.names, pings),
-                        tool_chats,
-                        *(make(kernel) for each in parts for make in each.turns),
-                    ),
-                    ollama=OllamaReader(fleet, known, inward),
-                    inward=inward,
+            hooks = Hooks(
+                translates=[make(kernel) for each in parts for make in each.translates],
+                turns=(
+                    PluginChains(plugins, inward, traffic.targets.names, pings),
+                    tool_chats,
+                    *(make(kernel) for each in parts for make in each.turns),
+                ),
+                placings=(
+                    _LaterAtBoxes(ask, peers),
+                    AtPeers(ask, peers),
+                    *(make(kernel) for each in parts for make in each.placings),
                 ),
             )
+            lasting = Lasting(streams, traffic, edge.bodies, fleet, hooks.spoken)
+            pipeline = Pipeline(edge, catalog, ask, lasting, hooks, inward)
 
             def gateway() -> Gateway:
                 own: Sequence[EdgeRoute] = (
@@ -289,7 +284,6 @@ async def open_appliance(
                     Predict(http.predict, inward),
                     McpRoute(kernel),
                     BlobRoutes(seat),
-                    *([OllamaRoutes(owners, traffic.targets, known, inward)] if http.single is None else []),
                     EdgeRoutes(edge, owners),
                 )
                 edges = (*(make(kernel) for each in parts for make in each.edges), *own)

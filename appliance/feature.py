@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeRoute, Kernel
     from appliance.http.sockets.sockets import SocketRoute
-    from appliance.http.way.hooks import Turn
+    from appliance.http.way.hooks import EngineTranslate, Placing, Translate, Turn
     from appliance.http.way.pipeline import Pipeline
     from appliance.settings import AppSettings
     from appliance.store.history import History
@@ -47,7 +47,8 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     ``sockets`` make routes of websockets, when the first websocket comes. ``folders`` are what it keeps on the disk, by
     kind. ``audience`` is notified of every generation that outlives its request.
 
-    ``turns`` are hooks of the way of a request (`appliance.http.way.hooks`), in the order of the list of features.
+    ``translates``, ``turns``, ``placings`` and ``engine_translates`` are hooks of the way of a request
+    (`appliance.http.way.hooks`), which are asked in the order of the list of features.
     ``adopt`` follows each new configuration, and returns what it could not follow. ``wait_ended`` returns when the work
     that clients have begun and left alone is over: the end of the server waits for that, within its grace time.
     """
@@ -57,7 +58,10 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     sockets: tuple[Callable[[Kernel, Pipeline], SocketRoute], ...] = ()
     folders: Mapping[str, Path] = {}
     audience: Audience | None = None
+    translates: tuple[Callable[[Kernel], Translate], ...] = ()
     turns: tuple[Callable[[Kernel], Turn], ...] = ()
+    placings: tuple[Callable[[Kernel], Placing], ...] = ()
+    engine_translates: tuple[Callable[[], EngineTranslate], ...] = ()
     adopt: Callable[[Config], Sequence[str]] | None = None
     wait_ended: Callable[[], Awaitable[None]] | None = None
 

@@ -79,10 +79,9 @@ ROOMS = {
     "core/config": "features/config_editing/test_secret_places.py",
     "core/engines": "core/test_engine_state.py platform/test_machine_limits.py engines/test_ballast_file.py "
     "engines/test_known.py",
-    "core/llama": "catalog/test_preset_models.py http/test_ollama.py",
+    "core/llama": "catalog/test_preset_models.py features/ollama/test_ollama.py",
     "core/mcp": "tools/test_mcp_stdio.py http/test_mcp_server.py",
     "core/models": "core/fit/test_fit_estimate.py core/fit/test_fit_plan.py catalog/test_preset_models.py",
-    "core/ollama": "store/test_derived_models.py http/test_ollama.py",
     "core/pool": "pool/test_bus_logins.py http/test_door.py",
     "core/runs": "agents/test_chain.py cli/test_chat_stream.py",
     "core/tools": "tools",
@@ -98,12 +97,11 @@ ROOMS = {
     "http/test_predict.py http/test_door.py agents/test_run_routes.py http/test_resumable.py",
     "http/door": "http/test_door.py",
     "http/mcp": "http/test_mcp_*.py",
-    "http/ollama": "http/test_ollama.py http/test_blobs_route.py http/test_any_request.py",
     "http/sockets": "features/sockets http/test_resumable.py peers/test_link.py",
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "
     "http/test_swap_pipeline.py http/test_swap_upstream.py http/test_pool_way.py http/test_loading.py "
-    "http/test_resumable.py http/test_disconnect.py http/test_hangs.py http/test_ollama.py http/test_plugin_chain.py "
-    "http/test_inward.py http/test_tool_routes.py peers/test_peer_relay.py",
+    "http/test_resumable.py http/test_disconnect.py http/test_hangs.py features/ollama/test_ollama.py "
+    "http/test_plugin_chain.py http/test_inward.py http/test_tool_routes.py peers/test_peer_relay.py",
     "peers": "peers http/test_swap_names.py",
     "platform": "platform children/test_platform.py upstream/test_client.py http/test_unix_sockets.py",
     "plugins": "plugins plugins_bundled/test_plugin_shapes.py http/test_plugin_chain.py",

@@ -52,8 +52,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     """None keeps none."""
     pool: PoolSeat
     """This program's place in a pool of boxes."""
-    derived_models: Path | None = None
-    """The file of models that clients of Ollama's API derive; None keeps none beyond the program's end."""
 
     def require_downloads(self) -> Downloads:
         """Raises Forbidden where no model is downloaded on request."""

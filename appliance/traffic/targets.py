@@ -20,10 +20,8 @@ from appliance.core.bodies.filters import Edits, compile_edits
 from appliance.core.config.types import Config
 from appliance.core.models.download import how_to_get, wanted_by_name
 from appliance.core.models.model import Model
-from appliance.core.models.names import MAX_NAME
+from appliance.core.models.names import MAX_NAME, meanings
 from appliance.core.models.swap_listing import swap_state
-from appliance.features.ollama.core.asking import meanings
-from appliance.features.ollama.core.models import Derived
 from appliance.core.pool.names import told_apart
 from appliance.core.scheduling.routing import UNPINNED, Here, Local, Remote, Router, TargetState, Virtual, choose
 from appliance.errors import Busy, ModelNotFound, NotPlaced
@@ -110,10 +108,8 @@ class Targets:
         self._edits: tuple[object, dict[str, Edits]] = (None, {})
         self._known: dict[str, Target] = {}
         self._known_on: tuple[object, ...] = ()
-        self.derived: Mapping[str, Derived] = {}
-        """Models that clients of Ollama's API have derived from others, by their names in lower case; never changed in
-        place.
-        """
+        self.aliases: Mapping[str, str] = {}
+        """Names that clients have given to models, in lower case, with those of the models; never changed in place."""
 
     @property
     def config(self) -> Config | None:
@@ -138,11 +134,10 @@ class Targets:
                 self.give_back(reserved)
 
     def stands_for(self, name: str) -> str | None:
-        """Return the name that one of Ollama's stands for, where nothing here is called so; None if there is none."""
+        """Return the name that this one stands for, where nothing here is called so; None if there is none."""
         for one in meanings(name):
-            derived = self.derived.get(one.casefold())
-            if derived is not None:
-                return derived.base
+            if (base := self.aliases.get(one.casefold())) is not None:
+                return base
             if one != name and (self._catalog.snapshot.find(one) is not None or self.router().resolve(one) is not None):
                 return one
         return None
@@ -160,10 +155,10 @@ class Targets:
 
     def _basis(self) -> tuple[object, ...]:
         """Every input of a name's meaning: models and configuration, peers and their models, the profile,
-        derived models.
+        and the names that clients have given.
         """
         peers = self._peers
-        return self._catalog.snapshot, peers.names(), peers.revision, peers.side.me, self._profile.name, self.derived
+        return self._catalog.snapshot, peers.names(), peers.revision, peers.side.me, self._profile.name, self.aliases
 
     async def find(self, name: str, *, stand_ins: bool) -> tuple[Target, Reserved | None]:
         """The target that `chosen` gives, and what it has reserved there: `give_back` that. Raises as `chosen`."""

@@ -30,7 +30,7 @@ from msgspec import Struct, structs
 from quart import Quart
 
 import appliance.core.mcp.serving
-import appliance.core.ollama
+import appliance.features.ollama
 import appliance.http
 import appliance.http.chat
 import appliance.http.mcp
@@ -41,12 +41,12 @@ from appliance.features.conversations.core import files as conversation_files
 from appliance.features.conversations.core import formats as conversation_formats
 from appliance.features.conversations.file_routes import FileRoutes
 from appliance.features.cors_proxy import proxy
+from appliance.features.ollama import sink as ollama
 from appliance.http.bytes.body import Bodies
 from appliance.http.control import predict, tool_routes
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.routes import RouteFacts
-from appliance.features.ollama import sink as ollama
 from appliance.http.way import routes
 from appliance.http.way.edge import Edge
 from appliance.http.way.guard import Guard
@@ -246,7 +246,7 @@ def reads(*found: ModuleType) -> Reads:
 def _read_by(path: str) -> Reads:
     """By the modules that answer a path without Quart; those of a model's routes, unless it is known better."""
     if path in _constants(ollama):
-        return reads(appliance.http.ollama, appliance.core.ollama)
+        return reads(appliance.features.ollama)
     of = {routes.MCP: appliance.http.mcp, routes.TOOLS: tool_routes, routes.CORS_PROXY: proxy, PREDICT: predict}
     return reads(of[path]) if path in of else reads(appliance.http.way, appliance.http.chat, appliance.http.sockets)
 

@@ -44,6 +44,10 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 T = TypeVar("T")
 
+LATEST = ":latest"
+HUBS = ("hf.co/", "huggingface.co/", "www.huggingface.co/")
+_STRIPPED = ("registry.ollama.ai/library/", "registry.ollama.ai/", "library/")
+
 
 class Shard(Struct, frozen=True):
     """One part of a sharded model: ``<stem>-<number>-of-<total>``, counted from 1."""
@@ -188,3 +192,16 @@ class ModelNames:
             if len(shorter) >= MIN_PART and shorter in longer:
                 found.append(known)
         return tuple(dict.fromkeys(self._folded[known] for known in found))[:count]
+
+
+def meanings(name: str) -> tuple[str, ...]:
+    """Return the ids that a name may stand for, the most literal first: clients write a hub before or a tag behind."""
+    found = [name]
+    for prefix in (*HUBS, *_STRIPPED):
+        if name.lower().startswith(prefix):
+            found.append(name[len(prefix) :])
+    for one in tuple(found):
+        for suffix in (":local", LATEST):
+            if one.lower().endswith(suffix):
+                found.append(one[: -len(suffix)])
+    return tuple(dict.fromkeys(one for one in found if one))

@@ -1,1 +1,1 @@
-"""Ollama's API on the server's port: it translates both ways and decides nothing; `core.ollama` has the words."""
+"""Ollama's API on the server's port: requests become llama-server's, and answers Ollama's. Refuses Ollama's cloud."""

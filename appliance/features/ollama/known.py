@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import trio
 from msgspec import Struct
@@ -10,9 +12,10 @@ from appliance.catalog.catalog import AT_ONCE, Catalog, file_in
 from appliance.core.lenient_json import decoded
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
-from appliance.features.ollama.core.asking import meanings
-from appliance.features.ollama.core.models import Derived, EngineProps, LoadedModel, ModelFacts, preset_of, tags
+from appliance.core.models.names import meanings
 from appliance.errors import ModelNotFound, UpstreamFailed
+from appliance.features.ollama.core.models import Derived, EngineProps, LoadedModel, ModelFacts, preset_of, tags
+from appliance.features.ollama.derived_models import DerivedModels
 from appliance.fleet.owner import Fleet
 from appliance.traffic.targets import Targets, refresh
 from appliance.upstream.client import HttpCall
@@ -34,10 +37,14 @@ class _Ready(Struct, frozen=True):
 class KnownModels:
     """Answers from memory, but for headers and properties that nobody has asked for before."""
 
-    def __init__(self, catalog: Catalog, fleet: Fleet, targets: Targets) -> None:
+    def __init__(self, catalog: Catalog, fleet: Fleet, targets: Targets, file: DerivedModels) -> None:
         self._catalog = catalog
         self._fleet = fleet
         self._targets = targets
+        self._file = file
+        self.models: Mapping[str, Derived] = {}
+        """Models that clients have derived from others, by their names in lower case."""
+        self._adopt(file.read())
         self._headers: dict[str, GgufInfo | None] = {}
         self._props: dict[tuple[str, float | None], EngineProps | None] = {}
         self._tags: tuple[object, bytes] = (None, b"")
@@ -54,9 +61,18 @@ class KnownModels:
             return await self._facts(name, model)
         return await self._facts(name, model, derived)
 
+    async def change(self, models: Mapping[str, Derived]) -> None:
+        """Keep these derived models from now on. Raises OSError."""
+        await trio.to_thread.run_sync(self._file.write, models)
+        self._adopt(models)
+
+    def _adopt(self, models: Mapping[str, Derived]) -> None:
+        self.models = models
+        self._targets.aliases = {name: model.base for name, model in models.items()}
+
     def derived(self, name: str) -> Derived | None:
         """The model that clients have derived under this name."""
-        return next((found for one in meanings(name) if (found := self._targets.derived.get(one.casefold()))), None)
+        return next((found for one in meanings(name) if (found := self.models.get(one.casefold()))), None)
 
     async def tags(self) -> bytes:
         """``/api/tags``, encoded: every model that may be asked for, under each of its names.
@@ -64,7 +80,7 @@ class KnownModels:
         Reads the disk for new files, and asks nobody. Made anew only when something that it tells has changed.
         """
         await refresh(self._catalog)
-        basis = self._catalog.snapshot, self._targets.derived, self._targets.names(), tuple(self._props)
+        basis = self._catalog.snapshot, self._targets.aliases, self._targets.names(), tuple(self._props)
         if self._tags[0] != basis:
             whole = await self._read_headers()
             self._tags = basis if whole else None, msgspec.json.encode(tags(self._listed()))
@@ -77,7 +93,7 @@ class KnownModels:
                 found += [self._known(name, model) for name in (model.id, *model.aliases)]
         there = {facts.name for facts in found}
         found += [ModelFacts(name=name) for name in self._targets.names() if name not in there and not self._find(name)]
-        for derived in self._targets.derived.values():
+        for derived in self.models.values():
             found.append(self._known(derived.name, self._find(derived.base), derived))
         return found
 

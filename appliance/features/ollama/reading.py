@@ -5,28 +5,30 @@ from __future__ import annotations
 import logging
 import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 import trio
 from msgspec import Struct, structs
 
+from appliance.core.bodies.sse import Dialect
 from appliance.core.lenient_json import decoded
-from appliance.features.ollama.core import shortening
-from appliance.features.ollama.core import asking
+from appliance.core.runs.inward import Asker, ProgressWatch
+from appliance.features.ollama.core import asking, shortening
 from appliance.features.ollama.core.answering import Translator, error_body, idle_line
 from appliance.features.ollama.core.asking import OllamaRefusal, OllamaRequest
 from appliance.features.ollama.core.models import COMPLETION, EMBEDDING, INSERT, THINKING, TOOLS, ModelFacts
-from appliance.core.runs.inward import Asker, ProgressWatch
-from appliance.fleet.owner import Fleet
 from appliance.features.ollama.known import KnownModels
+from appliance.features.ollama.sink import JSON_TYPE, OllamaSink, is_ollamas, speak
+from appliance.fleet.owner import Fleet
 from appliance.http.way.context import ModelRequest, RequestContext
-from appliance.features.ollama.sink import JSON_TYPE, speak
-from appliance.http.way.routes import own_path
-from appliance.traffic.request import Headers, send_whole
+from appliance.http.way.routes import Route, own_path
+from appliance.traffic.request import Headers, Request, Sink, send_whole
 
 T = TypeVar("T")
 CHAT, CHATS = "/api/chat", "/v1/chat/completions"
+ROUTES = {path: Route(name=path, streams=True, dialect=Dialect.OLLAMA) for path in (CHAT, "/api/generate")}
 MAX_MEASURE = 64 << 20
 MAX_TOLD = 1000
 UNLOAD_TIME = 5.0
@@ -49,7 +51,7 @@ class TokenizeAnswer(Struct):
 
 
 class Stopwatch(ProgressWatch):
-    """The `features.ollama.core.answering.Clock` of one request, and the `Watch` that learns when its model is there."""
+    """The `core.answering.Clock` of one request, and the `ProgressWatch` that learns when its model is there."""
 
     def __init__(self) -> None:
         self._began = self._granted = time.perf_counter_ns()
@@ -86,6 +88,14 @@ class OllamaReader:
         self._inward = inward
         self._told = set[tuple[object, ...]]()
 
+    def route(self, request: Request) -> Route | None:
+        """See `appliance.http.way.hooks.Translate`."""
+        return ROUTES.get(request.path) if request.method == "POST" else None
+
+    def sink(self, request: Request, sink: Sink) -> Sink:
+        """See `appliance.http.way.hooks.Translate`."""
+        return OllamaSink(sink) if is_ollamas(request) else sink
+
     async def read(self, context: RequestContext) -> ModelRequest | None:
         """Return what the model is to be asked; None if the request has its answer. Raises as `Pipeline.answer`."""
         watch = Stopwatch()
@@ -95,7 +105,7 @@ class OllamaReader:
         try:
             asked = asking.read_asked(body)
             context.record.model = asked.name
-            speak(context.sink, None, asked.name)
+            speak(context.sink, translator=None, name=asked.name)
             facts = await self._facts(asked, chat=chat)
             if not asking.has_prompt(asked, chat=chat):
                 await self._load(context, asked, facts, watch, chat=chat)
@@ -117,7 +127,7 @@ class OllamaReader:
             sink=context.sink,
             record=context.record,
             keep_alive=asked.keep_alive,
-            translator=Translator(asked.name, watch, chat=chat),
+            begin=partial(speak, translator=Translator(asked.name, watch, chat=chat), name=asked.name),
         )
 
     async def _facts(self, asked: OllamaRequest, *, chat: bool) -> ModelFacts:

@@ -14,22 +14,18 @@ from appliance import __version__
 from appliance.catalog.download_status import FileProgress
 from appliance.catalog.downloads import Download
 from appliance.core.bodies.json_text import JSON, JsonObject
-from appliance.features.ollama.core import models
-from appliance.features.ollama.core import asking
+from appliance.errors import ApplianceError
+from appliance.features.ollama.core import asking, models
 from appliance.features.ollama.core.answering import NDJSON, error_line, normalised, translated_error, vectors_of
 from appliance.features.ollama.core.asking import OllamaRefusal
 from appliance.features.ollama.core.models import Derived, ModelFacts
-from appliance.core.runs.inward import Asker
-from appliance.errors import ApplianceError
-from appliance.http import errors
 from appliance.features.ollama.known import KnownModels
 from appliance.features.ollama.reading import CHAT, Stopwatch, embeds, refuse
-from appliance.http.owners import Owners
-from appliance.http.way.context import RequestContext
 from appliance.features.ollama.sink import BLOBS, JSON_TYPE, USER_KEYS, is_ollamas
-from appliance.features.ollama.derived_models import DerivedModels
+from appliance.http import errors
+from appliance.http.kernel import Kernel
+from appliance.http.way.context import RequestContext
 from appliance.traffic.request import Request, send_whole
-from appliance.traffic.targets import Targets
 
 ALIVE = b"Ollama is running"
 TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
@@ -44,15 +40,13 @@ Answer = Callable[[RequestContext, JsonObject], Awaitable[None]]
 
 
 class OllamaRoutes:
-    """Answers the routes. `open` reads what clients have derived."""
+    """Answers the routes."""
 
-    def __init__(self, owners: Owners, targets: Targets, known: KnownModels, inward: Asker) -> None:
-        self._owners = owners
-        self._targets = targets
+    def __init__(self, kernel: Kernel, known: KnownModels) -> None:
+        self._owners = kernel.owners
         self._known = known
-        self._inward = inward
+        self._inward = kernel.inward
         self._followers: Counter[str] = Counter()
-        self._files = DerivedModels(owners.derived_models)
         self._changing = trio.Lock()
         posted: dict[str, Answer] = {
             "show": self._show,
@@ -218,24 +212,23 @@ class OllamaRoutes:
             base = await self._known.find(derived.base)
             derived = structs.replace(derived, base=base.model.id if base and base.model is not None else derived.base)
         name = derived.name.removesuffix(asking.LATEST)
-        await self._change({**self._targets.derived, name.casefold(): structs.replace(derived, name=name)})
+        await self._change({**self._known.models, name.casefold(): structs.replace(derived, name=name)})
 
     async def _change(self, derived: Mapping[str, Derived]) -> None:
         async with self._changing:
             try:
-                await trio.to_thread.run_sync(self._files.write, derived)
+                await self._known.change(derived)
             except OSError as error:
                 raise OllamaRefusal(
                     500, f"the list of derived models cannot be written: {error.strerror or error}"
                 ) from None
-            self._targets.derived = derived
 
     async def _delete(self, context: RequestContext, members: JsonObject) -> None:
         name = asking.model_of(members)
         if not asking.is_expressible(name) and await self._known.find(name) is None:
             raise OllamaRefusal(400, f'name "{name}" is invalid')
         if (derived := self._known.derived(name)) is not None:
-            left = {key: other for key, other in self._targets.derived.items() if other is not derived}
+            left = {key: other for key, other in self._known.models.items() if other is not derived}
             await self._change(left)
         else:
             facts = await self._require(name, f"model '{name}' not found")

@@ -6,8 +6,8 @@ Everything above this sink knows OpenAI's words alone: fallback, pings, error re
 from __future__ import annotations
 
 from appliance.core.headers import is_event_stream
-from appliance.features.ollama.core.answering import NDJSON, Translator, translated_error
 from appliance.errors import UpstreamFailed
+from appliance.features.ollama.core.answering import NDJSON, Translator, translated_error
 from appliance.traffic.record import RecordingSink
 from appliance.traffic.request import Headers, Passing, Request, Sink, push_whole
 
@@ -105,12 +105,7 @@ def _without_type(headers: Headers) -> list[tuple[bytes, bytes]]:
     return [header for header in headers if header[0].lower() not in _REPLACED]
 
 
-def speaking_ollama(request: Request, sink: Sink) -> Sink:
-    """Return the sink for the answer to a request: another one where that speaks Ollama's API."""
-    return OllamaSink(sink) if is_ollamas(request) else sink
-
-
-def speak(sink: Sink, translator: Translator | None, name: str) -> None:
+def speak(sink: Sink, *, translator: Translator | None, name: str) -> None:
     """Have the answer translated on its way to the client; see `OllamaSink.speak`."""
     inner = sink.inner if isinstance(sink, RecordingSink) else sink
     if isinstance(inner, OllamaSink):

@@ -27,7 +27,7 @@ from appliance.http.way.at_members import admit
 from appliance.http.way.edge import Edge
 from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway
-from appliance.http.way.pipeline import Beside, Pipeline
+from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.http.way.resumable import Lasting
 from appliance.pool.doors import SECRET
@@ -150,7 +150,7 @@ def _settings(main: HttpSettings, key: str) -> HttpSettings:
 def _answers(edge: Edge, parts: DoorParts, membership: Membership, shutdown: trio.Event) -> DoorAnswers:
     owners, traffic = parts.owners, edge.traffic
     ask = Ask(edge, owners.fleet, parts.pool, parts.pings)
-    only_here = Beside(admits=partial(admit, owners.fleet))
+    only_here = Hooks(admits=partial(admit, owners.fleet))
     pipeline = Pipeline(edge, owners.catalog, ask, parts.lasting, only_here)
     assert owners.pool.owner is not None  # it has asked for this door
     files = owners.pool.owner.files

@@ -8,7 +8,6 @@ from typing import Protocol
 import trio
 from msgspec import Struct
 
-from appliance.features.ollama.core.answering import Translator
 from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.way.outgoing import JSON, Format
 from appliance.http.way.routes import Route
@@ -109,8 +108,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     record: Record
     keep_alive: float | None = None
     """Seconds that the model is to stay after the request, infinity for ever; None leaves it as it is."""
-    translator: Translator | None = None
-    """Turns the answer into Ollama's, on its way out of ``sink``."""
+    begin: Callable[[Sink], None] | None = None
+    """Called with the sink of the answer, before that begins: what translates it has to know what it answers."""
 
 
 AskModel = Callable[[ModelRequest], Awaitable[None]]

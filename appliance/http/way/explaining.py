@@ -48,7 +48,7 @@ def ending(sink: Sink, dialect: Dialect, info: ErrorInfo) -> bytes:
 async def explain(context: RequestContext, error: Exception) -> None:
     """Tell an error in the form that the answer's state still allows. A bug is logged, and has a number in both."""
     request, sink, route = context.request, context.sink, context.route
-    # A path below /upstream/ has the dialect of its rest. Ollama's words are made by the sink, of OpenAI's.
+    # A path below /upstream/ has the dialect of its rest. Where a sink translates, it does so from OpenAI's words.
     known = route is not None and route.dialect is not Dialect.OLLAMA
     dialect = route.dialect if route is not None and known else dialect_of(request.path)
     if why := lacking(error):

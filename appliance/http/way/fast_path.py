@@ -541,7 +541,7 @@ class KeptRequest(FastRequest):
         generation.cancel = partial(self.cancel, StreamEnded())
         generation.follow(FirstReader(generation, self.own, self.connection.when_drained, self._client_done))
         self.connection.on_left = self._client_left
-        return lasting.sink(request, record, RingSink(generation), self.route)
+        return lasting.sink(request, record, RingSink(generation), self.route, self.route.dialect)
 
     def _client_left(self) -> None:
         self._end_client(left=True)

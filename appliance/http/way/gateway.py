@@ -20,7 +20,6 @@ from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain, followed
 from appliance.http.way.fast_path import FastPath, FastRequest, RequestEnder
-from appliance.features.ollama.sink import speaking_ollama
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.routes import Route
 from appliance.traffic.record import Record, RecordingSink
@@ -91,7 +90,7 @@ class Gateway:
         record = Record(request, route.name if route is not None else request.path)
         body = Body(self._bodies, head.length, connection)
         own = HttpSink(connection, head, body, self._guard.cors_headers(request))
-        answer = own if self._settings.single is not None else speaking_ollama(request, own)
+        answer = self._pipeline.hooks.spoken(request, own)
         metered = route is not None and route.metered
         sink = self._traffic.recorder.watch(record, followed(answer, route)) if metered else answer
         context = RequestContext(request, route, sink, record, body, connection)

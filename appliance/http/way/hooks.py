@@ -7,7 +7,7 @@ from typing import Protocol
 from appliance.core.bodies.head import RequestHead
 from appliance.core.models.model import Model
 from appliance.fleet.status import ChildStatus
-from appliance.http.way.context import ModelRequest, Use
+from appliance.http.way.context import ModelRequest, RequestContext, Use
 from appliance.http.way.course import Course
 from appliance.http.way.routes import Route
 from appliance.traffic.request import Request, Sink
@@ -15,6 +15,22 @@ from appliance.traffic.targets import Target
 from appliance.upstream.address import Address
 from appliance.upstream.client import Outgoing
 from appliance.upstream.pool import Pool
+
+
+class Translate(Protocol):
+    """Takes requests in another dialect, and gives their answers in the same."""
+
+    def route(self, request: Request) -> Route | None:
+        """Return the model's route of a request in this dialect; None for any other request."""
+        ...
+
+    def sink(self, request: Request, sink: Sink) -> Sink:
+        """Return the sink for the answer to a request, errors included; ``sink`` itself where nothing is translated."""
+        ...
+
+    async def read(self, context: RequestContext) -> ModelRequest | None:
+        """Return what the model is to be asked; None if the request has its answer. Raises as `Pipeline.answer`."""
+        ...
 
 
 class Placing(Protocol):

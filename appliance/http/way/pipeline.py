@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 from urllib.parse import unquote
 
 from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Catalog
 from appliance.core.bodies import head as heads
+from appliance.core.bodies import keep_alive
 from appliance.core.bodies.head import RequestHead
-from appliance.core.bodies.sse import Dialect
 from appliance.core.config.scalars import is_found
 from appliance.core.models.model import Model
-from appliance.features.ollama.core.asking import OllamaRefusal, keep_alive_in
 from appliance.core.records.activity import CLIENT_LEFT
 from appliance.errors import (
     ApplianceError,
@@ -34,8 +32,7 @@ from appliance.http.way.course import Course, wish_of
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain
 from appliance.http.way.handover import Handover, Inward
-from appliance.http.way.hooks import Placing, Turn
-from appliance.features.ollama.sink import speak
+from appliance.http.way.hooks import Placing, Translate, Turn
 from appliance.http.way.outgoing import IDENTITY, JSON, Format, format_of, head_of
 from appliance.http.way.process import Process
 from appliance.http.way.resumable import Lasting, conversation_of
@@ -66,29 +63,25 @@ MEANWHILE = b"x-appliance-meanwhile"
 """``none``: nothing may stand in for a selector's first target."""
 
 
-class OllamaReading(Protocol):
-    """Reads requests of Ollama's API."""
+class Hooks(Struct, frozen=True, kw_only=True):
+    """The hooks of features in the way of a request, each kind in the order in which it is asked.
 
-    async def read(self, context: RequestContext) -> ModelRequest | None:
-        """None: it has its answer already."""
-        ...
-
-
-class Beside(Struct, frozen=True, kw_only=True):
-    """The ways beside the plain one. The composition hands them in, so that this room imports none of theirs.
-
-    The door of a pool has none of them but ``admits``: what comes through it is answered here or refused.
+    The door of a pool has ``admits`` alone: what comes through it is answered here or refused.
     """
 
-    placements: Sequence[Placing] = ()
-    """The first that knows a course for a request gives it; without one it is asked of the model's process."""
+    translates: Sequence[Translate] = ()
     turns: Sequence[Turn] = ()
-    """Asked in this order, each with what the one before it has left."""
-    ollama: OllamaReading | None = None
-    inward: Inward | None = None
-    """The program's way to ask itself; answered by the pipeline."""
+    """Each gets what the one before it has left."""
+    placings: Sequence[Placing] = ()
+    """The first that knows a course for a request gives it; without one it is asked of the model's process."""
     admits: Callable[[Target], None] | None = None
     """Raises NotPlaced for a request that another box has to answer."""
+
+    def spoken(self, request: Request, sink: Sink) -> Sink:
+        """Return the sink for the answer to a request, in its dialect."""
+        for each in self.translates:
+            sink = each.sink(request, sink)
+        return sink
 
 
 class Pipeline:
@@ -97,7 +90,10 @@ class Pipeline:
     A request is read once, its way is decided once, from values, and one function takes it there.
     """
 
-    def __init__(self, edge: Edge, catalog: Catalog, ask: Ask, lasting: Lasting, beside: Beside) -> None:
+    def __init__(
+        self, edge: Edge, catalog: Catalog, ask: Ask, lasting: Lasting, hooks: Hooks, inward: Inward | None = None
+    ) -> None:
+        """``inward`` is the program's way to ask itself; its requests are answered here."""
         self._settings = edge.settings
         self._guard = edge.guard
         self._traffic = edge.traffic
@@ -107,12 +103,10 @@ class Pipeline:
         self._catalog = catalog
         self._fleet = ask.fleet
         self._models = ask
-        self._placements = beside.placements
         self._lasting = lasting
-        self._turns, self._ollama = beside.turns, beside.ollama
-        self._admits = beside.admits
-        if beside.inward is not None:
-            beside.inward.answer = self._answer_inward
+        self.hooks = hooks
+        if inward is not None:
+            inward.answer = self._answer_inward
 
     def route(self, request: Request) -> Route | None:
         """Return the route of a request for a model; None for the program's own routes."""
@@ -122,15 +116,17 @@ class Pipeline:
         if is_passed(request.path):
             ours = request.path.startswith(UPSTREAM)
             return passed_route(request.method, self._targets.rest_of(below(request)) if ours else "")
-        return model_route(request)
+        if (known := model_route(request)) is not None:
+            return known
+        return next((found for each in self.hooks.translates if (found := each.route(request)) is not None), None)
 
     async def answer(self, context: RequestContext) -> None:
         """Raises ApplianceError for what cannot be answered, also after the answer has begun; ClientLeft."""
         if is_passed(context.request.path) and not self._settings.single:
             await self._pass_through(context)
             return
-        ollamas = context.route is not None and context.route.dialect is Dialect.OLLAMA
-        job = await (self._ollama.read(context) if ollamas and self._ollama is not None else self._read(context))
+        translate = next((each for each in self.hooks.translates if each.route(context.request) is not None), None)
+        job = await (self._read(context) if translate is None else translate.read(context))
         if job is None:
             return
         conversation = conversation_of(job.request) if job.route.streams else None
@@ -142,7 +138,7 @@ class Pipeline:
 
     def wants_turn(self, route: Route, head: RequestHead, body: bytes) -> bool:
         """Return whether something stands around the model's turns of this request."""
-        return any(turn.wants(route, head, body) for turn in self._turns)
+        return any(turn.wants(route, head, body) for turn in self.hooks.turns)
 
     async def _read(self, context: RequestContext) -> ModelRequest:
         """The request with its body, and what the body says of it. Raises BadRequest, and as `read_body`."""
@@ -168,8 +164,8 @@ class Pipeline:
 
     async def _serve(self, context: RequestContext, job: ModelRequest) -> None:
         """Take the request to its target, and the answer to ``job.sink``. Raises as `answer`."""
-        if job.translator is not None:
-            speak(job.sink, job.translator, job.name)
+        if job.begin is not None:
+            job.begin(job.sink)
         # An embedding, or a number of tokens, of another model would be of no use.
         stand_ins = _permits_stand_ins(job.request) and job.route.streams
         async with self._targets.chosen(job.name, stand_ins=stand_ins) as target:
@@ -181,8 +177,8 @@ class Pipeline:
 
     async def _take(self, context: RequestContext, job: ModelRequest, target: Target) -> None:
         wish_of(job.request)  # a mistake is an error whether a model here or a peer answers
-        if self._admits is not None:
-            self._admits(target)
+        if self.hooks.admits is not None:
+            self.hooks.admits(target)
         if target.model is not None and (meant := job.request.header(IDENTITY)) is not None:
             await self._targets.wait_known(target.model)
             if not self._targets.is_still(target.model, meant):
@@ -202,7 +198,7 @@ class Pipeline:
         if (model := target.model) is not None and not (job.route.loads and self.may_load(model, job.request)):
             await self._models.ask_running(model, job)  # a question to a running model never loads one
             return
-        job, use, others = self._take_turn(job, target, self._turns)
+        job, use, others = self._take_turn(job, target, self.hooks.turns)
         if job.request.alone and use is not None:
             raise Forbidden(
                 "windows of applications may ask models, without tools and commands of this server; start it with "
@@ -237,8 +233,8 @@ class Pipeline:
 
     async def _course(self, job: ModelRequest, target: Target, wanted: Model | None = None) -> Course:
         """Say which servers may answer a request."""
-        for placement in self._placements:
-            if (course := await placement.course(job, target, wanted)) is not None:
+        for placing in self.hooks.placings:
+            if (course := await placing.course(job, target, wanted)) is not None:
                 return course
         if target.model is None:
             raise ModelNotFound(target.requested)
@@ -387,9 +383,9 @@ def _keep_alive(request: Request) -> float | None:
     """The wish in the header ``X-Keep-Alive``, in Ollama's words. Raises BadRequest."""
     value = request.header(KEEP_ALIVE)
     try:
-        return keep_alive_in(value) if value is not None else None
-    except OllamaRefusal as refused:
-        raise BadRequest(f"the X-Keep-Alive header cannot be read: {refused.text}") from None
+        return keep_alive.seconds_in(value) if value is not None else None
+    except ValueError as error:
+        raise BadRequest(f"the X-Keep-Alive header cannot be read: {error}") from None
 
 
 class _Given:

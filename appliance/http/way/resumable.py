@@ -17,7 +17,6 @@ from appliance.http import errors
 from appliance.http.bytes.body import Bodies
 from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.explaining import ending, explain, followed
-from appliance.features.ollama.sink import is_ollamas, speaking_ollama
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.routes import Route
 from appliance.streams.generation import Generation, GenerationEnd, GenerationReader, RingSink
@@ -145,8 +144,17 @@ class StreamEnded(Exception):
 class Lasting:
     """Has requests answered under the owner of streams."""
 
-    def __init__(self, streams: Streams, traffic: Traffic, bodies: Bodies, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        traffic: Traffic,
+        bodies: Bodies,
+        fleet: Fleet,
+        spoken: Callable[[Request, Sink], Sink],
+    ) -> None:
+        """``spoken``: see `pipeline.Hooks.spoken`."""
         self._streams = streams
+        self._spoken = spoken
         self._traffic = traffic
         self._bodies = bodies
         self._fleet = fleet
@@ -163,10 +171,10 @@ class Lasting:
         generation.overrun = error_record(dialect, errors.describe(_OVERRUN, dialect))
         return generation
 
-    def sink(self, request: Request, record: Record, ring: RingSink, route: Route) -> RecordingSink:
-        """The sink of the work: it records what goes into the ring."""
-        sink = followed(speaking_ollama(request, ring), route)
-        ring.end_with(partial(_last_words, sink, Dialect.OLLAMA if is_ollamas(request) else route.dialect))
+    def sink(self, request: Request, record: Record, ring: RingSink, route: Route, dialect: Dialect) -> RecordingSink:
+        """The sink of the work: it records what goes into the ring. ``dialect`` is the client's."""
+        sink = followed(self._spoken(request, ring), route)
+        ring.end_with(partial(_last_words, sink, dialect))
         return self._traffic.recorder.watch(record, sink)
 
     async def serve(self, conversation: str, context: RequestContext, job: ModelRequest, serve: Serve) -> None:
@@ -182,7 +190,7 @@ class Lasting:
         reserved, job.record.outlives, context.follows = context.body.hand_over(), True, True
 
         async def work(ring: RingSink) -> None:
-            sink = self.sink(job.request, job.record, ring, job.route)
+            sink = self.sink(job.request, job.record, ring, job.route, route.dialect)
             inner = RequestContext(job.request, job.route, sink, job.record, context.body)
             await self._within(inner, partial(serve, inner, structs.replace(job, sink=sink)), reserved)
 

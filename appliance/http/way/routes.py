@@ -129,9 +129,10 @@ _POST = _OWN_PATH | {
     f"/v{path}": structs.replace(_OWN_PATH[f"/v1{path}"], name=f"/v{path}", strip="/v", loading_state=False)
     for path in _VERSIONLESS
 }
-_OLLAMA = {path: Route(name=path, streams=True, dialect=Dialect.OLLAMA) for path in ("/api/chat", "/api/generate")}
 _INFERENCE = frozenset(_OWN_PATH) - {"/props", "/lora-adapters", *_MEDIA, "/audioapi/v1/tasks/run"}
-_OF_WINDOWS = (frozenset(_POST) | frozenset(_OLLAMA)) - {"/props", "/lora-adapters"} | {
+_OF_WINDOWS = frozenset(_POST) - {"/props", "/lora-adapters"} | {
+    "/api/chat",
+    "/api/generate",
     "/api/embed",
     "/api/embeddings",
     "/api/show",
@@ -149,7 +150,7 @@ def model_route(request: Request) -> Route | None:
     if request.method == "POST":
         if request.path.startswith("/slots/"):
             return _SLOT
-        return _POST.get(request.path) or _OLLAMA.get(request.path)
+        return _POST.get(request.path)
     if request.method in ("GET", "HEAD") and request.path in _LISTS:
         return _LISTS[request.path]
     if request.method in ("GET", "HEAD") and (request.path not in _ASK_MODEL or request.query.get("model")):
@@ -167,9 +168,7 @@ def single_route(request: Request) -> Route | None:
     ):
         return None
     known = model_route(request)
-    if known is not None and known.dialect is not Dialect.OLLAMA:  # llama-server has routes of these names
-        return known
-    return Route(name=OTHER, loads=request.method == "POST", metered=False)
+    return known or Route(name=OTHER, loads=request.method == "POST", metered=False)
 
 
 def reaches_slot_files(method: str, target: str) -> bool:

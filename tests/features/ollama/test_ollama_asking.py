@@ -12,6 +12,8 @@ from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.core.bodies import keep_alive
+from appliance.core.models.names import meanings
 from appliance.features.ollama.core import asking
 from appliance.features.ollama.core.asking import PLAIN, DerivedPreset, OllamaRefusal
 
@@ -56,20 +58,20 @@ def refused(**members: object) -> tuple[int, str]:
 )
 def test_a_name_is_shown_with_its_tag(model_id: str, shown: str):
     assert asking.shown_name(model_id) == shown
-    assert model_id in asking.meanings(shown)
+    assert model_id in meanings(shown)
 
 
 @given(st.text(min_size=1, max_size=60))
 def test_the_shown_name_of_a_model_means_the_model(model_id: str):
-    assert model_id in asking.meanings(asking.shown_name(model_id))
-    assert asking.meanings(model_id)[0] == model_id
+    assert model_id in meanings(asking.shown_name(model_id))
+    assert meanings(model_id)[0] == model_id
     assert asking.shown_name(asking.shown_name(model_id)) == asking.shown_name(model_id)
 
 
 def test_what_a_name_may_mean():
-    assert asking.meanings("hf.co/org/repo:Q8_0") == ("hf.co/org/repo:Q8_0", "org/repo:Q8_0")
-    assert "llama3" in asking.meanings("registry.ollama.ai/library/llama3:latest")
-    assert asking.meanings("llama3:local") == ("llama3:local", "llama3")
+    assert meanings("hf.co/org/repo:Q8_0") == ("hf.co/org/repo:Q8_0", "org/repo:Q8_0")
+    assert "llama3" in meanings("registry.ollama.ai/library/llama3:latest")
+    assert meanings("llama3:local") == ("llama3:local", "llama3")
     assert asking.is_cloud("gpt-oss:120b-cloud")
     assert not asking.is_cloud("my-cloud")
 
@@ -116,13 +118,13 @@ def test_durations_that_are_refused(given: object):
 
 
 def test_a_header_may_hold_a_number_or_a_duration():
-    assert asking.keep_alive_in(" 30 ") == 30
-    assert asking.keep_alive_in("-1") == math.inf
-    assert asking.keep_alive_in("5m") == 300
-    assert asking.keep_alive_in(" ") is None
+    assert keep_alive.seconds_in(" 30 ") == 30
+    assert keep_alive.seconds_in("-1") == math.inf
+    assert keep_alive.seconds_in("5m") == 300
+    assert keep_alive.seconds_in(" ") is None
     for wrong in ("nan", "inf", "1e400", "soon"):
-        with pytest.raises(OllamaRefusal):
-            asking.keep_alive_in(wrong)
+        with pytest.raises(ValueError, match="keep_alive|duration"):
+            keep_alive.seconds_in(wrong)
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -17,30 +16,18 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
-from appliance.core.config.scalars import parse_duration
+from appliance.core.bodies.keep_alive import kind_of, seconds_of
 from appliance.core.lenient_json import UNREADABLE
+from appliance.core.models.names import LATEST
 
 T = TypeVar("T", str, bool, JsonObject)
-LATEST = ":latest"
-HUBS = ("hf.co/", "huggingface.co/", "www.huggingface.co/")
-_STRIPPED = ("registry.ollama.ai/library/", "registry.ollama.ai/", "library/")
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"
 _NAME = re.compile(
     rf"(?:[A-Za-z0-9_][A-Za-z0-9_.:-]{{0,349}}/)?(?:[A-Za-z0-9_][A-Za-z0-9_-]{{0,79}}/)?{_PART}(?::{_PART})?"
 )
 _CLOUD = (":cloud", "-cloud")
-FOR_EVER = math.inf
-"""Seconds of a model that is kept until something else needs its place."""
 LEVELS = ("low", "medium", "high", "max")
 MAX_TOP_LOGPROBS = 20
-_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d*)?", re.ASCII)
-_KINDS: dict[type, str] = {
-    bool: "true or false",
-    str: "a string",
-    list: "an array",
-    dict: "an object",
-    type(None): "null",
-}
 _LOADING = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict", "use_mmap")
 """Options of a start. They never restart an engine, so only their types are checked."""
 _OPTIONS = {
@@ -74,19 +61,6 @@ def shown_name(model_id: str) -> str:
     return model_id if ":" in model_id.rpartition("/")[2] else f"{model_id}{LATEST}"
 
 
-def meanings(name: str) -> tuple[str, ...]:
-    """Return the ids that a name may stand for, the most literal first."""
-    found = [name]
-    for prefix in (*HUBS, *_STRIPPED):
-        if name.lower().startswith(prefix):
-            found.append(name[len(prefix) :])
-    for one in tuple(found):
-        for suffix in (":local", LATEST):
-            if one.lower().endswith(suffix):
-                found.append(one[: -len(suffix)])
-    return tuple(dict.fromkeys(one for one in found if one))
-
-
 def is_expressible(name: str) -> bool:
     """True for a name that Ollama's own rules allow."""
     return _NAME.fullmatch(name) is not None
@@ -117,7 +91,7 @@ def member_of(members: JsonObject, name: str, otherwise: T) -> T:
     if value is None:
         return otherwise
     if not isinstance(value, type(otherwise)):
-        raise OllamaRefusal(400, f"'{name}' must be {_kind(otherwise)}, not {_kind(value)}")
+        raise OllamaRefusal(400, f"'{name}' must be {kind_of(otherwise)}, not {kind_of(value)}")
     return value
 
 
@@ -126,35 +100,12 @@ def model_of(members: JsonObject) -> str:
     return member_of(members, "model", "") or member_of(members, "name", "")
 
 
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "a number")
-
-
 def keep_alive_of(value: JSON) -> float | None:
-    """Return seconds, infinity for a negative number, None for what leaves the model as it is. Raises OllamaRefusal."""
-    match value:
-        case None:
-            return None
-        case bool() | list() | dict():
-            raise OllamaRefusal(
-                400, f"'keep_alive' must be a number of seconds or a duration such as \"5m\", not {_kind(value)}"
-            )
-        case str():
-            if (seconds := parse_duration(value)) is None:
-                raise OllamaRefusal(
-                    400, f'time: invalid duration "{value}"; write it with a unit, as in "5m", or as a number'
-                )
-            return FOR_EVER if seconds < 0 else seconds
-        case _:
-            return FOR_EVER if value < 0 else float(value)
-
-
-def keep_alive_in(header: str) -> float | None:
-    """The same for a header, where a number is text too. Raises OllamaRefusal."""
-    text = header.strip()
-    if _NUMBER.fullmatch(text):
-        return keep_alive_of(float(text))
-    return keep_alive_of(text) if text else None
+    """As `appliance.core.bodies.keep_alive.seconds_of`. Raises OllamaRefusal."""
+    try:
+        return seconds_of(value)
+    except ValueError as error:
+        raise OllamaRefusal(400, str(error)) from None
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------
@@ -279,7 +230,7 @@ def chat_body(asked: OllamaRequest, model: str, preset: DerivedPreset, *, thinks
     """Return the body for ``/v1/chat/completions``. ``thinks``: the model can. Raises OllamaRefusal."""
     given = asked.members.get("messages")
     if not isinstance(given, list):
-        raise OllamaRefusal(400, f"'messages' must be an array, not {_kind(given)}")
+        raise OllamaRefusal(400, f"'messages' must be an array, not {kind_of(given)}")
     messages = [_object(message, "a message") for message in given]
     return _chat(asked, model, preset, messages, thinks=thinks)
 
@@ -390,7 +341,7 @@ def _content(message: JsonObject) -> JSON:
     if not images:
         return text
     if not isinstance(images, list):
-        raise OllamaRefusal(400, f"'images' must be an array, not {_kind(images)}")
+        raise OllamaRefusal(400, f"'images' must be an array, not {kind_of(images)}")
     parts: list[JSON] = list(text) if isinstance(text, list) else [{"type": "text", "text": text}] if text else []
     return [*parts, *map(_medium, images)]
 
@@ -398,7 +349,7 @@ def _content(message: JsonObject) -> JSON:
 def _medium(given: JSON) -> JsonObject:
     """Return a part of a message for a picture or a sound; its content says which of them it is."""
     if not isinstance(given, str):
-        raise OllamaRefusal(400, f"'images' must hold strings of base64, not {_kind(given)}")
+        raise OllamaRefusal(400, f"'images' must hold strings of base64, not {kind_of(given)}")
     data = given.partition(",")[2] if given.startswith("data:") else given
     try:
         head = base64.b64decode(data[:64], validate=True)
@@ -419,7 +370,7 @@ def _medium(given: JSON) -> JsonObject:
 def _calls(given: JSON, place: int) -> list[tuple[JsonObject, str, JSON]]:
     """Return each call in OpenAI's form, with its id and its tool's name."""
     if not isinstance(given, list):
-        raise OllamaRefusal(400, f"'tool_calls' must be an array, not {_kind(given)}")
+        raise OllamaRefusal(400, f"'tool_calls' must be an array, not {kind_of(given)}")
     made: list[tuple[JsonObject, str, JSON]] = []
     for number, one in enumerate(given):
         call = _object(one, "a call of a tool")
@@ -435,5 +386,5 @@ def _calls(given: JSON, place: int) -> list[tuple[JsonObject, str, JSON]]:
 
 def _object(value: JSON, what: str) -> JsonObject:
     if not isinstance(value, dict):
-        raise OllamaRefusal(400, f"{what} must be an object, not {_kind(value)}")
+        raise OllamaRefusal(400, f"{what} must be an object, not {kind_of(value)}")
     return value

@@ -17,8 +17,8 @@ from appliance.core.models.download import Remote, parse_image, parse_wanted
 from appliance.core.models.embedding import served_kind
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import NO_WORDS, Model
+from appliance.core.models.names import HUBS
 from appliance.features.ollama.core.asking import (
-    HUBS,
     PLAIN,
     DerivedPreset,
     OllamaRefusal,
