@@ -123,7 +123,7 @@ def test_a_header_may_hold_a_number_or_a_duration():
     assert keep_alive.seconds_in("5m") == 300
     assert keep_alive.seconds_in(" ") is None
     for wrong in ("nan", "inf", "1e400", "soon"):
-        with pytest.raises(ValueError, match="keep_alive|duration"):
+        with pytest.raises(ValueError, match=r"keep_alive|duration"):
             keep_alive.seconds_in(wrong)
 
 
