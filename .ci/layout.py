@@ -43,7 +43,6 @@ PLANNED = {
     "presets": "catalog.presets core.llama.preset*",
     "peers": "peers* http.sockets.link http.way.at_peers",
     "older": "core.llama.older* http.way.older",
-    "traces": "core.records.spans traffic.tracing traffic.otlp",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}
 """These put the program together: they name what they open."""

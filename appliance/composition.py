@@ -1,7 +1,8 @@
 """One program, put together: the nest of everything that it owns, in the order in which it stops.
 
 Read `open_appliance` from the outside in: each line needs only what stands above it, and ends before it. An owner
-gets its listeners when it is made; nothing is attached later. The tests open the very same nest.
+gets its listeners when it is made; only an observer of requests signs in later, for its own length. The tests open the
+very same nest.
 """
 
 from __future__ import annotations
@@ -77,8 +78,10 @@ from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox, open_own_tools
+from appliance.traffic.metrics import Metrics
 from appliance.traffic.record import open_recorder
-from appliance.traffic.targets import Target
+from appliance.traffic.recorder import open_recorder
+from appliance.traffic.targets import Target, Targets
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.pool import open_pool
 
@@ -143,14 +146,14 @@ async def open_appliance(
     config, catalog, http = settings.config, places.catalog, settings.http
     catalog.engine_args = settings.fleet.engine_args
     applies = config or places.defaults
-    log, inward = activity_log(config), Inward()
+    log, inward, metrics = activity_log(config), Inward(), Metrics()
     async with (
         open_listening(http) as listening,
         open_activity(*log) as activity,
         open_run_store(log[0]) as run_store,
         open_history(*log) as history,
         open_own_tools(settings.tools) as own_tools,
-        open_recorder(activity) as recorder,
+        open_recorder(activity, observers=(metrics,), rooms=metrics.rooms) as recorder,
         open_pool() as pool,
         open_kept_contexts(settings.fleet.keep_context or applies.keep_context, places.contexts) as contexts,
         open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
@@ -162,7 +165,7 @@ async def open_appliance(
             settings.fleet,
             places.chooser or engines,
             supply=ModelSupply(catalog, downloads),
-            observer=recorder.metrics,
+            observer=metrics,
             echo=places.echo,
             gpus=gpus,
             tell=history.add,
@@ -180,6 +183,7 @@ async def open_appliance(
                 fleet=fleet,
                 catalog=catalog,
                 recorder=recorder,
+                metrics=metrics,
                 history=history,
                 inward=inward,
             ),
@@ -188,7 +192,7 @@ async def open_appliance(
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
     ):
         tools = places.toolbox or own_tools
-        traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
+        traffic = Traffic(recorder, metrics, catalog, fleet, peers, lambda: catalog.snapshot.config)
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
         pings = Pings(http.ping_after)
         ask = Ask(
@@ -254,6 +258,7 @@ async def open_appliance(
                 ),
                 history=history,
                 folders=_folders(settings, places, applies, contexts, parts),
+                troubles={kind: told for each in parts for kind, told in each.troubles.items()},
                 contexts=contexts,
                 pool=seat,
             )

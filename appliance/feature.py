@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from appliance.settings import AppSettings
     from appliance.store.history import History
     from appliance.streams.owner import Audience
-    from appliance.traffic.record import Recorder
+    from appliance.traffic.metrics import Metrics
+    from appliance.traffic.recorder import Recorder
 
 
 class ServerParts(Struct, frozen=True, kw_only=True):
@@ -51,12 +52,14 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     (`appliance.http.way.hooks`), which are asked in the order of the list of features.
     ``adopt`` follows each new configuration, and returns what it could not follow. ``wait_ended`` returns when the work
     that clients have begun and left alone is over: the end of the server waits for that, within its grace time.
+    ``troubles`` tell in words, by kind, what does not work now; empty: it does.
     """
 
     routes: Callable[[Kernel], Routes] | None = None
     edges: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
     sockets: tuple[Callable[[Kernel, Pipeline], SocketRoute], ...] = ()
     folders: Mapping[str, Path] = {}
+    troubles: Mapping[str, Callable[[], str]] = {}
     audience: Audience | None = None
     translates: tuple[Callable[[Kernel], Translate], ...] = ()
     turns: tuple[Callable[[Kernel], Turn], ...] = ()
@@ -94,6 +97,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     fleet: Fleet
     catalog: Catalog
     recorder: Recorder
+    metrics: Metrics
     history: History
     inward: Asker
 

@@ -110,8 +110,7 @@ ROOMS = {
     "streams": "owners/test_stream_owner.py store/test_stream_files.py http/test_resumable.py",
     "tools": "tools",
     "top": "test_trio_parts.py http/test_errors.py http/test_reload*.py e2e/test_lifetimes.py",
-    "traffic": "traffic http/test_inflight.py http/test_metrics.py http/test_program_log.py http/test_traces.py "
-    "http/test_timeline.py",
+    "traffic": "traffic http/test_inflight.py http/test_metrics.py http/test_program_log.py http/test_timeline.py",
     "upstream": "upstream",
 }
 """The tests of each room, below tests/. A folder of core has the folder there as well, and so has a feature."""

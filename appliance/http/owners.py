@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -48,6 +48,8 @@ class Owners(Struct, frozen=True, kw_only=True):
     history: History
     folders: Mapping[str, Path]
     """The program's folders on the disk, by their kind, and its databases by their first file."""
+    troubles: Mapping[str, Callable[[], str]]
+    """Each tells in words what does not work now of one kind of thing; empty: it does."""
     contexts: KeptContexts | None
     """None keeps none."""
     pool: PoolSeat

@@ -106,9 +106,8 @@ class _Families(Collector):
         yield _family(OWN, "requests_total", "counter", "Requests answered, by route and status.", requests)
         yield _one(OWN, "requests_under_way", "gauge", "Requests being answered now.", metrics.under_way)
         yield _one(OWN, "response_bytes_total", "counter", "Bytes of answers' bodies.", metrics.response_bytes)
-        sent, lost = "Requests whose traces a collector has taken.", "Requests whose traces were lost."
-        yield _one(OWN, "traces_sent_total", "counter", sent, metrics.traces_sent)
-        yield _one(OWN, "traces_dropped_total", "counter", lost, metrics.traces_dropped)
+        for own in tuple(metrics.own):
+            yield _one(OWN, own.name, "counter", own.text, own.value)
         yield _one(OWN, "request_bodies_bytes", "gauge", "Request bodies held in memory.", self._bodies_held)
 
     def _fleet(self) -> Iterator[Metric]:

@@ -1,4 +1,7 @@
-"""The program's own counters. Counting costs a microsecond; `appliance.traffic.exposition` writes them as text."""
+"""The program's own counters, an observer of requests and of models.
+
+Counting costs a microsecond; `appliance.traffic.exposition` writes them as text.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections import Counter
 from msgspec import Struct, field
 
 from appliance.core.records.cache_misses import CacheRoom
+from appliance.core.records.ended import EndedRequest
 from appliance.core.scheduling.effects import Rule
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -50,6 +54,14 @@ class ModelCounts(Struct, eq=False):
     """Its last process ended by itself; the next load is a restart."""
 
 
+class OwnCounter(Struct, eq=False):
+    """The counter of a feature, by its name in ``/metrics`` without the program's."""
+
+    name: str
+    text: str
+    value: int = 0
+
+
 class Metrics:
     """Counters of one server; values that can be read on demand are not here.
 
@@ -65,34 +77,37 @@ class Metrics:
         self.models: dict[str, ModelCounts] = {}
         self.rooms: dict[str, CacheRoom] = {}
         """The room for prompts that the latest process of each model has, or had."""
-        self.traces_sent = 0
-        self.traces_dropped = 0
+        self.own: list[OwnCounter] = []
+        """Counters of features."""
 
     def count(self, route: str, status: int, sent: int) -> None:
         """One finished request; ``status`` 499 stands for a client that left before it was answered."""
         self.requests[route, status] += 1
         self.response_bytes += sent
 
-    def request_done(
-        self, model: str, route: str, status: int, seconds: float, first_byte_seconds: float | None
-    ) -> None:
-        """One finished request for a model, waiting and loading included; no first byte when it never had one."""
-        counts = self.models.get(model) or self._of(model)
-        counts.requests[route, status] += 1
-        counts.seconds.observe(seconds)
-        if first_byte_seconds is not None:
-            counts.first_byte.observe(first_byte_seconds)
+    def counter(self, name: str, text: str) -> OwnCounter:
+        """Return a new counter, which the caller counts up."""
+        self.own.append(counter := OwnCounter(name, text))
+        return counter
 
-    def first_token(self, model: str, seconds: float) -> None:
-        """The first token of an answer was there so long after its request came."""
-        self._of(model).first_token.observe(seconds)
+    def on_request_ended(self, ended: EndedRequest) -> None:
+        """Count a request for a model, waiting and loading included, and the tokens of a good answer.
 
-    def tokens(self, model: str, prompt: int, generated: int, cached: int) -> None:
-        """Tokens of one answer; ``cached`` ones came from the prompt cache. Negative is unknown, and not counted."""
-        counts = self.models.get(model) or self._of(model)
-        counts.prompt_tokens += max(prompt, 0)
-        counts.generated_tokens += max(generated, 0)
-        counts.cached_tokens += max(cached, 0)
+        There is no first byte, and no first token, where it never had one. Negative numbers are unknown.
+        """
+        if not ended.known:
+            return
+        counts, began = self.models.get(ended.model) or self._of(ended.model), ended.began
+        counts.requests[ended.route, ended.status] += 1
+        counts.seconds.observe(ended.ended - began)
+        if ended.first_byte is not None:
+            counts.first_byte.observe(ended.first_byte - began)
+        if (usage := ended.usage) is not None and ended.status == 200:
+            if (first_token := ended.first_token_ms()) >= 0:
+                counts.first_token.observe(first_token / 1000)
+            counts.prompt_tokens += max(usage.tokens.input_tokens, 0)
+            counts.generated_tokens += max(usage.tokens.output_tokens, 0)
+            counts.cached_tokens += max(usage.tokens.cache_tokens, 0)
 
     def waited(self, model: str, seconds: float) -> None:
         """A request got its lease, or gave up, after waiting so long for it; its model's load is part of the wait."""

@@ -20,8 +20,9 @@ from appliance.errors import Busy, ShuttingDown, Unauthorized
 from appliance.fleet.owner import Fleet
 from appliance.peers.owner import Peers
 from appliance.traffic.inflight import InFlight
+from appliance.traffic.metrics import Metrics
 from appliance.traffic.program_log import LogFeeds, ProgramLog
-from appliance.traffic.record import Recorder
+from appliance.traffic.recorder import Recorder
 from appliance.traffic.request import Request
 from appliance.traffic.targets import ActiveProfile, Targets
 
@@ -122,11 +123,17 @@ class Traffic:
     """Made once for each server. ``config`` tells the configuration in force, None where there is none."""
 
     def __init__(
-        self, recorder: Recorder, catalog: Catalog, fleet: Fleet, peers: Peers, config: Callable[[], Config | None]
+        self,
+        recorder: Recorder,
+        metrics: Metrics,
+        catalog: Catalog,
+        fleet: Fleet,
+        peers: Peers,
+        config: Callable[[], Config | None],
     ) -> None:
         self.recorder = recorder
         recorder.session_headers = _session_headers(config() or Config())
-        self.metrics = recorder.metrics
+        self.metrics = metrics
         self.inflight = InFlight()
         self.lifetime = Lifetime()
         self.profile = ActiveProfile()
@@ -146,7 +153,6 @@ class Traffic:
         if self.recorder.captures.limit != (limit := config.capture_buffer * MIB):
             self.recorder.captures = CaptureBuffer(limit)
         self.recorder.settle()  # requests that are over belong to what was in force before
-        self.recorder.tracer.adopt(config.tracing)
         self.recorder.session_headers = _session_headers(config)
         return ()
 

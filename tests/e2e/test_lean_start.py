@@ -18,7 +18,7 @@ from appliance.engines.found import ENGINE_VARIABLE
 ON_DEMAND = (
     "quart", "werkzeug", "jsonschema", "rich", "huggingface_hub", "filelock", "trio_websocket", "importlib.metadata",
     "email", "prometheus_client", "asyncio", "difflib",
-    "opentelemetry", "google.protobuf", "appliance.traffic.otlp",
+    "opentelemetry", "google.protobuf", "appliance.features.traces.otlp",
     "appliance.http.control.app", "appliance.http.mcp.server",
     "appliance.core.mcp.serving", "appliance.tools.builtins", "appliance.tools.mcp_client",
     "appliance.engines.embedded.start", "re2",

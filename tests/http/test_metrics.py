@@ -12,14 +12,18 @@ from typing import Any
 import psutil
 import pytest
 import trio
+from ended_requests import ended
 from prometheus_client.parser import text_string_to_metric_families
 
 from appliance import __version__
 from appliance.core.machine import GpuSample, NetworkCounters, Sample, SystemSample
+from appliance.core.records.accounting import Usage
 from appliance.core.records.cache_misses import CacheRoom
+from appliance.core.records.ended import EndedRequest
 from appliance.fleet.owner import ChildStatus
 from appliance.traffic.exposition import exposition
 from appliance.traffic.metrics import BUCKETS, MAX_MODELS, OTHER, Metrics
+from appliance.wire import Tokens
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ROOM = CacheRoom(0.0)
@@ -103,6 +107,13 @@ def test_what_waits_inside_an_engine_is_queued(
 CHAT = "/v1/chat/completions"
 
 
+def done(model: str, *, tokens: tuple[int, int, int] | None = None, **more: object) -> EndedRequest:
+    """A finished request; ``tokens`` are those of prompt, answer and cache."""
+    of = zip(("input_tokens", "output_tokens", "cache_tokens"), tokens or (), strict=False)
+    usage = Usage(tokens=Tokens(**dict(of))) if tokens is not None else None
+    return ended(**({"model": model, "route": "chat", "usage": usage} | more))
+
+
 @pytest.mark.parametrize(
     ("counted", "expected"),
     [
@@ -115,7 +126,12 @@ CHAT = "/v1/chat/completions"
             },
         ),
         (
-            [("tokens", "a", 100, 20, 80), ("tokens", "a", 10, 5, -1), ("tokens", "a", -1, -1, -1)],
+            [
+                ("on_request_ended", done("a", tokens=(100, 20, 80))),
+                ("on_request_ended", done("a", tokens=(10, 5, -1))),
+                ("on_request_ended", done("a", tokens=(-1, -1, -1))),
+                ("on_request_ended", done("a", tokens=(9, 9, 9), status=502)),
+            ],
             {
                 key("prompt_tokens_total", model="a"): 110,
                 key("generated_tokens_total", model="a"): 25,
@@ -129,7 +145,9 @@ CHAT = "/v1/chat/completions"
                 ("loaded", "a", 8.0, ROOM),
                 ("evicted", "a", "memory"),
                 ("load_failed", "b"),
-                ("first_token", "a", 0.5),
+                ("on_request_ended", done("a", tokens=(1, 1, 0), first_token=0.5)),
+                ("on_request_ended", done("a", first_token=0.5)),
+                ("on_request_ended", done("nobody's", known=False)),
             ],
             {
                 key("queue_wait_seconds_sum", model="a"): 1.5,
@@ -141,6 +159,7 @@ CHAT = "/v1/chat/completions"
                 key("load_failures_total", model="b"): 1,
                 key("child_restarts_total", model="a"): 0,
                 key("load_seconds_count", model="b"): None,
+                key("prompt_tokens_total", model="nobody's"): None,
             },
         ),
         ([("died", "a")], {key("child_deaths_total", model="a"): 1, key("child_restarts_total", model="a"): 0}),
@@ -150,10 +169,10 @@ CHAT = "/v1/chat/completions"
         ),
         (
             [
-                ("request_done", "a", "chat", 200, 0.3, 0.02),
-                ("request_done", "a", "chat", 200, 0.5, 0.1),
-                ("request_done", "a", "chat", 503, 700.0, None),
-                ("request_done", "b", "embeddings", 200, 0.001, 0.001),
+                ("on_request_ended", done("a", ended=0.3, first_byte=0.02)),
+                ("on_request_ended", done("a", ended=0.5, first_byte=0.1)),
+                ("on_request_ended", done("a", ended=700.0, status=503)),
+                ("on_request_ended", done("b", ended=0.001, first_byte=0.001, route="embeddings")),
             ],
             {
                 key("model_requests_total", model="a", route="chat", status="200"): 2,
@@ -180,10 +199,20 @@ def test_what_is_counted_is_told(
     assert {each: found.get(each) for each in expected} == expected
 
 
+def test_a_feature_has_counters_of_its_own(metrics: Metrics):
+    counter = metrics.counter("lost_total", "What was lost.")
+    counter.value += 3
+    assert (
+        "# HELP llama_appliance_lost_total What was lost.\n# TYPE llama_appliance_lost_total counter\n"
+        in exposition(metrics, ())
+    )
+    assert read(metrics)[key("lost_total")] == 3
+
+
 def test_models_beyond_the_limit_share_a_label(metrics: Metrics):
     for number in range(MAX_MODELS + 7):
-        metrics.tokens(f"model-{number}", 1, 0, 0)
-    metrics.tokens("model-0", 1, 0, 0)
+        metrics.on_request_ended(done(f"model-{number}", tokens=(1, 0, 0)))
+    metrics.on_request_ended(done("model-0", tokens=(1, 0, 0)))
     late = [ChildStatus(model=f"late-{number}", state="loaded", leases=2) for number in range(3)]
     found = read(metrics, [*late, ChildStatus(model="model-3", state="loaded", leases=5)])
     tokens = {dict(labels)["model"]: n for (name, labels), n in found.items() if name.endswith("prompt_tokens_total")}
@@ -257,7 +286,8 @@ async def test_rendering_in_a_thread_while_counting(metrics: Metrics):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(render_often)
         while time.monotonic() < until:
-            metrics.request_done(f"m{rounds % MAX_MODELS}", f"route {rounds % 40}", rounds % 700, 0.1, None)
+            one = done(f"m{rounds % MAX_MODELS}", route=f"route {rounds % 40}", status=rounds % 700, ended=0.1)
+            metrics.on_request_ended(one)
             metrics.count(f"route {rounds % 40}", rounds % 700, 1)
             rounds += 1
             if rounds % 20 == 0:
@@ -268,7 +298,7 @@ async def test_rendering_in_a_thread_while_counting(metrics: Metrics):
 
 
 def test_counters_and_histograms_say_what_they_are(metrics: Metrics):
-    metrics.request_done("a", "chat", 200, 1, 1)
+    metrics.on_request_ended(done("a"))
     text = exposition(metrics, (), machine())
     for line in (
         "# TYPE llama_appliance_requests_total counter",

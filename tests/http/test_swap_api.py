@@ -28,7 +28,7 @@ from appliance.platform.hardware import detect
 from appliance.platform.samples import open_samples
 from appliance.store.activity import open_activity
 from appliance.store.history import open_history
-from appliance.traffic.record import open_recorder
+from appliance.traffic.recorder import open_recorder
 
 
 @pytest.fixture

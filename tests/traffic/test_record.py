@@ -21,19 +21,13 @@ from waiting import until
 from appliance.core.records.accounting import TokenCounter
 from appliance.core.records.activity import CLIENT_LEFT, Query
 from appliance.core.records.captures import BLOCK, CaptureBuffer, CapturedBody, CapturedExchange
+from appliance.core.records.ended import EndedRequest
 from appliance.store.activity import open_activity
-from appliance.traffic import record as packing
-from appliance.traffic.metrics import ModelCounts
-from appliance.traffic.record import (
-    LOOK_EVERY,
-    Load,
-    Packer,
-    Record,
-    Recorder,
-    RecordingSink,
-    aside,
-    open_recorder,
-)
+from appliance.traffic import recorder as recording
+from appliance.traffic.metrics import Metrics, ModelCounts
+from appliance.traffic.packing import Load, Packer
+from appliance.traffic.record import LOOK_EVERY, Record, RecordingSink, aside
+from appliance.traffic.recorder import Recorder, open_recorder
 from appliance.traffic.request import Request
 from appliance.wire import Row
 
@@ -86,9 +80,14 @@ class Client:
 
 
 @pytest.fixture
-async def recorder() -> AsyncGenerator[Recorder]:
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+async def recorder(metrics: Metrics) -> AsyncGenerator[Recorder]:
     """One that keeps ten rows in memory, and a MiB of captures."""
-    async with open_activity(None, 10) as activity, open_recorder(activity) as made:
+    async with open_activity(None, 10) as activity, open_recorder(activity, observers=(metrics,)) as made:
         made.captures = CaptureBuffer(MIB)
         yield made
 
@@ -114,7 +113,7 @@ async def rows(recorder: Recorder) -> list[Row]:
     return list((await recorder.page(Query(order="asc", limit=999))).data)
 
 
-async def test_whoever_looks_right_after_finds_everything(recorder: Recorder):
+async def test_whoever_looks_right_after_finds_everything(recorder: Recorder, metrics: Metrics):
     await answer(recorder, ANSWER)
     [row] = await rows(recorder)
     assert (row.tokens.input_tokens, row.tokens.output_tokens, row.has_capture) == (3, 4, True)
@@ -128,8 +127,8 @@ async def test_whoever_looks_right_after_finds_everything(recorder: Recorder):
     assert capture.resp_headers == {"Content-Type": "application/json", "Set-Cookie": "[REDACTED]"}
     await answer(recorder, b'{"error":"no"}', status=500)
     recorder.settle()
-    assert recorder.metrics.models["m"].requests == {("chat", 200): 3, ("chat", 500): 1}
-    assert recorder.metrics.models["m"].generated_tokens == 12
+    assert metrics.models["m"].requests == {("chat", 200): 3, ("chat", 500): 1}
+    assert metrics.models["m"].generated_tokens == 12
     failed = await recorder.capture(4)
     assert (failed.resp_headers, failed.resp_body) == (None, None)
     assert (await rows(recorder))[-1].error_msg == "no"
@@ -151,14 +150,50 @@ async def test_what_ends_is_written_down_without_being_asked_for_and_in_order():
         assert len(heard) == 200
 
 
-async def test_what_cannot_be_written_down_takes_nothing_with_it(recorder: Recorder, caplog: pytest.LogCaptureFixture):
+class Told:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.ended: list[EndedRequest] = []
+
+    def on_request_ended(self, ended: EndedRequest) -> None:
+        self.ended.append(ended)
+
+
+async def test_an_observer_is_told_of_what_ends_while_it_is_signed_in(recorder: Recorder, metrics: Metrics):
+    told, other = Told(), Told()
+    await answer(recorder, ANSWER)
+    with recorder.observed_by(told):
+        with recorder.observed_by(other):
+            await answer(recorder, ANSWER)
+            await answer(recorder, b'{"error":"no"}', status=500)
+            assert not told.ended, "that is made later"
+        assert other.ended == told.ended
+        await answer(recorder, ANSWER)
+    await answer(recorder, ANSWER)
+    recorder.settle()
+    assert [one.status for one in told.ended] == [200, 500, 200]
+    good, bad, _ = told.ended
+    assert good.usage is not None
+    assert (good.usage.tokens.output_tokens, good.error) == (4, None)
+    assert (bad.usage, bad.error) == (None, "no")
+    assert (good.route, good.model, good.requested, good.known, good.streaming) == ("chat", "m", "m", True, False)
+    assert (good.headers, good.steps, good.fault) == (REQUEST.headers, (), None)
+    assert good.began <= good.first_byte <= good.ended
+    assert abs(good.epoch + good.ended - time.time()) < 60
+    assert metrics.models["m"].requests == {("chat", 200): 4, ("chat", 500): 1}
+
+
+async def test_what_cannot_be_written_down_takes_nothing_with_it(
+    recorder: Recorder, metrics: Metrics, caplog: pytest.LogCaptureFixture
+):
     record, sink = begin(recorder)
     record.began = None  # pyright: ignore[reportAttributeAccessIssue]  such a thing does not exist
     sink.start(200, JSON)
     recorder.finish(record, sink, "chat", 200)
     await answer(recorder, ANSWER)
     recorder.settle()
-    assert recorder.metrics.models["m"].requests == {("chat", 200): 1}
+    assert metrics.models["m"].requests == {("chat", 200): 1}
     assert "this is a bug" in caplog.text
 
 
@@ -236,20 +271,24 @@ class Free(Always):
 async def test_under_load_nothing_is_written_down_that_newer_requests_push_out():
     """Ids and counters are those of all requests, rows and captures those of the newest."""
     keep, budget, body = 10, 64 << 10, b"x" * 2000
-    async with open_activity(None, keep) as activity, open_recorder(activity, Busy) as recorder:
+    metrics = Metrics()
+    async with (
+        open_activity(None, keep) as activity,
+        open_recorder(activity, Busy, observers=(metrics,)) as recorder,
+    ):
         recorder.captures = CaptureBuffer(budget)
-        count = 2 * packing.MOST
+        count = 2 * recording.MOST
         for _ in range(count):
             await answer(recorder, ANSWER, body=body)
             await trio.lowlevel.checkpoint()
         assert (await activity.page(Query())).total == 0, "no row was worth making"
         assert recorder.captures.used == 0
-        assert recorder.metrics.models["m"].generated_tokens > 0, "more than may wait have come"
+        assert metrics.models["m"].generated_tokens > 0, "more than may wait have come"
         found = await rows(recorder)
         assert [row.id for row in found] == list(range(count - keep + 1, count + 1))
         assert all(row.has_capture and row.tokens.output_tokens == 4 for row in found)
-        assert recorder.metrics.models["m"].requests == {("chat", 200): count}
-        assert recorder.metrics.models["m"].generated_tokens == 4 * count
+        assert metrics.models["m"].requests == {("chat", 200): count}
+        assert metrics.models["m"].generated_tokens == 4 * count
         assert budget * 0.9 < recorder.captures.used <= budget
         assert recorder.captures.has(count - 20)
 
@@ -261,7 +300,7 @@ async def test_many_bytes_do_not_wait():
         for _ in range(20):
             await answer(recorder, ANSWER, body=body)
             await trio.testing.wait_all_tasks_blocked()
-        assert (await activity.page(Query())).total >= 20 - packing.MOST_BYTES // MIB
+        assert (await activity.page(Query())).total >= 20 - recording.MOST_BYTES // MIB
         assert [row.has_capture for row in await rows(recorder)] == [False] * 17 + [True] * 3
 
 
@@ -323,9 +362,13 @@ def test_whenever_one_looks_all_is_there(steps: list[tuple[object, ...]], light:
         ended: list[int] = []
         heard: list[int] = []
         expected: list[int] = []
+        metrics = Metrics()
         unfollow: Callable[[], None] | None = None
         with trio.CancelScope() as scope:
-            async with open_activity(path, keep) as activity, open_recorder(activity, Free if light else Busy) as made:
+            async with (
+                open_activity(path, keep) as activity,
+                open_recorder(activity, Free if light else Busy, observers=(metrics,)) as made,
+            ):
                 for step, *values in steps:
                     match step:
                         case "answer":
@@ -352,14 +395,14 @@ def test_whenever_one_looks_all_is_there(steps: list[tuple[object, ...]], light:
                             assert found == (of_all if file else of_all[-keep:])
                         case _:
                             made.settle()
-                            counts = made.metrics.models.get("m", ModelCounts())
+                            counts = metrics.models.get("m", ModelCounts())
                             assert counts.requests == Counter(("chat", status) for status in ended)
                             assert counts.generated_tokens == 4 * ended.count(200)
                             assert made.captures.used <= made.captures.limit
                 scope.cancel()
         assert heard == expected
-        assert made.metrics.models.get("m", ModelCounts()).seconds.counts[0] <= len(ended)
-        assert sum(made.metrics.models["m"].requests.values()) == len(ended) if ended else True
+        assert metrics.models.get("m", ModelCounts()).seconds.counts[0] <= len(ended)
+        assert sum(metrics.models["m"].requests.values()) == len(ended) if ended else True
         if path is not None:
             async with open_activity(path, keep) as activity:
                 assert (await activity.page(Query())).total == len(ended)
@@ -471,7 +514,7 @@ async def test_a_large_request_body_holds_nobody_up():
 
 
 async def test_captures_are_compressed_when_there_is_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(packing, "PAUSE", 0.01)
+    monkeypatch.setattr(recording, "PAUSE", 0.01)
     body = b"a word " * 2000
     async with open_activity(None, 100) as activity, open_recorder(activity) as recorder:
         recorder.captures = CaptureBuffer(MIB)

@@ -126,7 +126,7 @@ class _Examination:
             answer="answers",
             version=__version__,
             running=tuple([_served(entry, owners.fleet.seat_of(entry.id), logs.get(entry.id)) for entry in entries]),
-            traces=self._recorder.tracer.failing,
+            traces=owners.troubles["traces"]() if "traces" in owners.troubles else "",
             pool=tuple(owners.pool.state().problems),
         )
         trouble = dict(known.trouble)

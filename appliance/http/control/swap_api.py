@@ -26,7 +26,7 @@ from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
 from appliance.http.way.routes import RELOAD
 from appliance.platform.samples import Samples
 from appliance.store.history import History
-from appliance.traffic.record import Recorder
+from appliance.traffic.recorder import Recorder
 
 EXPORTED: Mapping[Format, str] = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 

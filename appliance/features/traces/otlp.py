@@ -14,7 +14,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1 import trace_pb2 as otlp
 
 from appliance import __version__
-from appliance.core.records.spans import Attribute, OwnTrace, Span, TraceContext, spans_of
+from appliance.features.traces.rules import Attribute, OwnTrace, Span, TraceContext, spans_of
 
 SCOPE = "llama-appliance"
 _SAMPLED = 1

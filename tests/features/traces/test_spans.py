@@ -5,21 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from ended_requests import ended
 from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.records.accounting import Usage
-from appliance.core.records.spans import (
-    Span,
-    Step,
-    TraceContext,
-    TracedRequest,
-    operation_of,
-    parts_text,
-    read_parent,
-    spans_of,
-    trace_context,
-)
+from appliance.core.records.ended import Step, parts_text
+from appliance.features.traces.rules import Span, TraceContext, operation_of, read_parent, spans_of, trace_context
 from appliance.wire import Tokens
 
 TRACE, PARENT = b"0af7651916cd43dd8448eb211c80319c", b"b7ad6b7169203331"
@@ -30,59 +22,19 @@ MOMENTS = st.floats(0, 100)
 HEX = st.text("0123456789abcdef", min_size=2, max_size=2)
 
 
-def finished(**more: object) -> TracedRequest:
-    facts: dict[str, object] = {
-        "route": "/v1/chat/completions",
-        "requested": "al",
-        "model": "alpha",
-        "known": True,
-        "streaming": True,
-        "host": "box:8080",
-        "status": 200,
-        "fault": None,
-        "usage": None,
-        "build": "",
-        "metadata": {},
-        "steps": (),
-        "began": 0.0,
-        "first_token": None,
-        "ended": 10.0,
-        "epoch": 1000.0,
-    }
-    return TracedRequest(**(facts | more))  # pyright: ignore[reportArgumentType]
-
-
-WHOLE = {"streaming": False, "first_token": 9.9}
-LOAD = (Step("wait", 1.0, 6.0, load=(4.0, 1.0)),)
-TOOLS = (Step("wait", 1.0, 1.0), Step("tool", 4.0, 5.0, "see"), Step("wait", 5.0, 5.0))
-FALLS = (Step("fallback", 4.0, 5.0, "continued"), Step("wait", 5.0, 7.0, load=(2.0, 0.0)))
-
-
-@pytest.mark.parametrize(
-    ("facts", "told"),
-    [
-        ({"first_token": 4.0}, "prompt 0-4, answer 4-10"),
-        # of a whole answer the engine tells how long it wrote
-        ({**WHOLE, "usage": Usage(tokens=Tokens(output_tokens=30), answer_ms=3000.0)}, "prompt 0-7, answer 7-10"),
-        (WHOLE, "answer 0-10"),
-        ({"steps": LOAD, "first_token": 8.0}, "wait 1-2, load 2-5, wait 5-6, prompt 6-8, answer 8-10"),
-        # a request that ends in the queue has no answer
-        ({"steps": (Step("wait", 1.0),), "status": 503}, "wait 1-10"),
-        ({"known": False, "status": 404}, ""),
-        ({"steps": TOOLS, "first_token": 2.0}, "prompt 1-2, answer 2-4, execute_tool see 4-5, answer 5-10"),
-        ({"steps": FALLS, "first_token": 2.0}, "prompt 0-2, answer 2-4, fallback 4-5, load 5-7, answer 7-10"),
-    ],
-)
-def test_the_parts_of_a_request(facts: dict[str, object], told: str):
-    """Every span but the root, in seconds after the request's beginning."""
-    root, *rest = spans_of(finished(**facts), CONTEXT, ROOT)
-    found = [f"{x.name} {(x.began - root.began) / 1e9:g}-{(x.ended - root.began) / 1e9:g}" for x in rest]
-    assert ", ".join(found) == told
+def test_a_tool_and_a_fallback_say_which():
+    steps = (Step("wait", 1.0, 1.0), Step("tool", 4.0, 5.0, "see"), Step("fallback", 6.0, 7.0, "continued"))
+    _, *rest = spans_of(ended(steps=steps), CONTEXT, ROOT)
+    assert [(span.name, span.attributes) for span in rest] == [
+        ("answer", {}),
+        ("execute_tool see", {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "see"}),
+        ("fallback", {"llama_appliance.fallback": "continued"}),
+    ]
 
 
 def test_the_root_has_the_attributes_of_the_conventions():
     usage = Usage(tokens=Tokens(output_tokens=5, cache_tokens=3, input_tokens=7), prompt=10)
-    [root, *_] = spans_of(finished(usage=usage, metadata={"selector": "fast"}), CONTEXT, ROOT)
+    [root, *_] = spans_of(ended(usage=usage, metadata={"selector": "fast"}), CONTEXT, ROOT)
     assert root.name == "chat alpha"
     assert root.attributes == {
         "gen_ai.operation.name": "chat",
@@ -110,13 +62,13 @@ def test_the_root_has_the_attributes_of_the_conventions():
     ],
 )
 def test_failures(facts: dict[str, object], kind: str, error: str | None):
-    [root, *_] = spans_of(finished(**facts), CONTEXT, ROOT)
+    [root, *_] = spans_of(ended(**facts), CONTEXT, ROOT)
     assert (root.attributes["error.type"], root.error) == (kind, error)
 
 
 @pytest.mark.parametrize("host", ["", "box:8080:1", "box:999999999999999999999", "a b", "böx", "[::1"])
 def test_a_host_that_is_none_is_not_told(host: str):
-    [root, *_] = spans_of(finished(host=host), CONTEXT, ROOT)
+    [root, *_] = spans_of(ended(headers=[(b"Host", host.encode("latin-1"))]), CONTEXT, ROOT)
     assert not {"server.address", "server.port"} & set(root.attributes)
 
 
@@ -155,7 +107,7 @@ def test_parts_lie_within_the_request_in_order(
     streaming: bool,
     epoch: float,
 ):
-    request = finished(
+    request = ended(
         began=min(one, other),
         ended=max(one, other),
         first_token=first_token,
@@ -185,7 +137,7 @@ def test_the_parts_of_steps_that_follow_each_other_do_not_overlap(data: st.DataO
         for began, ended in zip(moments[1:-1:2], moments[2:-1:2], strict=False)
     ]
     made = [step if step.name == "wait" else Step(step.name, step.began, step.ended) for step in made]
-    request = finished(
+    request = ended(
         began=moments[0], ended=moments[-1], steps=tuple(made), first_token=data.draw(st.sampled_from(moments))
     )
     spans: list[Span] = spans_of(request, CONTEXT, ROOT)[1:]

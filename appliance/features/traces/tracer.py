@@ -10,16 +10,21 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Never
 
 import trio
+from msgspec import structs
 
 from appliance.core.config.additions import TracingConfig
-from appliance.core.records.spans import OwnTrace, TracedRequest, trace_context
+from appliance.core.records.ended import EndedRequest
 from appliance.errors import Busy, UpstreamFailed, UsageError
+from appliance.features.traces.rules import HOST, OwnTrace, trace_context
 from appliance.traffic.metrics import Metrics
-from appliance.trio_parts import WriteBehind, persist
+from appliance.traffic.recorder import Recorder
+from appliance.trio_parts import WriteBehind, beside, persist
 from appliance.upstream.client import HttpCall, address_of
 
 PATH = "/v1/traces"
@@ -44,20 +49,16 @@ class _NotTaken(Exception):
 
 
 class Tracer:
-    """Made and run by `open_recorder`. It is off until a configuration with ``tracing`` is adopted."""
+    """An observer of requests, made by `open_tracer`. It is off until a configuration with ``tracing`` is adopted."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._config: TracingConfig | None = None
-        self._metrics = metrics
+        self.sent = metrics.counter("traces_sent_total", "Requests whose traces a collector has taken.")
+        self.dropped = metrics.counter("traces_dropped_total", "Requests whose traces were lost.")
         self._waiting: deque[OwnTrace] = deque()
         self._behind = WriteBehind(PAUSE, RETRY)
         self.failing = ""
         """The words for a collector that does not take traces now; empty: it does."""
-
-    @property
-    def on(self) -> bool:
-        """True while a collector is configured."""
-        return self._config is not None
 
     def adopt(self, config: TracingConfig | None) -> None:
         """Follow this from now on. Waiting traces go to the new collector, and are dropped where there is none."""
@@ -66,13 +67,16 @@ class Tracer:
         if config is None:
             self._waiting.clear()
 
-    def add(self, headers: Sequence[tuple[bytes, bytes]], request: TracedRequest) -> None:
-        """Take a finished request with these headers, unless its trace is not sampled."""
+    def on_request_ended(self, ended: EndedRequest) -> None:
+        """Take a finished request, unless its trace is not sampled."""
         if self._config is None:
             return
-        context = trace_context(headers, os.urandom(16), self._config.sample)
+        context = trace_context(ended.headers, os.urandom(16), self._config.sample)
         if context is not None:
-            self._waiting.append((context, request, os.urandom(8)))
+            host = [
+                one for one in ended.headers if one[0].lower() == HOST
+            ]  # all of them would take as much as the rest
+            self._waiting.append((context, structs.replace(ended, headers=host), os.urandom(8)))
             self._drop_oldest()
             self._behind.wake()
 
@@ -84,7 +88,7 @@ class Tracer:
         """Send the last ones, even where everything is cancelled. After `FLUSH` seconds the rest is lost."""
         with trio.move_on_after(FLUSH, shield=True):
             await persist("sending the last traces", self.send)
-        self._metrics.traces_dropped += len(self._waiting)
+        self.dropped.value += len(self._waiting)
 
     async def send(self) -> bool:
         """Send all that waits. False: the collector does not take it now, and it waits on."""
@@ -104,7 +108,7 @@ class Tracer:
 
     async def _send(self, config: TracingConfig, batch: Sequence[OwnTrace]) -> bool:
         """Return True when the batch has found its end, taken or not. Raises if it is to be sent again."""
-        from appliance.traffic import otlp  # brings protobuf, which only this needs
+        from appliance.features.traces import otlp  # brings protobuf, which only this needs
 
         body = await trio.to_thread.run_sync(otlp.encode, config.service, batch)
         status, answer = 0, b""
@@ -117,18 +121,18 @@ class Tracer:
             raise _NotTaken(f"it answered {status}" if status else f"it did not answer within {TIMEOUT:g} s")
         lost, why = otlp.rejection(answer) if status == 200 else (len(batch), f"it answered {status}")
         if lost:
-            self._metrics.traces_dropped += min(lost, len(batch))
+            self.dropped.value += min(lost, len(batch))
             self._fails(config, why or f"it refused {lost} spans")
         elif self.failing:
             self.failing = ""
             log.info("the collector at %s takes traces again", config.endpoint)
-        self._metrics.traces_sent += max(len(batch) - lost, 0)
+        self.sent.value += max(len(batch) - lost, 0)
         return True
 
     def _drop_oldest(self) -> None:
         while len(self._waiting) > MOST:
             self._waiting.popleft()
-            self._metrics.traces_dropped += 1
+            self.dropped.value += 1
 
     def _fails(self, config: TracingConfig, why: str) -> None:
         """One line for as long as it lasts."""
@@ -136,3 +140,15 @@ class Tracer:
         if not before:
             advice = "start it, or correct 'tracing' in the configuration. The newest %d requests are kept for it"
             log.warning(f"%s; {advice}", self.failing, MOST)
+
+
+@asynccontextmanager
+async def open_tracer(recorder: Recorder, metrics: Metrics) -> AsyncGenerator[Tracer]:
+    """Send what ends within the block. Leaving it settles all that is over, and sends the last ones."""
+    tracer = Tracer(metrics)
+    try:
+        with recorder.observed_by(tracer):
+            async with beside(partial(persist, "sending traces", tracer.run)):
+                yield tracer
+    finally:
+        await tracer.flush()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import trio
 from fleet_harness import fake_engine
-from http_harness import CHAT, OpenServer, chat
+from http_harness import CHAT, Appliance, OpenServer, chat
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from otlp_collector import Collector, open_collector, told
 from swap_harness import Configure
 from test_chat_tools import LOOKS, SAYS, Files, asked
 from test_fallback import DIES, serving
+from waiting import until
 
 from appliance import __version__
 from appliance.core.config.additions import TracingConfig
+from appliance.core.config.types import Config
 from appliance.tools.box import Toolbox
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -20,6 +22,13 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 def names(collector: Collector, root: Span) -> list[str]:
     return [span.name for span in collector.parts(root)]
+
+
+def send_to(server: Appliance, collector: Collector) -> None:
+    """Let a server that has no configuration follow one with this collector."""
+    for part in server.opened.parts:
+        if part.adopt is not None:
+            part.adopt(Config(tracing=TracingConfig(endpoint=collector.endpoint)))
 
 
 def check_order(collector: Collector, root: Span) -> None:
@@ -79,7 +88,7 @@ async def test_a_fallback_lies_between_two_answers(open_server: OpenServer):
         open_collector() as collector,
         serving(open_server, fake_engine("first:GPU", *DIES), fake_engine("second:CPU")) as server,
     ):
-        server.traffic.recorder.tracer.adopt(TracingConfig(endpoint=collector.endpoint))
+        send_to(server, collector)
         body = chat(stream=True, token_delay=0.02) | {"max_tokens": 8}
         assert (await server.ask("POST", CHAT, body)).status == 200
     [root] = collector.roots
@@ -93,7 +102,7 @@ async def test_a_fallback_lies_between_two_answers(open_server: OpenServer):
 
 async def test_tools_lie_between_turns(open_server: OpenServer):
     async with open_collector() as collector, open_server(tools=Toolbox([Files()])) as server:
-        server.traffic.recorder.tracer.adopt(TracingConfig(endpoint=collector.endpoint))
+        send_to(server, collector)
         assert (await server.ask("POST", CHAT, asked(LOOKS, SAYS))).status == 200
     [root] = [span for span in collector.roots if "execute_tool read_file" in names(collector, span)]
     found = [name for name in names(collector, root) if name != "wait"]
@@ -105,7 +114,7 @@ async def test_tools_lie_between_turns(open_server: OpenServer):
 
 async def test_a_broken_answer_is_an_error(open_server: OpenServer):
     async with open_collector() as collector, open_server() as server:
-        server.traffic.recorder.tracer.adopt(TracingConfig(endpoint=collector.endpoint))
+        send_to(server, collector)
         await server.ask("POST", CHAT, chat(stream=True, close_after_tokens=2))
     [root] = collector.roots
     assert root.status.code == Status.STATUS_CODE_ERROR
@@ -119,7 +128,7 @@ async def test_a_reload_switches_traces_on_and_off(open_server: OpenServer, conf
         assert (await server.ask("POST", "/api/config/reload")).status == 200
         assert (await server.ask("POST", CHAT, chat())).status == 200
         await server.rows()
-        await server.traffic.recorder.tracer.send()
+        await until(lambda: collector.roots)
         configured({"alpha": {}})
         assert (await server.ask("POST", "/api/config/reload")).status == 200
         assert (await server.ask("POST", CHAT, chat())).status == 200
@@ -136,5 +145,6 @@ async def test_requests_and_the_end_do_not_wait_for_a_collector(open_server: Ope
                 await server.rows()
             began = trio.current_time()
         assert trio.current_time() - began < 15
-        assert server.traffic.metrics.traces_dropped == 3
+        counters = {counter.name: counter.value for counter in server.traffic.metrics.own}
+        assert counters == {"traces_sent_total": 0, "traces_dropped_total": 3}
         assert not collector.taken
