@@ -88,7 +88,8 @@ class Ground(Struct, frozen=True, kw_only=True):
     """The facts and the owners of the kernel with which a feature opens its own.
 
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
-    as its own client, from the moment it serves.
+    as its own client, from the moment it serves. ``recorder`` notifies observers of requests, ``metrics`` has
+    counters for what a feature counts.
     """
 
     settings: AppSettings

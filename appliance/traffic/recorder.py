@@ -258,7 +258,7 @@ class Recorder:
 
 def _row(record: Record, content_type: str, ended: EndedRequest, cache: CacheVerdict) -> Row:
     """Return the request's row of the activity log."""
-    metadata, usage, seconds = ended.metadata, ended.usage, ended.seconds
+    metadata, usage, seconds = ended.metadata, ended.usage, ended.ended - ended.began
     error, tokens, milliseconds = UNSET, NO_TOKENS, round(seconds * 1000)
     if ended.error is not None:
         error = ended.error

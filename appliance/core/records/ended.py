@@ -70,11 +70,6 @@ class EndedRequest(Struct, frozen=True):
     ended: float
     epoch: float
 
-    @property
-    def seconds(self) -> float:
-        """How long it took, waiting and loading included."""
-        return self.ended - self.began
-
     def first_token_ms(self) -> int:
         """Return when the first token of a good answer was there; -1: unknown.
 

@@ -73,9 +73,8 @@ class Tracer:
             return
         context = trace_context(ended.headers, os.urandom(16), self._config.sample)
         if context is not None:
-            host = [
-                one for one in ended.headers if one[0].lower() == HOST
-            ]  # all of them would take as much as the rest
+            # All headers would take as much as the rest, and the client's key would wait with them.
+            host = [one for one in ended.headers if one[0].lower() == HOST]
             self._waiting.append((context, structs.replace(ended, headers=host), os.urandom(8)))
             self._drop_oldest()
             self._behind.wake()
