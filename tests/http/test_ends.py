@@ -180,7 +180,7 @@ async def revoke(server: Appliance, streams: Sequence[Stream]) -> None:
 async def fall_behind(server: Appliance, streams: Sequence[Stream]) -> None:
     """More comes than a client's sockets and its ring hold."""
     for stream in filter(lambda stream: stream.conversation, streams):
-        generation = server.owners.streams.find(stream.conversation)
+        generation = server.owners.streams.ids.stream_of(stream.conversation)
         assert generation is not None
         padding = json.dumps({"padding": "x" * 100_000}).encode() + b"\n"
         for _ in range(80):

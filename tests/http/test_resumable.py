@@ -19,7 +19,8 @@ from waiting import until
 
 from appliance.core.bodies.sse import Decoder
 from appliance.core.config.additions import StreamsConfig
-from appliance.core.settings import FleetSettings
+from appliance.core.settings import FleetSettings, HttpSettings
+from appliance.http.way.guard import Guard
 from appliance.http.way.resumable import conversation_of
 from appliance.streams.generation import Generation
 from appliance.traffic.record import Record
@@ -434,4 +435,4 @@ def test_ids_of_all_kinds() -> None:
     """What a header can say, a path can."""
     for conversation in ("a", "é::ü/x", "a b", "conv::org/repo:Q4"):
         header = ("x-conversation-id", conversation.encode().decode("latin-1"))
-        assert conversation_of(request("/", header)) == conversation
+        assert conversation_of(request("/", header), Guard(HttpSettings(), ())) == conversation

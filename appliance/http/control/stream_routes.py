@@ -22,7 +22,8 @@ from appliance.http.control.streams_at_boxes import StreamsAtBoxes
 from appliance.http.way.resumable import BROKE_OFF, content_type_of, find_stream, open_reader, read_offset
 from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.peers.owner import Peers
-from appliance.streams.owner import Streams, name_of
+from appliance.streams.ids import name_of
+from appliance.streams.owner import Streams
 from appliance.traffic.traffic import Feeds
 
 
@@ -55,7 +56,7 @@ class StreamRoutes:
         numbered = _last("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, _last("from"))
         try:
-            generation = await find_stream(self._streams, wanted)
+            generation = await find_stream(self._streams.ids, wanted)
         except NotFound:
             if not (found := await self._boxes.find([wanted])):
                 raise
@@ -79,7 +80,7 @@ class StreamRoutes:
     async def stop(self, conversation: str = "") -> Response:
         """Succeed whether or not there is such a stream."""
         wanted = _conversation(conversation)
-        if not self._streams.stop(wanted):
+        if not self._streams.ids.stop_stream(wanted):
             await self._boxes.stop(wanted)
         return Response("", 204)
 

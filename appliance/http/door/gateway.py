@@ -126,10 +126,10 @@ class DoorRoutes:
         request, sink = context.request, context.sink
         name = request.query.get("conv_id") or ""
         if request.method == "DELETE":
-            self._streams.stop(name)
+            self._streams.ids.stop_stream(name)
             await send_whole(sink, 204, ())
             return
-        generation = await find_stream(self._streams, name)
+        generation = await find_stream(self._streams.ids, name)
         reader = open_reader(generation, read_offset(None, request.query.get("from")))
         context.stay()
         sink.start(200, ((b"Content-Type", content_type_of(generation).encode("latin-1")),))
@@ -142,7 +142,7 @@ class DoorRoutes:
         await sink.end()
 
     async def _lookup(self, body: bytes) -> object:
-        found = self._streams.named(_read(body, WantedStreams).names)
+        found = self._streams.ids.streams_of(_read(body, WantedStreams).names)
         return [
             StreamAtBox(
                 name=stream.name,

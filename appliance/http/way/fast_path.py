@@ -52,10 +52,10 @@ from appliance.http.way.explaining import followed
 from appliance.http.way.outgoing import CONVERSATION, IDENTITY
 from appliance.http.way.pipeline import KEEP_ALIVE, MEANWHILE, Pipeline
 from appliance.http.way.progress import Ping
-from appliance.http.way.resumable import MAX_ID, Lasting, StreamEnded, raise_end
+from appliance.http.way.resumable import MAX_ID, Lasting, StreamEnded, name_of, raise_end
 from appliance.http.way.routes import Route, is_passed
-from appliance.streams.generation import FirstReader, GenerationEnd, RingSink, nothing
-from appliance.streams.owner import name_of
+from appliance.streams.first_reader import FirstReader
+from appliance.streams.generation import GenerationEnd, nothing
 from appliance.traffic.record import Record, aside
 from appliance.traffic.request import Headers, Request, Sink, read_request
 from appliance.traffic.targets import Target
@@ -529,13 +529,14 @@ class KeptRequest(FastRequest):
 
     def _open(self) -> Sink:
         lasting, record, request = self._fast_path.lasting, self.record, self.record.request
-        conversation = name_of(request.first[CONVERSATION].decode("ascii"), self._known.holder)
-        self._generation = generation = lasting.open(conversation, record, self.route.dialect, streams=self._streams)
+        name = name_of(request.first[CONVERSATION].decode("ascii"), self._known.holder)
+        generation = lasting.open_generation(name, record, self.route.dialect, streams=self._streams)
+        self._generation = generation
         self._reserved, record.outlives = self.body.hand_over(), True
         generation.cancel = partial(self.cancel, StreamEnded())
         generation.follow(FirstReader(generation, self.own, self.connection.when_drained, self._client_done))
         self.connection.on_left = self._client_left
-        return lasting.sink(request, record, RingSink(generation), self.route)
+        return lasting.sink(request, record, generation, self.route)
 
     def _client_left(self) -> None:
         self._end_client(left=True)
@@ -563,7 +564,7 @@ class KeptRequest(FastRequest):
 
     def _write_down(self, *, left: bool) -> None:
         self._generation.cancel = nothing
-        self._fast_path.lasting.close(self._generation, self._inner(), self._reserved)
+        self._fast_path.lasting.close_generation(self._generation, self._inner(), self._reserved)
 
     def _failed(self, failure: Exception) -> None:
         inner = self._inner()

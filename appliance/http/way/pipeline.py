@@ -52,7 +52,6 @@ from appliance.http.way.routes import (
     passed_route,
     single_route,
 )
-from appliance.streams.owner import name_of
 from appliance.traffic.record import Record, RecordingSink
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.targets import Target
@@ -140,11 +139,10 @@ class Pipeline:
         job = await (self._ollama.read(context) if ollamas and self._ollama is not None else self._read(context))
         if job is None:
             return
-        conversation = conversation_of(job.request) if job.route.streams else None
-        if conversation is None:
+        name = conversation_of(job.request, self._guard) if job.route.streams else None
+        if name is None:
             await self._serve(context, job)
         else:
-            name = name_of(conversation, self._guard.holder(job.request))
             await self._lasting.serve(name, context, job, self._serve)
 
     def wants_turn(self, route: Route, head: RequestHead, body: bytes) -> bool:

@@ -17,11 +17,14 @@ from appliance.http import errors
 from appliance.http.bytes.body import Bodies
 from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.explaining import ending, explain, followed
+from appliance.http.way.guard import Guard
 from appliance.http.way.ollama_sink import is_ollamas, speaking_ollama
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.routes import Route
-from appliance.streams.generation import Generation, GenerationEnd, GenerationReader, RingSink
+from appliance.streams.generation import Generation, GenerationEnd, GenerationReader
+from appliance.streams.ids import ConversationIds, name_of
 from appliance.streams.owner import Streams
+from appliance.streams.ring_sink import RingSink
 from appliance.traffic.record import Record, RecordingSink
 from appliance.traffic.request import Request, Sink
 from appliance.traffic.traffic import Traffic
@@ -38,14 +41,14 @@ _INTERRUPTED = ErrorInfo(
 )
 
 
-def conversation_of(request: Request) -> str | None:
-    """The id under which the answer is to be kept. Bytes of the header are UTF-8, as in a path. Raises BadRequest."""
+def conversation_of(request: Request, guard: Guard) -> str | None:
+    """The name under which the answer is to be kept. Bytes of the header are UTF-8, as in a path. Raises BadRequest."""
     value = request.header(CONVERSATION)
     if not value:
         return None
     if len(value) > MAX_ID:
         raise BadRequest(f"the X-Conversation-Id header is longer than {MAX_ID} bytes; use a shorter id")
-    return value.encode("latin-1").decode("utf-8", "replace")
+    return name_of(value.encode("latin-1").decode("utf-8", "replace"), guard.holder(request))
 
 
 _ENDED = {
@@ -71,17 +74,17 @@ def _last_words(sink: Sink, dialect: Dialect, end: GenerationEnd) -> bytes:
     return ending(sink, dialect, errors.describe(RequestCancelled(why), dialect) if why is not None else _INTERRUPTED)
 
 
-async def find_stream(streams: Streams, conversation: str) -> Generation:
+async def find_stream(ids: ConversationIds, conversation: str) -> Generation:
     """The stream of this id. One that works on its prompt is waited for; raises Busy while its model is loading.
 
     Raises NotFound.
     """
-    if streams.owner_loading(conversation):
+    if ids.is_loading(conversation):
         raise Busy("Stream owner model is loading, retry later")
-    found = streams.find(conversation)
-    if found is None and (waiting := streams.waiting(conversation)) is not None:
+    found = ids.stream_of(conversation)
+    if found is None and (waiting := ids.waiting_of(conversation)) is not None:
         await waiting.wait_begun()
-        found = streams.find(conversation)
+        found = ids.stream_of(conversation)
     if found is None:
         raise NotFound("Stream not found or expired")
     return found
@@ -151,25 +154,26 @@ class Lasting:
         self._bodies = bodies
         self._fleet = fleet
 
-    def open(self, conversation: str, record: Record, dialect: Dialect, *, streams: bool) -> Generation:
-        """The generation of a request. Raises as `Streams.open`."""
+    def open_generation(self, name: str, record: Record, dialect: Dialect, *, streams: bool) -> Generation:
+        """The generation of a request. Raises as `Streams.open_generation`."""
 
         def loading() -> bool:
             return self._fleet.known(record.model) is not None and not self._fleet.is_ready(record.model)
 
-        generation = self._streams.open(
-            conversation, streams=streams, loading=loading, interrupted=interrupted_record(dialect)
+        generation = self._streams.open_generation(
+            name, streams=streams, loading=loading, interrupted=interrupted_record(dialect)
         )
         generation.overrun = error_record(dialect, errors.describe(_OVERRUN, dialect))
         return generation
 
-    def sink(self, request: Request, record: Record, ring: RingSink, route: Route) -> RecordingSink:
+    def sink(self, request: Request, record: Record, generation: Generation, route: Route) -> RecordingSink:
         """The sink of the work: it records what goes into the ring."""
+        ring = RingSink(generation)
         sink = followed(speaking_ollama(request, ring), route)
         ring.end_with(partial(_last_words, sink, Dialect.OLLAMA if is_ollamas(request) else route.dialect))
         return self._traffic.recorder.watch(record, sink)
 
-    async def serve(self, conversation: str, context: RequestContext, job: ModelRequest, serve: Serve) -> None:
+    async def serve(self, name: str, context: RequestContext, job: ModelRequest, serve: Serve) -> None:
         """Do ``serve`` in a task that lasts, and pass its answer on to the client for as long as that is there.
 
         Raises RequestCancelled, ShuttingDown and Busy.
@@ -178,27 +182,27 @@ class Lasting:
         # Two scopes, one request. The work belongs to the generation, in a task of the streams' owner, with a context
         # of its own, and this request is only its first reader. So a client that leaves ends the reading and not the
         # work. The body's room and the record go with the work, for both are needed until that ends.
-        generation = self.open(conversation, job.record, route.dialect, streams=job.streams)
+        generation = self.open_generation(name, job.record, route.dialect, streams=job.streams)
         reserved, job.record.outlives, context.follows = context.body.hand_over(), True, True
 
-        async def work(ring: RingSink) -> None:
-            sink = self.sink(job.request, job.record, ring, job.route)
+        async def work() -> None:
+            sink = self.sink(job.request, job.record, generation, job.route)
             inner = RequestContext(job.request, job.route, sink, job.record, context.body)
             await self._within(inner, partial(serve, inner, structs.replace(job, sink=sink)), reserved)
 
-        self._streams.start(generation, work)
+        self._streams.start_work(generation, work)
         await be_first_reader(generation, job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink)
 
     def go_on_in_task(
         self, generation: Generation, inner: RequestContext, work: Callable[[], Awaitable[None]], reserved: int
     ) -> None:
         """Do the rest of a request in a task, which had none so far."""
-        self._streams.start(generation, lambda _: self._within(inner, work, reserved))
+        self._streams.start_work(generation, partial(self._within, inner, work, reserved))
 
-    def close(self, generation: Generation, inner: RequestContext, reserved: int) -> None:
+    def close_generation(self, generation: Generation, inner: RequestContext, reserved: int) -> None:
         """A request that had no task is over."""
         self._over(inner, reserved)
-        self._streams.close(generation)
+        self._streams.close_generation(generation)
 
     async def _within(self, inner: RequestContext, work: Callable[[], Awaitable[None]], reserved: int) -> None:
         requests = self._traffic.lifetime.requests
