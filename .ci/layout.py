@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 159
+FROM_KERNEL = 158
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 150
+BETWEEN = 145
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -36,7 +36,7 @@ PLANNED = {
     "plugins": "agents.chain core.runs.slash http.chat.chained plugins.folders plugins.manifest plugins.registry "
     "cli.agents",
     "ollama": "core.ollama* http.ollama* http.way.ollama_sink store.derived_models",
-    "streams": "streams* core.answers.ring http.way.resumable http.control.stream_routes "
+    "streams": "streams* http.way.resumable http.control.stream_routes "
     "http.control.streams_at_boxes http.sockets.streams store.stream_files",
     "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas",

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from appliance.http.sockets.sockets import SocketRoute
     from appliance.http.way.hooks import Turn
     from appliance.http.way.pipeline import Pipeline
+    from appliance.replay.generation import Audience
     from appliance.settings import AppSettings
     from appliance.store.history import History
-    from appliance.streams.owner import Audience
     from appliance.traffic.record import Recorder
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from appliance.streams.generation import Generation, GenerationEnd, GenerationHead, ReaderSink
+from appliance.replay.generation import Generation, GenerationEnd, GenerationHead, ReaderSink
 
 
 class FirstReader:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import trio
 
-from appliance.streams.generation import OF_HOLDER, Generation, GenerationEnd
+from appliance.replay.generation import OF_HOLDER, Generation, GenerationEnd
 from appliance.trio_parts import Changed
 
 TAKE_OVER_AFTER = 0.25

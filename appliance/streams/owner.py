@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import trio
 from msgspec import Struct
@@ -16,8 +15,8 @@ from appliance.core.answers.ring import Ring
 from appliance.core.config.additions import StreamsConfig
 from appliance.core.headers import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
+from appliance.replay.generation import LINES, Audience, Generation, GenerationEnd, GenerationHead, never, nothing
 from appliance.store.stream_files import RETRY, StoredStream, StreamFiles, check_folder, open_stream_files
-from appliance.streams.generation import LINES, Generation, GenerationEnd, GenerationHead, never, nothing
 from appliance.streams.ids import ConversationIds
 from appliance.streams.keeping import KeptStreams
 from appliance.trio_parts import Changed, beside, persist
@@ -47,18 +46,6 @@ def status_of(generation: Generation) -> StreamStatus:
 
 
 Work = Callable[[], Awaitable[None]]
-
-
-class Audience(Protocol):
-    """Notified of every generation, in order to read some; it must not hold one up."""
-
-    def begun(self, generation: Generation) -> None:
-        """It is there, or was found on disk."""
-        ...
-
-    def forget(self, generation: Generation) -> None:
-        """Remove its id, so that no request finds it any more."""
-        ...
 
 
 class Streams:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from appliance.core.headers import Headers
-from appliance.streams.generation import Generation, GenerationEnd, GenerationHead
+from appliance.replay.generation import Generation, GenerationEnd, GenerationHead
 
 
 class RingSink:

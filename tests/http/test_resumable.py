@@ -22,7 +22,7 @@ from appliance.core.config.additions import StreamsConfig
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.http.way.guard import Guard
 from appliance.http.way.resumable import conversation_of
-from appliance.streams.generation import Generation
+from appliance.replay.generation import Generation
 from appliance.traffic.record import Record
 
 ID = "c0ffee::org/model:Q8_0"

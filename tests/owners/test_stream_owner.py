@@ -17,8 +17,8 @@ from appliance.core.config.additions import StreamsConfig
 from appliance.errors import BadRequest, Busy, ShuttingDown
 from appliance.http.control.streams_at_boxes import StreamAtBox
 from appliance.http.way.resumable import open_reader
+from appliance.replay.generation import Generation, GenerationEnd, GenerationHead, GenerationReader, Headers
 from appliance.streams.first_reader import FirstReader
-from appliance.streams.generation import Generation, GenerationEnd, GenerationHead, GenerationReader, Headers
 from appliance.streams.ids import TAKE_OVER_AFTER, name_of
 from appliance.streams.keeping import OVERHEAD
 from appliance.streams.owner import Streams, open_streams, status_of

@@ -18,6 +18,7 @@ from waiting import until
 
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import UsageError
+from appliance.replay.generation import Generation
 from appliance.store.stream_files import (
     FORGOTTEN_AFTER,
     MAX_WAITING,
@@ -26,7 +27,6 @@ from appliance.store.stream_files import (
     StreamFiles,
     open_stream_files,
 )
-from appliance.streams.generation import Generation
 from appliance.streams.owner import check_streams, open_streams
 from appliance.streams.ring_sink import RingSink
 

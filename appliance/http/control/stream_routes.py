@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Protocol
 
 from msgspec import Struct
 from quart import Response, request
 
-from appliance.core.answers.ring import Numbered
-from appliance.errors import BadRequest, NotFound, UpstreamFailed
-from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, json_answer, read_as
+from appliance.errors import BadRequest, NotFound
+from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, read_as
 from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
+from appliance.http.control.stream_body import StreamBody, StreamReader, read_offset
 from appliance.http.control.streams_at_boxes import StreamsAtBoxes
-from appliance.http.way.resumable import BROKE_OFF, content_type_of, find_stream, open_reader, read_offset
+from appliance.http.way.resumable import content_type_of, find_stream, open_reader
 from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.peers.owner import Peers
 from appliance.streams.ids import name_of
@@ -29,14 +28,6 @@ from appliance.traffic.traffic import Feeds
 
 class StreamLookup(Struct):
     conversation_ids: list[object]
-
-
-class StreamReader(Protocol):
-    """Gives the bytes of a stream; see `GenerationReader`."""
-
-    async def receive(self) -> bytes: ...
-
-    def closing(self) -> bytes | None: ...
 
 
 class StreamRoutes:
@@ -90,32 +81,6 @@ class StreamRoutes:
         names = [_name(wanted) for wanted in asked if isinstance(wanted, str)]
         there = await self._boxes.find([name for name in names if not self._streams.lookup([name])])
         return json_answer([*self._streams.lookup(names), *(one.status for _, one in there)])
-
-
-class StreamBody(Pieces):
-    """One reader's bytes until the generation has ended or the client leaves."""
-
-    def __init__(self, reader: StreamReader | None, offset: int, *, numbered: bool) -> None:
-        self._reader = reader
-        self._numbers = Numbered(offset) if numbered else None
-        self._over = False
-
-    async def __anext__(self) -> bytes:
-        while self._reader is not None and (data := await self._reader.receive()):
-            if self._numbers is not None:
-                data = self._numbers.feed(data)
-            if data:
-                return data
-        if self._over or self._reader is None:
-            raise StopAsyncIteration
-        self._over = True
-        if (last := self._reader.closing()) is None:
-            raise UpstreamFailed("the stream", BROKE_OFF)  # the connection breaks, as nothing may follow
-        if self._numbers is not None:
-            last = self._numbers.rest() + last
-        if last:
-            return last
-        raise StopAsyncIteration
 
 
 class BoxBody(StreamBody):

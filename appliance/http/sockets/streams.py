@@ -22,9 +22,9 @@ from appliance.http.errors import describe
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
-from appliance.http.way.resumable import BROKE_OFF, find_stream
+from appliance.http.way.resumable import find_stream
 from appliance.http.way.routes import SOCKET
-from appliance.streams.generation import Generation
+from appliance.replay.generation import BROKE_OFF, Generation
 from appliance.streams.ids import ConversationIds, name_of
 from appliance.streams.owner import Streams
 from appliance.traffic.request import Request

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -21,7 +20,7 @@ from appliance.http.way.guard import Guard
 from appliance.http.way.ollama_sink import is_ollamas, speaking_ollama
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.routes import Route
-from appliance.streams.generation import Generation, GenerationEnd, GenerationReader
+from appliance.replay.generation import Generation, GenerationEnd, GenerationReader
 from appliance.streams.ids import ConversationIds, name_of
 from appliance.streams.owner import Streams
 from appliance.streams.ring_sink import RingSink
@@ -31,8 +30,6 @@ from appliance.traffic.traffic import Traffic
 
 MAX_ID = 1024
 """Bytes of an id; a model's name with a UUID before it is a tenth of that."""
-UINT64 = 1 << 64
-_NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20})(?!\d)", re.ASCII)
 _INTERRUPTED = ErrorInfo(
     message="the server was stopped before the answer was complete",
     type="unavailable_error",
@@ -59,7 +56,6 @@ _ENDED = {
     ),
 }
 """The reasons that clients get for an end from outside, where their answer has begun."""
-BROKE_OFF = "its stream broke off within a record"
 _OVERRUN = BadRequest("Stream offset lost, please restart: this reader is slower than streams.max_bytes allows")
 
 
@@ -88,18 +84,6 @@ async def find_stream(ids: ConversationIds, conversation: str) -> Generation:
     if found is None:
         raise NotFound("Stream not found or expired")
     return found
-
-
-def read_offset(last_event_id: str | None, asked: str | None) -> int:
-    """Return the offset to begin at, read as in llama-server: a negative number is a huge one. Raises BadRequest."""
-    text = last_event_id or asked
-    if text is None:
-        return 0
-    match = _NUMBER.match(text)
-    number = int(match[2]) if match is not None else UINT64
-    if match is None or number >= UINT64:
-        raise BadRequest("Invalid 'from' offset", param="from")
-    return UINT64 - number if match[1] == "-" and number else number
 
 
 def content_type_of(generation: Generation) -> str:

@@ -20,8 +20,8 @@ MAX_REFUSAL = 4096
 """Bytes of an answer that is not kept that are remembered: an error says all in fewer."""
 PIECE = 1 << 18
 """Bytes that a reader takes at once."""
-
-
+BROKE_OFF = "its stream broke off within a record"
+"""The words for `GenerationEnd.BROKEN`."""
 OF_HOLDER = "\0"
 """Between the holder of a key and an id in a name; no header can have it."""
 
@@ -105,6 +105,18 @@ class Keeper(Protocol):
     def ended(self, generation: Generation) -> None: ...
 
 
+class Audience(Protocol):
+    """Notified of every generation that outlives its request, in order to read some; it must not hold one up."""
+
+    def begun(self, generation: Generation) -> None:
+        """It is there, or was found on disk."""
+        ...
+
+    def forget(self, generation: Generation) -> None:
+        """Remove its id, so that no request finds it any more."""
+        ...
+
+
 def never() -> bool:
     return False
 
@@ -118,7 +130,7 @@ def wordless(end: GenerationEnd) -> bytes:
 
 
 class Generation:
-    """Made by `Streams.begin`, or out of what is on disk. Times are unix seconds.
+    """One answer, while it is made or afterwards. Times are unix seconds.
 
     An event stream with status 200 is *kept*: it goes into the ring, at the producer's pace. Any other answer passes
     from hand to hand to the first reader, and is forgotten. ``streams``: a stream was asked for, so that the generation
