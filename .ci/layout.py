@@ -36,8 +36,8 @@ PLANNED = {
     "plugins": "agents.chain core.runs.slash http.chat.chained plugins.folders plugins.manifest plugins.registry "
     "cli.agents",
     "ollama": "core.ollama* http.ollama* http.way.ollama_sink store.derived_models",
-    "streams": "streams* http.way.resumable http.control.stream_routes "
-    "http.control.streams_at_boxes http.sockets.streams store.stream_files",
+    "streams": "streams* features.streams.hold features.streams.routes "
+    "features.streams.boxes features.streams.socket features.streams.files",
     "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas",
     "stand_in": "cli.llama_server*",

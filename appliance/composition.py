@@ -31,6 +31,8 @@ from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, Engines, open_engines
 from appliance.feature import Feature, Ground, ServerParts, open_parts
+from appliance.features.streams.hold import Lasting
+from appliance.features.streams.owner import open_streams
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
@@ -57,7 +59,6 @@ from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
 from appliance.http.way.pipeline import Beside, Pipeline, Placing
 from appliance.http.way.progress import Pings
-from appliance.http.way.resumable import Lasting
 from appliance.peers.owner import Peers, open_peers
 from appliance.platform.drivers import open_gpus
 from appliance.platform.home import expanded
@@ -73,7 +74,6 @@ from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
 from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open_kept_contexts
 from appliance.store.runs import open_run_store
-from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox, open_own_tools
 from appliance.traffic.record import open_recorder
 from appliance.traffic.targets import Targets
@@ -324,9 +324,9 @@ def _placing(ask: Ask, peers: Peers, targets: Targets) -> Placing:
 
 
 def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -> Sockets:
+    from appliance.features.streams.socket import StreamSocket
     from appliance.http.sockets.link import PeerLink  # few need them, and they bring a lot
     from appliance.http.sockets.sockets import WebSockets
-    from appliance.http.sockets.streams import StreamSocket
 
     owners, edge = kernel.owners, kernel.edge
     own = (PeerLink(owners, edge.traffic.lifetime), StreamSocket(owners.streams, edge))

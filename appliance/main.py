@@ -30,6 +30,7 @@ from appliance.engines.owner import usual_port
 from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
 from appliance.feature import Feature
+from appliance.features.streams.owner import check_streams
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
 from appliance.parent import check_parent, open_parent, open_service_manager
@@ -41,7 +42,6 @@ from appliance.plugins.folders import DATA
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.store.kept_contexts import context_places
-from appliance.streams.owner import check_streams
 from appliance.trio_parts import Changed, beside, lacking, persist
 from appliance.upkeep import (
     echoing_engine_log,

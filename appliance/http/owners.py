@@ -14,6 +14,7 @@ from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
 from appliance.engines.owner import Engines
 from appliance.errors import Conflict, Forbidden, ModelNotFound
+from appliance.features.streams.owner import Streams
 from appliance.fleet.owner import Fleet
 from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers
@@ -22,7 +23,6 @@ from appliance.plugins.registry import Plugins
 from appliance.pool.seat import PoolSeat
 from appliance.store.history import History
 from appliance.store.kept_contexts import KeptContexts
-from appliance.streams.owner import Streams
 from appliance.tools.box import Toolbox
 from appliance.traffic.targets import refresh
 from appliance.wire import RemovedModel

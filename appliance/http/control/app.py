@@ -26,6 +26,7 @@ from appliance.errors import (
     NotFound,
     RouteNotFound,
 )
+from appliance.features.streams.routes import add_stream_routes
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
@@ -36,7 +37,6 @@ from appliance.http.control.model_routes import ModelRoutes, add_model_routes, u
 from appliance.http.control.pool_routes import PoolRoutes, add_pool_routes
 from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, add_run_routes
-from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
 from appliance.http.kernel import Kernel
 from appliance.http.owners import Owners

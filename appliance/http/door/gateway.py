@@ -18,6 +18,9 @@ from appliance.core.bodies.http_request import HttpHead
 from appliance.core.models.blobs import asks_for_blob
 from appliance.core.pool.roster import Roster
 from appliance.errors import BadRequest, RouteNotFound, Unauthorized, UpstreamFailed
+from appliance.features.streams.boxes import StreamAtBox, WantedStreams
+from appliance.features.streams.hold import content_type_of, find_stream, open_reader
+from appliance.features.streams.owner import Streams, status_of
 from appliance.http import errors
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body
@@ -25,20 +28,17 @@ from appliance.http.bytes.connection import Connection
 from appliance.http.control.blob_routes import answer_blob
 from appliance.http.control.listing import View, tell_models
 from appliance.http.control.stream_body import read_offset
-from appliance.http.control.streams_at_boxes import StreamAtBox, WantedStreams
 from appliance.http.door.reverse import wait_to_ask
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
 from appliance.http.way.gateway import Gateway
 from appliance.http.way.guard import Guard
-from appliance.http.way.resumable import content_type_of, find_stream, open_reader
 from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.peers.link import LINK_PATH
 from appliance.pool.doors import JOIN, MAX_MESSAGE, ROSTER, SECRET, JoinRequest, NewSecret
 from appliance.pool.membership import Membership
 from appliance.replay.generation import BROKE_OFF
-from appliance.streams.owner import Streams, status_of
 from appliance.traffic.request import Request, read_request, send_whole
 from appliance.traffic.targets import refresh
 from appliance.upstream.dialled import REVERSE

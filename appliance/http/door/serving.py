@@ -13,6 +13,7 @@ from msgspec import Struct
 from appliance.core.pool.keys import DOMAIN, BoxCertificate
 from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import UsageError
+from appliance.features.streams.hold import Lasting
 from appliance.http.bytes.listening import Listener, open_listeners, public_places
 from appliance.http.bytes.server import Clients
 from appliance.http.bytes.tls import load_context
@@ -30,7 +31,6 @@ from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway
 from appliance.http.way.pipeline import Beside, Pipeline
 from appliance.http.way.progress import Pings
-from appliance.http.way.resumable import Lasting
 from appliance.pool.doors import SECRET
 from appliance.pool.membership import Membership
 from appliance.store.pool_file import certificate_files

@@ -40,6 +40,8 @@ from appliance.errors import (
     ShuttingDown,
     UpstreamFailed,
 )
+from appliance.features.streams.first_reader import FirstReader
+from appliance.features.streams.hold import MAX_ID, Lasting, StreamEnded, name_of, raise_end
 from appliance.fleet.contexts import Placed
 from appliance.fleet.lease import GivenUp, Lease
 from appliance.http.bytes.answer import HttpSink
@@ -52,10 +54,8 @@ from appliance.http.way.explaining import followed
 from appliance.http.way.outgoing import CONVERSATION, IDENTITY
 from appliance.http.way.pipeline import KEEP_ALIVE, MEANWHILE, Pipeline
 from appliance.http.way.progress import Ping
-from appliance.http.way.resumable import MAX_ID, Lasting, StreamEnded, name_of, raise_end
 from appliance.http.way.routes import Route, is_passed
 from appliance.replay.generation import GenerationEnd, nothing
-from appliance.streams.first_reader import FirstReader
 from appliance.traffic.record import Record, aside
 from appliance.traffic.request import Headers, Request, Sink, read_request
 from appliance.traffic.targets import Target

@@ -26,6 +26,7 @@ from appliance.errors import (
     ModelNotFound,
     RouteNotFound,
 )
+from appliance.features.streams.hold import Lasting, conversation_of
 from appliance.fleet.status import state_of
 from appliance.http.bytes.body import Body
 from appliance.http.way.ask import Ask, wish_of
@@ -37,7 +38,6 @@ from appliance.http.way.handover import Handover, Inward
 from appliance.http.way.hooks import Turn
 from appliance.http.way.ollama_sink import speak
 from appliance.http.way.outgoing import IDENTITY, JSON, Format, format_of, head_of
-from appliance.http.way.resumable import Lasting, conversation_of
 from appliance.http.way.routes import (
     COMFY,
     COMFY_MODEL,

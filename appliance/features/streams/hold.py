@@ -11,6 +11,9 @@ from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
 from appliance.core.headers import EVENTS
 from appliance.core.records.activity import CLIENT_LEFT
 from appliance.errors import BadRequest, Busy, NotFound, RequestCancelled, ShuttingDown
+from appliance.features.streams.ids import ConversationIds, name_of
+from appliance.features.streams.owner import Streams
+from appliance.features.streams.ring_sink import RingSink
 from appliance.fleet.owner import Fleet
 from appliance.http import errors
 from appliance.http.bytes.body import Bodies
@@ -21,9 +24,6 @@ from appliance.http.way.ollama_sink import is_ollamas, speaking_ollama
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.routes import Route
 from appliance.replay.generation import Generation, GenerationEnd, GenerationReader
-from appliance.streams.ids import ConversationIds, name_of
-from appliance.streams.owner import Streams
-from appliance.streams.ring_sink import RingSink
 from appliance.traffic.record import Record, RecordingSink
 from appliance.traffic.request import Request, Sink
 from appliance.traffic.traffic import Traffic

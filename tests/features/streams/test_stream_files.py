@@ -18,8 +18,7 @@ from waiting import until
 
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import UsageError
-from appliance.replay.generation import Generation
-from appliance.store.stream_files import (
+from appliance.features.streams.files import (
     FORGOTTEN_AFTER,
     MAX_WAITING,
     About,
@@ -27,8 +26,9 @@ from appliance.store.stream_files import (
     StreamFiles,
     open_stream_files,
 )
-from appliance.streams.owner import check_streams, open_streams
-from appliance.streams.ring_sink import RingSink
+from appliance.features.streams.owner import check_streams, open_streams
+from appliance.features.streams.ring_sink import RingSink
+from appliance.replay.generation import Generation
 
 LAST = b"data: interrupted\n\n"
 
@@ -89,7 +89,7 @@ async def test_nobody_else_may_read_them(tmp_path: Path):
 DIES = """
 import sys, trio
 from pathlib import Path
-from appliance.store.stream_files import About, open_stream_files
+from appliance.features.streams.files import About, open_stream_files
 
 async def main():
     folder = open_stream_files(Path(sys.argv[1]), 1000, 100_000)
@@ -264,7 +264,7 @@ async def test_a_second_program_takes_nothing_and_goes_on_when_the_first_ends(
 KILLED = """
 import os, sys, time
 from pathlib import Path
-from appliance.store.stream_files import About, Folder
+from appliance.features.streams.files import About, Folder
 
 last, path, changes = int(sys.argv[1]), sys.argv[2], 0
 

@@ -20,8 +20,8 @@ from waiting import until
 from appliance.core.bodies.sse import Decoder
 from appliance.core.config.additions import StreamsConfig
 from appliance.core.settings import FleetSettings, HttpSettings
+from appliance.features.streams.hold import conversation_of
 from appliance.http.way.guard import Guard
-from appliance.http.way.resumable import conversation_of
 from appliance.replay.generation import Generation
 from appliance.traffic.record import Record
 

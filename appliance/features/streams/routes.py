@@ -14,15 +14,15 @@ from msgspec import Struct
 from quart import Response, request
 
 from appliance.errors import BadRequest, NotFound
+from appliance.features.streams.boxes import StreamsAtBoxes
+from appliance.features.streams.hold import content_type_of, find_stream, open_reader
+from appliance.features.streams.ids import name_of
+from appliance.features.streams.owner import Streams
 from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, read_as
 from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
 from appliance.http.control.stream_body import StreamBody, StreamReader, read_offset
-from appliance.http.control.streams_at_boxes import StreamsAtBoxes
-from appliance.http.way.resumable import content_type_of, find_stream, open_reader
 from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.peers.owner import Peers
-from appliance.streams.ids import name_of
-from appliance.streams.owner import Streams
 from appliance.traffic.traffic import Feeds
 
 

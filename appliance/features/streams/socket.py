@@ -18,15 +18,15 @@ from msgspec import Struct
 
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
+from appliance.features.streams.hold import find_stream
+from appliance.features.streams.ids import ConversationIds, name_of
+from appliance.features.streams.owner import Streams
 from appliance.http.errors import describe
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
-from appliance.http.way.resumable import find_stream
 from appliance.http.way.routes import SOCKET
 from appliance.replay.generation import BROKE_OFF, Generation
-from appliance.streams.ids import ConversationIds, name_of
-from appliance.streams.owner import Streams
 from appliance.traffic.request import Request
 from appliance.trio_parts import beside
 from appliance.upstream.websocket import Websocket

@@ -9,8 +9,8 @@ import trio
 from msgspec import Struct
 
 from appliance.core.config.additions import StreamsConfig
+from appliance.features.streams.files import About, StreamFiles
 from appliance.replay.generation import Generation
-from appliance.store.stream_files import About, StreamFiles
 
 OVERHEAD = 4096
 """Bytes counted for a stream in addition to its ring."""

@@ -15,14 +15,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from appliance.core.answers.ring import Ring
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import BadRequest, Busy, ShuttingDown
-from appliance.http.control.streams_at_boxes import StreamAtBox
-from appliance.http.way.resumable import open_reader
+from appliance.features.streams.boxes import StreamAtBox
+from appliance.features.streams.first_reader import FirstReader
+from appliance.features.streams.hold import open_reader
+from appliance.features.streams.ids import TAKE_OVER_AFTER, name_of
+from appliance.features.streams.keeping import OVERHEAD
+from appliance.features.streams.owner import Streams, open_streams, status_of
+from appliance.features.streams.ring_sink import RingSink
 from appliance.replay.generation import Generation, GenerationEnd, GenerationHead, GenerationReader, Headers
-from appliance.streams.first_reader import FirstReader
-from appliance.streams.ids import TAKE_OVER_AFTER, name_of
-from appliance.streams.keeping import OVERHEAD
-from appliance.streams.owner import Streams, open_streams, status_of
-from appliance.streams.ring_sink import RingSink
 
 EVENTS = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
 JSON = ((b"Content-Type", b"application/json"),)

@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from appliance.core.lenient_json import decoded
 from appliance.errors import Busy, PeerFailed, UpstreamFailed
-from appliance.http.way.resumable import check_held
+from appliance.features.streams.hold import check_held
+from appliance.features.streams.owner import StreamStatus
 from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.peers.owner import Peers
-from appliance.streams.owner import StreamStatus
 from appliance.upstream.client import HttpAnswer, HttpCall
 
 FIND_TIME = 3.0
