@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 158
+FROM_KERNEL = 153
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 145
+BETWEEN = 139
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -36,8 +36,6 @@ PLANNED = {
     "plugins": "agents.chain core.runs.slash http.chat.chained plugins.folders plugins.manifest plugins.registry "
     "cli.agents",
     "ollama": "core.ollama* http.ollama* http.way.ollama_sink store.derived_models",
-    "streams": "streams* features.streams.hold features.streams.routes "
-    "features.streams.boxes features.streams.socket features.streams.files",
     "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas",
     "stand_in": "cli.llama_server*",

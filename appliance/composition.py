@@ -31,8 +31,6 @@ from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, Engines, open_engines
 from appliance.feature import Feature, Ground, ServerParts, open_parts
-from appliance.features.streams.hold import Lasting
-from appliance.features.streams.owner import open_streams
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
@@ -61,7 +59,6 @@ from appliance.http.way.pipeline import Beside, Pipeline, Placing
 from appliance.http.way.progress import Pings
 from appliance.peers.owner import Peers, open_peers
 from appliance.platform.drivers import open_gpus
-from appliance.platform.home import expanded
 from appliance.platform.samples import open_samples
 from appliance.plugins.folders import choice_of
 from appliance.plugins.registry import Plugins, open_plugins
@@ -184,7 +181,6 @@ async def open_appliance(
                 inward=inward,
             ),
         ) as parts,
-        open_streams(applies.streams, [each.audience for each in parts if each.audience is not None]) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
     ):
         tools = places.toolbox or own_tools
@@ -192,15 +188,15 @@ async def open_appliance(
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
         pings = Pings(http.ping_after)
         ask = Ask(edge, fleet, pool, pings)
-        lasting = Lasting(streams, traffic, edge.bodies, fleet)
 
         def make_box_pool(path: Path) -> AbstractAsyncContextManager[BoxPool]:
             from appliance.http.door.serving import DoorParts, claim_door  # few programs are in a pool
             from appliance.pool.hands import BoxParts
             from appliance.pool.owner import open_box_pool
 
-            def parts() -> DoorParts:
-                return DoorParts(edge=edge, owners=owners, pool=pool, pings=pings, lasting=lasting)
+            def door_parts() -> DoorParts:
+                edges = [make(kernel) for each in parts for make in each.door]
+                return DoorParts(edge=edge, owners=owners, pool=pool, pings=pings, hold=hold, edges=edges)
 
             own = BoxParts(
                 fleet=fleet,
@@ -213,7 +209,7 @@ async def open_appliance(
                 keyless=lambda: not edge.guard.asks_for_key,
                 offline=settings.offline,
             )
-            return open_box_pool(path, partial(claim_door, parts), own)
+            return open_box_pool(path, partial(claim_door, door_parts), own)
 
         async with (
             open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents,
@@ -221,7 +217,6 @@ async def open_appliance(
         ):
 
             def adopt(config: Config) -> Sequence[str]:
-                streams.adopt(config.streams)
                 agents.adopt(config.runs)
                 traffic.lifetime.requests.revoke(edge.guard.adopt((*http.api_keys, *config.api_keys)))
                 untaken = [why for each in parts if each.adopt is not None for why in each.adopt(config)]
@@ -234,7 +229,6 @@ async def open_appliance(
                 catalog=catalog,
                 peers=peers,
                 samples=samples,
-                streams=streams,
                 agents=agents,
                 plugins=plugins,
                 downloads=downloads if settings.sources.lookup is not None else None,
@@ -256,6 +250,7 @@ async def open_appliance(
             traffic.targets.derived = DerivedModels(places.derived_models).read()
             fleet.see_machine()
             kernel = Kernel(owners=owners, edge=edge, ask=ask, inward=inward, data=places.data, files=settings.files)
+            hold = next((each.hold(kernel) for each in parts if each.hold is not None), None)
             known = KnownModels(catalog, fleet, traffic.targets)
             tool_chats = ToolChats(
                 tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
@@ -264,7 +259,7 @@ async def open_appliance(
                 edge,
                 catalog,
                 ask,
-                lasting,
+                hold,
                 Beside(
                     peers=AskPeers(traffic.targets, peers, pool),
                     turns=(
@@ -294,16 +289,15 @@ async def open_appliance(
                     pipeline,
                     OwnRoutes(kernel, edges, routes),
                     partial(_sockets, parts, kernel, pipeline),
-                    partial(FastPath, edge, pipeline, ask, lasting),
+                    partial(FastPath, edge, pipeline, ask, hold),
                 )
 
             async def quiet() -> None:
-                """Agents, kept streams (whose clients may be away) and requests of other boxes have finished."""
+                """Agents, what clients have left alone and requests of other boxes have finished."""
                 await agents.wait_ended()
                 for each in parts:
                     if each.wait_ended is not None:
                         await each.wait_ended()
-                await streams.wait_ended()
                 await seat.wait_quiet()
 
             server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
@@ -324,13 +318,12 @@ def _placing(ask: Ask, peers: Peers, targets: Targets) -> Placing:
 
 
 def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -> Sockets:
-    from appliance.features.streams.socket import StreamSocket
     from appliance.http.sockets.link import PeerLink  # few need them, and they bring a lot
     from appliance.http.sockets.sockets import WebSockets
 
     owners, edge = kernel.owners, kernel.edge
-    own = (PeerLink(owners, edge.traffic.lifetime), StreamSocket(owners.streams, edge))
-    return WebSockets(edge, (*own, *(make(kernel, pipeline) for each in parts for make in each.sockets)))
+    link = PeerLink(owners, edge.traffic.lifetime)
+    return WebSockets(edge, (link, *(make(kernel, pipeline) for each in parts for make in each.sockets)))
 
 
 def _folders(
@@ -347,7 +340,6 @@ def _folders(
         "engines": places.remembered.path.parent,
         "programs": programs_folder(),
         "activity": activity_log(settings.config)[0],
-        "streams": expanded(config.streams.path) if config.streams.path else None,
         "contexts": contexts.folder if contexts is not None else None,
         "plugins": places.plugin_data,
         "log": Path(settings.log_file) if settings.log_file else None,

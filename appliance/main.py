@@ -30,7 +30,6 @@ from appliance.engines.owner import usual_port
 from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
 from appliance.feature import Feature
-from appliance.features.streams.owner import check_streams
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
 from appliance.parent import check_parent, open_parent, open_service_manager
@@ -81,7 +80,9 @@ async def run_server(settings: AppSettings, features: Sequence[Feature]) -> int:
     engines = _finder(settings)
     catalog = Catalog(settings.sources, settings.config, Headers(headers_file()))
     if settings.config is not None:
-        check_streams(settings.config.streams)
+        for feature in features:
+            if feature.check is not None:
+                feature.check(settings.config)
     settings = structs.replace(settings, http=structs.replace(settings.http, clients=_places(settings.http.clients)))
     try:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:

@@ -17,6 +17,7 @@ from appliance.features.programs.feature import PROGRAMS
 from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
 from appliance.features.speed.feature import SPEED
+from appliance.features.streams.feature import STREAMS
 from appliance.features.timeline.feature import TIMELINE
 
 FEATURES: tuple[Feature, ...] = (
@@ -31,5 +32,6 @@ FEATURES: tuple[Feature, ...] = (
     SERVICE,
     SOCKETS,
     SPEED,
+    STREAMS,
     TIMELINE,
 )

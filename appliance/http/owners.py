@@ -14,7 +14,6 @@ from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
 from appliance.engines.owner import Engines
 from appliance.errors import Conflict, Forbidden, ModelNotFound
-from appliance.features.streams.owner import Streams
 from appliance.fleet.owner import Fleet
 from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers
@@ -36,7 +35,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     catalog: Catalog
     peers: Peers
     samples: Samples
-    streams: Streams
     agents: Agents
     plugins: Plugins
     downloads: Downloads | None

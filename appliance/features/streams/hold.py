@@ -1,4 +1,4 @@
-"""A request whose generation outlives it: what an ``X-Conversation-Id`` asks for."""
+"""The hold on a request: its generation outlives it, where an ``X-Conversation-Id`` asks for that."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from functools import partial
 from msgspec import structs
 
 from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
-from appliance.core.headers import EVENTS
 from appliance.core.records.activity import CLIENT_LEFT
-from appliance.errors import BadRequest, Busy, NotFound, RequestCancelled, ShuttingDown
-from appliance.features.streams.ids import ConversationIds, name_of
+from appliance.errors import BadRequest, RequestCancelled, ShuttingDown
+from appliance.features.streams.first_reader import FirstReader
+from appliance.features.streams.ids import name_of
 from appliance.features.streams.owner import Streams
 from appliance.features.streams.ring_sink import RingSink
-from appliance.fleet.owner import Fleet
 from appliance.http import errors
-from appliance.http.bytes.body import Bodies
+from appliance.http.bytes.body import Body
+from appliance.http.bytes.connection import Connection
+from appliance.http.kernel import Kernel
 from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.explaining import ending, explain, followed
+from appliance.http.way.fast_path import FastPath, FastRequest, FoundProcess, KnownHead
 from appliance.http.way.guard import Guard
+from appliance.http.way.hooks import HoldEnded, Serve
 from appliance.http.way.ollama_sink import is_ollamas, speaking_ollama
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.routes import Route
-from appliance.replay.generation import Generation, GenerationEnd, GenerationReader
+from appliance.replay.generation import Generation, GenerationEnd, nothing
 from appliance.traffic.record import Record, RecordingSink
 from appliance.traffic.request import Request, Sink
-from appliance.traffic.traffic import Traffic
 
 MAX_ID = 1024
 """Bytes of an id; a model's name with a UUID before it is a tenth of that."""
@@ -36,18 +38,6 @@ _INTERRUPTED = ErrorInfo(
     code=503,
     reason="interrupted",
 )
-
-
-def conversation_of(request: Request, guard: Guard) -> str | None:
-    """The name under which the answer is to be kept. Bytes of the header are UTF-8, as in a path. Raises BadRequest."""
-    value = request.header(CONVERSATION)
-    if not value:
-        return None
-    if len(value) > MAX_ID:
-        raise BadRequest(f"the X-Conversation-Id header is longer than {MAX_ID} bytes; use a shorter id")
-    return name_of(value.encode("latin-1").decode("utf-8", "replace"), guard.holder(request))
-
-
 _ENDED = {
     GenerationEnd.STOPPED: "a stop (DELETE /v1/stream) ended this answer; send the request again for a whole one",
     GenerationEnd.REPLACED: (
@@ -70,39 +60,6 @@ def _last_words(sink: Sink, dialect: Dialect, end: GenerationEnd) -> bytes:
     return ending(sink, dialect, errors.describe(RequestCancelled(why), dialect) if why is not None else _INTERRUPTED)
 
 
-async def find_stream(ids: ConversationIds, conversation: str) -> Generation:
-    """The stream of this id. One that works on its prompt is waited for; raises Busy while its model is loading.
-
-    Raises NotFound.
-    """
-    if ids.is_loading(conversation):
-        raise Busy("Stream owner model is loading, retry later")
-    found = ids.stream_of(conversation)
-    if found is None and (waiting := ids.waiting_of(conversation)) is not None:
-        await waiting.wait_begun()
-        found = ids.stream_of(conversation)
-    if found is None:
-        raise NotFound("Stream not found or expired")
-    return found
-
-
-def content_type_of(generation: Generation) -> str:
-    return (generation.head.content_type if generation.head is not None else EVENTS).decode("latin-1")
-
-
-def open_reader(generation: Generation, offset: int) -> GenerationReader:
-    """Return a reader from this offset on. Raises BadRequest where the bytes behind it are not held any more."""
-    reader = generation.reader(offset)
-    check_held(reader.offset, generation.ring.dropped)
-    return reader
-
-
-def check_held(offset: int, dropped: int) -> None:
-    """Raises BadRequest where the bytes from this offset on are not held any more."""
-    if offset < dropped:
-        raise BadRequest("Stream offset lost, please restart", param="from")
-
-
 async def be_first_reader(generation: Generation, sink: Sink) -> None:
     """Answer the request that a generation was begun for. Raises what ended it before it had an answer."""
     raise_end(generation, await generation.pass_on(sink))
@@ -122,21 +79,31 @@ def raise_end(generation: Generation, end: GenerationEnd | None) -> None:
             raise ShuttingDown
 
 
-Serve = Callable[[RequestContext, ModelRequest], Awaitable[None]]
+class StreamHold:
+    """Has requests answered under the owner of streams; a `FastHold`."""
 
+    def __init__(self, streams: Streams, kernel: Kernel) -> None:
+        self.header = CONVERSATION
+        self.most = MAX_ID
+        self.streams = streams
+        self._traffic = kernel.traffic
+        self._bodies = kernel.edge.bodies
+        self._fleet = kernel.owners.fleet
 
-class StreamEnded(Exception):
-    """A generation has been ended by its owner, which tells those who read it."""
+    def name_in(self, request: Request, guard: Guard) -> str | None:
+        """See `Hold`. Bytes of the header are UTF-8, as in a path. Raises BadRequest."""
+        value = request.header(CONVERSATION)
+        if not value:
+            return None
+        if len(value) > MAX_ID:
+            raise BadRequest(f"the X-Conversation-Id header is longer than {MAX_ID} bytes; use a shorter id")
+        return name_of(value.encode("latin-1").decode("utf-8", "replace"), guard.holder(request))
 
-
-class Lasting:
-    """Has requests answered under the owner of streams."""
-
-    def __init__(self, streams: Streams, traffic: Traffic, bodies: Bodies, fleet: Fleet) -> None:
-        self._streams = streams
-        self._traffic = traffic
-        self._bodies = bodies
-        self._fleet = fleet
+    def begin(
+        self, fast_path: FastPath, connection: Connection, known: KnownHead, found: FoundProcess, body: Body
+    ) -> KeptRequest:
+        """See `FastHold`."""
+        return KeptRequest(self, fast_path, connection, known, found, body)
 
     def open_generation(self, name: str, record: Record, dialect: Dialect, *, streams: bool) -> Generation:
         """The generation of a request. Raises as `Streams.open_generation`."""
@@ -144,7 +111,7 @@ class Lasting:
         def loading() -> bool:
             return self._fleet.known(record.model) is not None and not self._fleet.is_ready(record.model)
 
-        generation = self._streams.open_generation(
+        generation = self.streams.open_generation(
             name, streams=streams, loading=loading, interrupted=interrupted_record(dialect)
         )
         generation.overrun = error_record(dialect, errors.describe(_OVERRUN, dialect))
@@ -158,7 +125,7 @@ class Lasting:
         return self._traffic.recorder.watch(record, sink)
 
     async def serve(self, name: str, context: RequestContext, job: ModelRequest, serve: Serve) -> None:
-        """Do ``serve`` in a task that lasts, and pass its answer on to the client for as long as that is there.
+        """See `Hold`. ``serve`` is done in a task that lasts.
 
         Raises RequestCancelled, ShuttingDown and Busy.
         """
@@ -174,19 +141,19 @@ class Lasting:
             inner = RequestContext(job.request, job.route, sink, job.record, context.body)
             await self._within(inner, partial(serve, inner, structs.replace(job, sink=sink)), reserved)
 
-        self._streams.start_work(generation, work)
+        self.streams.start_work(generation, work)
         await be_first_reader(generation, job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink)
 
     def go_on_in_task(
         self, generation: Generation, inner: RequestContext, work: Callable[[], Awaitable[None]], reserved: int
     ) -> None:
         """Do the rest of a request in a task, which had none so far."""
-        self._streams.start_work(generation, partial(self._within, inner, work, reserved))
+        self.streams.start_work(generation, partial(self._within, inner, work, reserved))
 
     def close_generation(self, generation: Generation, inner: RequestContext, reserved: int) -> None:
         """A request that had no task is over."""
         self._over(inner, reserved)
-        self._streams.close_generation(generation)
+        self.streams.close_generation(generation)
 
     async def _within(self, inner: RequestContext, work: Callable[[], Awaitable[None]], reserved: int) -> None:
         requests = self._traffic.lifetime.requests
@@ -206,3 +173,65 @@ class Lasting:
         if isinstance(inner.sink, RecordingSink) and inner.route is not None:
             status = inner.sink.status or CLIENT_LEFT
             self._traffic.recorder.finish(inner.record, inner.sink, inner.route.name, status)
+
+
+class KeptRequest(FastRequest):
+    """One whose generation outlives it: the exchange fills a ring, and the client is the ring's first reader."""
+
+    __slots__ = ("_generation", "_hold", "_reserved")
+
+    def __init__(
+        self,
+        hold: StreamHold,
+        fast_path: FastPath,
+        connection: Connection,
+        known: KnownHead,
+        found: FoundProcess,
+        body: Body,
+    ) -> None:
+        super().__init__(fast_path, connection, known, found, body)
+        self._hold = hold
+
+    def _open(self) -> Sink:
+        hold, record, request = self._hold, self.record, self.record.request
+        name = name_of(request.first[CONVERSATION].decode("ascii"), self._known.holder)
+        generation = hold.open_generation(name, record, self.route.dialect, streams=self._streams)
+        self._generation = generation
+        self._reserved, record.outlives = self.body.hand_over(), True
+        generation.cancel = partial(self.cancel, HoldEnded())
+        generation.follow(FirstReader(generation, self.own, self.connection.when_drained, self._client_done))
+        self.connection.on_left = self._client_left
+        return hold.sink(request, record, generation, self.route)
+
+    def _client_left(self) -> None:
+        self._end_client(left=True)
+        self._generation.unfollow()
+
+    def _client_done(self, end: GenerationEnd | None) -> None:
+        """The client has its answer, or there will be none."""
+        if end is None:
+            self._end_client(left=False)
+        else:
+            self.connection.on_left = None
+            self.connection.go_on_in_task(
+                partial(self._fast_path.ending.explain_in_task, self, partial(raise_end, self._generation, end))
+            )
+
+    def _end_client(self, *, left: bool) -> None:
+        self.connection.on_left = None
+        try:
+            self._fast_path.ending.write_down(self.route, self.own, self.record, self.body, self.own, left=left)
+        finally:
+            self.connection.answered(stays=self.own.stays and self.own.ended and not left)
+
+    def _inner(self) -> RequestContext:
+        return RequestContext(self.record.request, self.route, self.sink, self.record, self.body)
+
+    def _write_down(self, *, left: bool) -> None:
+        self._generation.cancel = nothing
+        self._hold.close_generation(self._generation, self._inner(), self._reserved)
+
+    def _failed(self, failure: Exception) -> None:
+        inner = self._inner()
+        work = partial(self.finish_in_task, inner, failure)
+        self._hold.go_on_in_task(self._generation, inner, work, self._reserved)

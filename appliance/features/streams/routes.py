@@ -15,14 +15,14 @@ from quart import Response, request
 
 from appliance.errors import BadRequest, NotFound
 from appliance.features.streams.boxes import StreamsAtBoxes
-from appliance.features.streams.hold import content_type_of, find_stream, open_reader
 from appliance.features.streams.ids import name_of
 from appliance.features.streams.owner import Streams
+from appliance.features.streams.reading import content_type_of, find_stream, open_reader
 from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, read_as
 from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
 from appliance.http.control.stream_body import StreamBody, StreamReader, read_offset
+from appliance.http.kernel import Kernel
 from appliance.http.way.routes import LOOKUP, STREAM
-from appliance.peers.owner import Peers
 from appliance.traffic.traffic import Feeds
 
 
@@ -115,10 +115,12 @@ def _last(name: str) -> str | None:
     return values[-1] if values else None
 
 
-def add_stream_routes(app: Routes, streams: Streams, feeds: Feeds, peers: Peers) -> None:
-    """Register everything here on the program's application."""
-    routes = StreamRoutes(streams, feeds, StreamsAtBoxes(peers))
+def stream_routes(kernel: Kernel, streams: Streams) -> Routes:
+    """Return the blueprint of the routes."""
+    app = Routes("streams")
+    routes = StreamRoutes(streams, kernel.traffic.lifetime.feeds, StreamsAtBoxes(kernel.owners.peers))
     for path in (STREAM, f"{STREAM}/<path:conversation>"):
         app.add_url_rule(path, f"read {path}", routes.read, facts=FOLLOWS)
         app.add_url_rule(path, f"stop {path}", routes.stop, methods=["DELETE"])
     app.add_url_rule(LOOKUP, "look up streams", routes.lookup, methods=["POST"], facts=RouteFacts(takes=StreamLookup))
+    return app

@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
-from appliance.features.streams.hold import find_stream
 from appliance.features.streams.ids import ConversationIds, name_of
 from appliance.features.streams.owner import Streams
+from appliance.features.streams.reading import find_stream
 from appliance.http.errors import describe
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.way.context import RequestContext

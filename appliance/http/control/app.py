@@ -26,7 +26,6 @@ from appliance.errors import (
     NotFound,
     RouteNotFound,
 )
-from appliance.features.streams.routes import add_stream_routes
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
@@ -138,7 +137,6 @@ def create_app(
     records = RecordRoutes(traffic.recorder, owners.history, owners.samples, detect)
     add_routes(own, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_routes(own, ModelRoutes(owners, traffic.lifetime))
-    add_stream_routes(own, owners.streams, traffic.lifetime.feeds, owners.peers)
     add_agent_routes(own, owners.plugins)
     add_mcp_routes(own, owners.tools)
     add_run_routes(own, traffic.targets, owners.agents, traffic.lifetime.feeds)

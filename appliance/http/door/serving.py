@@ -13,13 +13,13 @@ from msgspec import Struct
 from appliance.core.pool.keys import DOMAIN, BoxCertificate
 from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import UsageError
-from appliance.features.streams.hold import Lasting
 from appliance.http.bytes.listening import Listener, open_listeners, public_places
 from appliance.http.bytes.server import Clients
 from appliance.http.bytes.tls import load_context
 from appliance.http.control.listing import View
 from appliance.http.door.gateway import DoorAnswers, DoorGuard, DoorRoutes
 from appliance.http.door.reverse import dial_out
+from appliance.http.kernel import EdgeRoute
 from appliance.http.owners import Owners
 from appliance.http.sockets.link import PeerLink
 from appliance.http.sockets.sockets import WebSockets
@@ -27,7 +27,7 @@ from appliance.http.way.ask import Ask
 from appliance.http.way.at_members import admit
 from appliance.http.way.at_peers import AskPeers
 from appliance.http.way.edge import Edge
-from appliance.http.way.fast_path import FastPath
+from appliance.http.way.fast_path import FastHold, FastPath
 from appliance.http.way.gateway import Gateway
 from appliance.http.way.pipeline import Beside, Pipeline
 from appliance.http.way.progress import Pings
@@ -51,7 +51,9 @@ class DoorParts(Struct, frozen=True, kw_only=True):
     owners: Owners
     pool: Pool
     pings: Pings
-    lasting: Lasting
+    hold: FastHold | None
+    edges: Sequence[EdgeRoute]
+    """What else other boxes may ask."""
 
 
 class BoxDoor:
@@ -153,16 +155,16 @@ def _answers(edge: Edge, parts: DoorParts, membership: Membership, shutdown: tri
     ask = Ask(edge, owners.fleet, parts.pool, parts.pings)
     to_peers = AskPeers(traffic.targets, owners.peers, parts.pool)
     only_here = Beside(peers=to_peers, admits=partial(admit, owners.fleet))
-    pipeline = Pipeline(edge, owners.catalog, ask, parts.lasting, only_here)
+    pipeline = Pipeline(edge, owners.catalog, ask, parts.hold, only_here)
     assert owners.pool.owner is not None  # it has asked for this door
     files = owners.pool.owner.files
     view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
     gateway = Gateway(
         edge,
         pipeline,
-        DoorRoutes(view, membership, files, owners.streams, shutdown),
+        DoorRoutes(view, membership, files, parts.edges, shutdown),
         partial(WebSockets, edge, (PeerLink(owners, traffic.lifetime),)),
-        partial(FastPath, edge, pipeline, ask, parts.lasting),
+        partial(FastPath, edge, pipeline, ask, parts.hold),
     )
     return DoorAnswers(edge, gateway)
 

@@ -26,7 +26,6 @@ from appliance.errors import (
     ModelNotFound,
     RouteNotFound,
 )
-from appliance.features.streams.hold import Lasting, conversation_of
 from appliance.fleet.status import state_of
 from appliance.http.bytes.body import Body
 from appliance.http.way.ask import Ask, wish_of
@@ -35,7 +34,7 @@ from appliance.http.way.context import ModelRequest, RequestContext, Use
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain
 from appliance.http.way.handover import Handover, Inward
-from appliance.http.way.hooks import Turn
+from appliance.http.way.hooks import Hold, Turn
 from appliance.http.way.ollama_sink import speak
 from appliance.http.way.outgoing import IDENTITY, JSON, Format, format_of, head_of
 from appliance.http.way.routes import (
@@ -102,7 +101,7 @@ class Pipeline:
     A request is read once, its way is decided once, from values, and one function takes it there.
     """
 
-    def __init__(self, edge: Edge, catalog: Catalog, ask: Ask, lasting: Lasting, beside: Beside) -> None:
+    def __init__(self, edge: Edge, catalog: Catalog, ask: Ask, hold: Hold | None, beside: Beside) -> None:
         self._settings = edge.settings
         self._guard = edge.guard
         self._traffic = edge.traffic
@@ -113,7 +112,7 @@ class Pipeline:
         self._fleet = ask.fleet
         self._models = ask
         self._peers = beside.peers
-        self._lasting = lasting
+        self._hold = hold
         self._turns, self._ollama = beside.turns, beside.ollama
         self._make_placing, self._placing = beside.pool, None
         self._admits = beside.admits
@@ -139,11 +138,11 @@ class Pipeline:
         job = await (self._ollama.read(context) if ollamas and self._ollama is not None else self._read(context))
         if job is None:
             return
-        name = conversation_of(job.request, self._guard) if job.route.streams else None
-        if name is None:
+        hold = self._hold
+        if hold is None or not job.route.streams or (name := hold.name_in(job.request, self._guard)) is None:
             await self._serve(context, job)
         else:
-            await self._lasting.serve(name, context, job, self._serve)
+            await hold.serve(name, context, job, self._serve)
 
     def wants_turn(self, route: Route, head: RequestHead, body: bytes) -> bool:
         """Return whether something stands around the model's turns of this request."""

@@ -19,9 +19,7 @@ from waiting import until
 
 from appliance.core.bodies.sse import Decoder
 from appliance.core.config.additions import StreamsConfig
-from appliance.core.settings import FleetSettings, HttpSettings
-from appliance.features.streams.hold import conversation_of
-from appliance.http.way.guard import Guard
+from appliance.core.settings import FleetSettings
 from appliance.replay.generation import Generation
 from appliance.traffic.record import Record
 
@@ -431,8 +429,10 @@ async def test_an_id_without_end_is_refused(server: Appliance):
     assert server.state("alpha") == "unknown"
 
 
-def test_ids_of_all_kinds() -> None:
+async def test_ids_of_all_kinds(server: Appliance) -> None:
     """What a header can say, a path can."""
+    kernel = server.opened.kernel
+    hold = next(each.hold for each in server.opened.parts if each.hold is not None)(kernel)
     for conversation in ("a", "é::ü/x", "a b", "conv::org/repo:Q4"):
         header = ("x-conversation-id", conversation.encode().decode("latin-1"))
-        assert conversation_of(request("/", header), Guard(HttpSettings(), ())) == conversation
+        assert hold.name_in(request("/", header), kernel.edge.guard) == conversation
