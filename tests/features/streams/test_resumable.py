@@ -20,6 +20,7 @@ from waiting import until
 from appliance.core.bodies.sse import Decoder
 from appliance.core.config.additions import StreamsConfig
 from appliance.core.settings import FleetSettings
+from appliance.features import FEATURES
 from appliance.replay.generation import Generation
 from appliance.traffic.record import Record
 
@@ -427,6 +428,15 @@ async def test_an_id_without_end_is_refused(server: Appliance):
     ask = ("POST", CHAT, chat(stream=True), named("x" * 1025))
     await server.refuses(400, None, *ask, words="X-Conversation-Id")
     assert server.state("alpha") == "unknown"
+
+
+async def test_without_the_feature_the_header_means_nothing(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("http_harness.FEATURES", [each for each in FEATURES if each.name != "streams"])
+    async with open_server() as server:
+        for _ in range(2):  # in a task, and on the fast path
+            assert (await server.ask("POST", CHAT, chat(stream=True), named())).body.endswith(DONE)
+        assert "conversation" not in (await server.ask("POST", CHAT, chat(echo=True), named())).json["head"].lower()
+        assert (await read(server)).error["message"].startswith("there is no route")
 
 
 async def test_ids_of_all_kinds(server: Appliance) -> None:
