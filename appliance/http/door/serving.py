@@ -53,7 +53,7 @@ class DoorParts(Struct, frozen=True, kw_only=True):
     pings: Pings
     hold: FastHold | None
     edges: Sequence[EdgeRoute]
-    """What else other boxes may ask."""
+    """Routes of features that other boxes may ask."""
 
 
 class BoxDoor:

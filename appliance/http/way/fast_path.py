@@ -174,7 +174,7 @@ class RequestEnder(Protocol):
 
 
 class FastHold(Hold, Protocol):
-    """A `Hold` that has requests answered without a task, too."""
+    """A `Hold` that also has requests answered without a task."""
 
     def begin(
         self, fast_path: FastPath, connection: Connection, known: KnownHead, found: FoundProcess, body: Body, /
