@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 147
+FROM_KERNEL = 138
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 148
+BETWEEN = 137
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -35,8 +35,6 @@ PLANNED = {
     "contexts": "core.contexts* core.records.cache* fleet.contexts store.kept_contexts store.cache cli.cache",
     "plugins": "agents.chain core.runs.slash http.chat.chained plugins.folders plugins.manifest plugins.registry "
     "cli.agents",
-    "streams": "streams* core.answers.ring http.way.resumable http.control.stream_routes "
-    "http.control.streams_at_boxes http.sockets.streams store.stream_files",
     "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
     "stand_in": "cli.llama_server*",

@@ -61,10 +61,8 @@ from appliance.http.way.kept_schemas import KeptSchemas
 from appliance.http.way.older import OlderBodies
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
-from appliance.http.way.resumable import Lasting
 from appliance.peers.owner import Peers, open_peers
 from appliance.platform.drivers import open_gpus
-from appliance.platform.home import expanded
 from appliance.platform.samples import open_samples
 from appliance.plugins.folders import choice_of
 from appliance.plugins.registry import Plugins, open_plugins
@@ -76,12 +74,10 @@ from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
 from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open_kept_contexts
 from appliance.store.runs import open_run_store
-from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox, open_own_tools
 from appliance.traffic.metrics import Metrics
-from appliance.traffic.record import open_recorder
 from appliance.traffic.recorder import open_recorder
-from appliance.traffic.targets import Target, Targets
+from appliance.traffic.targets import Target
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.pool import open_pool
 
@@ -188,7 +184,6 @@ async def open_appliance(
                 inward=inward,
             ),
         ) as parts,
-        open_streams(applies.streams, [each.audience for each in parts if each.audience is not None]) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
     ):
         tools = places.toolbox or own_tools
@@ -208,8 +203,9 @@ async def open_appliance(
             from appliance.pool.hands import BoxParts
             from appliance.pool.owner import open_box_pool
 
-            def parts() -> DoorParts:
-                return DoorParts(edge=edge, owners=owners, pool=pool, pings=pings, lasting=lasting)
+            def door_parts() -> DoorParts:
+                edges = [make(kernel) for each in parts for make in each.door]
+                return DoorParts(edge=edge, owners=owners, pool=pool, pings=pings, hold=hold, edges=edges)
 
             own = BoxParts(
                 fleet=fleet,
@@ -222,7 +218,7 @@ async def open_appliance(
                 keyless=lambda: not edge.guard.asks_for_key,
                 offline=settings.offline,
             )
-            return open_box_pool(path, partial(claim_door, parts), own)
+            return open_box_pool(path, partial(claim_door, door_parts), own)
 
         async with (
             open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents,
@@ -230,7 +226,6 @@ async def open_appliance(
         ):
 
             def adopt(config: Config) -> Sequence[str]:
-                streams.adopt(config.streams)
                 agents.adopt(config.runs)
                 traffic.lifetime.requests.revoke(edge.guard.adopt((*http.api_keys, *config.api_keys)))
                 untaken = [why for each in parts if each.adopt is not None for why in each.adopt(config)]
@@ -243,7 +238,6 @@ async def open_appliance(
                 catalog=catalog,
                 peers=peers,
                 samples=samples,
-                streams=streams,
                 agents=agents,
                 plugins=plugins,
                 downloads=downloads if settings.sources.lookup is not None else None,
@@ -267,6 +261,7 @@ async def open_appliance(
             tool_chats = ToolChats(
                 tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
             )
+            hold = next((each.hold(kernel) for each in parts if each.hold is not None), None)
             hooks = Hooks(
                 translates=[make(kernel) for each in parts for make in each.translates],
                 turns=(
@@ -274,14 +269,14 @@ async def open_appliance(
                     tool_chats,
                     *(make(kernel) for each in parts for make in each.turns),
                 ),
+                hold=hold,
                 placings=(
                     _LaterAtBoxes(ask, peers),
                     AtPeers(ask, peers),
                     *(make(kernel) for each in parts for make in each.placings),
                 ),
             )
-            lasting = Lasting(streams, traffic, edge.bodies, fleet, hooks.spoken)
-            pipeline = Pipeline(edge, catalog, ask, lasting, hooks, inward)
+            pipeline = Pipeline(edge, catalog, ask, hooks, inward)
 
             def gateway() -> Gateway:
                 own: Sequence[EdgeRoute] = (
@@ -298,16 +293,15 @@ async def open_appliance(
                     pipeline,
                     OwnRoutes(kernel, edges, routes),
                     partial(_sockets, parts, kernel, pipeline),
-                    partial(FastPath, edge, pipeline, ask, lasting),
+                    partial(FastPath, edge, pipeline, ask, hold),
                 )
 
             async def quiet() -> None:
-                """Agents, kept streams (whose clients may be away) and requests of other boxes have finished."""
+                """Agents, what clients have left alone and requests of other boxes have finished."""
                 await agents.wait_ended()
                 for each in parts:
                     if each.wait_ended is not None:
                         await each.wait_ended()
-                await streams.wait_ended()
                 await seat.wait_quiet()
 
             server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
@@ -342,11 +336,10 @@ class _LaterAtBoxes:
 def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -> Sockets:
     from appliance.http.sockets.link import PeerLink  # few need them, and they bring a lot
     from appliance.http.sockets.sockets import WebSockets
-    from appliance.http.sockets.streams import StreamSocket
 
     owners, edge = kernel.owners, kernel.edge
-    own = (PeerLink(owners, edge.traffic.lifetime), StreamSocket(owners.streams, edge))
-    return WebSockets(edge, (*own, *(make(kernel, pipeline) for each in parts for make in each.sockets)))
+    link = PeerLink(owners, edge.traffic.lifetime)
+    return WebSockets(edge, (link, *(make(kernel, pipeline) for each in parts for make in each.sockets)))
 
 
 def _folders(
@@ -363,7 +356,6 @@ def _folders(
         "engines": places.remembered.path.parent,
         "programs": programs_folder(),
         "activity": activity_log(settings.config)[0],
-        "streams": expanded(config.streams.path) if config.streams.path else None,
         "contexts": contexts.folder if contexts is not None else None,
         "plugins": places.plugin_data,
         "log": Path(settings.log_file) if settings.log_file else None,

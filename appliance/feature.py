@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeRoute, Kernel
     from appliance.http.sockets.sockets import SocketRoute
+    from appliance.http.way.fast_path import FastHold
     from appliance.http.way.hooks import EngineTranslate, Placing, Translate, Turn
     from appliance.http.way.pipeline import Pipeline
+    from appliance.replay.generation import Audience
     from appliance.settings import AppSettings
     from appliance.store.history import History
-    from appliance.streams.owner import Audience
     from appliance.traffic.metrics import Metrics
     from appliance.traffic.recorder import Recorder
 
@@ -49,7 +50,9 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     kind. ``audience`` is notified of every generation that outlives its request.
 
     ``translates``, ``turns``, ``placings`` and ``engine_translates`` are hooks of the way of a request
-    (`appliance.http.way.hooks`), which are asked in the order of the list of features.
+    (`appliance.http.way.hooks`), which are asked in the order of the list of features. ``hold`` is the one for requests
+    that outlive their clients; the first feature with one has it. ``door`` makes routes that other boxes of a pool may
+    ask, with the pool's key.
     ``adopt`` follows each new configuration, and returns what it could not follow. ``wait_ended`` returns when the work
     that clients have begun and left alone is over: the end of the server waits for that, within its grace time.
     ``troubles`` tell in words, by kind, what does not work now; empty: it does.
@@ -65,6 +68,8 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     turns: tuple[Callable[[Kernel], Turn], ...] = ()
     placings: tuple[Callable[[Kernel], Placing], ...] = ()
     engine_translates: tuple[Callable[[], EngineTranslate], ...] = ()
+    hold: Callable[[Kernel], FastHold] | None = None
+    door: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
     adopt: Callable[[Config], Sequence[str]] | None = None
     wait_ended: Callable[[], Awaitable[None]] | None = None
 
@@ -73,14 +78,18 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     """The parts of one feature; it has those that are given.
 
     ``name`` is that of its folder. ``verbs`` are its commands. ``open`` opens what it owns, for the length of a server:
-    behind the fleet, before the streams, in the order of the list. It yields the parts that need an owner; those of the
-    feature itself need none. Nothing outside its folder knows the type of its owner. ``beside`` runs beside a server
-    that serves, and ends with it.
+    behind the fleet, in the order of the list. It yields the parts that need an owner; those of the feature itself need
+    none. Nothing outside its folder knows the type of its owner. ``open_last`` is for an owner that needs parts of
+    others: it comes behind every ``open``, with all parts that are there then. ``check`` looks at the configuration
+    before a server opens anything, and raises UsageError. ``beside`` runs beside a server that serves, and ends with
+    it.
     """
 
     name: str
     verbs: tuple[Verb, ...] = ()
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
+    open_last: Callable[[Ground, Sequence[ServerParts]], AbstractAsyncContextManager[ServerParts]] | None = None
+    check: Callable[[Config], None] | None = None
     beside: Callable[[AppSettings], Awaitable[None]] | None = None
 
 
@@ -107,8 +116,10 @@ class Ground(Struct, frozen=True, kw_only=True):
 async def open_parts(features: Iterable[Feature], ground: Ground) -> AsyncGenerator[list[ServerParts]]:
     """Open the owners of these features for the length of the block. Yield the parts of all features."""
     async with AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(each.open(ground)) for each in features if each.open is not None]
-        yield [*features, *opened]
+        parts: list[ServerParts] = [*features]
+        parts += [await stack.enter_async_context(each.open(ground)) for each in features if each.open is not None]
+        last = [each.open_last for each in features if each.open_last is not None]
+        yield [*parts, *[await stack.enter_async_context(open_last(ground, parts)) for open_last in last]]
 
 
 def all_verbs(features: Iterable[Feature]) -> tuple[Verb, ...]:

@@ -41,7 +41,6 @@ from appliance.plugins.folders import DATA
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.store.kept_contexts import context_places
-from appliance.streams.owner import check_streams
 from appliance.trio_parts import Changed, beside, lacking, persist
 from appliance.upkeep import (
     echoing_engine_log,
@@ -80,7 +79,9 @@ async def run_server(settings: AppSettings, features: Sequence[Feature]) -> int:
     engines = _finder(settings)
     catalog = Catalog(settings.sources, settings.config, Headers(headers_file()))
     if settings.config is not None:
-        check_streams(settings.config.streams)
+        for feature in features:
+            if feature.check is not None:
+                feature.check(settings.config)
     settings = structs.replace(settings, http=structs.replace(settings.http, clients=_places(settings.http.clients)))
     try:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from appliance.core.answers.ring import Ring
 from appliance.core.headers import EVENTS
-from appliance.streams.generation import Generation, GenerationEnd, GenerationHead
+from appliance.replay.generation import Generation, GenerationEnd, GenerationHead
 
 GOAL = 500.0
 """Megabytes a second."""

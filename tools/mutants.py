@@ -94,20 +94,20 @@ ROOMS = {
     "http/chat": "http/test_chat_tools.py http/test_plugin_chain.py http/test_configured_plugins_http.py",
     "http/control": "http/test_*route*.py http/test_control.py http/test_swap_api.py http/test_events.py "
     "http/test_static_files.py http/test_under_way.py "
-    "http/test_predict.py http/test_door.py agents/test_run_routes.py http/test_resumable.py",
+    "http/test_predict.py http/test_door.py agents/test_run_routes.py features/streams",
     "http/door": "http/test_door.py",
     "http/mcp": "http/test_mcp_*.py",
-    "http/sockets": "features/sockets http/test_resumable.py peers/test_link.py",
+    "http/sockets": "features/sockets features/streams peers/test_link.py",
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "
     "http/test_swap_pipeline.py http/test_swap_upstream.py http/test_pool_way.py http/test_loading.py "
-    "http/test_resumable.py http/test_disconnect.py http/test_hangs.py features/ollama/test_ollama.py "
+    "features/streams http/test_disconnect.py http/test_hangs.py features/ollama/test_ollama.py "
     "http/test_plugin_chain.py http/test_inward.py http/test_tool_routes.py peers/test_peer_relay.py",
     "peers": "peers http/test_swap_names.py",
     "platform": "platform children/test_platform.py upstream/test_client.py http/test_unix_sockets.py",
     "plugins": "plugins plugins_bundled/test_plugin_shapes.py http/test_plugin_chain.py",
     "pool": "pool http/test_pool_way.py http/test_door.py",
+    "replay": "features/streams agents/test_run_routes.py",
     "store": "store",
-    "streams": "owners/test_stream_owner.py store/test_stream_files.py http/test_resumable.py",
     "tools": "tools",
     "top": "test_trio_parts.py http/test_errors.py http/test_reload*.py e2e/test_lifetimes.py",
     "traffic": "traffic http/test_inflight.py http/test_metrics.py http/test_program_log.py http/test_timeline.py",

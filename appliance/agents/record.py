@@ -52,7 +52,7 @@ from appliance.errors import (
     UpstreamFailed,
     WorkerFailed,
 )
-from appliance.streams.generation import Generation, GenerationEnd, GenerationHead, GenerationReader
+from appliance.replay.generation import Generation, GenerationEnd, GenerationHead, GenerationReader
 from appliance.tools.box import Toolbox
 from appliance.upstream.connect import ConnectFailed
 

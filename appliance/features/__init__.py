@@ -18,6 +18,7 @@ from appliance.features.programs.feature import PROGRAMS
 from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
 from appliance.features.speed.feature import SPEED
+from appliance.features.streams.feature import STREAMS
 from appliance.features.timeline.feature import TIMELINE
 from appliance.features.traces.feature import TRACES
 
@@ -34,6 +35,7 @@ FEATURES: tuple[Feature, ...] = (
     SERVICE,
     SOCKETS,
     SPEED,
+    STREAMS,
     TIMELINE,
     TRACES,
 )

@@ -22,7 +22,6 @@ from appliance.plugins.registry import Plugins
 from appliance.pool.seat import PoolSeat
 from appliance.store.history import History
 from appliance.store.kept_contexts import KeptContexts
-from appliance.streams.owner import Streams
 from appliance.tools.box import Toolbox
 from appliance.traffic.targets import refresh
 from appliance.wire import RemovedModel
@@ -36,7 +35,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     catalog: Catalog
     peers: Peers
     samples: Samples
-    streams: Streams
     agents: Agents
     plugins: Plugins
     downloads: Downloads | None

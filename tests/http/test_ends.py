@@ -179,8 +179,9 @@ async def revoke(server: Appliance, streams: Sequence[Stream]) -> None:
 
 async def fall_behind(server: Appliance, streams: Sequence[Stream]) -> None:
     """More comes than a client's sockets and its ring hold."""
+    hold = next(each.hold for each in server.opened.parts if each.hold is not None)(server.opened.kernel)
     for stream in filter(lambda stream: stream.conversation, streams):
-        generation = server.owners.streams.find(stream.conversation)
+        generation = hold.streams.ids.stream_of(stream.conversation)
         assert generation is not None
         padding = json.dumps({"padding": "x" * 100_000}).encode() + b"\n"
         for _ in range(80):

@@ -40,7 +40,7 @@ from appliance.features.conversations.shapes import (
     WrittenMessage,
 )
 from appliance.features.conversations.store import ConversationStore, failure
-from appliance.streams.generation import Generation, GenerationEnd
+from appliance.replay.generation import Generation, GenerationEnd
 from appliance.trio_parts import Changed, persist
 
 if TYPE_CHECKING:

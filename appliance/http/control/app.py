@@ -36,7 +36,6 @@ from appliance.http.control.model_routes import ModelRoutes, add_model_routes, u
 from appliance.http.control.pool_routes import PoolRoutes, add_pool_routes
 from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, add_run_routes
-from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
 from appliance.http.kernel import Kernel
 from appliance.http.owners import Owners
@@ -138,7 +137,6 @@ def create_app(
     records = RecordRoutes(traffic.recorder, owners.history, owners.samples, detect)
     add_routes(own, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_routes(own, ModelRoutes(owners, traffic.lifetime))
-    add_stream_routes(own, owners.streams, traffic.lifetime.feeds, owners.peers)
     add_agent_routes(own, owners.plugins)
     add_mcp_routes(own, owners.tools)
     add_run_routes(own, traffic.targets, owners.agents, traffic.lifetime.feeds)

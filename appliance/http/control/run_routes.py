@@ -48,8 +48,7 @@ from appliance.http.control.answers import (
     read_body,
 )
 from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes, large
-from appliance.http.control.stream_routes import StreamBody
-from appliance.http.way.resumable import read_offset
+from appliance.http.control.stream_body import StreamBody, read_offset
 from appliance.plugins.registry import ListedPlugin, Plugins
 from appliance.tools.box import Toolbox
 from appliance.traffic.targets import Targets

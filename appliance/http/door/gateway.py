@@ -5,7 +5,7 @@ A caller without the key learns nothing, not even which paths there are: every r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, TypeVar
 
 import msgspec
@@ -17,26 +17,23 @@ from appliance.core.bodies.head import check_json
 from appliance.core.bodies.http_request import HttpHead
 from appliance.core.models.blobs import asks_for_blob
 from appliance.core.pool.roster import Roster
-from appliance.errors import BadRequest, RouteNotFound, Unauthorized, UpstreamFailed
+from appliance.errors import BadRequest, RouteNotFound, Unauthorized
 from appliance.http import errors
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body
 from appliance.http.bytes.connection import Connection
 from appliance.http.control.blob_routes import answer_blob
 from appliance.http.control.listing import View, tell_models
-from appliance.http.control.streams_at_boxes import StreamAtBox, WantedStreams
 from appliance.http.door.reverse import wait_to_ask
 from appliance.http.errors import JSON_TYPE
+from appliance.http.kernel import EdgeRoute
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
 from appliance.http.way.gateway import Gateway
 from appliance.http.way.guard import Guard
-from appliance.http.way.resumable import BROKE_OFF, content_type_of, find_stream, open_reader, read_offset
-from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.peers.link import LINK_PATH
 from appliance.pool.doors import JOIN, MAX_MESSAGE, ROSTER, SECRET, JoinRequest, NewSecret
 from appliance.pool.membership import Membership
-from appliance.streams.owner import Streams, status_of
 from appliance.traffic.request import Request, read_request, send_whole
 from appliance.traffic.targets import refresh
 from appliance.upstream.dialled import REVERSE
@@ -91,10 +88,16 @@ class DoorRoutes:
     """The `ModellessRoutes` of a door."""
 
     def __init__(
-        self, view: View, membership: Membership, files: ModelFilesHere, streams: Streams, shutdown: trio.Event
+        self,
+        view: View,
+        membership: Membership,
+        files: ModelFilesHere,
+        edges: Sequence[EdgeRoute],
+        shutdown: trio.Event,
     ) -> None:
+        """``edges`` are those of features."""
         self._view = view
-        self._streams = streams
+        self._edges = edges
         self._membership = membership
         self._files = files
         self._shutdown = shutdown
@@ -108,8 +111,8 @@ class DoorRoutes:
         if (request.method, request.path) == ("GET", REVERSE):
             await wait_to_ask(self._membership, self._shutdown, context, own, (connection, head))
             return
-        if request.path == STREAM and request.method in ("GET", "DELETE"):
-            await self._stream(context)
+        if (edge := next((each for each in self._edges if each.answers(request)), None)) is not None:
+            await edge.answer(context)
             return
         reading = "GET" if request.method == "HEAD" else request.method
         if (answer := self.ROUTES.get((reading, request.path))) is None:
@@ -120,39 +123,6 @@ class DoorRoutes:
     async def answer_with_file(self, context: RequestContext) -> bool:
         """See `ModellessRoutes`. There are none."""
         return False
-
-    async def _stream(self, context: RequestContext) -> None:
-        """A kept stream, for another box's client: its bytes from an offset on, or its end. Raises ApplianceError."""
-        request, sink = context.request, context.sink
-        name = request.query.get("conv_id") or ""
-        if request.method == "DELETE":
-            self._streams.stop(name)
-            await send_whole(sink, 204, ())
-            return
-        generation = await find_stream(self._streams, name)
-        reader = open_reader(generation, read_offset(None, request.query.get("from")))
-        context.stay()
-        sink.start(200, ((b"Content-Type", content_type_of(generation).encode("latin-1")),))
-        while data := await reader.receive():
-            await sink.write(data)
-        if (last := reader.closing()) is None:
-            raise UpstreamFailed("the stream", BROKE_OFF)
-        if last:
-            await sink.write(last)
-        await sink.end()
-
-    async def _lookup(self, body: bytes) -> object:
-        found = self._streams.named(_read(body, WantedStreams).names)
-        return [
-            StreamAtBox(
-                name=stream.name,
-                status=status_of(stream),
-                content_type=content_type_of(stream),
-                dropped=stream.ring.dropped,
-                interrupted_at=stream.interrupted_at,
-            )
-            for stream in found
-        ]
 
     async def _models(self, _: bytes) -> object:
         await refresh(self._view.catalog)
@@ -184,7 +154,6 @@ class DoorRoutes:
         ("PUT", ROSTER): _learn,
         ("POST", ROSTER): _propose,
         ("POST", SECRET): _renew,
-        ("POST", LOOKUP): _lookup,
     }
 
 

@@ -19,17 +19,17 @@ from appliance.http.bytes.tls import load_context
 from appliance.http.control.listing import View
 from appliance.http.door.gateway import DoorAnswers, DoorGuard, DoorRoutes
 from appliance.http.door.reverse import dial_out
+from appliance.http.kernel import EdgeRoute
 from appliance.http.owners import Owners
 from appliance.http.sockets.link import PeerLink
 from appliance.http.sockets.sockets import WebSockets
 from appliance.http.way.ask import Ask
 from appliance.http.way.at_members import admit
 from appliance.http.way.edge import Edge
-from appliance.http.way.fast_path import FastPath
+from appliance.http.way.fast_path import FastHold, FastPath
 from appliance.http.way.gateway import Gateway
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
-from appliance.http.way.resumable import Lasting
 from appliance.pool.doors import SECRET
 from appliance.pool.membership import Membership
 from appliance.store.pool_file import certificate_files
@@ -50,7 +50,9 @@ class DoorParts(Struct, frozen=True, kw_only=True):
     owners: Owners
     pool: Pool
     pings: Pings
-    lasting: Lasting
+    hold: FastHold | None
+    edges: Sequence[EdgeRoute]
+    """Routes of features that other boxes may ask."""
 
 
 class BoxDoor:
@@ -150,17 +152,17 @@ def _settings(main: HttpSettings, key: str) -> HttpSettings:
 def _answers(edge: Edge, parts: DoorParts, membership: Membership, shutdown: trio.Event) -> DoorAnswers:
     owners, traffic = parts.owners, edge.traffic
     ask = Ask(edge, owners.fleet, parts.pool, parts.pings)
-    only_here = Hooks(admits=partial(admit, owners.fleet))
-    pipeline = Pipeline(edge, owners.catalog, ask, parts.lasting, only_here)
+    only_here = Hooks(hold=parts.hold, admits=partial(admit, owners.fleet))
+    pipeline = Pipeline(edge, owners.catalog, ask, only_here)
     assert owners.pool.owner is not None  # it has asked for this door
     files = owners.pool.owner.files
     view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
     gateway = Gateway(
         edge,
         pipeline,
-        DoorRoutes(view, membership, files, owners.streams, shutdown),
+        DoorRoutes(view, membership, files, parts.edges, shutdown),
         partial(WebSockets, edge, (PeerLink(owners, traffic.lifetime),)),
-        partial(FastPath, edge, pipeline, ask, parts.lasting),
+        partial(FastPath, edge, pipeline, ask, parts.hold),
     )
     return DoorAnswers(edge, gateway)
 

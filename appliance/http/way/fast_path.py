@@ -1,7 +1,7 @@
 """The fast path: a plain request whose model is ready makes its exchange at once, in the poller's turn, without a task.
 
 Nearly every request is like one before it: the same head, but for its length, from the same address, for a model that
-is ready. The meaning of such a head is learnt once (`_KnownHead`), by the functions that every request goes through.
+is ready. The meaning of such a head is learnt once (`KnownHead`), by the functions that every request goes through.
 Each of their inputs is part of the key of a known head, or clears all known heads when it changes.
 
 Anything that is not plain, or has to wait, is left to the connection's task before anything has happened. After that
@@ -47,14 +47,12 @@ from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.course import FALLBACK, Course
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import followed
-from appliance.http.way.outgoing import CONVERSATION, IDENTITY
+from appliance.http.way.hooks import Hold, HoldEnded
+from appliance.http.way.outgoing import IDENTITY
 from appliance.http.way.pipeline import KEEP_ALIVE, MEANWHILE, Pipeline
 from appliance.http.way.process import Process
 from appliance.http.way.progress import Ping
-from appliance.http.way.resumable import MAX_ID, Lasting, StreamEnded, raise_end
 from appliance.http.way.routes import Route, is_passed
-from appliance.streams.generation import FirstReader, GenerationEnd, RingSink, nothing
-from appliance.streams.owner import name_of
 from appliance.traffic.record import Record, aside
 from appliance.traffic.request import Headers, Request, Sink, read_request
 from appliance.traffic.targets import Target
@@ -69,13 +67,12 @@ MAX_KNOWN = 512
 MAX_HEAD = 4 << 10
 """Bytes of a head whose meaning is remembered; a longer one needs a task."""
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([1-9][0-9]{0,14})\r\n")
-_CONVERSATION = re.compile(rb"\r\n[Xx]-[Cc]onversation-[Ii][Dd]: ?([!-~]{1,%d})\r\n" % MAX_ID)
 _MEANINGFUL = (FALLBACK, KEEP_ALIVE, MEANWHILE)
 """Headers that ask this program for something that is not plain."""
 _JSON = b"application/json"
 
 
-class _KnownHead:
+class KnownHead:
     """The meaning of a head, and the head that the model's process gets for it."""
 
     __slots__ = (
@@ -93,14 +90,16 @@ class _KnownHead:
         "varying",
     )
 
-    def __init__(self, head: HttpHead, request: Request, route: Route, cors: Headers, holder: str) -> None:
+    def __init__(
+        self, head: HttpHead, request: Request, route: Route, cors: Headers, holder: str, varying: tuple[bytes, ...]
+    ) -> None:
         self.head = head
         self.holder = holder
         self.request = request
         self.route = route
         self.cors = cors
         names = [name.lower() for name, _ in head.headers]
-        self.varying = [(names.index(name), name) for name in (b"content-length", CONVERSATION) if name in names]
+        self.varying = [(names.index(name), name) for name in varying]
         """The headers whose values are not a part of what the head is remembered by: places and names."""
         self.values = [request.first[name] for _, name in self.varying]
         self.target: Target | None = None
@@ -135,7 +134,7 @@ class _KnownHead:
         )
 
 
-class _Found(NamedTuple):
+class FoundProcess(NamedTuple):
     """The model's process that a request is for."""
 
     target: Target
@@ -173,12 +172,21 @@ class RequestEnder(Protocol):
         ...
 
 
+class FastHold(Hold, Protocol):
+    """A `Hold` that also has requests answered without a task."""
+
+    def begin(
+        self, fast_path: FastPath, connection: Connection, known: KnownHead, found: FoundProcess, body: Body, /
+    ) -> FastRequest:
+        """Return a request that outlives its client."""
+        ...
+
+
 class FastPath:
     """Begins requests of one server that need no task; the gateway asks it first, and ends them as `RequestEnder`."""
 
-    def __init__(self, edge: Edge, pipeline: Pipeline, ask: Ask, lasting: Lasting, ending: RequestEnder) -> None:
+    def __init__(self, edge: Edge, pipeline: Pipeline, ask: Ask, hold: FastHold | None, ending: RequestEnder) -> None:
         self.ask = ask
-        self.lasting = lasting
         self.ending = ending
         self.pool = ask.pool
         self.traffic = edge.traffic
@@ -187,8 +195,10 @@ class FastPath:
         self._bodies = edge.bodies
         self._fleet = ask.fleet
         self._pipeline = pipeline
+        self._hold = hold
+        self._held = _value_of(hold.header, hold.most) if hold is not None else None
         self._is_open = ask.pool.poller.listens and edge.settings.static is None and not edge.settings.held_for
-        self._known: dict[tuple[str, bytes, bytes] | tuple[str, bytes, bytes, bytes], _KnownHead] = {}
+        self._known: dict[tuple[str, bytes, bytes] | tuple[str, bytes, bytes, bytes], KnownHead] = {}
         self._rules = edge.guard.adopted
 
     def begin(self, connection: Connection, data: bytes) -> bool:
@@ -197,8 +207,8 @@ class FastPath:
         length = _LENGTH.search(data, 0, end) if self._is_open and 3 < end <= MAX_HEAD else None
         if length is None or len(data) - end != int(length[1]) or connection.left or connection.ending:
             return False
-        conversation = _CONVERSATION.search(data, 0, end)
-        known = self._know(connection, data[:end], length, conversation)
+        held = self._held.search(data, 0, end) if self._held is not None else None
+        known = self._know(connection, data[:end], length, held)
         if known is None:
             return False
         content = data[end:]
@@ -220,14 +230,15 @@ class FastPath:
         if taken is None:
             body.release()
             return False
-        streams, kept = asked.stream and known.route.streams, conversation is not None and known.route.streams
-        spoken = known.request_with([length[1]] if conversation is None else [length[1], conversation[1]])
+        streams, kept = asked.stream and known.route.streams, held is not None and known.route.streams
+        spoken = known.request_with([length[1]] if held is None else [length[1], held[1]])
         self.ask.place(taken.lease, known.route, spoken, asked, content)
         if taken.lease.placed is not None and not taken.lease.placed.is_ready:  # that takes a task
             taken.give_back(self.pool, found.address)
             body.release()
             return False
-        request = (KeptRequest if kept else FastRequest)(self, connection, known, found, body)
+        begin = self._hold.begin if kept and self._hold is not None else FastRequest
+        request = begin(self, connection, known, found, body)
         try:
             request.send(taken, spoken, content, asked, streams=streams)
         except (Busy, ShuttingDown):  # no other answer can be kept; the task tells of it
@@ -237,8 +248,8 @@ class FastPath:
         return True
 
     def _know(
-        self, connection: Connection, raw: bytes, length: re.Match[bytes], conversation: re.Match[bytes] | None
-    ) -> _KnownHead | None:
+        self, connection: Connection, raw: bytes, length: re.Match[bytes], held: re.Match[bytes] | None
+    ) -> KnownHead | None:
         """The meaning of a head. It is remembered by its bytes, but for the values that differ each time."""
         # Whether a head is let in depends on the rules and on the client's address. The address is a part of the key;
         # new rules clear everything. A head that was learnt under old keys would let its sender in for ever.
@@ -246,20 +257,20 @@ class FastPath:
             self._rules = self._guard.adopted
             self._known.clear()
         start, end = length.span(1)
-        if conversation is None:
+        if held is None:
             key = connection.peer, raw[:start], raw[end:]
         else:
-            first, last = conversation.span(1)
+            first, last = held.span(1)
             cut = (start, end, first, last) if start < first else (first, last, start, end)
             key = connection.peer, raw[: cut[0]], raw[cut[1] : cut[2]], raw[cut[3] :]
         known = self._known.get(key)
-        if known is None and (known := self._learn(connection, raw, kept=conversation is not None)) is not None:
+        if known is None and (known := self._learn(connection, raw, kept=held is not None)) is not None:
             if len(self._known) >= MAX_KNOWN:
                 del self._known[next(iter(self._known))]
             self._known[key] = known
         return known
 
-    def _learn(self, connection: Connection, raw: bytes, *, kept: bool) -> _KnownHead | None:
+    def _learn(self, connection: Connection, raw: bytes, *, kept: bool) -> KnownHead | None:
         """The meaning of the head; None where requests with it are not plain, or not let in."""
         try:
             head = read_head(raw)
@@ -272,8 +283,9 @@ class FastPath:
             if request.path == self._settings.health:
                 return None
             first = request.first
+            header = self._hold.header if self._hold is not None else b""
             if (
-                (CONVERSATION in first) != kept
+                (header in first) != kept
                 or any(name in first for name in _MEANINGFUL)
                 or first.get(b"content-type", _JSON) != _JSON
             ):
@@ -283,9 +295,11 @@ class FastPath:
                 self._guard.check_key(request)
         except (RequestError, ApplianceError):
             return None
-        return _KnownHead(head, request, route, self._guard.cors_headers(request), self._guard.holder(request))
+        varying = (b"content-length", header) if kept else (b"content-length",)
+        cors, holder = self._guard.cors_headers(request), self._guard.holder(request)
+        return KnownHead(head, request, route, cors, holder, varying)
 
-    def _find(self, known: _KnownHead, asked: RequestHead, content: bytes) -> _Found | None:
+    def _find(self, known: KnownHead, asked: RequestHead, content: bytes) -> FoundProcess | None:
         """The model's process that the request is for, if that is ready and gets it as it is."""
         name = self._settings.single or asked.model
         target = self.traffic.targets.known(name) if name else None
@@ -311,9 +325,9 @@ class FastPath:
             return None
         if self.ask.is_translated(known.route.name, content, known.build):
             return None
-        return _Found(target, model, address)
+        return FoundProcess(target, model, address)
 
-    def _take(self, known: _KnownHead, found: _Found, content: bytes) -> _Taken | None:
+    def _take(self, known: KnownHead, found: FoundProcess, content: bytes) -> _Taken | None:
         """A lease on the process and a connection to it."""
         # The connection comes before the lease: it can be put back silently, while a lease that is given back counts as
         # a use and serves the queue.
@@ -358,7 +372,7 @@ class FastRequest:
     )
 
     def __init__(
-        self, fast_path: FastPath, connection: Connection, known: _KnownHead, found: _Found, body: Body
+        self, fast_path: FastPath, connection: Connection, known: KnownHead, found: FoundProcess, body: Body
     ) -> None:
         self.connection = connection
         self.found = found
@@ -508,7 +522,7 @@ class FastRequest:
         traffic = self._fast_path.traffic
         traffic.lifetime.requests.end(self.cancel)
         try:
-            if failure is None or isinstance(failure, ClientLeft | StreamEnded):
+            if failure is None or isinstance(failure, ClientLeft | HoldEnded):
                 traffic.inflight.end(self.entry)
                 self._write_down(left=failure is not None)
             else:
@@ -528,50 +542,7 @@ class FastRequest:
         self.connection.go_on_in_task(partial(self._fast_path.ending.go_on_in_task, self, failure))
 
 
-class KeptRequest(FastRequest):
-    """One whose generation outlives it: the exchange fills a ring, and the client is the ring's first reader."""
-
-    __slots__ = ("_generation", "_reserved")
-
-    def _open(self) -> Sink:
-        lasting, record, request = self._fast_path.lasting, self.record, self.record.request
-        conversation = name_of(request.first[CONVERSATION].decode("ascii"), self._known.holder)
-        self._generation = generation = lasting.open(conversation, record, self.route.dialect, streams=self._streams)
-        self._reserved, record.outlives = self.body.hand_over(), True
-        generation.cancel = partial(self.cancel, StreamEnded())
-        generation.follow(FirstReader(generation, self.own, self.connection.when_drained, self._client_done))
-        self.connection.on_left = self._client_left
-        return lasting.sink(request, record, RingSink(generation), self.route, self.route.dialect)
-
-    def _client_left(self) -> None:
-        self._end_client(left=True)
-        self._generation.unfollow()
-
-    def _client_done(self, end: GenerationEnd | None) -> None:
-        """The client has its answer, or there will be none."""
-        if end is None:
-            self._end_client(left=False)
-        else:
-            self.connection.on_left = None
-            self.connection.go_on_in_task(
-                partial(self._fast_path.ending.explain_in_task, self, partial(raise_end, self._generation, end))
-            )
-
-    def _end_client(self, *, left: bool) -> None:
-        self.connection.on_left = None
-        try:
-            self._fast_path.ending.write_down(self.route, self.own, self.record, self.body, self.own, left=left)
-        finally:
-            self.connection.answered(stays=self.own.stays and self.own.ended and not left)
-
-    def _inner(self) -> RequestContext:
-        return RequestContext(self.record.request, self.route, self.sink, self.record, self.body)
-
-    def _write_down(self, *, left: bool) -> None:
-        self._generation.cancel = nothing
-        self._fast_path.lasting.close(self._generation, self._inner(), self._reserved)
-
-    def _failed(self, failure: Exception) -> None:
-        inner = self._inner()
-        work = partial(self.finish_in_task, inner, failure)
-        self._fast_path.lasting.go_on_in_task(self._generation, inner, work, self._reserved)
+def _value_of(header: bytes, most: int) -> re.Pattern[bytes]:
+    """Return what finds the value of a header in a head: in small letters, or with the first of each word large."""
+    words = b"-".join(b"[%b%b]%b" % (word[:1].upper(), word[:1], word[1:]) for word in header.split(b"-"))
+    return re.compile(rb"\r\n%b: ?([!-~]{1,%d})\r\n" % (words, most))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from appliance.core.bodies.head import RequestHead
@@ -9,12 +10,22 @@ from appliance.core.models.model import Model
 from appliance.fleet.status import ChildStatus
 from appliance.http.way.context import ModelRequest, RequestContext, Use
 from appliance.http.way.course import Course
+from appliance.http.way.guard import Guard
 from appliance.http.way.routes import Route
 from appliance.traffic.request import Request, Sink
 from appliance.traffic.targets import Target
 from appliance.upstream.address import Address
 from appliance.upstream.client import Outgoing
 from appliance.upstream.pool import Pool
+
+Serve = Callable[[RequestContext, ModelRequest], Awaitable[None]]
+"""Has a request answered, to its sink."""
+Spoken = Callable[[Request, Sink], Sink]
+"""Returns the sink for the answer to a request, in the dialect of that."""
+
+
+class HoldEnded(Exception):
+    """A request has been ended by its hold, which tells its clients."""
 
 
 class Translate(Protocol):
@@ -83,4 +94,32 @@ class EngineTranslate(Protocol):
         self, outgoing: Outgoing, request: Request, sink: Sink, status: ChildStatus | None
     ) -> bool:
         """Answer a question to a running model; False: it is not for this one. Raises UpstreamFailed."""
+        ...
+
+
+class Hold(Protocol):
+    """Lets requests that ask for it outlive their clients. A program has one or none, and a plain request pays nothing.
+
+    ``header`` is the one that asks for it, in small letters; its value says under which name, in ``most`` bytes.
+    """
+
+    header: bytes
+    most: int
+
+    def name_in(self, request: Request, guard: Guard, /) -> str | None:
+        """Return the name under which a request is held, apart for each key; None: it does not ask. Raises BadRequest.
+
+        Asked for routes whose answers may be streams.
+        """
+        ...
+
+    async def serve(
+        self, name: str, context: RequestContext, job: ModelRequest, serve: Serve, spoken: Spoken, /
+    ) -> None:
+        """Do ``serve`` to its end, and pass the answer on to the client for as long as that is there.
+
+        What is held is in the client's dialect: ``spoken`` gives the sink for that.
+
+        Raises RequestCancelled, ShuttingDown and Busy.
+        """
         ...

@@ -32,10 +32,9 @@ from appliance.http.way.course import Course, wish_of
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain
 from appliance.http.way.handover import Handover, Inward
-from appliance.http.way.hooks import Placing, Translate, Turn
+from appliance.http.way.hooks import Hold, Placing, Translate, Turn
 from appliance.http.way.outgoing import IDENTITY, JSON, Format, format_of, head_of
 from appliance.http.way.process import Process
-from appliance.http.way.resumable import Lasting, conversation_of
 from appliance.http.way.routes import (
     COMFY,
     COMFY_MODEL,
@@ -50,7 +49,6 @@ from appliance.http.way.routes import (
     passed_route,
     single_route,
 )
-from appliance.streams.owner import name_of
 from appliance.traffic.record import Record, RecordingSink
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.targets import Target
@@ -72,6 +70,7 @@ class Hooks(Struct, frozen=True, kw_only=True):
     translates: Sequence[Translate] = ()
     turns: Sequence[Turn] = ()
     """Each gets what the one before it has left."""
+    hold: Hold | None = None
     placings: Sequence[Placing] = ()
     """The first that knows a course for a request gives it; without one it is asked of the model's process."""
     admits: Callable[[Target], None] | None = None
@@ -90,9 +89,7 @@ class Pipeline:
     A request is read once, its way is decided once, from values, and one function takes it there.
     """
 
-    def __init__(
-        self, edge: Edge, catalog: Catalog, ask: Ask, lasting: Lasting, hooks: Hooks, inward: Inward | None = None
-    ) -> None:
+    def __init__(self, edge: Edge, catalog: Catalog, ask: Ask, hooks: Hooks, inward: Inward | None = None) -> None:
         """``inward`` is the program's way to ask itself; its requests are answered here."""
         self._settings = edge.settings
         self._guard = edge.guard
@@ -103,7 +100,6 @@ class Pipeline:
         self._catalog = catalog
         self._fleet = ask.fleet
         self._models = ask
-        self._lasting = lasting
         self.hooks = hooks
         if inward is not None:
             inward.answer = self._answer_inward
@@ -129,12 +125,11 @@ class Pipeline:
         job = await (self._read(context) if translate is None else translate.read(context))
         if job is None:
             return
-        conversation = conversation_of(job.request) if job.route.streams else None
-        if conversation is None:
+        hold = self.hooks.hold
+        if hold is None or not job.route.streams or (name := hold.name_in(job.request, self._guard)) is None:
             await self._serve(context, job)
         else:
-            name = name_of(conversation, self._guard.holder(job.request))
-            await self._lasting.serve(name, context, job, self._serve)
+            await hold.serve(name, context, job, self._serve, self.hooks.spoken)
 
     def wants_turn(self, route: Route, head: RequestHead, body: bytes) -> bool:
         """Return whether something stands around the model's turns of this request."""

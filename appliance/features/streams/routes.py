@@ -9,33 +9,25 @@ from __future__ import annotations
 from collections.abc import AsyncIterable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Protocol
 
 from msgspec import Struct
 from quart import Response, request
 
-from appliance.core.answers.ring import Numbered
-from appliance.errors import BadRequest, NotFound, UpstreamFailed
-from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, json_answer, read_as
+from appliance.errors import BadRequest, NotFound
+from appliance.features.streams.boxes import StreamsAtBoxes
+from appliance.features.streams.ids import name_of
+from appliance.features.streams.owner import Streams
+from appliance.features.streams.reading import content_type_of, find_stream, open_reader
+from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, read_as
 from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
-from appliance.http.control.streams_at_boxes import StreamsAtBoxes
-from appliance.http.way.resumable import BROKE_OFF, content_type_of, find_stream, open_reader, read_offset
+from appliance.http.control.stream_body import StreamBody, StreamReader, read_offset
+from appliance.http.kernel import Kernel
 from appliance.http.way.routes import LOOKUP, STREAM
-from appliance.peers.owner import Peers
-from appliance.streams.owner import Streams, name_of
 from appliance.traffic.traffic import Feeds
 
 
 class StreamLookup(Struct):
     conversation_ids: list[object]
-
-
-class StreamReader(Protocol):
-    """Gives the bytes of a stream; see `GenerationReader`."""
-
-    async def receive(self) -> bytes: ...
-
-    def closing(self) -> bytes | None: ...
 
 
 class StreamRoutes:
@@ -55,7 +47,7 @@ class StreamRoutes:
         numbered = _last("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, _last("from"))
         try:
-            generation = await find_stream(self._streams, wanted)
+            generation = await find_stream(self._streams.ids, wanted)
         except NotFound:
             if not (found := await self._boxes.find([wanted])):
                 raise
@@ -79,7 +71,7 @@ class StreamRoutes:
     async def stop(self, conversation: str = "") -> Response:
         """Succeed whether or not there is such a stream."""
         wanted = _conversation(conversation)
-        if not self._streams.stop(wanted):
+        if not self._streams.ids.stop_stream(wanted):
             await self._boxes.stop(wanted)
         return Response("", 204)
 
@@ -89,32 +81,6 @@ class StreamRoutes:
         names = [_name(wanted) for wanted in asked if isinstance(wanted, str)]
         there = await self._boxes.find([name for name in names if not self._streams.lookup([name])])
         return json_answer([*self._streams.lookup(names), *(one.status for _, one in there)])
-
-
-class StreamBody(Pieces):
-    """One reader's bytes until the generation has ended or the client leaves."""
-
-    def __init__(self, reader: StreamReader | None, offset: int, *, numbered: bool) -> None:
-        self._reader = reader
-        self._numbers = Numbered(offset) if numbered else None
-        self._over = False
-
-    async def __anext__(self) -> bytes:
-        while self._reader is not None and (data := await self._reader.receive()):
-            if self._numbers is not None:
-                data = self._numbers.feed(data)
-            if data:
-                return data
-        if self._over or self._reader is None:
-            raise StopAsyncIteration
-        self._over = True
-        if (last := self._reader.closing()) is None:
-            raise UpstreamFailed("the stream", BROKE_OFF)  # the connection breaks, as nothing may follow
-        if self._numbers is not None:
-            last = self._numbers.rest() + last
-        if last:
-            return last
-        raise StopAsyncIteration
 
 
 class BoxBody(StreamBody):
@@ -149,10 +115,12 @@ def _last(name: str) -> str | None:
     return values[-1] if values else None
 
 
-def add_stream_routes(app: Routes, streams: Streams, feeds: Feeds, peers: Peers) -> None:
-    """Register everything here on the program's application."""
-    routes = StreamRoutes(streams, feeds, StreamsAtBoxes(peers))
+def stream_routes(kernel: Kernel, streams: Streams) -> Routes:
+    """Return the blueprint of the routes."""
+    app = Routes("streams")
+    routes = StreamRoutes(streams, kernel.traffic.lifetime.feeds, StreamsAtBoxes(kernel.owners.peers))
     for path in (STREAM, f"{STREAM}/<path:conversation>"):
         app.add_url_rule(path, f"read {path}", routes.read, facts=FOLLOWS)
         app.add_url_rule(path, f"stop {path}", routes.stop, methods=["DELETE"])
     app.add_url_rule(LOOKUP, "look up streams", routes.lookup, methods=["POST"], facts=RouteFacts(takes=StreamLookup))
+    return app

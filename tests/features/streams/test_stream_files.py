@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from waiting import until
 
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import UsageError
-from appliance.store.stream_files import (
+from appliance.features.streams.files import (
     FORGOTTEN_AFTER,
     MAX_WAITING,
     About,
@@ -25,8 +26,9 @@ from appliance.store.stream_files import (
     StreamFiles,
     open_stream_files,
 )
-from appliance.streams.generation import Generation, RingSink
-from appliance.streams.owner import check_streams, open_streams
+from appliance.features.streams.owner import check_streams, open_streams
+from appliance.features.streams.ring_sink import RingSink
+from appliance.replay.generation import Generation
 
 LAST = b"data: interrupted\n\n"
 
@@ -87,7 +89,7 @@ async def test_nobody_else_may_read_them(tmp_path: Path):
 DIES = """
 import sys, trio
 from pathlib import Path
-from appliance.store.stream_files import About, open_stream_files
+from appliance.features.streams.files import About, open_stream_files
 
 async def main():
     folder = open_stream_files(Path(sys.argv[1]), 1000, 100_000)
@@ -119,7 +121,7 @@ async def test_who_had_seen_more_than_was_saved_hears_of_the_break(tmp_path: Pat
     line = b'{"conversation":"a","started_at":5,"interrupted":"ZGF0YTogZW5kCgo="}\n'
     (tmp_path / "stream-0000000007.part").write_bytes(line + b"data: 1\n\n")
     async with open_streams(StreamsConfig(path=str(tmp_path))) as streams:
-        generation = streams.find("a")
+        generation = streams.ids.stream_of("a")
         for offset, expected in ((0, b"data: 1\n\ndata: end\n\n"), (9, b"data: end\n\n"), (500, b"data: end\n\n")):
             assert await generation.reader(offset).receive() == expected
 
@@ -178,7 +180,7 @@ async def test_a_clock_that_was_wrong_loses_no_stream(tmp_path: Path, off: float
         files.finish(key, time.time() + off)
     async with open_streams(StreamsConfig(path=str(tmp_path), keep=60)) as streams:
         await trio.sleep(0.1)  # whatever is over is dropped at once
-        found = streams.find("a")
+        found = streams.ids.stream_of("a")
         assert found.end is not None
 
 
@@ -199,6 +201,11 @@ async def test_a_full_disk_is_one_warning_and_is_used_again_when_there_is_room(
     caplog.set_level("INFO")
     full = trio.Event()
 
+    def begin(name: str) -> Generation:
+        generation = streams.open_generation(name)
+        streams.start_work(generation, partial(work, RingSink(generation)))
+        return generation
+
     async def work(sink: RingSink) -> None:
         sink.start(200, ((b"content-type", b"text/event-stream"),))
         await full.wait()
@@ -215,7 +222,7 @@ async def test_a_full_disk_is_one_warning_and_is_used_again_when_there_is_room(
         assert got == b"data: 1\n\n" * 10
 
     async with open_streams(StreamsConfig(path=str(tmp_path)), retry=0.05) as streams:
-        generations = [streams.begin(name, work) for name in "ab"]
+        generations = [begin(name) for name in "ab"]
         await until(lambda: [path.stat().st_size > 0 for path in files_in(tmp_path)] == [True, True])
         with full_disk():
             full.set()
@@ -226,10 +233,10 @@ async def test_a_full_disk_is_one_warning_and_is_used_again_when_there_is_room(
             assert REFUSED in warning
             assert files_in(tmp_path) == []
         await until(lambda: "again" in caplog.text)
-        await hear(streams.begin("c", work))
+        await hear(begin("c"))
     async with open_streams(StreamsConfig(path=str(tmp_path))) as streams:
-        assert streams.find("a") is None
-        assert streams.find("c") is not None
+        assert streams.ids.stream_of("a") is None
+        assert streams.ids.stream_of("c") is not None
 
 
 async def test_a_second_program_takes_nothing_and_goes_on_when_the_first_ends(
@@ -257,7 +264,7 @@ async def test_a_second_program_takes_nothing_and_goes_on_when_the_first_ends(
 KILLED = """
 import os, sys, time
 from pathlib import Path
-from appliance.store.stream_files import About, Folder
+from appliance.features.streams.files import About, Folder
 
 last, path, changes = int(sys.argv[1]), sys.argv[2], 0
 

@@ -1,10 +1,9 @@
-"""One generation: the sink that its work writes into, the ring of what it has said, and those who read it."""
+"""One generation: the ring of what it has said, and those who read it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
-from functools import partial
 from typing import Protocol
 
 import trio
@@ -21,8 +20,8 @@ MAX_REFUSAL = 4096
 """Bytes of an answer that is not kept that are remembered: an error says all in fewer."""
 PIECE = 1 << 18
 """Bytes that a reader takes at once."""
-
-
+BROKE_OFF = "its stream broke off within a record"
+"""The words for `GenerationEnd.BROKEN`."""
 OF_HOLDER = "\0"
 """Between the holder of a key and an id in a name; no header can have it."""
 
@@ -82,6 +81,16 @@ class ReaderSink(Protocol):
     def abort(self) -> None: ...
 
 
+class TasklessReader(Protocol):
+    """A first reader without a task."""
+
+    sink: ReaderSink
+
+    def began(self, head: GenerationHead, *, kept: bool) -> None: ...
+
+    def ended(self) -> None: ...
+
+
 class Keeper(Protocol):
     """Notified of each event of a generation, while it happens; the owner of all of them."""
 
@@ -94,6 +103,18 @@ class Keeper(Protocol):
         ...
 
     def ended(self, generation: Generation) -> None: ...
+
+
+class Audience(Protocol):
+    """Notified of every generation that outlives its request, in order to read some; it must not hold one up."""
+
+    def begun(self, generation: Generation) -> None:
+        """It is there, or was found on disk."""
+        ...
+
+    def forget(self, generation: Generation) -> None:
+        """Remove its id, so that no request finds it any more."""
+        ...
 
 
 def never() -> bool:
@@ -109,7 +130,7 @@ def wordless(end: GenerationEnd) -> bytes:
 
 
 class Generation:
-    """Made by `Streams.begin`, or out of what is on disk. Times are unix seconds.
+    """One answer, while it is made or afterwards. Times are unix seconds.
 
     An event stream with status 200 is *kept*: it goes into the ring, at the producer's pace. Any other answer passes
     from hand to hand to the first reader, and is forgotten. ``streams``: a stream was asked for, so that the generation
@@ -147,9 +168,9 @@ class Generation:
         """The record for a reader whose next bytes are not held any more."""
         self.changed = ParkingLot()
         # There is one producer, and readers in two classes. Resuming readers read the ring, at their own pace. The
-        # first reader gets an answer of any kind, with a task (`pass_on`) or without (`FirstReader`). ``_live`` is the
-        # shortcut for that one: the producer calls it with each new piece. It holds only while the reader has seen all
-        # that is in the ring; the first refusal ends it, and the ring is the buffer from then on. So no reader ever
+        # first reader gets an answer of any kind, with a task (`pass_on`) or without (`TasklessReader`). ``_live`` is
+        # the shortcut for that one: the producer calls it with each new piece. It holds only while the reader has seen
+        # all that is in the ring; the first refusal ends it, and the ring is the buffer from then on. So no reader ever
         # slows the producer of a stream.
         self._keeper = keeper
         self._streams = streams
@@ -158,7 +179,7 @@ class Generation:
         self._first_left = False
         self._live: Callable[[bytes], bool] | None = None  # gives the first reader what is new, at once
         self._over: trio.Event | None = None  # the first reader has to look for itself
-        self._reader: FirstReader | None = None  # a first reader without a task
+        self._reader: TasklessReader | None = None  # a first reader without a task
 
     @property
     def kept(self) -> bool:
@@ -168,7 +189,7 @@ class Generation:
     def refused(self) -> bool:
         return self.head is not None and self.head.status >= 400
 
-    def follow(self, reader: FirstReader) -> None:
+    def follow(self, reader: TasklessReader) -> None:
         """Have this one be the first reader, instead of `pass_on`."""
         self._reader = reader
 
@@ -271,8 +292,6 @@ class Generation:
                 await sink.write(data)
         return b"" if self.end is GenerationEnd.DONE else None
 
-    # ---- from the work, by way of its sink ---------------------------------------------------------------------------
-
     def begin(self, head: GenerationHead) -> None:
         if self.end is None:
             self.head = head
@@ -341,148 +360,6 @@ class Generation:
                 self.keep(record)
         self.finish(end)
         self.cancel()
-
-
-class FirstReader:
-    """The first reader of a generation, without a task: it is given what is new at once.
-
-    Where its client is full, it falls behind, and is no longer given anything. When the client has taken all, it reads
-    on from the ring until it has caught up. A client that falls behind the ring gets a record that says so.
-    """
-
-    def __init__(
-        self,
-        generation: Generation,
-        sink: ReaderSink,
-        when_drained: Callable[[Callable[[], None]], None],
-        over: Callable[[GenerationEnd | None], None],
-    ) -> None:
-        """``when_drained`` calls something once the client has taken all. ``over`` is called once: None if the client
-        has the whole answer, or has been cut off; else how the generation ended before it began.
-        """
-        self.sink = sink
-        self._generation = generation
-        self._when_drained = when_drained
-        self._over = over
-        self._reader = generation.reader(0)
-        self._behind = False
-
-    def began(self, head: GenerationHead, *, kept: bool) -> None:
-        self.sink.start(head.status, head.headers)
-        if kept:
-            self._generation.live(self._give)
-
-    def ended(self) -> None:
-        if not self._behind:
-            self._finish()
-
-    def _give(self, data: bytes) -> bool:
-        reader = self._reader
-        reader.offset += len(data)
-        reader.last = data
-        if self.sink.push(data):
-            return True
-        self._behind = True
-        self._when_drained(self._catch_up)
-        return False
-
-    def _catch_up(self) -> None:
-        # The last, empty look and the call of `live` below happen in one step, without an await. So nothing is appended
-        # between them, and no byte is lost or sent twice.
-        while data := self._reader.take():
-            if not self.sink.push(data):
-                self._when_drained(self._catch_up)
-                return
-        self._behind = False
-        if self._generation.end is not None or self._reader.overtaken:
-            self._finish()
-        else:
-            self._generation.live(self._give)
-
-    def _finish(self) -> None:
-        generation = self._generation
-        if generation.head is None:
-            self._over(generation.end)
-            return
-        last = self._reader.closing()
-        generation.unfollow()
-        if last is None:
-            self.sink.abort()
-        elif last:
-            self.sink.push(last)
-        if last is None or self.sink.finish():
-            self._over(None)
-        else:
-            self._when_drained(partial(self._over, None))
-
-
-class RingSink:
-    """The sink of a generation's work; it has the shape of every sink of the program.
-
-    The generation does not know it: the kept part of a stream would be in a cycle, and stay for hours after its time.
-    """
-
-    def __init__(self, generation: Generation) -> None:
-        self.sent = 0
-        self._generation = generation
-        self._pushed = b""
-        self._finished = False
-
-    def end_with(self, last_words: Callable[[GenerationEnd], bytes]) -> None:
-        """See `Generation.last_words`."""
-        self._generation.last_words = last_words
-
-    @property
-    def status(self) -> int | None:
-        head = self._generation.head
-        return head.status if head is not None else None
-
-    @property
-    def event_stream(self) -> bool:
-        head = self._generation.head
-        return head is not None and head.event_stream
-
-    @property
-    def ended(self) -> bool:
-        return self._generation.end is not None
-
-    def start(self, status: int, headers: Headers) -> None:
-        self._generation.begin(GenerationHead(status, headers))
-
-    def push(self, data: bytes) -> bool:
-        """An event stream is taken at once, even without a reader; every push ends at the end of a record."""
-        self.sent += len(data)
-        if self._generation.kept:
-            self._generation.keep(data)
-            return True
-        if (room := self._generation.push(data)) is not None:
-            return room
-        self._pushed += data
-        return not self._pushed
-
-    async def flush(self) -> None:
-        pushed, self._pushed = self._pushed, b""
-        if pushed:
-            await self._generation.hand(pushed)
-        if self._finished:
-            self._generation.finish(GenerationEnd.DONE)
-
-    async def write(self, data: bytes) -> None:
-        if not self.push(data):
-            await self.flush()
-
-    def finish(self) -> bool:
-        self._finished = True
-        if not self._pushed:
-            self._generation.finish(GenerationEnd.DONE)
-        return not self._pushed
-
-    async def end(self) -> None:
-        if not self.finish():
-            await self.flush()
-
-    def abort(self) -> None:
-        self._generation.finish(GenerationEnd.BROKEN)
 
 
 class GenerationReader:

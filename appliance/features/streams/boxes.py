@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager, suppress
+from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -15,10 +16,10 @@ from msgspec import Struct
 
 from appliance.core.lenient_json import decoded
 from appliance.errors import Busy, PeerFailed, UpstreamFailed
-from appliance.http.way.resumable import check_held
+from appliance.features.streams.owner import StreamStatus
+from appliance.features.streams.reading import check_held
 from appliance.http.way.routes import LOOKUP, STREAM
-from appliance.peers.owner import Peers
-from appliance.streams.owner import StreamStatus
+from appliance.upstream.address import Address
 from appliance.upstream.client import HttpAnswer, HttpCall
 
 FIND_TIME = 3.0
@@ -65,10 +66,32 @@ class BoxReader:
         return b""
 
 
+class OtherBox(Protocol):
+    """Another box of the pool."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def up(self) -> bool | None:
+        """None: not known yet."""
+        ...
+
+
+class Boxes(Protocol):
+    """The other boxes of the pool, and their addresses."""
+
+    def members(self) -> Collection[OtherBox]: ...
+
+    def address(self, peer_id: str, /) -> Address:
+        """Raises PeerFailed for one that is there no more."""
+        ...
+
+
 class StreamsAtBoxes:
     """Asks the other boxes for streams."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Boxes) -> None:
         self._peers = peers
 
     async def find(self, names: Collection[str]) -> list[tuple[str, StreamAtBox]]:

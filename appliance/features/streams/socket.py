@@ -18,14 +18,15 @@ from msgspec import Struct
 
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
+from appliance.features.streams.ids import ConversationIds, name_of
+from appliance.features.streams.owner import Streams
+from appliance.features.streams.reading import find_stream
 from appliance.http.errors import describe
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
-from appliance.http.way.resumable import BROKE_OFF, find_stream
 from appliance.http.way.routes import SOCKET
-from appliance.streams.generation import Generation
-from appliance.streams.owner import Streams, name_of
+from appliance.replay.generation import BROKE_OFF, Generation
 from appliance.traffic.request import Request
 from appliance.trio_parts import beside
 from appliance.upstream.websocket import Websocket
@@ -60,7 +61,7 @@ class StreamSocket:
             holder = self._edge.guard.holder(context.request)
             websocket = await handshake.accept(most=MAX_ORDER)
             async with beside() as nursery:
-                await _Subscriptions(websocket, self._streams, nursery, holder).serve()
+                await _Subscriptions(websocket, self._streams.ids, nursery, holder).serve()
 
 
 class _Subscription:
@@ -88,10 +89,10 @@ class _Subscription:
 class _Subscriptions:
     """The streams that one client reads."""
 
-    def __init__(self, websocket: Websocket, streams: Streams, nursery: trio.Nursery, holder: str) -> None:
+    def __init__(self, websocket: Websocket, ids: ConversationIds, nursery: trio.Nursery, holder: str) -> None:
         self._websocket = websocket
         self._holder = holder
-        self._streams = streams
+        self._ids = ids
         self._nursery = nursery
         self._followed: dict[str, _Subscription] = {}
 
@@ -111,7 +112,7 @@ class _Subscriptions:
             case "unsubscribe":
                 self._unsubscribe(message.id)
             case "stop":
-                self._streams.stop(name_of(message.id, self._holder))
+                self._ids.stop_stream(name_of(message.id, self._holder))
 
     async def _subscribe(self, conversation: str, offset: int) -> None:
         """In place of an earlier subscription of the same stream."""
@@ -130,7 +131,7 @@ class _Subscriptions:
     async def _follow(self, conversation: str, offset: int, subscription: _Subscription) -> None:
         with subscription.scope:
             try:
-                generation = await find_stream(self._streams, name_of(conversation, self._holder))
+                generation = await find_stream(self._ids, name_of(conversation, self._holder))
                 if offset < generation.ring.dropped:
                     raise BadRequest("Stream offset lost, please restart", param="from")
                 await self._read(generation, offset, subscription)

@@ -20,8 +20,8 @@ from waiting import until
 from appliance.core.bodies.sse import Decoder
 from appliance.core.config.additions import StreamsConfig
 from appliance.core.settings import FleetSettings
-from appliance.http.way.resumable import conversation_of
-from appliance.streams.generation import Generation
+from appliance.features import FEATURES
+from appliance.replay.generation import Generation
 from appliance.traffic.record import Record
 
 ID = "c0ffee::org/model:Q8_0"
@@ -430,8 +430,19 @@ async def test_an_id_without_end_is_refused(server: Appliance):
     assert server.state("alpha") == "unknown"
 
 
-def test_ids_of_all_kinds() -> None:
+async def test_without_the_feature_the_header_means_nothing(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("http_harness.FEATURES", [each for each in FEATURES if each.name != "streams"])
+    async with open_server() as server:
+        for _ in range(2):  # in a task, and on the fast path
+            assert (await server.ask("POST", CHAT, chat(stream=True), named())).body.endswith(DONE)
+        assert "conversation" not in (await server.ask("POST", CHAT, chat(echo=True), named())).json["head"].lower()
+        assert (await read(server)).error["message"].startswith("there is no route")
+
+
+async def test_ids_of_all_kinds(server: Appliance) -> None:
     """What a header can say, a path can."""
+    kernel = server.opened.kernel
+    hold = next(each.hold for each in server.opened.parts if each.hold is not None)(kernel)
     for conversation in ("a", "é::ü/x", "a b", "conv::org/repo:Q4"):
         header = ("x-conversation-id", conversation.encode().decode("latin-1"))
-        assert conversation_of(request("/", header)) == conversation
+        assert hold.name_in(request("/", header), kernel.edge.guard) == conversation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -14,18 +15,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from appliance.core.answers.ring import Ring
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import BadRequest, Busy, ShuttingDown
-from appliance.http.control.streams_at_boxes import StreamAtBox
-from appliance.http.way.resumable import open_reader
-from appliance.streams.generation import (
-    FirstReader,
-    Generation,
-    GenerationEnd,
-    GenerationHead,
-    GenerationReader,
-    Headers,
-    RingSink,
-)
-from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, name_of, open_streams, status_of
+from appliance.features.streams.boxes import StreamAtBox
+from appliance.features.streams.first_reader import FirstReader
+from appliance.features.streams.ids import TAKE_OVER_AFTER, name_of
+from appliance.features.streams.keeping import OVERHEAD
+from appliance.features.streams.owner import Streams, open_streams, status_of
+from appliance.features.streams.reading import open_reader
+from appliance.features.streams.ring_sink import RingSink
+from appliance.replay.generation import Generation, GenerationEnd, GenerationHead, GenerationReader, Headers
 
 EVENTS = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
 JSON = ((b"Content-Type", b"application/json"),)
@@ -47,6 +44,12 @@ def says(*records: bytes, after: float = 0, pause: float = 0, status: int = 200,
         await sink.end()
 
     return work
+
+
+def begin(streams: Streams, name: str, work: Work, /, **options: Any) -> Generation:
+    generation = streams.open_generation(name, **options)
+    streams.start_work(generation, partial(work, RingSink(generation)))
+    return generation
 
 
 async def stalls(sink: RingSink) -> None:
@@ -96,29 +99,29 @@ class Answer:
 
 async def test_it_goes_on_when_its_first_reader_has_left(autojump_clock: MockClock):
     async with open_streams(StreamsConfig()) as streams:
-        generation = streams.begin("a", says(b"1\n\n", b"2\n\n", b"3\n\n", pause=1))
+        generation = begin(streams, "a", says(b"1\n\n", b"2\n\n", b"3\n\n", pause=1))
         answer = Answer()
         with trio.move_on_after(1.5):
             await generation.pass_on(answer)
         assert (answer.status, answer.body, answer.ended) == (200, b"1\n\n", False)
-        assert await read(streams.find("a"), 3) == b"2\n\n3\n\n"
+        assert await read(streams.ids.stream_of("a"), 3) == b"2\n\n3\n\n"
         assert generation.end is GenerationEnd.DONE
 
 
 async def test_it_goes_on_when_its_first_reader_has_left_before_its_head(autojump_clock: MockClock):
     async with open_streams(StreamsConfig()) as streams:
         work = says(b"1\n\n", after=5)
-        generation = streams.begin("a", work, loading=lambda: trio.current_time() < began + 3)
+        generation = begin(streams, "a", work, loading=lambda: trio.current_time() < began + 3)
         began = trio.current_time()
         with trio.move_on_after(1):
             await generation.pass_on(Answer())
-        assert streams.find("a") is None
-        assert streams.owner_loading("a")
+        assert streams.ids.stream_of("a") is None
+        assert streams.ids.is_loading("a")
         await trio.sleep(3)
-        assert not streams.owner_loading("a")
-        assert streams.waiting("a") is generation
+        assert not streams.ids.is_loading("a")
+        assert streams.ids.waiting_of("a") is generation
         await generation.wait_begun()
-        assert await read(streams.find("a")) == b"1\n\n"
+        assert await read(streams.ids.stream_of("a")) == b"1\n\n"
 
 
 async def test_what_is_no_stream_goes_to_the_first_reader_alone(autojump_clock: MockClock):
@@ -131,11 +134,11 @@ async def test_what_is_no_stream_goes_to_the_first_reader_alone(autojump_clock: 
 
     async with open_streams(StreamsConfig()) as streams:
         answer = Answer()
-        assert await streams.begin("a", work, streams=False).pass_on(answer) is None
+        assert await begin(streams, "a", work, streams=False).pass_on(answer) is None
         assert (answer.status, answer.body, answer.ended) == (200, b"{}", True)
-        assert streams.find("a") is streams.waiting("a") is None
+        assert streams.ids.stream_of("a") is streams.ids.waiting_of("a") is None
         assert streams.lookup(["a"]) == []
-        assert streams.held == 0
+        assert streams.kept.held == 0
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -152,82 +155,82 @@ async def test_what_is_no_stream_is_given_up_with_its_reader(autojump_clock: Moc
 
     async with open_streams(StreamsConfig()) as streams:
         with trio.move_on_after(1):
-            await streams.begin("a", work, streams=streaming).pass_on(Answer())
+            await begin(streams, "a", work, streams=streaming).pass_on(Answer())
         await ended.wait()
         await wait_all_tasks_blocked()
-        assert streams.waiting("a") is None
+        assert streams.ids.waiting_of("a") is None
 
 
 async def test_a_refusal_without_a_reader_is_dropped(autojump_clock: MockClock):
     async with open_streams(StreamsConfig()) as streams:
-        generation = streams.begin("a", says(b"{}", after=2, status=500))
+        generation = begin(streams, "a", says(b"{}", after=2, status=500))
         with trio.move_on_after(1):
             await generation.pass_on(Answer())
         await trio.sleep(2)
         assert generation.end is not None
-        assert streams.waiting("a") is None
+        assert streams.ids.waiting_of("a") is None
 
 
 async def test_ended_streams_expire_and_live_ones_never(autojump_clock: MockClock):
     async with open_streams(StreamsConfig(keep=300)) as streams:
-        streams.begin("long", says(b"x\n\n", pause=2000))
-        streams.begin("first", says(b"1\n\n"))
+        begin(streams, "long", says(b"x\n\n", pause=2000))
+        begin(streams, "first", says(b"1\n\n"))
         await trio.sleep(100)
-        streams.begin("second", says(b"2\n\n"))
+        begin(streams, "second", says(b"2\n\n"))
         await trio.sleep(199)
-        reader = streams.find("first").reader(0)
+        reader = streams.ids.stream_of("first").reader(0)
         await trio.sleep(2)
-        assert streams.find("first") is None
+        assert streams.ids.stream_of("first") is None
         assert await rest(reader) == b"1\n\n"
-        assert streams.find("second") is not None
+        assert streams.ids.stream_of("second") is not None
         await trio.sleep(100)
-        assert streams.find("second") is None
-        assert streams.find("long") is not None
-        assert streams.held == OVERHEAD
+        assert streams.ids.stream_of("second") is None
+        assert streams.ids.stream_of("long") is not None
+        assert streams.kept.held == OVERHEAD
         await trio.sleep(2000)
-        assert streams.held == 0
+        assert streams.kept.held == 0
 
 
 async def test_the_oldest_that_have_ended_make_room(autojump_clock: MockClock):
     async with open_streams(StreamsConfig(max_total=3 * OVERHEAD + 3000)) as streams:
         for name in ("a", "b", "c", "d", "e"):
-            streams.begin(name, says(b"x" * 1000))
+            begin(streams, name, says(b"x" * 1000))
             await wait_all_tasks_blocked()
-            assert streams.held <= streams.settings.max_total
-        assert [name for name in "abcde" if streams.find(name)] == ["c", "d", "e"]
+            assert streams.kept.held <= streams.kept.settings.max_total
+        assert [name for name in "abcde" if streams.ids.stream_of(name)] == ["c", "d", "e"]
 
 
 async def test_live_streams_lose_their_oldest_bytes_when_nothing_else_is_left(autojump_clock: MockClock):
     async with open_streams(StreamsConfig(max_total=2 * OVERHEAD + 1000)) as streams:
-        big = streams.begin("big", says(*[b"x" * 100] * 20, then=stalls))
+        big = begin(streams, "big", says(*[b"x" * 100] * 20, then=stalls))
         await wait_all_tasks_blocked()
         assert big.ring.held == 2000
-        small = streams.begin("small", says(*[b"y" * 100] * 3, then=stalls))
+        small = begin(streams, "small", says(*[b"y" * 100] * 3, then=stalls))
         await wait_all_tasks_blocked()
-        assert streams.held <= streams.settings.max_total
+        assert streams.kept.held <= streams.kept.settings.max_total
         assert small.ring.held == 300
         assert big.ring.held == 700
 
 
 async def test_a_stop_ends_it_for_all_with_its_last_words(autojump_clock: MockClock):
     async with open_streams(StreamsConfig()) as streams:
-        generation = streams.begin("a", says(b"1\n\n", then=stalls), interrupted=LAST)
+        generation = begin(streams, "a", says(b"1\n\n", then=stalls), interrupted=LAST)
         answer = Answer()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(generation.pass_on, answer)
             await wait_all_tasks_blocked()
             reader = generation.reader(0)
-            assert streams.stop("a")
-            assert streams.find("a") is None
-            assert streams.held == 0
+            assert streams.ids.stop_stream("a")
+            assert streams.ids.stream_of("a") is None
+            assert streams.kept.held == 0
         assert (answer.body, answer.ended, answer.aborted) == (b"1\n\n" + LAST, True, False)
         assert await rest(reader) == b"1\n\n" + LAST
-        assert not streams.stop("a")
+        assert not streams.ids.stop_stream("a")
 
 
 async def test_a_stop_before_the_head_tells_the_first_reader(autojump_clock: MockClock):
     async with open_streams(StreamsConfig()) as streams, trio.open_nursery() as nursery:
-        generation = streams.begin("a", stalls)
+        generation = begin(streams, "a", stalls)
         ends: list[GenerationEnd | None] = []
 
         async def be_first() -> None:
@@ -235,62 +238,62 @@ async def test_a_stop_before_the_head_tells_the_first_reader(autojump_clock: Moc
 
         nursery.start_soon(be_first)
         await wait_all_tasks_blocked()
-        streams.stop("a")
+        streams.ids.stop_stream("a")
         await wait_all_tasks_blocked()
         assert ends == [GenerationEnd.STOPPED]
-        assert streams.waiting("a") is None
+        assert streams.ids.waiting_of("a") is None
 
 
 async def test_the_next_one_takes_over_when_it_has_an_answer(autojump_clock: MockClock):
     async with open_streams(StreamsConfig()) as streams:
-        old = streams.begin("a", says(b"old\n\n", then=stalls))
+        old = begin(streams, "a", says(b"old\n\n", then=stalls))
         await wait_all_tasks_blocked()
-        new = streams.begin("a", says(b"new\n\n", after=0.1))
-        assert streams.find("a") is old
-        assert not streams.owner_loading("a")
+        new = begin(streams, "a", says(b"new\n\n", after=0.1))
+        assert streams.ids.stream_of("a") is old
+        assert not streams.ids.is_loading("a")
         await new.wait_begun()
         assert old.end is GenerationEnd.REPLACED
-        assert await read(streams.find("a")) == b"new\n\n"
+        assert await read(streams.ids.stream_of("a")) == b"new\n\n"
         assert await read(old) == b"old\n\n"
 
 
 async def test_the_next_one_takes_over_when_it_takes_long(autojump_clock: MockClock):
     async with open_streams(StreamsConfig()) as streams:
-        old = streams.begin("a", says(b"old\n\n", then=stalls))
+        old = begin(streams, "a", says(b"old\n\n", then=stalls))
         await wait_all_tasks_blocked()
-        streams.begin("a", stalls)
+        begin(streams, "a", stalls)
         await trio.sleep(TAKE_OVER_AFTER / 2)
         assert old.end is None
         await trio.sleep(TAKE_OVER_AFTER)
         assert old.end is GenerationEnd.REPLACED
-        assert streams.find("a") is None
+        assert streams.ids.stream_of("a") is None
 
 
 async def test_a_refused_one_leaves_everything_as_it_was(autojump_clock: MockClock):
     async with open_streams(StreamsConfig()) as streams:
-        old = streams.begin("a", says(b"old\n\n", then=stalls))
+        old = begin(streams, "a", says(b"old\n\n", then=stalls))
         await wait_all_tasks_blocked()
         answer = Answer()
-        await streams.begin("a", says(b"{}", status=400)).pass_on(answer)
+        await begin(streams, "a", says(b"{}", status=400)).pass_on(answer)
         assert (answer.status, answer.body) == (400, b"{}")
         await trio.sleep(1)
-        assert streams.find("a") is old
+        assert streams.ids.stream_of("a") is old
         assert old.end is None
 
 
 async def test_three_at_once_and_the_last_one_wins(autojump_clock: MockClock):
     async with open_streams(StreamsConfig()) as streams:
-        first = streams.begin("a", says(b"1\n\n", then=stalls))
+        first = begin(streams, "a", says(b"1\n\n", then=stalls))
         await wait_all_tasks_blocked()
-        second = streams.begin("a", stalls)
-        third = streams.begin("a", stalls)
+        second = begin(streams, "a", stalls)
+        third = begin(streams, "a", stalls)
         assert second.end is GenerationEnd.REPLACED
-        assert streams.find("a") is first
-        fourth = streams.begin("a", says(b"4\n\n"))
+        assert streams.ids.stream_of("a") is first
+        fourth = begin(streams, "a", says(b"4\n\n"))
         await wait_all_tasks_blocked()
         assert (first.end, third.end) == (GenerationEnd.REPLACED, GenerationEnd.REPLACED)
-        assert streams.find("a") is fourth
-        assert streams.held == OVERHEAD + 3
+        assert streams.ids.stream_of("a") is fourth
+        assert streams.kept.held == OVERHEAD + 3
 
 
 async def test_a_slow_first_reader_is_cut_off(autojump_clock: MockClock):
@@ -301,9 +304,9 @@ async def test_a_slow_first_reader_is_cut_off(autojump_clock: MockClock):
 
     async with open_streams(StreamsConfig(max_bytes=10)) as streams:
         answer = Slow()
-        await streams.begin("a", says(*[b"12345\n\n"] * 5, pause=0.1)).pass_on(answer)
+        await begin(streams, "a", says(*[b"12345\n\n"] * 5, pause=0.1)).pass_on(answer)
         assert (answer.ended, answer.aborted) == (False, True)
-        assert await read(streams.find("a"), 7 * 5 - 10) == b"45\n\n12345\n\n"[-10:]
+        assert await read(streams.ids.stream_of("a"), 7 * 5 - 10) == b"45\n\n12345\n\n"[-10:]
 
 
 async def test_a_broken_record_is_nobodys_whole_answer(autojump_clock: MockClock):
@@ -314,7 +317,7 @@ async def test_a_broken_record_is_nobodys_whole_answer(autojump_clock: MockClock
 
     async with open_streams(StreamsConfig()) as streams:
         answer = Answer()
-        await streams.begin("a", work).pass_on(answer)
+        await begin(streams, "a", work).pass_on(answer)
         assert (answer.body, answer.ended, answer.aborted) == (b"data: hal", False, True)
 
 
@@ -322,8 +325,8 @@ async def test_the_end_of_the_program_is_told(autojump_clock: MockClock):
     answer, ends = Answer(), list[GenerationEnd | None]()
     async with trio.open_nursery() as nursery:
         async with open_streams(StreamsConfig()) as streams:
-            generation = streams.begin("a", says(b"1\n\n", then=stalls), interrupted=LAST)
-            waiting = streams.begin("b", stalls, interrupted=LAST)
+            generation = begin(streams, "a", says(b"1\n\n", then=stalls), interrupted=LAST)
+            waiting = begin(streams, "b", stalls, interrupted=LAST)
 
             async def be_first(of: Generation) -> None:
                 ends.append(await of.pass_on(answer))
@@ -332,7 +335,7 @@ async def test_the_end_of_the_program_is_told(autojump_clock: MockClock):
             nursery.start_soon(be_first, waiting)
             await wait_all_tasks_blocked()
         with pytest.raises(ShuttingDown):
-            streams.begin("c", stalls)
+            begin(streams, "c", stalls)
     assert sorted(ends, key=str) == sorted([None, GenerationEnd.SHUT_DOWN], key=str)
     assert (answer.body, answer.ended) == (b"1\n\n" + LAST, True)
 
@@ -341,7 +344,7 @@ async def test_cancelled_from_outside_it_still_ends(autojump_clock: MockClock):
     found: list[Generation] = []
     with trio.CancelScope() as scope:
         async with open_streams(StreamsConfig()) as streams:
-            found.append(streams.begin("a", says(b"1\n\n", then=stalls), interrupted=LAST))
+            found.append(begin(streams, "a", says(b"1\n\n", then=stalls), interrupted=LAST))
             await wait_all_tasks_blocked()
             scope.cancel()
             await trio.sleep_forever()
@@ -351,19 +354,19 @@ async def test_cancelled_from_outside_it_still_ends(autojump_clock: MockClock):
 
 async def test_there_is_a_limit(autojump_clock: MockClock):
     async with open_streams(StreamsConfig(), max_live=2) as streams:
-        streams.begin("a", stalls)
-        streams.begin("b", stalls)
+        begin(streams, "a", stalls)
+        begin(streams, "b", stalls)
         with pytest.raises(Busy):
-            streams.begin("c", stalls)
-        streams.stop("a")
+            begin(streams, "c", stalls)
+        streams.ids.stop_stream("a")
         await wait_all_tasks_blocked()
-        streams.begin("c", stalls)
+        begin(streams, "c", stalls)
 
 
 async def test_lookup_by_id_and_by_what_stands_before_its_model(autojump_clock: MockClock):
     async with open_streams(StreamsConfig()) as streams:
         for name in ("u::org/m", "u::n", "v", "a::b::c"):
-            streams.begin(name, says(b"1\n\n"))
+            begin(streams, name, says(b"1\n\n"))
         await wait_all_tasks_blocked()
 
         def names(*ids: str) -> list[str]:
@@ -377,7 +380,7 @@ async def test_readers_at_any_offset_while_it_is_written(autojump_clock: MockClo
     whole = b"".join(b"data: %d\n\n" % number for number in range(300))
     async with open_streams(StreamsConfig()) as streams, trio.open_nursery() as nursery:
         records = [record + b"\n\n" for record in whole.split(b"\n\n")[:-1]]
-        generation = streams.begin("a", says(*records, pause=0.01))
+        generation = begin(streams, "a", says(*records, pause=0.01))
         await generation.wait_begun()
 
         async def compare(offset: int, delay: float) -> None:
@@ -391,20 +394,20 @@ async def test_readers_at_any_offset_while_it_is_written(autojump_clock: MockClo
 @pytest.mark.parametrize("moment", [0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35])
 async def test_stopped_at_any_moment_nothing_is_left(autojump_clock: MockClock, moment: float):
     async with open_streams(StreamsConfig()) as streams:
-        streams.begin("a", says(b"1\n\n", b"2\n\n", pause=0.1))
+        begin(streams, "a", says(b"1\n\n", b"2\n\n", pause=0.1))
 
         async def stop() -> None:
             await trio.sleep(moment)
-            streams.stop("a")
+            streams.ids.stop_stream("a")
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stop)
             with trio.move_on_after(0.12):
-                await streams.begin("a", says(b"3\n\n", pause=0.2)).pass_on(Answer())
+                await begin(streams, "a", says(b"3\n\n", pause=0.2)).pass_on(Answer())
         await trio.sleep(0.5)
-        streams.stop("a")
-        assert streams.held == 0
-        assert streams.waiting("a") is None
+        streams.ids.stop_stream("a")
+        assert streams.kept.held == 0
+        assert streams.ids.waiting_of("a") is None
 
 
 class Client(Answer):
@@ -512,13 +515,13 @@ def test_the_holder_of_one_key_finds_and_ends_nothing_of_another(steps: list[tup
             for what, holder, conversation in steps:
                 name = name_of(conversation, holder)
                 if what == "stop":
-                    assert streams.stop(name) is (alive.pop((holder, conversation), None) is not None)
+                    assert streams.ids.stop_stream(name) is (alive.pop((holder, conversation), None) is not None)
                 else:
-                    alive[holder, conversation] = streams.begin(name, says(b"1\n\n", then=stalls))
+                    alive[holder, conversation] = begin(streams, name, says(b"1\n\n", then=stalls))
                     await wait_all_tasks_blocked()
             for holder in ("", "one", "two"):
                 for conversation in ("a", "a::m", "b"):
-                    assert streams.find(name_of(conversation, holder)) is alive.get((holder, conversation))
+                    assert streams.ids.stream_of(name_of(conversation, holder)) is alive.get((holder, conversation))
                 found = streams.lookup(name_of(conversation, holder) for conversation in ("a", "b"))
                 own = [each for of, each in alive if of == holder and (each != "a::m" or (holder, "a") not in alive)]
                 assert sorted(status.conversation_id for status in found) == sorted(own)
