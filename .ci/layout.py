@@ -17,16 +17,14 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 160
+FROM_KERNEL = 150
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 150
+BETWEEN = 135
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
     "platform.driver_process platform.drivers platform.libraries platform.nvml store.engine_state",
-    "pool": "core.pool* pool* http.door* http.way.at_members http.control.pool_routes http.control.blob_routes "
-    "http.control.for_routers catalog.member_source catalog.model_blobs core.models.blobs cli.pool* store.pool_file "
-    "upstream.dialled",
+    "pool": "http.way.at_members http.way.at_peers",
     "tools": "core.mcp* core.tools* tools* http.mcp* http.chat.chat_tools http.control.tool_routes cli.mcp",
     "runs": "agents.owner agents.record agents.run core.runs.[!sicm]* http.control.run_routes cli.agent cli.agent_runs "
     "store.runs",
@@ -42,7 +40,6 @@ PLANNED = {
     "embedded": "engines.embedded* core.llama.schemas",
     "stand_in": "cli.llama_server*",
     "presets": "catalog.presets core.llama.preset*",
-    "peers": "peers* http.sockets.link http.way.at_peers",
     "older": "core.llama.older* http.way.older",
     "traces": "core.records.spans traffic.tracing traffic.otlp",
 }

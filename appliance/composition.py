@@ -7,10 +7,9 @@ gets its listeners when it is made; nothing is attached later. The tests open th
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -22,21 +21,19 @@ from appliance.catalog.sources import STARTER
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
-from appliance.core.engines.choice import best
 from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
-from appliance.engines.owner import Chooser, Engines, open_engines
+from appliance.engines.owner import Chooser, open_engines
 from appliance.feature import Feature, Ground, ServerParts, open_parts
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
 from appliance.http.chat.chained import PluginChains
 from appliance.http.chat.chat_tools import ToolChats
-from appliance.http.control.blob_routes import BlobRoutes
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.own_routes import OwnRoutes
 from appliance.http.control.predict import Predict
@@ -46,7 +43,7 @@ from appliance.http.mcp.route import McpRoute
 from appliance.http.ollama.known import KnownModels
 from appliance.http.ollama.reading import OllamaReader
 from appliance.http.ollama.routes import OllamaRoutes
-from appliance.http.owners import Owners, model_states
+from appliance.http.owners import Owners
 from appliance.http.server import ApplianceServer, open_listening
 from appliance.http.way.ask import Ask
 from appliance.http.way.at_peers import AskPeers
@@ -55,16 +52,14 @@ from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
-from appliance.http.way.pipeline import Beside, Pipeline, Placing
+from appliance.http.way.pipeline import Beside, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.http.way.resumable import Lasting
-from appliance.peers.owner import Peers, open_peers
 from appliance.platform.drivers import open_gpus
 from appliance.platform.home import expanded
 from appliance.platform.samples import open_samples
 from appliance.plugins.folders import choice_of
 from appliance.plugins.registry import Plugins, open_plugins
-from appliance.pool.seat import open_pool_seat
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
@@ -75,13 +70,11 @@ from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox, open_own_tools
+from appliance.traffic.other_servers import NoOtherServers
 from appliance.traffic.record import open_recorder
-from appliance.traffic.targets import Targets
 from appliance.traffic.traffic import Traffic
+from appliance.trio_parts import Later
 from appliance.upstream.pool import open_pool
-
-if TYPE_CHECKING:
-    from appliance.pool.owner import BoxPool
 
 
 class AppliancePaths(Struct, frozen=True, kw_only=True):
@@ -105,8 +98,6 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The places of kept contexts; empty: none are kept, and those of another program stay."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive from others; None keeps them in memory."""
-    pool: Path | None = None
-    """The file of the pool that this box is in; None: it cannot be in one."""
     learns: bool = True
     """Facts that are not known of the engines are found out in the background."""
     samples: bool = True
@@ -143,7 +134,7 @@ async def open_appliance(
     config, catalog, http = settings.config, places.catalog, settings.http
     catalog.engine_args = settings.fleet.engine_args
     applies = config or places.defaults
-    log, inward = activity_log(config), Inward()
+    log, inward, later = activity_log(config), Inward(), Later[Kernel]()
     async with (
         open_listening(http) as listening,
         open_activity(*log) as activity,
@@ -170,7 +161,6 @@ async def open_appliance(
         ) as fleet,
         keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
-        open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
         open_parts(
             features,
             Ground(
@@ -182,57 +172,38 @@ async def open_appliance(
                 recorder=recorder,
                 history=history,
                 inward=inward,
+                downloads=downloads,
+                kernel=later.get,
             ),
         ) as parts,
         open_streams(applies.streams, [each.audience for each in parts if each.audience is not None]) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
     ):
         tools = places.toolbox or own_tools
-        traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
+        others = next((each.other_servers for each in parts if each.other_servers is not None), NoOtherServers())
+        traffic = Traffic(recorder, catalog, fleet, others, lambda: catalog.snapshot.config)
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
         pings = Pings(http.ping_after)
         ask = Ask(edge, fleet, pool, pings)
         lasting = Lasting(streams, traffic, edge.bodies, fleet)
 
-        def make_box_pool(path: Path) -> AbstractAsyncContextManager[BoxPool]:
-            from appliance.http.door.serving import DoorParts, claim_door  # few programs are in a pool
-            from appliance.pool.hands import BoxParts
-            from appliance.pool.owner import open_box_pool
+        async with open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents:
 
-            def parts() -> DoorParts:
-                return DoorParts(edge=edge, owners=owners, pool=pool, pings=pings, lasting=lasting)
-
-            own = BoxParts(
-                fleet=fleet,
-                catalog=catalog,
-                downloads=downloads,
-                peers=peers,
-                drained=traffic.lifetime.drain,
-                speed=partial(_speed, engines),
-                listen=edge.url,
-                keyless=lambda: not edge.guard.asks_for_key,
-                offline=settings.offline,
-            )
-            return open_box_pool(path, partial(claim_door, parts), own)
-
-        async with (
-            open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents,
-            open_pool_seat(places.pool, make_box_pool) as seat,
-        ):
+            def adopt_parts(config: Config) -> Sequence[str]:
+                return [why for each in parts if each.adopt is not None for why in each.adopt(config)]
 
             def adopt(config: Config) -> Sequence[str]:
                 streams.adopt(config.streams)
                 agents.adopt(config.runs)
                 traffic.lifetime.requests.revoke(edge.guard.adopt((*http.api_keys, *config.api_keys)))
-                untaken = [why for each in parts if each.adopt is not None for why in each.adopt(config)]
-                return (*traffic.adopt(config), *untaken)
+                return traffic.adopt(config)
 
-            configuration = _configuration(settings, fleet, catalog, peers, adopt)
+            configuration = _configuration(settings, fleet, catalog, adopt_parts, adopt)
             owners = Owners(
                 engines=engines,
                 fleet=fleet,
                 catalog=catalog,
-                peers=peers,
+                peers=others,
                 samples=samples,
                 streams=streams,
                 agents=agents,
@@ -250,12 +221,20 @@ async def open_appliance(
                 history=history,
                 folders=_folders(settings, places, applies, contexts, parts),
                 contexts=contexts,
-                pool=seat,
                 derived_models=places.derived_models,
             )
             traffic.targets.derived = DerivedModels(places.derived_models).read()
             fleet.see_machine()
-            kernel = Kernel(owners=owners, edge=edge, ask=ask, inward=inward, data=places.data, files=settings.files)
+            kernel = Kernel(
+                owners=owners,
+                edge=edge,
+                ask=ask,
+                lasting=lasting,
+                inward=inward,
+                data=places.data,
+                files=settings.files,
+                troubles=lambda: [one for each in parts if each.troubles is not None for one in each.troubles()],
+            )
             known = KnownModels(catalog, fleet, traffic.targets)
             tool_chats = ToolChats(
                 tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
@@ -266,7 +245,7 @@ async def open_appliance(
                 ask,
                 lasting,
                 Beside(
-                    peers=AskPeers(traffic.targets, peers, pool),
+                    peers=AskPeers(traffic.targets, others, pool),
                     turns=(
                         PluginChains(plugins, inward, traffic.targets.names, pings),
                         tool_chats,
@@ -274,7 +253,7 @@ async def open_appliance(
                     ),
                     ollama=OllamaReader(fleet, known, inward),
                     inward=inward,
-                    pool=partial(_placing, ask, peers, traffic.targets),
+                    pool=next((partial(each.place, kernel) for each in parts if each.place is not None), None),
                 ),
             )
 
@@ -283,7 +262,6 @@ async def open_appliance(
                     ToolRoutes(tools, traffic.lifetime),
                     Predict(http.predict, inward),
                     McpRoute(kernel),
-                    BlobRoutes(seat),
                     *([OllamaRoutes(owners, traffic.targets, known, inward)] if http.single is None else []),
                     EdgeRoutes(edge, owners),
                 )
@@ -298,14 +276,14 @@ async def open_appliance(
                 )
 
             async def quiet() -> None:
-                """Agents, kept streams (whose clients may be away) and requests of other boxes have finished."""
+                """Agents, kept streams (whose clients may be away) and what features wait for have finished."""
                 await agents.wait_ended()
                 for each in parts:
                     if each.wait_ended is not None:
                         await each.wait_ended()
                 await streams.wait_ended()
-                await seat.wait_quiet()
 
+            later.give(kernel)
             server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
             yield OpenAppliance(server=server, owners=owners, traffic=traffic, kernel=kernel, parts=parts)
 
@@ -317,20 +295,13 @@ def activity_log(config: Config | None) -> tuple[Path | None, int]:
     return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
 
 
-def _placing(ask: Ask, peers: Peers, targets: Targets) -> Placing:
-    from appliance.http.way.at_members import AskMembers  # only a program in a pool needs it
-
-    return AskMembers(ask, peers, targets)
-
-
 def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -> Sockets:
-    from appliance.http.sockets.link import PeerLink  # few need them, and they bring a lot
     from appliance.http.sockets.sockets import WebSockets
     from appliance.http.sockets.streams import StreamSocket
 
     owners, edge = kernel.owners, kernel.edge
-    own = (PeerLink(owners, edge.traffic.lifetime), StreamSocket(owners.streams, edge))
-    return WebSockets(edge, (*own, *(make(kernel, pipeline) for each in parts for make in each.sockets)))
+    own = StreamSocket(owners.streams, edge)
+    return WebSockets(edge, (own, *(make(kernel, pipeline) for each in parts for make in each.sockets)))
 
 
 def _folders(
@@ -356,12 +327,6 @@ def _folders(
     return {kind: path.absolute() for kind, path in found.items() if path is not None}
 
 
-def _speed(engines: Engines) -> float:
-    """Nominal requests a second of the engine that an unknown model gets; 0 where that was not measured."""
-    used = best(engines.ranked())
-    return 1 / used.seconds if used is not None and used.seconds else 0.0
-
-
 def _sampling(config: Config) -> float | None:
     """Seconds between samples of the machine, None for none at all."""
     performance = config.performance
@@ -373,12 +338,13 @@ def _see_gpus(fleet: Fleet, sample: Sample) -> None:
 
 
 def _configuration(
-    settings: AppSettings, fleet: Fleet, catalog: Catalog, peers: Peers, adopt: Follower
+    settings: AppSettings, fleet: Fleet, catalog: Catalog, adopt_parts: Follower, adopt: Follower
 ) -> ConfigInForce | None:
     """The owner of the configuration in force, which all the others follow from now on; None where there is none."""
     if settings.files is None or settings.config is None:
         return None
     fleet.adopt(settings.config, catalog.snapshot.models)
+    adopt_parts(settings.config)
     adopt(settings.config)
 
     def check_door(config: Config) -> Sequence[str]:
@@ -390,15 +356,11 @@ def _configuration(
             refuse_outside(config, settings.tools)
         return ()
 
-    def adopt_peers(config: Config) -> Sequence[str]:
-        peers.adopt(config)
-        return ()
-
     def adopt_models(config: Config) -> Sequence[str]:
         catalog.adopt(config)
         return fleet.adopt(config, catalog.snapshot.models)
 
-    followers = (check_door, adopt_peers, adopt_models, adopt)
+    followers = (check_door, adopt_parts, adopt_models, adopt)
     return ConfigInForce(settings.files, settings.config, settings.ports, followers, fleet.tell)
 
 

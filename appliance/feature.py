@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.catalog.catalog import Catalog
+    from appliance.catalog.downloads import Downloads
     from appliance.core.config.types import Config
     from appliance.core.runs.inward import Asker
     from appliance.fleet.owner import Fleet
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
     from appliance.http.kernel import EdgeRoute, Kernel
     from appliance.http.sockets.sockets import SocketRoute
     from appliance.http.way.hooks import Turn
-    from appliance.http.way.pipeline import Pipeline
+    from appliance.http.way.pipeline import Pipeline, Placing
     from appliance.settings import AppSettings
     from appliance.store.history import History
     from appliance.streams.owner import Audience
+    from appliance.traffic.other_servers import OtherServers
     from appliance.traffic.record import Recorder
+    from appliance.wire import Trouble
 
 
 class ServerParts(Struct, frozen=True, kw_only=True):
@@ -48,8 +51,11 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     kind. ``audience`` is notified of every generation that outlives its request.
 
     ``turns`` are hooks of the way of a request (`appliance.http.way.hooks`), in the order of the list of features.
-    ``adopt`` follows each new configuration, and returns what it could not follow. ``wait_ended`` returns when the work
+    ``adopt`` follows each new configuration, and returns what it could not follow; or raises UsageError, and changes
+    nothing. ``wait_ended`` returns when the work
     that clients have begun and left alone is over: the end of the server waits for that, within its grace time.
+    ``other_servers`` have models too, and ``place`` asks one of them, or this one, where several have just the same.
+    ``troubles`` are those that a person has to mend.
     """
 
     routes: Callable[[Kernel], Routes] | None = None
@@ -60,6 +66,9 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     turns: tuple[Callable[[Kernel], Turn], ...] = ()
     adopt: Callable[[Config], Sequence[str]] | None = None
     wait_ended: Callable[[], Awaitable[None]] | None = None
+    other_servers: OtherServers | None = None
+    place: Callable[[Kernel], Placing] | None = None
+    troubles: Callable[[], Sequence[Trouble]] | None = None
 
 
 class Feature(ServerParts, frozen=True, kw_only=True):
@@ -81,7 +90,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     """The facts and the owners of the kernel with which a feature opens its own.
 
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
-    as its own client, from the moment it serves.
+    as its own client, from the moment it serves. ``kernel`` returns as soon as the program is put together.
     """
 
     settings: AppSettings
@@ -92,6 +101,8 @@ class Ground(Struct, frozen=True, kw_only=True):
     recorder: Recorder
     history: History
     inward: Asker
+    downloads: Downloads
+    kernel: Callable[[], Awaitable[Kernel]]
 
 
 @asynccontextmanager

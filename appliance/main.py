@@ -62,7 +62,6 @@ KEEP_AFTER = 5.0
 """Seconds after which what has been read is written to the disk, although more is being read."""
 SHOWN_MODELS = 8
 DERIVED_MODELS = "derived-models.json"
-POOL = "pool.json"
 LIVED = 5.0
 """Seconds after which the one model that has died is loaded again: one that dies earlier would do so for ever."""
 
@@ -126,7 +125,6 @@ async def _run(
             data=data,
             contexts={} if settings.echo or settings.trial else context_places(),
             derived_models=data / DERIVED_MODELS,
-            pool=None if settings.trial or settings.http.single else data / POOL,
             learns=not settings.echo,
             echo=echo,
         )

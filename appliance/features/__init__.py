@@ -13,6 +13,7 @@ from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
+from appliance.features.pool.feature import POOL
 from appliance.features.programs.feature import PROGRAMS
 from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
@@ -27,6 +28,7 @@ FEATURES: tuple[Feature, ...] = (
     DESKTOP,
     DISK,
     DOCTOR,
+    POOL,
     PROGRAMS,
     SERVICE,
     SOCKETS,

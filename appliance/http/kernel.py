@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,8 +15,10 @@ from appliance.http.owners import Owners
 from appliance.http.way.ask import Ask
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
+from appliance.http.way.resumable import Lasting
 from appliance.traffic.request import Request
 from appliance.traffic.traffic import Traffic
+from appliance.wire import Trouble
 
 
 class Kernel(Struct, frozen=True, kw_only=True):
@@ -24,11 +27,15 @@ class Kernel(Struct, frozen=True, kw_only=True):
     owners: Owners
     edge: Edge
     ask: Ask
+    lasting: Lasting
+    """Answers that outlive their requests."""
     inward: Asker
     data: Path
     """The program's data folder, in which a feature has folders of its own."""
     files: Files | None
     """The configuration's; None without one."""
+    troubles: Callable[[], Sequence[Trouble]]
+    """The troubles that features have."""
 
     @property
     def traffic(self) -> Traffic:

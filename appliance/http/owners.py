@@ -15,15 +15,13 @@ from appliance.catalog.downloads import Downloads
 from appliance.engines.owner import Engines
 from appliance.errors import Conflict, Forbidden, ModelNotFound
 from appliance.fleet.owner import Fleet
-from appliance.peers.link import ModelState
-from appliance.peers.owner import Peers
 from appliance.platform.samples import Samples
 from appliance.plugins.registry import Plugins
-from appliance.pool.seat import PoolSeat
 from appliance.store.history import History
 from appliance.store.kept_contexts import KeptContexts
 from appliance.streams.owner import Streams
 from appliance.tools.box import Toolbox
+from appliance.traffic.other_servers import OtherServers
 from appliance.traffic.targets import refresh
 from appliance.wire import RemovedModel
 
@@ -34,7 +32,7 @@ class Owners(Struct, frozen=True, kw_only=True):
     engines: Engines
     fleet: Fleet
     catalog: Catalog
-    peers: Peers
+    peers: OtherServers
     samples: Samples
     streams: Streams
     agents: Agents
@@ -50,8 +48,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     """The program's folders on the disk, by their kind, and its databases by their first file."""
     contexts: KeptContexts | None
     """None keeps none."""
-    pool: PoolSeat
-    """This program's place in a pool of boxes."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive; None keeps none beyond the program's end."""
 
@@ -93,8 +89,3 @@ class Owners(Struct, frozen=True, kw_only=True):
         if self.contexts is not None:
             await self.contexts.clear(model.id)
         return removed
-
-
-def model_states(fleet: Fleet) -> list[ModelState]:
-    """The models that have run here, in the words of the link between appliances."""
-    return [ModelState(id=s.model, state=s.state, busy=s.leases + s.waiting) for s in fleet.status()]

@@ -18,8 +18,8 @@ from appliance.core.records.log_lines import LineStyle
 from appliance.core.sizes import MIB
 from appliance.errors import Busy, ShuttingDown, Unauthorized
 from appliance.fleet.owner import Fleet
-from appliance.peers.owner import Peers
 from appliance.traffic.inflight import InFlight
+from appliance.traffic.other_servers import OtherServers
 from appliance.traffic.program_log import LogFeeds, ProgramLog
 from appliance.traffic.record import Recorder
 from appliance.traffic.request import Request
@@ -122,7 +122,12 @@ class Traffic:
     """Made once for each server. ``config`` tells the configuration in force, None where there is none."""
 
     def __init__(
-        self, recorder: Recorder, catalog: Catalog, fleet: Fleet, peers: Peers, config: Callable[[], Config | None]
+        self,
+        recorder: Recorder,
+        catalog: Catalog,
+        fleet: Fleet,
+        peers: OtherServers,
+        config: Callable[[], Config | None],
     ) -> None:
         self.recorder = recorder
         recorder.session_headers = _session_headers(config() or Config())

@@ -41,6 +41,7 @@ from appliance.features.conversations.core import files as conversation_files
 from appliance.features.conversations.core import formats as conversation_formats
 from appliance.features.conversations.file_routes import FileRoutes
 from appliance.features.cors_proxy import proxy
+from appliance.features.pool import link
 from appliance.http.bytes.body import Bodies
 from appliance.http.control import predict, tool_routes
 from appliance.http.control.app import create_app
@@ -50,7 +51,6 @@ from appliance.http.way import ollama_sink as ollama
 from appliance.http.way import routes
 from appliance.http.way.edge import Edge
 from appliance.http.way.guard import Guard
-from appliance.peers import link
 from appliance.traffic.request import CONVERSATIONS, PAGE_PATHS, PAGE_PREFIX
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

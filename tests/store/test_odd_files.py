@@ -16,12 +16,12 @@ from odd_files import KINDS, assert_ends
 from appliance.catalog.configuration import read_sources
 from appliance.catalog.found import read_start
 from appliance.core.contexts.kept import manifest_of
+from appliance.features.pool.pool_file import read_pool
 from appliance.store.derived_models import DerivedModels
 from appliance.store.engine_state import StateFile
 from appliance.store.file_hashes import FileHashes
 from appliance.store.model_files import write_whole
 from appliance.store.partial_file import holds
-from appliance.store.pool_file import read_pool
 from appliance.store.stream_files import Folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes in folders")

@@ -100,7 +100,7 @@ class _Examination:
     """This program, examined by itself. Requests within `EVERY` seconds share a look."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._owners = kernel.owners
+        self._kernel, self._owners = kernel, kernel.owners
         self._view = View(kernel.owners.fleet, kernel.owners.catalog, kernel.owners.peers, kernel.traffic.profile)
         self._recorder = kernel.traffic.recorder
         self._found: Sequence[Finding] = ()
@@ -127,7 +127,7 @@ class _Examination:
             version=__version__,
             running=tuple([_served(entry, owners.fleet.seat_of(entry.id), logs.get(entry.id)) for entry in entries]),
             traces=self._recorder.tracer.failing,
-            pool=tuple(owners.pool.state().problems),
+            pool=tuple(self._kernel.troubles()),
         )
         trouble = dict(known.trouble)
         lately = await tried("the last hour", trouble, partial(self._lately, known.now - HOUR)) or Lately()

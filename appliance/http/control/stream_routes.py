@@ -21,8 +21,8 @@ from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
 from appliance.http.control.streams_at_boxes import StreamsAtBoxes
 from appliance.http.way.resumable import BROKE_OFF, content_type_of, find_stream, open_reader, read_offset
 from appliance.http.way.routes import LOOKUP, STREAM
-from appliance.peers.owner import Peers
 from appliance.streams.owner import Streams, name_of
+from appliance.traffic.other_servers import OtherServers
 from appliance.traffic.traffic import Feeds
 
 
@@ -149,7 +149,7 @@ def _last(name: str) -> str | None:
     return values[-1] if values else None
 
 
-def add_stream_routes(app: Routes, streams: Streams, feeds: Feeds, peers: Peers) -> None:
+def add_stream_routes(app: Routes, streams: Streams, feeds: Feeds, peers: OtherServers) -> None:
     """Register everything here on the program's application."""
     routes = StreamRoutes(streams, feeds, StreamsAtBoxes(peers))
     for path in (STREAM, f"{STREAM}/<path:conversation>"):

@@ -17,8 +17,8 @@ from appliance.core.lenient_json import decoded
 from appliance.errors import Busy, PeerFailed, UpstreamFailed
 from appliance.http.way.resumable import check_held
 from appliance.http.way.routes import LOOKUP, STREAM
-from appliance.peers.owner import Peers
 from appliance.streams.owner import StreamStatus
+from appliance.traffic.other_servers import OtherServers
 from appliance.upstream.client import HttpAnswer, HttpCall
 
 FIND_TIME = 3.0
@@ -68,7 +68,7 @@ class BoxReader:
 class StreamsAtBoxes:
     """Asks the other boxes for streams."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: OtherServers) -> None:
         self._peers = peers
 
     async def find(self, names: Collection[str]) -> list[tuple[str, StreamAtBox]]:
@@ -85,9 +85,8 @@ class StreamsAtBoxes:
 
         with trio.move_on_after(FIND_TIME):
             async with trio.open_nursery() as nursery:
-                for peer in self._peers.members() if names else ():
-                    if peer.up is not False:
-                        nursery.start_soon(ask, peer.id)
+                for box in self._peers.boxes_in_reach() if names else ():
+                    nursery.start_soon(ask, box)
         return found
 
     @asynccontextmanager

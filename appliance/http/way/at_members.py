@@ -15,8 +15,10 @@ from appliance.core.bodies.filters import Edits
 from appliance.core.bodies.head import is_object
 from appliance.core.exchange import Declined, Exchange, RelayOptions
 from appliance.core.models.model import Model
-from appliance.core.pool.placing import Affinity, BoxChoice, BoxNow, Need, Prompt, place, prompt_of
 from appliance.errors import ModelFailedToStart, NotPlaced, PeerFailed, UpstreamFailed, WillNotFit
+from appliance.features.pool.core.placing import Affinity, BoxChoice, BoxNow, Need, Prompt, place, prompt_of
+from appliance.features.pool.hands import refuse_eviction, room_for
+from appliance.features.pool.peers import Peers
 from appliance.fleet.contexts import RestoreFailed
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import Broken, state_of
@@ -24,8 +26,6 @@ from appliance.http.way.ask import Ask, Course
 from appliance.http.way.at_peers import for_peers
 from appliance.http.way.context import ModelRequest
 from appliance.http.way.outgoing import IDENTITY, JSON, edited, renamed
-from appliance.peers.owner import Peers
-from appliance.pool.hands import refuse_eviction, room_for
 from appliance.traffic.targets import Target, Targets
 from appliance.upstream.address import Address
 from appliance.upstream.client import ConnectFailed, Outgoing, relay

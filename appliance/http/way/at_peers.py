@@ -11,7 +11,7 @@ from appliance.core.headers import fields, without
 from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.http.way.context import ModelRequest
 from appliance.http.way.outgoing import CONVERSATION, IDENTITY, edited, renamed
-from appliance.peers.owner import Peers
+from appliance.traffic.other_servers import OtherServers as Peers
 from appliance.traffic.request import Sink
 from appliance.traffic.targets import Target, Targets
 from appliance.upstream.client import ConnectFailed, Headers, Outgoing, Progress, forwardable_to_peer, relay

@@ -18,8 +18,8 @@ from appliance.core.engines.choice import Ranked
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState
 from appliance.core.machine_look import NOTHING, MachineLook
-from appliance.core.pool.shapes import PoolProblem
 from appliance.core.records.activity import EndedRequests
+from appliance.wire import Trouble
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -203,7 +203,7 @@ class ServerFact(Struct, frozen=True, kw_only=True):
     running: tuple[ServedModel, ...] = ()
     traces: str = ""
     """The words for a collector that does not take the server's traces."""
-    pool: tuple[PoolProblem, ...] = ()
+    pool: tuple[Trouble, ...] = ()
     """Problems of this box's place in its pool."""
 
 

@@ -1,0 +1,216 @@
+"""Asking at the doors of other boxes, and the shapes of what is said there.
+
+A box is known by its name in a certificate of the pool's authority, never by its address. So a box may be dialled at
+any of its addresses, also one that leads to another machine meanwhile: that one does not have the certificate.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+import trio
+from msgspec import Struct
+from msgspec.structs import replace
+
+from appliance.core.lenient_json import decoded
+from appliance.core.openai import error_text
+from appliance.errors import BadRequest, BoxFailed, Busy, Conflict, UpstreamFailed
+from appliance.features.pool.core.join_code import JoinCode
+from appliance.features.pool.core.keys import PoolKeys, is_signed_by, server_name
+from appliance.features.pool.core.roster import Box, Roster
+from appliance.features.pool.dialled import Dialled
+from appliance.upstream.address import Address
+from appliance.upstream.client import HttpCall
+from appliance.upstream.connect import NotTrusted, SocketWire, connect
+
+PROTOCOL = 1
+"""The language of the doors. A box refuses one that speaks another, with the advice to upgrade the older one."""
+ROSTER, SECRET, JOIN = "/pool/roster", "/pool/secret", "/pool/join"
+DIAL_TIME = 3.0
+"""Seconds to be connected to a box of a local network, handshake included. A box that is off answers nothing."""
+ASK_TIME = 10.0
+JOIN_TIME = 25.0
+"""The other box writes the roster first, and the bus may be growing for another new box. A verb waits 30 s."""
+MAX_MESSAGE = 1 << 20
+"""Bytes of a body or an answer; a roster has less (`roster.LARGEST`)."""
+_JSON = ((b"Content-Type", b"application/json"),)
+_REFUSALS: Mapping[int, Callable[[str], Exception]] = {400: BadRequest, 409: Conflict}
+
+NOBODY: Mapping[str, Dialled] = {}
+
+T = TypeVar("T")
+
+
+class OtherKeys(BoxFailed):
+    """The other box has not the keys that this one has."""
+
+
+class JoinRequest(Struct, frozen=True, kw_only=True):
+    """Body of ``POST /pool/join``; it needs no key, only the token of a code."""
+
+    token: bytes
+    box: Box
+    protocol: int = PROTOCOL
+
+
+class NewSecret(Struct, frozen=True, kw_only=True):
+    """The answer to a box that has joined, and the body of ``POST /pool/secret``."""
+
+    secret: bytes
+    roster: Roster
+
+
+class Ways:
+    """The ways to the doors of one pool, with its keys."""
+
+    def __init__(self, keys: PoolKeys, dialled: Mapping[str, Dialled] = NOBODY) -> None:
+        """``dialled``: the connections that boxes which dial out have made, by their names."""
+        self._key = f"Bearer {keys.door_key}".encode()
+        self._context = ssl.create_default_context(cadata=keys.ca_pem)
+        self._good: dict[str, Address] = {}
+        self._dialled = dialled
+
+    def guess(self, box: Box) -> Address:
+        """Return where the box was reached last, or else its best address; or else the connections that it makes."""
+        if box.dials_out:
+            return replace(self._address(box, server_name(box.name)), dialled=self._dialled.get(box.name, Dialled()))
+        found = self._good.get(box.name)
+        if found is not None and found.host in box.addresses and found.port == box.port:
+            return found
+        return self._address(box, box.addresses[0] if box.addresses else "0.0.0.0")
+
+    async def find(self, box: Box) -> Address:
+        """Dial all addresses of a box at once; return the one where it answers first. Raises BoxFailed."""
+        if box.dials_out:
+            return self.guess(box)
+
+        async def dial(host: str) -> Address:
+            address = self._address(box, host)
+            (await connect(address)).close()
+            return address
+
+        self._good.pop(box.name, None)
+        found = self._good[box.name] = await _first(box.name, box.addresses, box.port, dial)
+        return found
+
+    async def ask(self, box: Box, method: str, path: str, answer: type[T], body: object = None) -> T:
+        """Ask a box that is in the pool. Raises BoxFailed, and BadRequest and Conflict in the box's own words."""
+        address = self._good.get(box.name) or await self.find(box)
+        try:
+            return await ask_at(address, method, path, answer, body)
+        except BoxFailed:
+            self._good.pop(box.name, None)
+            raise
+
+    def _address(self, box: Box, host: str) -> Address:
+        door = _door(host, box.port, self._context, box.name)
+        return replace(
+            door, label=box.name, tls_name=server_name(box.name), key_headers=((b"Authorization", self._key),)
+        )
+
+
+async def ask_at(
+    address: Address, method: str, path: str, answer: type[T], body: object = None, within: float = ASK_TIME
+) -> T:
+    """Send one request to a door. Raises as `Ways.ask`."""
+    sent = b"" if body is None else msgspec.json.encode(body)
+    try:
+        with trio.fail_after(within):
+            async with HttpCall(address, method, path, _JSON, sent) as response:
+                content = await response.read(MAX_MESSAGE)
+    except trio.TooSlowError:
+        raise BoxFailed(address.label, f"it did not answer {method} {path} within {within:g} s") from None
+    except (UpstreamFailed, Busy) as error:
+        raise BoxFailed(address.label, _why(error)) from None
+    if response.status == 200:
+        if (found := decoded(answer, content)) is None:
+            raise BoxFailed(address.label, f"its answer to {method} {path} cannot be read; are the versions the same?")
+        return found
+    said = error_text(content)
+    if response.status in _REFUSALS and said:
+        raise _REFUSALS[response.status](said)
+    if response.status == 401:
+        raise OtherKeys(address.label, "it does not let in the key of this box")
+    why = said or "it gave no reason"
+    raise BoxFailed(address.label, f"it answered {response.status} to {method} {path}: {why}")
+
+
+async def join_with(code: JoinCode, asked: JoinRequest) -> NewSecret:
+    """Ask a box of the pool to be let in. Raises as `Ways.ask`; BoxFailed also where nobody can be reached.
+
+    The joiner knows the authority's key alone. It looks at the certificate that the other side has proved to hold, and
+    checks the authority's signature. The token goes out on a second connection, which believes that very certificate
+    and no other one.
+    """
+
+    async def dial(host: str) -> tuple[str, bytes]:
+        wire = await connect(_door(host, code.port, _unchecked()))
+        try:
+            assert isinstance(wire, SocketWire)
+            shown = wire.certificate
+        finally:
+            wire.close()
+        if not is_signed_by(code.ca_public, shown):
+            raise UpstreamFailed(host, "another server, or a box of another pool, answers there")
+        return host, shown
+
+    host, certificate = await _first(f"{code.addresses[0]} port {code.port}", code.addresses, code.port, dial)
+    context = _unchecked()
+    context.load_verify_locations(cadata=certificate)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_mode = ssl.CERT_REQUIRED
+    return await ask_at(_door(host, code.port, context), "POST", JOIN, NewSecret, asked, JOIN_TIME)
+
+
+def _unchecked() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _door(host: str, port: int, context: ssl.SSLContext, box: str = "any") -> Address:
+    return Address(
+        host,
+        port,
+        None,
+        f"{host} port {port}",
+        tls=True,
+        tls_context=context,
+        host_header=server_name(box).encode(),
+        connect_timeout=DIAL_TIME,
+        tls_timeout=DIAL_TIME,
+    )
+
+
+def _why(error: UpstreamFailed | Busy) -> str:
+    return error.why if isinstance(error, UpstreamFailed) else str(error)
+
+
+async def _first(box: str, hosts: Sequence[str], port: int, dial: Callable[[str], Awaitable[T]]) -> T:
+    """Dial all at once, and return the first success. Raises BoxFailed."""
+    failures: list[str] = []
+    strangers = 0
+    found: list[T] = []
+
+    async def one(host: str, done: trio.CancelScope) -> None:
+        nonlocal strangers
+        try:
+            found.append(await dial(host))
+            done.cancel()
+        except (UpstreamFailed, Busy) as error:
+            strangers += isinstance(error, NotTrusted)
+            failures.append(f"{host}: {_why(error)}")
+
+    with trio.move_on_after(DIAL_TIME):
+        async with trio.open_nursery() as nursery:
+            for host in hosts:
+                nursery.start_soon(one, host, nursery.cancel_scope)
+    if found:
+        return found[0]
+    told = "; ".join(failures) or f"no answer from {', '.join(hosts) or 'any address'} within {DIAL_TIME:g} s"
+    why = f"it cannot be reached ({told}); is it running, and does its firewall let in TCP port {port}?"
+    raise (OtherKeys if failures and strangers == len(failures) else BoxFailed)(box, why)
