@@ -55,7 +55,7 @@ from appliance.traffic.request import CONVERSATIONS, PAGE_PATHS, PAGE_PREFIX
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HTTP_PAGE = (DOCS / "http.md").read_text("utf-8")
-ROOMS = ("appliance.http", "appliance.core", "appliance.peers", "appliance.wire")
+ROOMS = ("appliance.http", "appliance.core", "appliance.features.pool", "appliance.wire")
 WORD = re.compile(r"[A-Za-z][\w-]{0,40}")
 
 # ---- odd things ------------------------------------------------------------------------------------------------------
