@@ -73,7 +73,7 @@ from appliance.tools.box import Toolbox, open_own_tools
 from appliance.traffic.other_servers import NoOtherServers
 from appliance.traffic.record import open_recorder
 from appliance.traffic.traffic import Traffic
-from appliance.trio_parts import Later
+from appliance.trio_parts import Awaited
 from appliance.upstream.pool import open_pool
 
 
@@ -134,7 +134,7 @@ async def open_appliance(
     config, catalog, http = settings.config, places.catalog, settings.http
     catalog.engine_args = settings.fleet.engine_args
     applies = config or places.defaults
-    log, inward, later = activity_log(config), Inward(), Later[Kernel]()
+    log, inward, assembled = activity_log(config), Inward(), Awaited[Kernel]()
     async with (
         open_listening(http) as listening,
         open_activity(*log) as activity,
@@ -173,7 +173,7 @@ async def open_appliance(
                 history=history,
                 inward=inward,
                 downloads=downloads,
-                kernel=later.get,
+                kernel=assembled.get,
             ),
         ) as parts,
         open_streams(applies.streams, [each.audience for each in parts if each.audience is not None]) as streams,
@@ -283,7 +283,7 @@ async def open_appliance(
                         await each.wait_ended()
                 await streams.wait_ended()
 
-            later.give(kernel)
+            assembled.give(kernel)
             server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
             yield OpenAppliance(server=server, owners=owners, traffic=traffic, kernel=kernel, parts=parts)
 

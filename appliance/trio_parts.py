@@ -150,7 +150,7 @@ class Memo(Generic[T]):
             return value
 
 
-class Later(Generic[T]):
+class Awaited(Generic[T]):
     """A value that is made after those who wait for it."""
 
     def __init__(self) -> None:
