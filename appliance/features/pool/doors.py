@@ -1,7 +1,9 @@
-"""Asking at the doors of other boxes, and the shapes of what is said there.
+"""Asking at the doors of other boxes.
 
 A box is known by its name in a certificate of the pool's authority, never by its address. So a box may be dialled at
-any of its addresses, also one that leads to another machine meanwhile: that one does not have the certificate.
+any of its addresses, also one that leads to another machine meanwhile: that one does not have the certificate. All
+addresses are dialled at once, and the first one that proves to be the box is used. (`trio.open_tcp_stream` would take
+the first one that accepts a connection.)
 """
 
 from __future__ import annotations
@@ -12,34 +14,27 @@ from typing import TypeVar
 
 import msgspec
 import trio
-from msgspec import Struct
 from msgspec.structs import replace
 
 from appliance.core.lenient_json import decoded
 from appliance.core.openai import error_text
 from appliance.errors import BadRequest, BoxFailed, Busy, Conflict, UpstreamFailed
+from appliance.features.pool.core.door_words import JOIN, MAX_MESSAGE, JoinRequest, NewSecret
 from appliance.features.pool.core.join_code import JoinCode
 from appliance.features.pool.core.keys import PoolKeys, is_signed_by, server_name
-from appliance.features.pool.core.roster import Box, Roster
+from appliance.features.pool.core.roster import Box
 from appliance.features.pool.dialled import Dialled
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
 from appliance.upstream.connect import NotTrusted, SocketWire, connect
 
-PROTOCOL = 1
-"""The language of the doors. A box refuses one that speaks another, with the advice to upgrade the older one."""
-ROSTER, SECRET, JOIN = "/pool/roster", "/pool/secret", "/pool/join"
 DIAL_TIME = 3.0
 """Seconds to be connected to a box of a local network, handshake included. A box that is off answers nothing."""
 ASK_TIME = 10.0
 JOIN_TIME = 25.0
 """The other box writes the roster first, and the bus may be growing for another new box. A verb waits 30 s."""
-MAX_MESSAGE = 1 << 20
-"""Bytes of a body or an answer; a roster has less (`roster.LARGEST`)."""
-_JSON = ((b"Content-Type", b"application/json"),)
-_REFUSALS: Mapping[int, Callable[[str], Exception]] = {400: BadRequest, 409: Conflict}
-
 NOBODY: Mapping[str, Dialled] = {}
+_JSON = ((b"Content-Type", b"application/json"),)
 
 T = TypeVar("T")
 
@@ -48,27 +43,12 @@ class OtherKeys(BoxFailed):
     """The other box has not the keys that this one has."""
 
 
-class JoinRequest(Struct, frozen=True, kw_only=True):
-    """Body of ``POST /pool/join``; it needs no key, only the token of a code."""
-
-    token: bytes
-    box: Box
-    protocol: int = PROTOCOL
-
-
-class NewSecret(Struct, frozen=True, kw_only=True):
-    """The answer to a box that has joined, and the body of ``POST /pool/secret``."""
-
-    secret: bytes
-    roster: Roster
-
-
 class Ways:
     """The ways to the doors of one pool, with its keys."""
 
     def __init__(self, keys: PoolKeys, dialled: Mapping[str, Dialled] = NOBODY) -> None:
         """``dialled``: the connections that boxes which dial out have made, by their names."""
-        self._key = f"Bearer {keys.door_key}".encode()
+        self._keys = ((b"Authorization", f"Bearer {keys.door_key}".encode()),)
         self._context = ssl.create_default_context(cadata=keys.ca_pem)
         self._good: dict[str, Address] = {}
         self._dialled = dialled
@@ -106,10 +86,39 @@ class Ways:
             raise
 
     def _address(self, box: Box, host: str) -> Address:
-        door = _door(host, box.port, self._context, box.name)
-        return replace(
-            door, label=box.name, tls_name=server_name(box.name), key_headers=((b"Authorization", self._key),)
-        )
+        name = server_name(box.name)
+        door = _door(host, box.port, self._context, name)
+        return replace(door, label=box.name, tls_name=name, key_headers=self._keys)
+
+
+async def join_with(code: JoinCode, asked: JoinRequest) -> NewSecret:
+    """Ask a box of the pool to be let in. Raises as `Ways.ask`; BoxFailed also where nobody can be reached.
+
+    The joiner knows the authority's key alone. It looks at the certificate that the other side has proved to hold, and
+    checks the authority's signature. The token goes out on a second connection, which believes that very certificate
+    and no other one.
+    """
+    unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unchecked.check_hostname = False
+    unchecked.verify_mode = ssl.CERT_NONE
+
+    async def dial(host: str) -> tuple[str, bytes]:
+        wire = await connect(_door(host, code.port, unchecked))
+        try:
+            assert isinstance(wire, SocketWire)
+            shown = wire.certificate
+        finally:
+            wire.close()
+        if not is_signed_by(code.ca_public, shown):
+            raise UpstreamFailed(host, "another server, or a box of another pool, answers there")
+        return host, shown
+
+    host, certificate = await _first(f"{code.addresses[0]} port {code.port}", code.addresses, code.port, dial)
+    checked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    checked.check_hostname = False
+    checked.load_verify_locations(cadata=certificate)
+    checked.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return await ask_at(_door(host, code.port, checked), "POST", JOIN, NewSecret, asked, JOIN_TIME)
 
 
 async def ask_at(
@@ -130,49 +139,19 @@ async def ask_at(
             raise BoxFailed(address.label, f"its answer to {method} {path} cannot be read; are the versions the same?")
         return found
     said = error_text(content)
-    if response.status in _REFUSALS and said:
-        raise _REFUSALS[response.status](said)
-    if response.status == 401:
-        raise OtherKeys(address.label, "it does not let in the key of this box")
-    why = said or "it gave no reason"
-    raise BoxFailed(address.label, f"it answered {response.status} to {method} {path}: {why}")
+    match response.status:
+        case 400 if said:
+            raise BadRequest(said)
+        case 409 if said:
+            raise Conflict(said)
+        case 401:
+            raise OtherKeys(address.label, "it does not let in the key of this box")
+        case status:
+            why = said or "it gave no reason"
+            raise BoxFailed(address.label, f"it answered {status} to {method} {path}: {why}")
 
 
-async def join_with(code: JoinCode, asked: JoinRequest) -> NewSecret:
-    """Ask a box of the pool to be let in. Raises as `Ways.ask`; BoxFailed also where nobody can be reached.
-
-    The joiner knows the authority's key alone. It looks at the certificate that the other side has proved to hold, and
-    checks the authority's signature. The token goes out on a second connection, which believes that very certificate
-    and no other one.
-    """
-
-    async def dial(host: str) -> tuple[str, bytes]:
-        wire = await connect(_door(host, code.port, _unchecked()))
-        try:
-            assert isinstance(wire, SocketWire)
-            shown = wire.certificate
-        finally:
-            wire.close()
-        if not is_signed_by(code.ca_public, shown):
-            raise UpstreamFailed(host, "another server, or a box of another pool, answers there")
-        return host, shown
-
-    host, certificate = await _first(f"{code.addresses[0]} port {code.port}", code.addresses, code.port, dial)
-    context = _unchecked()
-    context.load_verify_locations(cadata=certificate)
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.verify_mode = ssl.CERT_REQUIRED
-    return await ask_at(_door(host, code.port, context), "POST", JOIN, NewSecret, asked, JOIN_TIME)
-
-
-def _unchecked() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _door(host: str, port: int, context: ssl.SSLContext, box: str = "any") -> Address:
+def _door(host: str, port: int, context: ssl.SSLContext, name: str = server_name("any")) -> Address:
     return Address(
         host,
         port,
@@ -180,37 +159,37 @@ def _door(host: str, port: int, context: ssl.SSLContext, box: str = "any") -> Ad
         f"{host} port {port}",
         tls=True,
         tls_context=context,
-        host_header=server_name(box).encode(),
+        host_header=name.encode(),
         connect_timeout=DIAL_TIME,
         tls_timeout=DIAL_TIME,
     )
 
 
-def _why(error: UpstreamFailed | Busy) -> str:
-    return error.why if isinstance(error, UpstreamFailed) else str(error)
-
-
 async def _first(box: str, hosts: Sequence[str], port: int, dial: Callable[[str], Awaitable[T]]) -> T:
-    """Dial all at once, and return the first success. Raises BoxFailed."""
-    failures: list[str] = []
-    strangers = 0
+    """Dial all hosts at once, and return the first success. Raises BoxFailed."""
     found: list[T] = []
+    failures: list[tuple[str, UpstreamFailed | Busy]] = []
 
-    async def one(host: str, done: trio.CancelScope) -> None:
-        nonlocal strangers
+    async def try_one(host: str, others: trio.CancelScope) -> None:
         try:
             found.append(await dial(host))
-            done.cancel()
+            others.cancel()
         except (UpstreamFailed, Busy) as error:
-            strangers += isinstance(error, NotTrusted)
-            failures.append(f"{host}: {_why(error)}")
+            failures.append((host, error))
 
     with trio.move_on_after(DIAL_TIME):
         async with trio.open_nursery() as nursery:
             for host in hosts:
-                nursery.start_soon(one, host, nursery.cancel_scope)
+                nursery.start_soon(try_one, host, nursery.cancel_scope)
     if found:
         return found[0]
-    told = "; ".join(failures) or f"no answer from {', '.join(hosts) or 'any address'} within {DIAL_TIME:g} s"
+    told = "; ".join(f"{host}: {_why(error)}" for host, error in failures)
+    told = told or f"no answer from {', '.join(hosts) or 'any address'} within {DIAL_TIME:g} s"
     why = f"it cannot be reached ({told}); is it running, and does its firewall let in TCP port {port}?"
-    raise (OtherKeys if failures and strangers == len(failures) else BoxFailed)(box, why)
+    if failures and all(isinstance(error, NotTrusted) for _, error in failures):
+        raise OtherKeys(box, why)
+    raise BoxFailed(box, why)
+
+
+def _why(error: UpstreamFailed | Busy) -> str:
+    return error.why if isinstance(error, UpstreamFailed) else str(error)
