@@ -29,18 +29,8 @@ from appliance.core.records.history import MAX_LIMIT, HistoryQuery
 from appliance.engines.owner import Engines
 from appliance.features.doctor.core.bundle import REPORTED, known_secrets, log_names
 from appliance.features.doctor.core.diagnose import diagnose
-from appliance.features.doctor.core.facts import (
-    DoctorFacts,
-    Examined,
-    FailedDownload,
-    Finding,
-    Lately,
-    ServedModel,
-    ServerFact,
-    dated,
-    is_wrong,
-    machine_line,
-)
+from appliance.features.doctor.core.facts import DoctorFacts, Examined, FailedDownload, Lately, ServedModel, ServerFact
+from appliance.features.doctor.core.findings import Finding, dated, is_wrong, machine_line
 from appliance.features.doctor.core.lately import DEATHS, HOUR, deaths, turned_away
 from appliance.features.doctor.gathering import begun, bundled, config_in_force, examine, tried, zipped
 from appliance.http.control.answers import json_answer
