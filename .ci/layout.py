@@ -17,16 +17,13 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 138
+FROM_KERNEL = 127
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 137
+BETWEEN = 125
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
     "platform.driver_process platform.drivers platform.libraries platform.nvml store.engine_state",
-    "pool": "core.pool* pool* http.door* http.way.at_members http.control.pool_routes http.control.blob_routes "
-    "http.control.for_routers catalog.member_source catalog.model_blobs core.models.blobs cli.pool* store.pool_file "
-    "upstream.dialled",
     "tools": "core.mcp* core.tools* tools* http.mcp* http.chat.chat_tools http.control.tool_routes cli.mcp",
     "runs": "agents.owner agents.record agents.run core.runs.[!sicm]* http.control.run_routes cli.agent cli.agent_runs "
     "store.runs",
@@ -39,7 +36,6 @@ PLANNED = {
     "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
     "stand_in": "cli.llama_server*",
     "presets": "catalog.presets core.llama.preset*",
-    "peers": "peers* http.sockets.link http.way.at_peers",
     "older": "core.llama.older* http.way.older",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}

@@ -8,10 +8,9 @@ very same nest.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -23,50 +22,41 @@ from appliance.catalog.sources import STARTER
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
-from appliance.core.engines.choice import best
 from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
-from appliance.core.models.model import Model
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
-from appliance.engines.owner import Chooser, Engines, open_engines
-from appliance.feature import Feature, Ground, ServerParts, open_parts
+from appliance.engines.owner import Chooser, open_engines
+from appliance.feature import Assembled, Feature, Ground, ServerParts, open_parts
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
 from appliance.http.chat.chained import PluginChains
 from appliance.http.chat.chat_tools import ToolChats
-from appliance.http.control.blob_routes import BlobRoutes
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.own_routes import OwnRoutes
 from appliance.http.control.predict import Predict
 from appliance.http.control.tool_routes import ToolRoutes
 from appliance.http.kernel import EdgeRoute, Kernel
 from appliance.http.mcp.route import McpRoute
-from appliance.http.owners import Owners, model_states
+from appliance.http.owners import Owners
 from appliance.http.server import ApplianceServer, open_listening
 from appliance.http.way.ask import Ask
-from appliance.http.way.at_peers import AtPeers
-from appliance.http.way.context import ModelRequest
-from appliance.http.way.course import Course
 from appliance.http.way.edge import Edge
 from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
-from appliance.http.way.hooks import Placing
 from appliance.http.way.kept_schemas import KeptSchemas
 from appliance.http.way.older import OlderBodies
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
-from appliance.peers.owner import Peers, open_peers
 from appliance.platform.drivers import open_gpus
 from appliance.platform.samples import open_samples
 from appliance.plugins.folders import choice_of
 from appliance.plugins.registry import Plugins, open_plugins
-from appliance.pool.seat import open_pool_seat
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
@@ -76,13 +66,11 @@ from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open
 from appliance.store.runs import open_run_store
 from appliance.tools.box import Toolbox, open_own_tools
 from appliance.traffic.metrics import Metrics
+from appliance.traffic.other_servers import NoOtherServers
 from appliance.traffic.recorder import open_recorder
-from appliance.traffic.targets import Target
 from appliance.traffic.traffic import Traffic
+from appliance.trio_parts import Awaited
 from appliance.upstream.pool import open_pool
-
-if TYPE_CHECKING:
-    from appliance.pool.owner import BoxPool
 
 
 class AppliancePaths(Struct, frozen=True, kw_only=True):
@@ -104,8 +92,6 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The program's data folder, in which features keep what is theirs."""
     contexts: Mapping[Tier, ContextPlace] = {}
     """The places of kept contexts; empty: none are kept, and those of another program stay."""
-    pool: Path | None = None
-    """The file of the pool that this box is in; None: it cannot be in one."""
     learns: bool = True
     """Facts that are not known of the engines are found out in the background."""
     samples: bool = True
@@ -142,7 +128,7 @@ async def open_appliance(
     config, catalog, http = settings.config, places.catalog, settings.http
     catalog.engine_args = settings.fleet.engine_args
     applies = config or places.defaults
-    log, inward, metrics = activity_log(config), Inward(), Metrics()
+    log, inward, metrics, assembled = activity_log(config), Inward(), Metrics(), Awaited[Assembled]()
     async with (
         open_listening(http) as listening,
         open_activity(*log) as activity,
@@ -169,7 +155,6 @@ async def open_appliance(
         ) as fleet,
         keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
-        open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
         open_parts(
             features,
             Ground(
@@ -182,12 +167,15 @@ async def open_appliance(
                 metrics=metrics,
                 history=history,
                 inward=inward,
+                downloads=downloads,
+                assembled=assembled.get,
             ),
         ) as parts,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
     ):
         tools = places.toolbox or own_tools
-        traffic = Traffic(recorder, metrics, catalog, fleet, peers, lambda: catalog.snapshot.config)
+        others = next((each.other_servers for each in parts if each.other_servers is not None), NoOtherServers())
+        traffic = Traffic(recorder, metrics, catalog, fleet, others, lambda: catalog.snapshot.config)
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
         pings = Pings(http.ping_after)
         ask = Ask(
@@ -198,45 +186,22 @@ async def open_appliance(
             (KeptSchemas(), OlderBodies(), *(make() for each in parts for make in each.engine_translates)),
         )
 
-        def make_box_pool(path: Path) -> AbstractAsyncContextManager[BoxPool]:
-            from appliance.http.door.serving import DoorParts, claim_door  # few programs are in a pool
-            from appliance.pool.hands import BoxParts
-            from appliance.pool.owner import open_box_pool
+        async with open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents:
 
-            def door_parts() -> DoorParts:
-                edges = [make(kernel) for each in parts for make in each.door]
-                return DoorParts(edge=edge, owners=owners, pool=pool, pings=pings, hold=hold, edges=edges)
-
-            own = BoxParts(
-                fleet=fleet,
-                catalog=catalog,
-                downloads=downloads,
-                peers=peers,
-                drained=traffic.lifetime.drain,
-                speed=partial(_speed, engines),
-                listen=edge.url,
-                keyless=lambda: not edge.guard.asks_for_key,
-                offline=settings.offline,
-            )
-            return open_box_pool(path, partial(claim_door, door_parts), own)
-
-        async with (
-            open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents,
-            open_pool_seat(places.pool, make_box_pool) as seat,
-        ):
+            def adopt_parts(config: Config) -> Sequence[str]:
+                return [why for each in parts if each.adopt is not None for why in each.adopt(config)]
 
             def adopt(config: Config) -> Sequence[str]:
                 agents.adopt(config.runs)
                 traffic.lifetime.requests.revoke(edge.guard.adopt((*http.api_keys, *config.api_keys)))
-                untaken = [why for each in parts if each.adopt is not None for why in each.adopt(config)]
-                return (*traffic.adopt(config), *untaken)
+                return traffic.adopt(config)
 
-            configuration = _configuration(settings, fleet, catalog, peers, adopt)
+            configuration = _configuration(settings, fleet, catalog, adopt_parts, adopt)
             owners = Owners(
                 engines=engines,
                 fleet=fleet,
                 catalog=catalog,
-                peers=peers,
+                peers=others,
                 samples=samples,
                 agents=agents,
                 plugins=plugins,
@@ -252,12 +217,18 @@ async def open_appliance(
                 ),
                 history=history,
                 folders=_folders(settings, places, applies, contexts, parts),
-                troubles={kind: told for each in parts for kind, told in each.troubles.items()},
                 contexts=contexts,
-                pool=seat,
             )
             fleet.see_machine()
-            kernel = Kernel(owners=owners, edge=edge, ask=ask, inward=inward, data=places.data, files=settings.files)
+            kernel = Kernel(
+                owners=owners,
+                edge=edge,
+                ask=ask,
+                inward=inward,
+                data=places.data,
+                files=settings.files,
+                troubles=lambda: [one for each in parts if each.troubles is not None for one in each.troubles()],
+            )
             tool_chats = ToolChats(
                 tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
             )
@@ -270,11 +241,7 @@ async def open_appliance(
                     *(make(kernel) for each in parts for make in each.turns),
                 ),
                 hold=hold,
-                placings=(
-                    _LaterAtBoxes(ask, peers),
-                    AtPeers(ask, peers),
-                    *(make(kernel) for each in parts for make in each.placings),
-                ),
+                placings=[make(kernel) for each in parts for make in each.placings],
             )
             pipeline = Pipeline(edge, catalog, ask, hooks, inward)
 
@@ -283,7 +250,6 @@ async def open_appliance(
                     ToolRoutes(tools, traffic.lifetime),
                     Predict(http.predict, inward),
                     McpRoute(kernel),
-                    BlobRoutes(seat),
                     EdgeRoutes(edge, owners),
                 )
                 edges = (*(make(kernel) for each in parts for make in each.edges), *own)
@@ -297,13 +263,14 @@ async def open_appliance(
                 )
 
             async def quiet() -> None:
-                """Agents, what clients have left alone and requests of other boxes have finished."""
+                """Agents, and what features wait for, have finished."""
                 await agents.wait_ended()
                 for each in parts:
                     if each.wait_ended is not None:
                         await each.wait_ended()
-                await seat.wait_quiet()
 
+            door = [make(kernel) for each in parts for make in each.door]
+            assembled.give(Assembled(kernel=kernel, hold=hold, door=door))
             server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
             yield OpenAppliance(server=server, owners=owners, traffic=traffic, kernel=kernel, parts=parts)
 
@@ -315,31 +282,10 @@ def activity_log(config: Config | None) -> tuple[Path | None, int]:
     return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
 
 
-class _LaterAtBoxes:
-    """`AtBoxes`, which only a program in a pool needs."""
-
-    def __init__(self, ask: Ask, peers: Peers) -> None:
-        self._ask = ask
-        self._peers = peers
-        self._placement: Placing | None = None
-
-    async def course(self, job: ModelRequest, target: Target, wanted: Model | None) -> Course | None:
-        if not target.boxes:
-            return None
-        if self._placement is None:
-            from appliance.http.way.at_members import AtBoxes
-
-            self._placement = AtBoxes(self._ask, self._peers)
-        return await self._placement.course(job, target, wanted)
-
-
 def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -> Sockets:
-    from appliance.http.sockets.link import PeerLink  # few need them, and they bring a lot
     from appliance.http.sockets.sockets import WebSockets
 
-    owners, edge = kernel.owners, kernel.edge
-    link = PeerLink(owners, edge.traffic.lifetime)
-    return WebSockets(edge, (link, *(make(kernel, pipeline) for each in parts for make in each.sockets)))
+    return WebSockets(kernel.edge, [make(kernel, pipeline) for each in parts for make in each.sockets])
 
 
 def _folders(
@@ -364,12 +310,6 @@ def _folders(
     return {kind: path.absolute() for kind, path in found.items() if path is not None}
 
 
-def _speed(engines: Engines) -> float:
-    """Nominal requests a second of the engine that an unknown model gets; 0 where that was not measured."""
-    used = best(engines.ranked())
-    return 1 / used.seconds if used is not None and used.seconds else 0.0
-
-
 def _sampling(config: Config) -> float | None:
     """Seconds between samples of the machine, None for none at all."""
     performance = config.performance
@@ -381,12 +321,13 @@ def _see_gpus(fleet: Fleet, sample: Sample) -> None:
 
 
 def _configuration(
-    settings: AppSettings, fleet: Fleet, catalog: Catalog, peers: Peers, adopt: Follower
+    settings: AppSettings, fleet: Fleet, catalog: Catalog, adopt_parts: Follower, adopt: Follower
 ) -> ConfigInForce | None:
     """The owner of the configuration in force, which all the others follow from now on; None where there is none."""
     if settings.files is None or settings.config is None:
         return None
     fleet.adopt(settings.config, catalog.snapshot.models)
+    adopt_parts(settings.config)
     adopt(settings.config)
 
     def check_door(config: Config) -> Sequence[str]:
@@ -398,15 +339,11 @@ def _configuration(
             refuse_outside(config, settings.tools)
         return ()
 
-    def adopt_peers(config: Config) -> Sequence[str]:
-        peers.adopt(config)
-        return ()
-
     def adopt_models(config: Config) -> Sequence[str]:
         catalog.adopt(config)
         return fleet.adopt(config, catalog.snapshot.models)
 
-    followers = (check_door, adopt_peers, adopt_models, adopt)
+    followers = (check_door, adopt_parts, adopt_models, adopt)
     return ConfigInForce(settings.files, settings.config, settings.ports, followers, fleet.tell)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.catalog.catalog import Catalog
+    from appliance.catalog.downloads import Downloads
     from appliance.core.config.types import Config
     from appliance.core.runs.inward import Asker
     from appliance.fleet.owner import Fleet
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from appliance.settings import AppSettings
     from appliance.store.history import History
     from appliance.traffic.metrics import Metrics
+    from appliance.traffic.other_servers import OtherServers
     from appliance.traffic.recorder import Recorder
+    from appliance.wire import Trouble
 
 
 class ServerParts(Struct, frozen=True, kw_only=True):
@@ -52,17 +55,17 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     ``translates``, ``turns``, ``placings`` and ``engine_translates`` are hooks of the way of a request
     (`appliance.http.way.hooks`), which are asked in the order of the list of features. ``hold`` is the one for requests
     that outlive their clients; the first feature with one has it. ``door`` makes routes that other boxes of a pool may
-    ask, with the pool's key.
-    ``adopt`` follows each new configuration, and returns what it could not follow. ``wait_ended`` returns when the work
-    that clients have begun and left alone is over: the end of the server waits for that, within its grace time.
-    ``troubles`` tell in words, by kind, what does not work now; empty: it does.
+    ask, with the pool's key. ``other_servers`` have models too.
+
+    ``adopt`` follows each new configuration, and returns what it could not follow; or raises UsageError, and changes
+    nothing. ``wait_ended`` returns when the work that clients have begun and left alone is over: the end of the server
+    waits for that, within its grace time. ``troubles`` are those that a person has to mend.
     """
 
     routes: Callable[[Kernel], Routes] | None = None
     edges: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
     sockets: tuple[Callable[[Kernel, Pipeline], SocketRoute], ...] = ()
     folders: Mapping[str, Path] = {}
-    troubles: Mapping[str, Callable[[], str]] = {}
     audience: Audience | None = None
     translates: tuple[Callable[[Kernel], Translate], ...] = ()
     turns: tuple[Callable[[Kernel], Turn], ...] = ()
@@ -72,6 +75,8 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     door: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
     adopt: Callable[[Config], Sequence[str]] | None = None
     wait_ended: Callable[[], Awaitable[None]] | None = None
+    other_servers: OtherServers | None = None
+    troubles: Callable[[], Sequence[Trouble]] | None = None
 
 
 class Feature(ServerParts, frozen=True, kw_only=True):
@@ -99,6 +104,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
     as its own client, from the moment it serves. ``recorder`` notifies observers of requests, ``metrics`` has
     counters for what a feature counts.
+    ``assembled`` returns as soon as the program is put together.
     """
 
     settings: AppSettings
@@ -110,6 +116,16 @@ class Ground(Struct, frozen=True, kw_only=True):
     metrics: Metrics
     history: History
     inward: Asker
+    downloads: Downloads
+    assembled: Callable[[], Awaitable[Assembled]]
+
+
+class Assembled(Struct, frozen=True, kw_only=True):
+    """The program, put together, with the hold of requests and the routes that other boxes may ask."""
+
+    kernel: Kernel
+    hold: FastHold | None
+    door: Sequence[EdgeRoute]
 
 
 @asynccontextmanager

@@ -60,7 +60,6 @@ PUBLISH_AFTER = 1.0
 KEEP_AFTER = 5.0
 """Seconds after which what has been read is written to the disk, although more is being read."""
 SHOWN_MODELS = 8
-POOL = "pool.json"
 LIVED = 5.0
 """Seconds after which the one model that has died is loaded again: one that dies earlier would do so for ever."""
 
@@ -125,7 +124,6 @@ async def _run(
             plugin_data=data / DATA,
             data=data,
             contexts={} if settings.echo or settings.trial else context_places(),
-            pool=None if settings.trial or settings.http.single else data / POOL,
             learns=not settings.echo,
             echo=echo,
         )

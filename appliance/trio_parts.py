@@ -150,6 +150,24 @@ class Memo(Generic[T]):
             return value
 
 
+class Awaited(Generic[T]):
+    """A value that is made after those who wait for it."""
+
+    def __init__(self) -> None:
+        self._made: list[T] = []
+        self._there = trio.Event()
+
+    def give(self, value: T) -> None:
+        """Once at most."""
+        self._made.append(value)
+        self._there.set()
+
+    async def get(self) -> T:
+        """Wait until it is there."""
+        await self._there.wait()
+        return self._made[0]
+
+
 class Changed:
     """Wakes everybody who waits, as often as something changes.
 

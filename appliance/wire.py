@@ -14,6 +14,14 @@ from datetime import datetime
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 
+class Trouble(Struct, frozen=True, kw_only=True):
+    """Something that a person has to mend. ``id`` stays the same as long as it is the same trouble."""
+
+    id: str
+    text: str
+    fix: str
+
+
 class ListedStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``status`` of a model in a list. A name without a process of its own has nothing but a ``value``."""
 

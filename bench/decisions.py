@@ -38,8 +38,8 @@ from appliance.catalog.sources import ModelFolders
 from appliance.core.config.types import Config
 from appliance.core.scheduling.routing import Router
 from appliance.core.settings import FleetSettings
+from appliance.features.pool.peers import open_peers
 from appliance.fleet.owner import open_fleet
-from appliance.peers.owner import open_peers
 from appliance.traffic.targets import ActiveProfile, Targets
 
 CONFIGURED = 300

@@ -82,7 +82,6 @@ ROOMS = {
     "core/llama": "catalog/test_preset_models.py features/ollama/test_ollama.py",
     "core/mcp": "tools/test_mcp_stdio.py http/test_mcp_server.py",
     "core/models": "core/fit/test_fit_estimate.py core/fit/test_fit_plan.py catalog/test_preset_models.py",
-    "core/pool": "pool/test_bus_logins.py http/test_door.py",
     "core/runs": "agents/test_chain.py cli/test_chat_stream.py",
     "core/tools": "tools",
     "engines": "engines",
@@ -94,18 +93,15 @@ ROOMS = {
     "http/chat": "http/test_chat_tools.py http/test_plugin_chain.py http/test_configured_plugins_http.py",
     "http/control": "http/test_*route*.py http/test_control.py http/test_swap_api.py http/test_events.py "
     "http/test_static_files.py http/test_under_way.py "
-    "http/test_predict.py http/test_door.py agents/test_run_routes.py features/streams",
-    "http/door": "http/test_door.py",
+    "http/test_predict.py agents/test_run_routes.py features/streams",
     "http/mcp": "http/test_mcp_*.py",
-    "http/sockets": "features/sockets features/streams peers/test_link.py",
+    "http/sockets": "features/sockets features/streams",
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "
-    "http/test_swap_pipeline.py http/test_swap_upstream.py http/test_pool_way.py http/test_loading.py "
+    "http/test_swap_pipeline.py http/test_swap_upstream.py features/pool/test_pool_way.py http/test_loading.py "
     "features/streams http/test_disconnect.py http/test_hangs.py features/ollama/test_ollama.py "
-    "http/test_plugin_chain.py http/test_inward.py http/test_tool_routes.py peers/test_peer_relay.py",
-    "peers": "peers http/test_swap_names.py",
+    "http/test_plugin_chain.py http/test_inward.py http/test_tool_routes.py features/pool/peers/test_peer_relay.py",
     "platform": "platform children/test_platform.py upstream/test_client.py http/test_unix_sockets.py",
     "plugins": "plugins plugins_bundled/test_plugin_shapes.py http/test_plugin_chain.py",
-    "pool": "pool http/test_pool_way.py http/test_door.py",
     "replay": "features/streams agents/test_run_routes.py",
     "store": "store",
     "tools": "tools",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Protocol
 
 import trio
 from msgspec import Struct
 
-from appliance.catalog.download_plan import PlannedFile
+from appliance.catalog.download_plan import DownloadPlan, PlannedFile
 from appliance.catalog.download_status import DownloadFailed, HubFailed, UnderWay
 from appliance.catalog.hub import HubAnswer
 from appliance.core.models.download import LONGEST_RETRY_AFTER, StartOver, Throttle, judge, retry_delay
@@ -46,6 +47,14 @@ class FileServer(Protocol):
 
     def doubt(self, url: str, times: int) -> bool:
         """Note that the whole file came with wrong contents so many times. False: another attempt is of no use."""
+        ...
+
+
+class ModelSource(FileServer, Protocol):
+    """Has all files of one model."""
+
+    def plan(self, cache: Path, models_dir: Path | None) -> DownloadPlan:
+        """Return what is fetched, and its place. Waits for the disk. Raises BadRequest and Conflict."""
         ...
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.download_file import FileServer, Transfer, fetch
+from appliance.catalog.download_file import FileServer, ModelSource, Transfer, fetch
 from appliance.catalog.download_plan import DownloadPlan, PlannedFile
 from appliance.catalog.download_source import here, plan_of
 from appliance.catalog.download_status import (
@@ -32,9 +32,7 @@ from appliance.catalog.download_status import (
     disk_failed,
 )
 from appliance.catalog.hub import Hub, HubAccess, find_token
-from appliance.catalog.member_source import Members, plan_from_members
 from appliance.catalog.removal import plan_discard, plan_leftover, plan_removal
-from appliance.core.models.blobs import HashedFile
 from appliance.core.models.download import (
     DownloadPace,
     ModelFiles,
@@ -49,7 +47,6 @@ from appliance.core.models.download import (
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, CallerError, InvalidModelFile, ModelUnloaded
 from appliance.trio_parts import Changed, beside
-from appliance.upstream.address import Address
 from appliance.wire import HubModel, RemovedModel
 
 log = logging.getLogger(__name__)
@@ -264,13 +261,10 @@ class Downloads:
         hub, plan = await self._planned(wanted, await self._access(login=not isinstance(wanted, RegistryImage)))
         return await self._begin(hub, plan)
 
-    async def fetch_from(self, members: Sequence[Address], files: Sequence[HashedFile], model_id: str) -> Download:
-        """Download a model from other boxes, each of which has all of its files; its id is the same as there.
-
-        The files' order is that of `ModelFilesHere.files`. Raises BadRequest, Conflict, NotEnoughSpace, OSError.
-        """
-        source, settings = Members(members), self._settings
-        plan = partial(plan_from_members, model_id, files, settings.cache, settings.models_dir)
+    async def fetch_from(self, source: ModelSource) -> Download:
+        """Download the model of a source. Raises as `ModelSource.plan`, and NotEnoughSpace, OSError."""
+        settings = self._settings
+        plan = partial(source.plan, settings.cache, settings.models_dir)
         return await self._begin(source, await trio.to_thread.run_sync(plan))
 
     async def _planned(self, wanted: Remote, access: HubAccess) -> tuple[Hub, DownloadPlan]:

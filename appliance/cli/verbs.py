@@ -151,12 +151,6 @@ def _version() -> click.Command:
     return version
 
 
-def _pool() -> click.Command:
-    from appliance.cli.pool import pool
-
-    return pool
-
-
 def _rpc_worker() -> click.Command:
     from appliance.cli.engines.commands import rpc_worker
 
@@ -226,9 +220,6 @@ KERNEL_VERBS = (
     Verb("engines", "this machine", "Manage the llama.cpp builds of this machine.", _engines, page="engines.md"),
     Verb("selftest", "this machine", "Prove that the engine and the starter model work here.", _selftest),
     Verb("version", "this machine", "Show versions of the program, Python, platform and engine.", _version),
-    Verb(
-        "pool", "several machines", "Make several boxes one: each answers for the models of all.", _pool, page="pool.md"
-    ),
     Verb(
         "rpc-worker",
         "several machines",

@@ -14,6 +14,7 @@ from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
 from appliance.features.ollama.feature import OLLAMA
+from appliance.features.pool.feature import POOL
 from appliance.features.programs.feature import PROGRAMS
 from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
@@ -31,6 +32,7 @@ FEATURES: tuple[Feature, ...] = (
     DISK,
     DOCTOR,
     OLLAMA,
+    POOL,
     PROGRAMS,
     SERVICE,
     SOCKETS,

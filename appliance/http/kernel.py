@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
 from appliance.traffic.request import Request
 from appliance.traffic.traffic import Traffic
+from appliance.wire import Trouble
 
 
 class Kernel(Struct, frozen=True, kw_only=True):
@@ -29,6 +31,8 @@ class Kernel(Struct, frozen=True, kw_only=True):
     """The program's data folder, in which a feature has folders of its own."""
     files: Files | None
     """The configuration's; None without one."""
+    troubles: Callable[[], Sequence[Trouble]]
+    """The troubles that features have."""
 
     @property
     def traffic(self) -> Traffic:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -15,14 +15,12 @@ from appliance.catalog.downloads import Downloads
 from appliance.engines.owner import Engines
 from appliance.errors import Conflict, Forbidden, ModelNotFound
 from appliance.fleet.owner import Fleet
-from appliance.peers.link import ModelState
-from appliance.peers.owner import Peers
 from appliance.platform.samples import Samples
 from appliance.plugins.registry import Plugins
-from appliance.pool.seat import PoolSeat
 from appliance.store.history import History
 from appliance.store.kept_contexts import KeptContexts
 from appliance.tools.box import Toolbox
+from appliance.traffic.other_servers import OtherServers
 from appliance.traffic.targets import refresh
 from appliance.wire import RemovedModel
 
@@ -33,7 +31,7 @@ class Owners(Struct, frozen=True, kw_only=True):
     engines: Engines
     fleet: Fleet
     catalog: Catalog
-    peers: Peers
+    peers: OtherServers
     samples: Samples
     agents: Agents
     plugins: Plugins
@@ -46,12 +44,8 @@ class Owners(Struct, frozen=True, kw_only=True):
     history: History
     folders: Mapping[str, Path]
     """The program's folders on the disk, by their kind, and its databases by their first file."""
-    troubles: Mapping[str, Callable[[], str]]
-    """Each tells in words what does not work now of one kind of thing; empty: it does."""
     contexts: KeptContexts | None
     """None keeps none."""
-    pool: PoolSeat
-    """This program's place in a pool of boxes."""
 
     def require_downloads(self) -> Downloads:
         """Raises Forbidden where no model is downloaded on request."""
@@ -91,8 +85,3 @@ class Owners(Struct, frozen=True, kw_only=True):
         if self.contexts is not None:
             await self.contexts.clear(model.id)
         return removed
-
-
-def model_states(fleet: Fleet) -> list[ModelState]:
-    """The models that have run here, in the words of the link between appliances."""
-    return [ModelState(id=s.model, state=s.state, busy=s.leases + s.waiting) for s in fleet.status()]

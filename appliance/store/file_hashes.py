@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from msgspec import Struct
 
 from appliance.core.contexts.origin import FileIdentity
 from appliance.core.lenient_json import UNREADABLE
-from appliance.core.models.blobs import SHA256
 from appliance.store.model_files import open_regular, read_start, write_whole
 
+SHA256 = re.compile(r"[0-9a-f]{64}")
 VERSION = 1
 MAX_SIZE = 16 << 20
 PIECE = 4 << 20

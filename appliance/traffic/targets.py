@@ -19,14 +19,14 @@ from appliance.catalog.catalog import NEWS, Catalog, Snapshot, find_model
 from appliance.core.bodies.filters import Edits, compile_edits
 from appliance.core.config.types import Config
 from appliance.core.models.download import how_to_get, wanted_by_name
+from appliance.core.models.holders import told_apart
 from appliance.core.models.model import Model
 from appliance.core.models.names import MAX_NAME, meanings
 from appliance.core.models.swap_listing import swap_state
-from appliance.core.pool.names import told_apart
 from appliance.core.scheduling.routing import UNPINNED, Here, Local, Remote, Router, TargetState, Virtual, choose
 from appliance.errors import Busy, ModelNotFound, NotPlaced
 from appliance.fleet.owner import Fleet
-from appliance.peers.owner import Peers
+from appliance.traffic.other_servers import OtherServers
 from appliance.trio_parts import Changed
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ Reserved = tuple[str, str]
 class Targets:
     """Resolves names against the configuration, the disk, the peers and the active profile."""
 
-    def __init__(self, catalog: Catalog, fleet: Fleet, peers: Peers, profile: ActiveProfile) -> None:
+    def __init__(self, catalog: Catalog, fleet: Fleet, peers: OtherServers, profile: ActiveProfile) -> None:
         self._catalog = catalog
         self._fleet = fleet
         self._peers = peers
@@ -158,7 +158,7 @@ class Targets:
         and the names that clients have given.
         """
         peers = self._peers
-        return self._catalog.snapshot, peers.names(), peers.revision, peers.side.me, self._profile.name, self.aliases
+        return self._catalog.snapshot, peers.names(), peers.revision, peers.me, self._profile.name, self.aliases
 
     async def find(self, name: str, *, stand_ins: bool) -> tuple[Target, Reserved | None]:
         """The target that `chosen` gives, and what it has reserved there: `give_back` that. Raises as `chosen`."""
@@ -248,13 +248,12 @@ class Targets:
 
     def router(self) -> Router:
         """Names as they are now, models found at peers included."""
-        snapshot, me = self._catalog.snapshot, self._peers.side.me
+        snapshot, me = self._catalog.snapshot, self._peers.me
         key = (snapshot, self._peers.names(), me, self._profile.name)
         if self._router[0] != key:
             config = self._peers.complete(snapshot.config or Config())
-            boxes = {peer.id: peer.models for peer in self._peers.members()}
             own = {me: tuple(_listed(snapshot, self._profile.name))} if me else {}
-            self._router = (key, Router(config, {**boxes, **own}, me))
+            self._router = (key, Router(config, {**self._peers.boxes(), **own}, me))
         return self._router[1]
 
     def names(self) -> list[str]:

@@ -18,9 +18,9 @@ from appliance.core.records.log_lines import LineStyle
 from appliance.core.sizes import MIB
 from appliance.errors import Busy, ShuttingDown, Unauthorized
 from appliance.fleet.owner import Fleet
-from appliance.peers.owner import Peers
 from appliance.traffic.inflight import InFlight
 from appliance.traffic.metrics import Metrics
+from appliance.traffic.other_servers import OtherServers
 from appliance.traffic.program_log import LogFeeds, ProgramLog
 from appliance.traffic.recorder import Recorder
 from appliance.traffic.request import Request
@@ -128,7 +128,7 @@ class Traffic:
         metrics: Metrics,
         catalog: Catalog,
         fleet: Fleet,
-        peers: Peers,
+        peers: OtherServers,
         config: Callable[[], Config | None],
     ) -> None:
         self.recorder = recorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 
 from msgspec import Struct, structs
@@ -18,7 +18,7 @@ from appliance.errors import UsageError
 from appliance.upstream.proxy import proxy_for
 
 if TYPE_CHECKING:
-    from appliance.upstream.dialled import Dialled  # a program without a pool does not need it
+    from appliance.platform.tls_socket import TlsSocket  # few servers are reached so
 
 _SCHEME_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
@@ -39,6 +39,14 @@ OWN_TO_THIS_HOP = HOP_BY_HOP | {
 OF_THE_CLIENT = OWN_TO_THIS_HOP | {b"forwarded", b"origin", b"referer", b"x-real-ip"}
 """More headers that a peer does not see: another server has no need to know the client and its page."""
 _OF_THE_CLIENT_PREFIXES = (b"x-forwarded-", b"sec-fetch-")
+
+
+class DialledIn(Protocol):
+    """The connections that a server has made to this program, because this program cannot reach it."""
+
+    async def take(self, seconds: float) -> TlsSocket | None:
+        """Return one of them, on which this program asks. None: there is none, and none has come within the time."""
+        ...
 
 
 class Address(Struct, frozen=True):
@@ -65,7 +73,7 @@ class Address(Struct, frozen=True):
     """The file of a socket, which is connected to instead of ``host`` and ``port``."""
     users: frozenset[int] | None = None
     """The users one of whom must have the program at ``socket``; None: anybody."""
-    dialled: Dialled | None = None
+    dialled: DialledIn | None = None
     """The connections that the server has made, which are used instead of new ones. TLS is on them."""
     resolved: str | None = None
     """An IP address of ``host``, looked up before: connected to, while TLS and Host still say ``host``."""

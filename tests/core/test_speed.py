@@ -20,12 +20,12 @@ from speed_cases import (
 )
 
 from appliance.core.contexts.blocks import prefix_of
-from appliance.core.pool.placing import prompt_of
 from appliance.core.scheduling.policy import Policy
 from appliance.core.scheduling.routing import Local, Router
 from appliance.core.scheduling.schedule import LOOK_AHEAD
 from appliance.features.ollama.core.answering import Translator
 from appliance.features.ollama.reading import Stopwatch
+from appliance.features.pool.core.placing import prompt_of
 
 # Four times what a machine of 2026 takes, or more.
 PLAN_US = 1000

@@ -22,7 +22,8 @@ ON_DEMAND = (
     "appliance.http.control.app", "appliance.http.mcp.server",
     "appliance.core.mcp.serving", "appliance.tools.builtins", "appliance.tools.mcp_client",
     "appliance.engines.embedded.start", "re2",
-    "appliance.pool.owner", "appliance.core.pool.keys", "appliance.http.door.serving", "nacl",
+    "appliance.features.pool.owner", "appliance.features.pool.core.keys", "appliance.features.pool.door.serving",
+    "nacl",
 )  # fmt: skip
 BEHIND = re.compile(r"(quart|hypercorn|werkzeug|flask|jinja2|h2|asyncio)\b")
 """What comes with Quart."""

@@ -18,9 +18,9 @@ from program import http as ask
 from test_pool_joining import MakeBox, PooledHome, make_box, wait_together
 from waiting import wait
 
-from appliance.core.pool.keys import PoolKeys
 from appliance.core.settings import HttpSettings
-from appliance.upstream.dialled import REVERSE, UPGRADE
+from appliance.features.pool.core.keys import PoolKeys
+from appliance.features.pool.dialled import REVERSE, UPGRADE
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands find no server by themselves on Windows")
 __all__ = ["make_box"]

@@ -26,12 +26,12 @@ from program import Server
 from program import http as ask
 from waiting import wait
 
-from appliance.core.pool.join_code import read_code
-from appliance.core.pool.keys import PoolKeys
 from appliance.engines.found import ENGINE_VARIABLE
-from appliance.http.door.gateway import DoorRoutes
+from appliance.features.pool.bus_server import server_program
+from appliance.features.pool.core.join_code import read_code
+from appliance.features.pool.core.keys import PoolKeys
+from appliance.features.pool.door.gateway import DoorRoutes
 from appliance.http.way.routes import POSTED
-from appliance.pool.bus_server import server_program
 from appliance.traffic.request import PUBLIC_PATHS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands find no server by themselves on Windows")

@@ -42,6 +42,7 @@ from appliance.features.conversations.core import formats as conversation_format
 from appliance.features.conversations.file_routes import FileRoutes
 from appliance.features.cors_proxy import proxy
 from appliance.features.ollama import sink as ollama
+from appliance.features.pool import link
 from appliance.http.bytes.body import Bodies
 from appliance.http.control import predict, tool_routes
 from appliance.http.control.app import create_app
@@ -50,12 +51,11 @@ from appliance.http.control.routes import RouteFacts
 from appliance.http.way import routes
 from appliance.http.way.edge import Edge
 from appliance.http.way.guard import Guard
-from appliance.peers import link
 from appliance.traffic.request import CONVERSATIONS, PAGE_PATHS, PAGE_PREFIX
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HTTP_PAGE = (DOCS / "http.md").read_text("utf-8")
-ROOMS = ("appliance.http", "appliance.core", "appliance.peers", "appliance.wire")
+ROOMS = ("appliance.http", "appliance.core", "appliance.features.pool", "appliance.wire")
 WORD = re.compile(r"[A-Za-z][\w-]{0,40}")
 
 # ---- odd things ------------------------------------------------------------------------------------------------------

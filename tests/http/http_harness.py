@@ -394,8 +394,8 @@ async def open_appliance(
     ``chooser`` says which engine a model is started on, instead of ``command``.
 
     Plugins are there if ``plugins`` are folders of them, or the configuration names some; what they keep is beside the
-    model's file. ``pool`` is the file of a pool. With ``downloads``, their cache and models folder are served, and not
-    these models. Other keyword arguments are `HttpSettings`.
+    model's file. ``pool`` is the ``pool.json`` of a pool. With ``downloads``, their cache and models folder are served,
+    and not these models. Other keyword arguments are `HttpSettings`.
     """
     engine = Engine(name="fake", backend="cpu", version="b11434", command=tuple(command), source="the tests")
     files = Files(config=config) if config is not None else None
@@ -433,11 +433,10 @@ async def open_appliance(
         downloading=downloads or DownloadSettings(cache=model_file.parent),
         plugin_data=model_file.parent / "plugin-data",
         contexts={"ram": ContextPlace(model_file.parent / "contexts", in_memory=False)},
-        data=model_file.parent,
+        data=pool.parent if pool is not None else model_file.parent,
         defaults=Config(streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
         chooser=chooser,
         toolbox=tools,
-        pool=pool,
         learns=False,
         samples=False,
     )

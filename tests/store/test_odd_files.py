@@ -17,12 +17,12 @@ from appliance.catalog.configuration import read_sources
 from appliance.catalog.found import read_start
 from appliance.core.contexts.kept import manifest_of
 from appliance.features.ollama.derived_models import DerivedModels
+from appliance.features.pool.pool_file import read_pool
 from appliance.features.streams.files import Folder
 from appliance.store.engine_state import StateFile
 from appliance.store.file_hashes import FileHashes
 from appliance.store.model_files import write_whole
 from appliance.store.partial_file import holds
-from appliance.store.pool_file import read_pool
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes in folders")
 

@@ -17,8 +17,8 @@ from appliance.core.config.load import SourceFile, load
 from appliance.core.config.types import Config
 from appliance.core.settings import FleetSettings
 from appliance.errors import InvalidModelFile, ModelNotFound
+from appliance.features.pool.peers import Peers, open_peers
 from appliance.fleet.owner import open_fleet
-from appliance.peers.owner import Peers, open_peers
 from appliance.traffic.targets import MAX_KNOWN, ActiveProfile, Target, Targets
 
 

@@ -20,11 +20,11 @@ from waiting import PATIENCE, until
 
 from appliance.core.exchange import RelayOptions
 from appliance.core.headers import Headers
-from appliance.core.pool.keys import PoolKeys
-from appliance.core.pool.roster import Box
 from appliance.errors import UpstreamFailed
+from appliance.features.pool.core.keys import PoolKeys
+from appliance.features.pool.core.roster import Box
+from appliance.features.pool.doors import Ways
 from appliance.http.bytes.tls import load_context
-from appliance.pool.doors import Ways
 from appliance.upstream import pool as pool_module
 from appliance.upstream.client import Address, HttpCall, Outgoing, relay
 from appliance.upstream.pool import Pool, open_pool

@@ -27,7 +27,8 @@ from appliance.engines.owner import Engines, open_engines
 from appliance.errors import ApplianceError
 from appliance.features.doctor.core.bundle import REPORTED
 from appliance.features.doctor.core.diagnose import diagnose
-from appliance.features.doctor.core.facts import Examined, ServerFact, dated, is_wrong
+from appliance.features.doctor.core.facts import Examined, ServerFact
+from appliance.features.doctor.core.findings import dated, is_wrong
 from appliance.features.doctor.gathering import begun, examine, read_config, tried, with_models
 from appliance.features.doctor.system import port_owner
 

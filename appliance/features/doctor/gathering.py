@@ -39,7 +39,8 @@ from appliance.engines.installing import offers_here
 from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError
 from appliance.features.doctor.core.bundle import ReportFile, Versions, report_files, report_of
-from appliance.features.doctor.core.facts import Checkup, ConfigFact, DoctorFacts, Finding, Installed, ModelFact
+from appliance.features.doctor.core.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact
+from appliance.features.doctor.core.findings import Finding
 from appliance.features.doctor.system import checkup
 from appliance.fleet.budgets import plan_of, reserve_here
 from appliance.platform.machine import free_memory

@@ -29,18 +29,8 @@ from appliance.core.records.history import MAX_LIMIT, HistoryQuery
 from appliance.engines.owner import Engines
 from appliance.features.doctor.core.bundle import REPORTED, known_secrets, log_names
 from appliance.features.doctor.core.diagnose import diagnose
-from appliance.features.doctor.core.facts import (
-    DoctorFacts,
-    Examined,
-    FailedDownload,
-    Finding,
-    Lately,
-    ServedModel,
-    ServerFact,
-    dated,
-    is_wrong,
-    machine_line,
-)
+from appliance.features.doctor.core.facts import DoctorFacts, Examined, FailedDownload, Lately, ServedModel, ServerFact
+from appliance.features.doctor.core.findings import Finding, dated, is_wrong, machine_line
 from appliance.features.doctor.core.lately import DEATHS, HOUR, deaths, turned_away
 from appliance.features.doctor.gathering import begun, bundled, config_in_force, examine, tried, zipped
 from appliance.http.control.answers import json_answer
@@ -100,7 +90,7 @@ class _Examination:
     """This program, examined by itself. Requests within `EVERY` seconds share a look."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._owners = kernel.owners
+        self._kernel, self._owners = kernel, kernel.owners
         self._view = View(kernel.owners.fleet, kernel.owners.catalog, kernel.owners.peers, kernel.traffic.profile)
         self._recorder = kernel.traffic.recorder
         self._found: Sequence[Finding] = ()
@@ -121,13 +111,14 @@ class _Examination:
         loaded = [entry.id for entry in entries if entry.status.value in LOADED][:READ_LOGS]
         said = {model: owners.fleet.said(model) for model in loaded}
         logs = await trio.to_thread.run_sync(lambda: {model: _told(lines) for model, lines in said.items()})
+        troubles = self._kernel.troubles()
         server = ServerFact(
             url=request.host_url.rstrip("/"),
             answer="answers",
             version=__version__,
             running=tuple([_served(entry, owners.fleet.seat_of(entry.id), logs.get(entry.id)) for entry in entries]),
-            traces=owners.troubles["traces"]() if "traces" in owners.troubles else "",
-            pool=tuple(owners.pool.state().problems),
+            traces=next((each.text for each in troubles if each.id == "traces"), ""),
+            pool=tuple(each for each in troubles if each.id != "traces"),
         )
         trouble = dict(known.trouble)
         lately = await tried("the last hour", trouble, partial(self._lately, known.now - HOUR)) or Lately()

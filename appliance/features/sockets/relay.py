@@ -14,12 +14,12 @@ from appliance.core.models.model import Model
 from appliance.errors import Conflict, ModelNotLoaded
 from appliance.http.kernel import Kernel
 from appliance.http.sockets.handshake import INTERNAL, Handshake
-from appliance.http.way.at_peers import first_reached, for_peers
 from appliance.http.way.context import RequestContext
 from appliance.http.way.outgoing import reached, renamed, sent_headers
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.routes import is_passed
-from appliance.peers.owner import Peers
+from appliance.http.way.to_others import first_reached, for_peers
+from appliance.traffic.other_servers import OtherServers
 from appliance.traffic.request import Request
 from appliance.traffic.targets import Target
 from appliance.trio_parts import wait_any
@@ -54,7 +54,7 @@ async def relay_websocket(handshake: Handshake, address: Address, target: str, h
 
 
 async def join_peers(
-    peers: Peers, candidates: Sequence[tuple[str, str]], handshake: Handshake, target: str, headers: Headers
+    peers: OtherServers, candidates: Sequence[tuple[str, str]], handshake: Handshake, target: str, headers: Headers
 ) -> None:
     """The same with the best of ``candidates`` that can be reached; see `answer_from_peers`."""
     passed = for_peers(headers, candidates)

@@ -19,6 +19,7 @@ from appliance.errors import Busy, PeerFailed, UpstreamFailed
 from appliance.features.streams.owner import StreamStatus
 from appliance.features.streams.reading import check_held
 from appliance.http.way.routes import LOOKUP, STREAM
+from appliance.traffic.other_servers import OtherServers
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpAnswer, HttpCall
 
@@ -91,7 +92,7 @@ class Boxes(Protocol):
 class StreamsAtBoxes:
     """Asks the other boxes for streams."""
 
-    def __init__(self, peers: Boxes) -> None:
+    def __init__(self, peers: OtherServers) -> None:
         self._peers = peers
 
     async def find(self, names: Collection[str]) -> list[tuple[str, StreamAtBox]]:
@@ -108,9 +109,8 @@ class StreamsAtBoxes:
 
         with trio.move_on_after(FIND_TIME):
             async with trio.open_nursery() as nursery:
-                for peer in self._peers.members() if names else ():
-                    if peer.up is not False:
-                        nursery.start_soon(ask, peer.id)
+                for box in self._peers.boxes_in_reach() if names else ():
+                    nursery.start_soon(ask, box)
         return found
 
     @asynccontextmanager

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from appliance.feature import Feature, Ground, ServerParts
+from appliance.wire import Trouble
 
 if TYPE_CHECKING:
     from appliance.core.config.types import Config
@@ -23,7 +24,11 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
             tracer.adopt(config.tracing)
             return ()
 
-        yield ServerParts(adopt=adopt, troubles={"traces": lambda: tracer.failing})
+        def troubles() -> Sequence[Trouble]:
+            fix = "see that the collector of tracing.endpoint runs and is reached"
+            return [Trouble(id="traces", text=tracer.failing, fix=fix)] if tracer.failing else ()
+
+        yield ServerParts(adopt=adopt, troubles=troubles)
 
 
 TRACES = Feature(name="traces", open=_open)

@@ -33,7 +33,6 @@ from appliance.http.control.events import EventSources
 from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
 from appliance.http.control.listing import View
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
-from appliance.http.control.pool_routes import PoolRoutes, add_pool_routes
 from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, add_run_routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
@@ -146,7 +145,6 @@ def create_app(
     )
     add_engine_routes(own, engines)
     add_hub_routes(own, HubRoutes(owners))
-    add_pool_routes(own, PoolRoutes(owners.pool, admin=settings.admin))
     facts: dict[str, RouteFacts] = {}
     for routes in (own, _openapi_routes(app, facts), *(make(kernel) for make in features)):
         app.register_blueprint(routes)

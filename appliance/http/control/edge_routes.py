@@ -51,7 +51,6 @@ class EdgeRoutes:
 
     def __init__(self, edge: Edge, owners: Owners) -> None:
         self._settings = edge.settings
-        self._url = edge.url
         self._bound = edge.bound
         self._guard = edge.guard
         self._traffic = edge.traffic
@@ -131,11 +130,6 @@ class EdgeRoutes:
     async def _inflight(self, context: RequestContext) -> None:
         """The requests under way, with their slots: what ``top`` shows."""
         await _send_json(context, {"requests": await self._slots_in_short.requests()})
-
-    async def _pool(self, context: RequestContext) -> None:
-        """This box's pool as it sees it; see `PoolState`."""
-        state = self._owners.pool.state()
-        await _send_json(context, structs.replace(state, may_change=self._settings.admin, listen=self._url))
 
     async def _cache(self, context: RequestContext) -> None:
         """The prompts' cache in figures, why it was missed, who sits in which slot, and the contexts in files."""
@@ -257,7 +251,6 @@ class EdgeRoutes:
         "/api/cache": _cache,
         "/api/inflight": _inflight,
         "/api/ls": _table,
-        "/api/pool": _pool,
         "/favicon.ico": _icon,
         "/get_model_info": _model_info,
         "/get_server_info": _server_info,

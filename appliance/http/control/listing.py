@@ -27,7 +27,7 @@ from appliance.core.secrets import Secrets, shown_command, shown_lines, shown_te
 from appliance.core.settings import HttpSettings
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus, state_of
-from appliance.peers.owner import Peers
+from appliance.traffic.other_servers import OtherServers
 from appliance.traffic.targets import ActiveProfile
 from appliance.wire import ListedModel, ListedModels, ListedStatus, ModelStatus
 
@@ -46,7 +46,7 @@ class _EngineDescription(Struct, frozen=True):
 class View:
     """Reads, decides nothing."""
 
-    def __init__(self, fleet: Fleet, catalog: Catalog, peers: Peers, profile: ActiveProfile) -> None:
+    def __init__(self, fleet: Fleet, catalog: Catalog, peers: OtherServers, profile: ActiveProfile) -> None:
         self.fleet = fleet
         self.catalog = catalog
         self.peers = peers
@@ -68,13 +68,13 @@ class View:
         basis = config, *_ = self.catalog.snapshot.config, self.peers.names(), apart
         if self._listing[0] != basis:
             self._listing = (basis, ModelLister(self.peers.complete(config or Config()), self.peers.boxes(), apart))
-        remote = {f"{peer.id}/{model.id}" for peer in self.peers.snapshot() for model in peer.models if model.loaded}
+        remote = set(map("/".join, self.peers.loaded()))
         return self._listing[1].entries(base, profile=self.profile.name, now=now, remote=remote)
 
     def _apart(self) -> list[str]:
         """The models of boxes that have a name in common with another model, as ``BOX/MODEL``: one box of each."""
         found: list[str] = []
-        for name in dict.fromkeys(name for peer in self.peers.members() for name in peer.models):
+        for name in dict.fromkeys(name for names in self.peers.boxes().values() for name in names):
             groups, own = self.peers.groups(name), self.catalog.snapshot.find(name)
             known = self.catalog.identities.current(own) if own is not None else ""
             if own is not None or len(groups) > 1:
@@ -126,7 +126,7 @@ async def tell_models(view: View, downloads: Iterable[DownloadStatus] = (), *, i
     """`list_models`, once it is known which models other boxes of the pool have too; with what each of them is."""
     shown = [model for model in view.catalog.snapshot.models if not model.hidden and model.error is None]
     if not identities:
-        shown = [model for model in shown if view.peers.members() and view.peers.holders(model.id)]
+        shown = [model for model in shown if view.peers.holders(model.id)]
     told = await view.catalog.identities.tell(shown, TELLING) if shown else NO_IDENTITIES
     return list_models(view, downloads, told if identities else NO_IDENTITIES)
 

@@ -128,12 +128,6 @@ class SwapApi:
         self._inflight = sources.inflight
         self._reload = reload
 
-    async def peers(self) -> Response:
-        """The other servers: those asked from here, and the appliances that have linked themselves to this one."""
-        peers = self._view.peers
-        guests = [{"address": address, "models": models} for address, models in peers.guests()]
-        return json_answer({"peers": peers.snapshot(), "guests": guests})
-
     async def unload_by_get(self) -> Response:
         """Stop every model. HEAD changes nothing, and the guard refuses pages of other sites."""
         if request.method == "GET":
@@ -192,7 +186,6 @@ def add_routes(app: Routes, api: SwapApi) -> None:
     app.add_url_rule("/unload", "unload all by GET", api.unload_by_get)
     app.add_url_rule("/api/models/unload", "unload all", api.unload_all, methods=["POST"])
     app.add_url_rule("/api/models/unload/<path:model>", "unload one", api.unload_one, methods=["POST"])
-    app.add_url_rule("/api/peers", "peers", api.peers)
     app.add_url_rule("/api/profiles", "profiles", api.profiles)
     app.add_url_rule(
         "/api/profiles/active",

@@ -15,7 +15,6 @@ from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
 from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, RefusedUpdate
 from appliance.core.machine_look import Gpu, MachineLook
-from appliance.core.pool.shapes import PoolProblem
 from appliance.core.records.activity import EndedRequests
 from appliance.features.doctor.core.facts import (
     BusCard,
@@ -34,6 +33,7 @@ from appliance.features.doctor.core.facts import (
     ServerFact,
     TurnedAway,
 )
+from appliance.wire import Trouble
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
@@ -323,7 +323,7 @@ WARNING: Sequence[tuple[str, DoctorFacts, str]] = (
     ("server-wants-key", facts(server={"answer": "refused", "why": "answered 401"}), "--api-key KEY"),
     ("other-version", facts(server={"version": "0.9"}), "0.9"),
     ("traces-not-taken", facts(server={"traces": "the collector at http://box:4318 answered 401"}), "http://box:4318"),
-    ("pool", facts(server={"pool": (PoolProblem(id="door", text="its port is taken", fix="free it"),)}), "is taken"),
+    ("pool", facts(server={"pool": (Trouble(id="door", text="its port is taken", fix="free it"),)}), "is taken"),
     (
         "requests-fail",
         facts(lately=Lately(requests=(EndedRequests(model="qwen", ended=50, failed=5, refused=9, last="500 lost"),))),

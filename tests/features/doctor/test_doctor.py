@@ -40,7 +40,8 @@ from appliance.feature import all_verbs
 from appliance.features import FEATURES
 from appliance.features.doctor import core as doctor
 from appliance.features.doctor.core.diagnose import TOPICS, diagnose, headlines
-from appliance.features.doctor.core.facts import SHOWN, DoctorFacts, Examined, Finding, changes, dated, is_wrong, some
+from appliance.features.doctor.core.facts import DoctorFacts, Examined
+from appliance.features.doctor.core.findings import SHOWN, Finding, changes, dated, is_wrong, some
 
 
 def said(finding: Finding) -> str:

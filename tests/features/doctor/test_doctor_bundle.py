@@ -43,13 +43,13 @@ from appliance.features.doctor.core.facts import (
     DeviceFile,
     Disk,
     DoctorFacts,
-    Finding,
     Installed,
     ModelFact,
     PortOwner,
     ServedModel,
     ServerFact,
 )
+from appliance.features.doctor.core.findings import Finding
 
 VERSIONS = Versions(program="1.0", server="1.0", python="3.11", platform="Linux", frozen=False)
 SECRETS = st.text("abcdefghijkmnop0123456789-._~+/=:!@$%*() äß", min_size=10, max_size=30).map(

@@ -15,7 +15,7 @@ from swap_harness import Configure
 from waiting import until
 
 from appliance.features.doctor import routes as doctor_routes
-from appliance.features.doctor.core.facts import Finding
+from appliance.features.doctor.core.findings import Finding
 
 
 @pytest.fixture(autouse=True)

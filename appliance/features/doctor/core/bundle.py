@@ -26,7 +26,8 @@ from appliance.core.machine_look import MachineLook
 from appliance.core.records.history import Happening
 from appliance.core.secrets import WORDS, Secrets, is_secret_name, secret_variables, secrets_of_command
 from appliance.errors import UsageError
-from appliance.features.doctor.core.facts import DoctorFacts, Finding, ModelFact, ServedModel
+from appliance.features.doctor.core.facts import DoctorFacts, ModelFact, ServedModel
+from appliance.features.doctor.core.findings import Finding
 
 REMOVED = "<removed>"
 REPORTED = 200

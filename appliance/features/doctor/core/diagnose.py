@@ -39,7 +39,8 @@ from appliance.features.doctor.core.engines import (
     untried,
     went_back,
 )
-from appliance.features.doctor.core.facts import SEVERITIES, DoctorFacts, Finding, ServedModel, one_line, some, tidied
+from appliance.features.doctor.core.facts import DoctorFacts, ServedModel
+from appliance.features.doctor.core.findings import SEVERITIES, Finding, one_line, some, tidied
 from appliance.features.doctor.core.lately import crash_loops, failed_downloads, failing_requests, looping, no_room
 
 SERVE = "llama-appliance serve"

@@ -14,7 +14,8 @@ from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.offers import CARD_BACKENDS, EngineOffer, suited
 from appliance.core.machine_look import Gpu
 from appliance.core.quantities import span
-from appliance.features.doctor.core.facts import DoctorFacts, Finding, one_line, some
+from appliance.features.doctor.core.facts import DoctorFacts
+from appliance.features.doctor.core.findings import Finding, one_line, some
 
 LS = "llama-appliance engines ls"
 AUTO = "llama-appliance engines use auto"

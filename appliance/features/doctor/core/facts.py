@@ -1,16 +1,14 @@
-"""The facts that the doctor examines, and the findings that it makes of them.
+"""The facts that the doctor examines.
 
-Sizes in bytes, times are Unix times; None means unknown. A finding is one thing that is wrong or worth knowing, its
-evidence, and the remedy.
+Sizes in bytes, times are Unix times; None means unknown.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from appliance.core.config.nodes import Problem
 from appliance.core.engines.builds import BuildNeeds
@@ -18,81 +16,9 @@ from appliance.core.engines.choice import Ranked
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState
 from appliance.core.machine_look import NOTHING, MachineLook
-from appliance.core.pool.shapes import PoolProblem
 from appliance.core.records.activity import EndedRequests
-
-Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-WRONG: tuple[Severity, ...] = ("error", "warning")
-"""The severities that make the exit status 1. A note is informational and needs no action."""
-LONGEST = 300
-"""Longest line, in characters."""
-SHOWN = 5
-"""Largest number of lines shown."""
-
-
-class Finding(Struct, frozen=True, kw_only=True):
-    """``commands`` can be typed as they stand; ``advice`` is a sentence. At least one of them is set."""
-
-    id: str
-    severity: Severity
-    title: str
-    evidence: tuple[str, ...]
-    """One line each; never empty."""
-    model: str = ""
-    """The model that it is about; empty: none, or many."""
-    advice: str = ""
-    commands: tuple[str, ...] = ()
-    since: float | None = None
-    """When a running server first found it; None without one."""
-
-
-def dated(findings: Iterable[Finding], known: Iterable[Finding], now: float | None = None) -> tuple[Finding, ...]:
-    """Return the findings, each with the time of the same one among those ``known``, else with ``now``."""
-    times = {_about(finding): finding.since for finding in known}
-    return tuple(structs.replace(one, since=times.get(_about(one), now)) for one in findings)
-
-
-def changes(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings that came and those that went."""
-    old, new = set(map(_about, before)), set(map(_about, after))
-    came = [finding for finding in after if _about(finding) not in old]
-    return came, [finding for finding in before if _about(finding) not in new]
-
-
-def _about(finding: Finding) -> tuple[str, str]:
-    """Return the subject of the finding: the evidence may change while the finding stays the same."""
-    return finding.id, finding.title
-
-
-def is_wrong(findings: Iterable[Finding]) -> bool:
-    """True if something has to be done."""
-    return any(finding.severity in WRONG for finding in findings)
-
-
-def one_line(text: str) -> str:
-    """Return the first line of another program's message, so that a page stays one page."""
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return first if len(first) <= LONGEST else f"{first[: LONGEST - 3]}..."
-
-
-def some(lines: Iterable[str]) -> tuple[str, ...]:
-    """Return the first of many lines, and the number of the others."""
-    every = tuple(one_line(line) for line in lines)
-    more = len(every) - SHOWN
-    return every if more <= 1 else (*every[:SHOWN], f"and {more} more")
-
-
-def tidied(finding: Finding) -> Finding:
-    """Make every line one line, and none empty, whatever names and messages the facts contain."""
-    evidence = tuple(line for line in map(one_line, finding.evidence) if line)
-    return structs.replace(
-        finding,
-        title=one_line(finding.title),
-        evidence=evidence or ("nothing more is known",),
-        commands=tuple(one_line(" ".join(command.splitlines())) for command in finding.commands),
-    )
-
+from appliance.features.doctor.core.findings import Finding
+from appliance.wire import Trouble
 
 Answer = Literal["answers", "absent", "refused", "other", "failed"]
 """The server's address is answered by this program; by nothing; by this program, which wants another key; by another
@@ -203,7 +129,7 @@ class ServerFact(Struct, frozen=True, kw_only=True):
     running: tuple[ServedModel, ...] = ()
     traces: str = ""
     """The words for a collector that does not take the server's traces."""
-    pool: tuple[PoolProblem, ...] = ()
+    pool: tuple[Trouble, ...] = ()
     """Problems of this box's place in its pool."""
 
 
@@ -293,29 +219,3 @@ class Examined(Struct, frozen=True, kw_only=True):
     ok: bool
     findings: tuple[Finding, ...]
     facts: DoctorFacts
-
-
-class MachineLine(Struct, frozen=True, kw_only=True):
-    """The output of ``doctor --line``, and of ``GET /api/doctor?line=1``. ``findings`` are ids, the worst first."""
-
-    host: str
-    version: str
-    ok: bool
-    errors: int
-    warnings: int
-    notes: int
-    findings: tuple[str, ...]
-
-
-def machine_line(host: str, version: str, findings: Sequence[Finding]) -> MachineLine:
-    """The line of one machine in a list of many."""
-    found = Counter(finding.severity for finding in findings)
-    return MachineLine(
-        host=host,
-        version=version,
-        ok=not is_wrong(findings),
-        errors=found["error"],
-        warnings=found["warning"],
-        notes=found["note"],
-        findings=tuple(finding.id for finding in findings),
-    )

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from shlex import quote
 
 from appliance.core.records.history import Happening, Kind
-from appliance.features.doctor.core.facts import Deaths, DoctorFacts, Finding, TurnedAway, some
+from appliance.features.doctor.core.facts import Deaths, DoctorFacts, TurnedAway
+from appliance.features.doctor.core.findings import Finding, some
 
 HOUR = 3600.0
 """Seconds that are looked back."""

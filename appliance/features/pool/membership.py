@@ -1,0 +1,519 @@
+"""One pool while this box is in it: its file, its door, the other boxes, and every change of the roster.
+
+A change is made in two steps. First all boxes agree: `Membership._agree` makes the wanted roster the next one, or
+says which one somebody else made before it, and the change is made anew on top of that. Then the roster is pushed over
+the doors, and a box that was away asks others for it. So no box has to know more than its own roster, and the higher
+generation wins everywhere.
+
+The order matters where a step can be the last one before a crash: the file is written before anybody is answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import trio
+from msgspec.structs import replace
+
+from appliance import __version__
+from appliance.core.models.holders import Holder, told_apart
+from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
+from appliance.features.pool.core.door_words import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret
+from appliance.features.pool.core.join_code import TOKEN_SIZE, Codes, JoinCode
+from appliance.features.pool.core.keys import SECRET_SIZE, BoxCertificate, PoolKeys
+from appliance.features.pool.core.lease import Fences
+from appliance.features.pool.core.names import names_apart
+from appliance.features.pool.core.remarks import apart_problems, keyless_problems
+from appliance.features.pool.core.roster import Box, Roster, bus_plan, most_changes, newer, outvotes, refusal
+from appliance.features.pool.core.shapes import PoolBox, PoolBus, PoolModel, PoolRotation, PoolState
+from appliance.features.pool.dialled import Dialled
+from appliance.features.pool.doors import OtherKeys, Ways
+from appliance.features.pool.hands import BoxParts, OwnHands
+from appliance.features.pool.link import ModelState
+from appliance.features.pool.on_bus import BUS, OnBus
+from appliance.features.pool.orders import BoxOrders
+from appliance.features.pool.peers import Member, PeerStatus, PoolSide
+from appliance.features.pool.pool_file import KeptPool, write_pool
+from appliance.trio_parts import AGAIN, Changed
+from appliance.wire import Trouble
+
+PULL_EVERY = 3.0
+"""Seconds between two questions for the roster while there is no bus, each to another box."""
+TRIES = 10
+"""Changes of others that may come before one of this box, one after the other."""
+
+BUS_FOLDER = "pool-bus"
+"""The folder of the bus's server, beside the pool's file."""
+
+log = logging.getLogger(__name__)
+
+
+class ClaimedDoor(Protocol):
+    """The place of a door: clients that connect wait until it is served."""
+
+    @property
+    def port(self) -> int: ...
+
+    def renew(self, certificate: BoxCertificate, key: str) -> None:
+        """Show this certificate, and let in requests with this key alone. Requests with another key end.
+
+        Raises StoreFailed.
+        """
+        ...
+
+    async def serve(self, membership: Membership, shutdown: trio.Event) -> None:
+        """Answer members until ``shutdown``, or until the program ends."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Membership:
+    """Made, and run, by `owner.BoxPool`."""
+
+    def __init__(self, path: Path, kept: KeptPool, parts: BoxParts, hands: OwnHands) -> None:
+        self.kept = kept
+        self.me = kept.me
+        self.codes = Codes()
+        self.over = trio.Event()
+        """This box has left, or the others have removed it."""
+        self.door_closed = trio.Event()
+        """The door answers no request any more."""
+        self.door_closed.set()
+        self.ended = trio.Event()
+        """Nothing is left of it, not even the file."""
+        self.changed = Changed()
+        """Wakes after every change of the roster or of the secret."""
+        self.problem: Trouble | None = None
+        self._path = path
+        self._peers = parts.peers
+        self._tell_drained = parts.drained
+        self.parts = parts
+        self._fences = Fences(kept.epochs, lambda: most_changes(time.time()))
+        self.on_bus = OnBus(self, parts.fleet.children, path.with_name(BUS_FOLDER))
+        self._orders = BoxOrders(kept.roster.pool, self.me, self._fences, hands, self._keep_epochs)
+        self._seed = secrets.token_bytes(32)
+        """The private key of this run's certificate."""
+        self._dialled: dict[str, Dialled] = {}
+        """The connections of boxes that dial out, from their first one on."""
+        self.ways = Ways(self.keys, self._dialled)
+        """The ways to the doors of the others."""
+        self._door: ClaimedDoor | None = None
+        self._writing = trio.Lock()
+        self._turn = trio.Lock()
+        self._pulled = 0
+        self._adopted: tuple[Mapping[str, Member], PoolSide] | None = None
+        self._strangers: set[str] = set()
+        """Boxes that refuse this box's keys, which are those of now."""
+        self._apart: set[str] = set()
+        """Names that mean several models, as far as the log says so."""
+
+    @property
+    def roster(self) -> Roster:
+        return self.kept.roster
+
+    @property
+    def keys(self) -> PoolKeys:
+        return PoolKeys(self.kept.secret)
+
+    @property
+    def others(self) -> list[Box]:
+        return [box for box in self.roster.boxes if box.name != self.me]
+
+    def own_certificate(self) -> BoxCertificate:
+        """This run's certificate, for every address of this box, loopback, and its name."""
+        own = self.roster.box(self.me)
+        addresses = own.addresses if own is not None else ()
+        return self.keys.issue(self.me, tuple(dict.fromkeys((*addresses, "127.0.0.1", "::1"))), self._seed)
+
+    # ---- the tasks ---------------------------------------------------------------------------------------------------
+
+    async def run(self, door: ClaimedDoor) -> None:
+        """Serve the door and follow the pool, until this box is not in it any more, or cancelled."""
+        self._door, shutdown = door, trio.Event()
+        await self._show_certificate(door)
+        try:
+            async with trio.open_nursery() as serving:
+                serving.start_soon(self._serve, door, shutdown)
+                serving.start_soon(self._say_stopping, shutdown)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._follow)
+                    nursery.start_soon(self._push_changes)
+                    nursery.start_soon(self.on_bus.run, self._orders)
+                    await self.over.wait()
+                    nursery.cancel_scope.cancel()
+                shutdown.set()
+        finally:
+            self._door = None
+            self._peers.adopt_members({})
+            self._tell_drained(False)
+
+    async def _show_certificate(self, door: ClaimedDoor) -> None:
+        """A full disk does not end the program: the door opens, or knows new keys, when there is room."""
+        while not self.over.is_set():
+            try:
+                door.renew(self.own_certificate(), self.keys.door_key)
+                return
+            except StoreFailed as error:
+                log.warning("other boxes cannot use the door of this one: %s", error)
+                with trio.move_on_after(AGAIN):
+                    await self.over.wait()
+
+    async def _say_stopping(self, shutdown: trio.Event) -> None:
+        """The door sets ``shutdown`` when the program begins to end."""
+        await shutdown.wait()
+        self.on_bus.stop()
+
+    async def _serve(self, door: ClaimedDoor, shutdown: trio.Event) -> None:
+        self.door_closed = trio.Event()
+        await door.serve(self, shutdown)
+        self.door_closed.set()
+
+    async def _follow(self) -> None:
+        """Find boxes that are out of reach, and ask one of the others after the other for the roster."""
+        while True:
+            self._adopt()
+            down = {peer.id for peer in self._peers.snapshot() if not peer.up}
+            async with trio.open_nursery() as nursery:
+                for box in self.others:
+                    if box.name in down and box.can_be_dialled:
+                        nursery.start_soon(self._find, box)
+            self._adopt()
+            self._say_apart()
+            if not self.on_bus.follows:
+                await self._pull()
+            with trio.move_on_after(PULL_EVERY if self.others else math.inf):
+                await self.changed.wait()
+
+    def _say_apart(self) -> None:
+        """Write each name that means several models to the log, once as long as it does."""
+        apart = self._names_apart()
+        for name in apart.keys() - self._apart:
+            log.warning("'%s' is several models in this pool: %s", name, told_apart(name, apart[name]))
+        self._apart = set(apart)
+
+    def _names_apart(self) -> dict[str, list[list[Holder]]]:
+        boxes = {peer.id: {name: peer.identity_of(name) for name in peer.models} for peer in self._peers.members()}
+        known = self.parts.catalog.identities.current
+        shared = {name for names in boxes.values() for name in names}
+        models = [model for model in self.parts.catalog.snapshot.models if model.id in shared and not model.hidden]
+        own = {model.id: known(model) for model in models}
+        return names_apart({self.me: own, **boxes})
+
+    def _adopt(self) -> None:
+        drained = frozenset(box.name for box in self.roster.boxes if box.drained)
+        self._tell_drained(self.me in drained)
+        members = {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in self._in_reach(self.others)}
+        adopted = members, PoolSide(me=self.me, drained=drained, speeds=self.on_bus.speeds(), orders=self._orders)
+        if adopted != self._adopted:
+            self._adopted = adopted
+            self._peers.adopt_members(*adopted)
+
+    def _in_reach(self, boxes: Iterable[Box]) -> list[Box]:
+        """Return those that can be asked: they can be dialled, or have dialled this one."""
+        return [box for box in boxes if box.can_be_dialled or (box.dials_out and box.name in self._dialled)]
+
+    async def _find(self, box: Box) -> None:
+        try:
+            await self.ways.find(box)
+        except BoxFailed as error:
+            self._peers.absent(box.name, error.why)
+        else:
+            self._peers.present(box.name)
+
+    async def _pull(self) -> None:
+        """Ask the next box that answers. Those with other keys have got them while this box was away."""
+        others = self._in_reach(self.others)
+        for _ in others:
+            self._pulled += 1
+            box = others[self._pulled % len(others)]
+            try:
+                found = await self.ways.ask(box, "GET", ROSTER, Roster)
+                await self.learn(found)
+            except ApplianceError as error:
+                if isinstance(error, OtherKeys):
+                    self._strangers.add(box.name)
+                continue
+            self._strangers.clear()
+            return
+
+    async def _push_changes(self) -> None:
+        """Carry each roster to the boxes that are in it, and to those that it has removed."""
+        told = self.roster
+        while True:
+            while self.roster == told:
+                await self.changed.wait()
+            boxes = {box.name: box for box in (*told.boxes, *self.roster.boxes) if box.name != self.me}
+            told = self.roster
+            await self._ask_all(self.ways, boxes.values(), "PUT", ROSTER, told)
+
+    async def _ask_all(self, ways: Ways, boxes: Iterable[Box], method: str, path: str, body: object) -> set[str]:
+        """Ask all at once; return the names of those that have done it."""
+        done: set[str] = set()
+
+        async def ask(box: Box) -> None:
+            try:
+                await ways.ask(box, method, path, Roster, body)
+                done.add(box.name)
+            except ApplianceError as error:
+                log.info("%s", error)
+
+        async with trio.open_nursery() as nursery:
+            for box in self._in_reach(boxes):
+                nursery.start_soon(ask, box)
+        return done
+
+    # ---- what the door asks ------------------------------------------------------------------------------------------
+
+    async def admit(self, asked: JoinRequest) -> NewSecret:
+        """Let a box in that has a token. Raises BadRequest, Conflict and BoxFailed."""
+        until = self.codes.take(asked.token, trio.current_time())
+        try:
+            if asked.protocol != PROTOCOL:
+                older = "this box" if asked.protocol > PROTOCOL else "the box that joins"
+                raise BadRequest(f"the two boxes speak different versions of the pool's protocol: upgrade {older}")
+            await self.change(lambda roster: roster.with_box(asked.box))
+        except BaseException:
+            self.codes.give_back(asked.token, until)
+            raise
+        return NewSecret(secret=self.kept.secret, roster=self.roster)
+
+    def dialled_by(self, name: str) -> Dialled:
+        """Return the connections of a box that dials out, one of which has just come. Raises BadRequest."""
+        box = self.roster.box(name)
+        if box is None or not box.dials_out or name == self.me:
+            raise BadRequest(f"'{name}' is not a box of this pool that dials out: join again with --dials-out")
+        if name not in self._dialled:
+            self._dialled[name] = Dialled()
+            self.changed.wake()
+        self._peers.present(name)
+        return self._dialled[name]
+
+    async def learn(self, roster: Roster) -> Roster:
+        """Take a roster if it is newer, and return the one in force, which the disk has then. Raises Conflict."""
+        if why := refusal(self.roster, roster, time.time()):
+            raise Conflict(why)
+        if self._take(roster):
+            await self._keep()
+        return self.roster
+
+    async def propose(self, wanted: Roster) -> Roster:
+        """Decide for all boxes: ``wanted`` is in force if it is the next one after this box's. Raises Conflict."""
+        follows = wanted.generation == self.roster.generation + 1
+        return await self.learn(wanted) if follows else self.roster
+
+    async def learn_secret(self, new: NewSecret) -> Roster:
+        """Take a new secret that comes with a roster that is not older. Raises Conflict."""
+        if new.roster.generation < self.roster.generation or len(new.secret) != SECRET_SIZE:
+            raise Conflict("the secret belongs to an older roster")
+        await self.learn(new.roster)
+        await self._renew(new.secret)
+        return self.roster
+
+    # ---- what people ask ---------------------------------------------------------------------------------------------
+
+    def invite(self) -> JoinCode:
+        """Make a code that lets one box in. Raises Conflict where no box could dial this one."""
+        own = self.roster.box(self.me)
+        if own is None or not own.can_be_dialled:
+            raise Conflict(f"box '{self.me}' cannot be dialled, so nobody can join here: invite on another box")
+        token = secrets.token_bytes(TOKEN_SIZE)
+        self.codes.add(token, trio.current_time())
+        return JoinCode(addresses=own.addresses, port=own.port, ca_public=self.keys.ca_public, token=token)
+
+    async def change(self, make: Callable[[Roster], Roster]) -> None:
+        """Make a change that all boxes agree on. Raises what ``make`` raises, BoxFailed, and Busy."""
+        try:
+            await self._change(make)
+        except BoxFailed as error:
+            if error.box == BUS:
+                raise
+            fix = f"it decides on changes of the pool: start it, or remove it with 'pool leave {error.box}'"
+            raise BoxFailed(error.box, f"{error.why}; {fix}") from None
+
+    async def _agree(self, wanted: Roster) -> Roster:
+        """Make one roster the next one for all boxes: return ``wanted``, or the one that came first. Raises BoxFailed.
+
+        Without a bus, or where one box serves it and is away, the first box of the wanted roster decides, alone. So two
+        changes at the same time at two boxes are one after the other. While that box is away nothing can be changed,
+        but its own removal: then the next one decides. It also does where the bus has failed, and the change takes out
+        so many of the boxes that serve it that the others cannot vote without them.
+        """
+        bus = self.on_bus
+        if bus.kind in ("voters", "external") or (bus.kind == "standalone" and bus.state == "connected"):
+            try:
+                return await bus.agree(wanted)
+            except BoxFailed:
+                if not outvotes(self.roster, wanted):
+                    raise
+        first = next((box for box in wanted.boxes if box.can_be_dialled), wanted.boxes[0])
+        if first.name == self.me:
+            return await self.propose(wanted)
+        return await self.ways.ask(first, "POST", ROSTER, Roster, wanted)
+
+    async def leave(self) -> None:
+        """Leave for good. Raises BoxFailed if no other box knows it yet; this box has left anyway."""
+        try:
+            if self.others:
+                await self._change(lambda roster: roster.without(self.me))
+        except BoxFailed as error:
+            why = f"this box has left, and the others do not know: run 'pool leave {self.me}' there ({error.why})"
+            raise BoxFailed(error.box, why) from None
+        finally:
+            self.over.set()
+
+    async def rotate(self, without: Sequence[str]) -> PoolRotation:
+        """Give all boxes a new secret, except those ``without``, which leave the pool. Raises as `change`, Conflict.
+
+        This box writes the new secret to its disk first. If it dies then, the others lack the secret, and not this box
+        the knowledge that there is one.
+        """
+        if self.me in without:
+            raise Conflict("this box cannot leave itself out: use 'llama-appliance pool leave'")
+
+        def make(roster: Roster) -> Roster:
+            made = replace(roster, generation=roster.generation + 1)
+            for name in without:
+                made = replace(made.without(name), generation=roster.generation + 1)
+            return made
+
+        await self.change(make)
+        new, others, ways = secrets.token_bytes(SECRET_SIZE), self.others, self.ways
+        reached = await self._renew(new, [box for box in others if box.dials_out])
+        rest = [box for box in others if not box.dials_out]
+        reached |= await self._ask_all(ways, rest, "POST", SECRET, NewSecret(secret=new, roster=self.roster))
+        names = [box.name for box in others]
+        return PoolRotation(
+            reached=[name for name in names if name in reached],
+            missed=[name for name in names if name not in reached],
+        )
+
+    # ---- the state ---------------------------------------------------------------------------------------------------
+
+    def see(self, boxes: Mapping[str, bool | None]) -> None:
+        """Take what the beats tell of boxes at the moment of a change; None: nothing is known."""
+        for name, is_up in boxes.items():
+            if is_up is True:
+                self._peers.present(name)
+            elif is_up is False:
+                self._peers.absent(name, "it has sent no sign of life for 4 s")
+            else:
+                self._peers.doubted(name)
+
+    def state(self) -> PoolState:
+        plan, bus = bus_plan(self.roster, self.me), self.on_bus
+        peers = {peer.id: peer for peer in self._peers.snapshot()}
+        problems = [self.problem] if self.problem is not None else []
+        strangers = sorted(self._strangers & {box.name for box in self.others})
+        if strangers and not bus.follows:  # the bus lets in the keys of now alone
+            names = ", ".join(strangers)
+            text = f"the keys of this box are not those of {names}: the secret was changed while it was away"
+            fix = "llama-appliance pool leave, then join again under a new name"
+            problems.append(Trouble(id="left_out", text=text, fix=fix))
+        problems += bus.problems()
+        if bus.cut_off and bus.heard(self.me) is not None and not bus.problems():
+            text = (
+                "this box is cut off: it reaches less than half of the pool, and shows the others as it saw them last"
+            )
+            problems.append(Trouble(id="cut-off", text=text, fix="look at its network; it serves what it has"))
+        boxes = [self._shown(box, peers.get(box.name), voter=box.name in plan.voters) for box in self.roster.boxes]
+        return PoolState(
+            pool=self.roster.pool,
+            listen=self.parts.listen,
+            me=self.me,
+            generation=self.roster.generation,
+            bus=PoolBus(kind=plan.kind, state=bus.state, server=bus.server),
+            cut_off=bus.cut_off,
+            boxes=boxes,
+            problems=[*problems, *keyless_problems(boxes), *apart_problems(self._names_apart())],
+        )
+
+    def _shown(self, box: Box, peer: PeerStatus | None, *, voter: bool) -> PoolBox:
+        me = box.name == self.me
+        models = self._own_models() if me else peer.models if peer is not None else ()
+        beat, age = self.on_bus.heard(box.name) or (None, None)
+        return PoolBox(
+            name=box.name,
+            addresses=box.addresses,
+            port=box.port,
+            me=me,
+            up=True if me else peer.up if peer is not None else None,
+            voter=voter,
+            drained=box.drained,
+            dials_out=box.dials_out,
+            linked=peer is not None and peer.linked,
+            version=__version__ if me else beat.version if beat is not None else "",
+            listen=self.parts.listen if me else beat.listen if beat is not None else "",
+            keyless=self.parts.keyless() if me else beat.keyless if beat is not None else None,
+            beat_age=age,
+            queue=sum(model.busy for model in models),
+            error=peer.error if peer is not None else None,
+            models=[PoolModel(id=model.id, state=model.state, busy=model.busy) for model in models],
+        )
+
+    def _own_models(self) -> list[ModelState]:
+        """Return the models of this box, as others read them in its list and over the link."""
+        running = {state.id: state for state in self._peers.own_states()}
+        listed = [model.id for model in self.parts.catalog.snapshot.models if not model.hidden and model.error is None]
+        return [running.get(id) or ModelState(id=id) for id in dict.fromkeys((*listed, *running))]
+
+    # ---- what changes ------------------------------------------------------------------------------------------------
+
+    async def _change(self, make: Callable[[Roster], Roster]) -> None:
+        async with self._turn:
+            for _ in range(TRIES):
+                wanted = make(self.roster)
+                if wanted is self.roster:
+                    return
+                await trio.sleep(min(1.0, max(0.0, wanted.generation - most_changes(time.time()))))
+                found = await self._agree(wanted)
+                await self.learn(found)
+                if found == wanted:
+                    return
+        raise Busy("other boxes change the pool again and again; try it once more")
+
+    def _take(self, roster: Roster) -> bool:
+        """Follow a roster from now on. False: it is not newer."""
+        if newer(self.roster, roster) == self.roster:
+            return False
+        if roster.box(self.me) is None:
+            self.over.set()
+        self.kept = replace(self.kept, roster=roster)
+        self.changed.wake()
+        return True
+
+    async def _renew(self, secret: bytes, dialling: Iterable[Box] = ()) -> set[str]:
+        """Use a new secret. Before that ends the connections that boxes have dialled, tell these boxes the secret.
+
+        Return the names of those that have it. Raises StoreFailed.
+        """
+        self.kept = replace(self.kept, secret=secret)
+        self._strangers.clear()
+        await self._keep()
+        try:
+            return await self._ask_all(
+                self.ways, dialling, "POST", SECRET, NewSecret(secret=secret, roster=self.roster)
+            )
+        finally:
+            self.ways = Ways(self.keys, self._dialled)
+            self.changed.wake()
+            if self._door is not None:
+                await self._show_certificate(self._door)
+
+    async def _keep_epochs(self) -> None:
+        """Write the epochs of orders before one is carried out. Raises StoreFailed."""
+        if (epochs := self._fences.stored()) != self.kept.epochs:
+            self.kept = replace(self.kept, epochs=epochs)
+            await self._keep()
+
+    async def _keep(self) -> None:
+        """Write what is in force by then. Raises StoreFailed."""
+        async with self._writing:
+            if not self.over.is_set():  # else the file is about to go
+                await trio.to_thread.run_sync(write_pool, self._path, self.kept)

@@ -1,0 +1,352 @@
+"""This box's part in the bus of its pool: its server, its client, the roster's agreement, and presence.
+
+The bus agrees, and remembers nothing that the boxes do not know themselves: its store is empty after every change of
+its voters. Each box then puts its roster there, and the newest one stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import ssl
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, Never, Protocol
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance import __version__
+from appliance.core.lenient_json import decoded
+from appliance.errors import BoxFailed, StoreFailed
+from appliance.features.pool.bucket import Bucket
+from appliance.features.pool.bus import Bus, open_bus
+from appliance.features.pool.bus_server import BusProcess, open_bus_server
+from appliance.features.pool.core.buckets import BucketEntry, BusConflict, BusError
+from appliance.features.pool.core.bus_config import BusServing
+from appliance.features.pool.core.bus_words import BusAccess, BusPlace, external_access
+from appliance.features.pool.core.keys import BoxCertificate, PoolKeys, server_name
+from appliance.features.pool.core.members import BEAT, Beat, Presence
+from appliance.features.pool.core.nats import BusMessage
+from appliance.features.pool.core.roster import CLIENTS, ROUTES, BusPlan, Roster, bus_plan, newer, refusal
+from appliance.features.pool.hands import BoxParts
+from appliance.features.pool.orders import BoxOrders
+from appliance.features.pool.pool_file import KeptPool, certificate_files
+from appliance.platform.children import Children
+from appliance.platform.machine import here
+from appliance.trio_parts import Changed, every, wait_any
+from appliance.wire import Trouble
+
+BUS = "the bus"
+"""The bus's name in errors."""
+ROSTER_KEY = "roster"
+AGREE_TIME = 20.0
+"""Seconds for one change of the roster. An election of the bus takes up to 11 s."""
+LOOK_AGAIN = 0.2
+"""Seconds until the key of the roster is read again, after a put that another one overtook or nobody answered."""
+AGAIN = 1.0
+"""Seconds between two tries to have the bucket and the own roster in it."""
+SURE = 60.0
+"""Seconds between two looks while the own roster is there."""
+
+log = logging.getLogger(__name__)
+
+
+class PoolNow(Protocol):
+    """The membership that has this part, as it is at the moment. ``changed`` wakes after every change of ``kept``."""
+
+    me: str
+    kept: KeptPool
+    changed: Changed
+
+    @property
+    def roster(self) -> Roster: ...
+
+    @property
+    def keys(self) -> PoolKeys: ...
+
+    @property
+    def parts(self) -> BoxParts: ...
+
+    def own_certificate(self) -> BoxCertificate: ...
+
+    async def learn(self, roster: Roster) -> Roster:
+        """Take a roster if it is newer. Raises StoreFailed, and Conflict for another pool's."""
+        ...
+
+    def see(self, boxes: Mapping[str, bool | None]) -> None:
+        """Take what the beats tell of boxes, at each change."""
+        ...
+
+
+class BusPart(Struct, frozen=True, kw_only=True):
+    """The facts on which this box's part depends."""
+
+    plan: BusPlan
+    secret: bytes
+    addresses: tuple[str, ...]
+    """The addresses of this box: the certificate of its server names them, and the other servers look."""
+
+
+class OnBus:
+    """Owned by one `Membership`, which runs it."""
+
+    def __init__(self, membership: PoolNow, children: Children, folder: Path) -> None:
+        """``folder`` is for the files of the server alone."""
+        self.up: Mapping[str, bool | None] = {}
+        """For each box whether it is there; None: unknown, so the links say alone."""
+        self._membership = membership
+        self._beats = f"pool.{membership.roster.pool}.beat"  # one NATS may serve several pools
+        self._children = children
+        self._folder = folder
+        self._incarnation = secrets.token_hex(8)
+        self._sequence = 0
+        self._stopping = False
+        self._presence = Presence(membership.me)
+        self._server: BusProcess | None = None
+        self.bus: Bus | None = None
+        """The client, while the pool has a bus."""
+        self._bucket: Bucket | None = None
+        self._published = False
+        self._news = Changed()
+
+    # ---- what others ask of it ---------------------------------------------------------------------------------------
+
+    @property
+    def kind(self) -> Literal["none", "standalone", "voters", "external"]:
+        return self._part().plan.kind
+
+    @property
+    def state(self) -> Literal["none", "connected", "no-quorum", "lost"]:
+        """The state of the client, in the words of ``GET /api/pool``."""
+        if self.bus is None:
+            return "none"
+        state = self.bus.state.state
+        return "lost" if state == "connecting" else state
+
+    @property
+    def server(self) -> str:
+        """The address of the server that this box uses, or used last; empty without a bus."""
+        return self.bus.state.server if self.bus is not None else ""
+
+    @property
+    def follows(self) -> bool:
+        """True while the bus tells every change of the roster."""
+        return self._published and self.state == "connected"
+
+    @property
+    def cut_off(self) -> bool:
+        """True while this box receives nothing from the bus that it needs, or signs of life of less than half the pool.
+
+        The own server of a box that was cut off still answers, and says no to a put only.
+        """
+        if self.bus is None:
+            return False
+        alone = 2 * sum(is_up is True for is_up in self.up.values()) < len(self.up)
+        return alone or self.state != "connected" or self._presence.cut_off(here.with_sleep())
+
+    def problems(self) -> list[Trouble]:
+        """Return what a person has to know of the server and the client."""
+        states = (self._server.state if self._server is not None else None, self.bus.state if self.bus else None)
+        return [each.problem for each in states if each is not None and each.problem is not None]
+
+    def heard(self, box: str) -> tuple[Beat, float] | None:
+        """Return a box's last beat, and its age in seconds."""
+        found = self._presence.heard.get(box)
+        return (found.beat, here.with_sleep() - found.at) if found is not None else None
+
+    def speeds(self) -> dict[str, float]:
+        """Return the speeds of the boxes that have measured theirs."""
+        return {box: last.beat.speed for box, last in self._presence.heard.items() if last.beat.speed}
+
+    async def agree(self, wanted: Roster) -> Roster:
+        """Make one roster the next one for all boxes: return ``wanted``, or the one that came first. Raises BoxFailed.
+
+        That is compare-and-set of one key. A lost answer is unknown, so the key is read again.
+        """
+        why = "there is no connection to it"
+        with trio.move_on_after(AGREE_TIME):
+            while self.kind != "none":
+                if (bucket := self._bucket) is not None:  # another one after a change that moved the bus's servers
+                    try:
+                        entry = await bucket.get(ROSTER_KEY)
+                        found = self._roster_in(entry)
+                        if found is not None and found.generation >= wanted.generation:
+                            return found
+                        await bucket.put(ROSTER_KEY, msgspec.json.encode(wanted), entry.revision if entry else 0)
+                        return wanted
+                    except BusError as error:
+                        why = str(error)
+                await trio.sleep(LOOK_AGAIN)
+        raise BoxFailed(
+            BUS,
+            f"{why}; nobody can change the pool while more than half of the boxes that serve the bus are away, and the "
+            "last change may have been made anyway: 'llama-appliance pool ls' shows it",
+        )
+
+    def stop(self) -> None:
+        """Tell the others at once that this box is about to end: they need not find it out."""
+        self._stopping = True
+        if self.bus is not None:
+            self._beat(self.bus)
+
+    # ---- the tasks ---------------------------------------------------------------------------------------------------
+
+    async def run(self, orders: BoxOrders) -> Never:
+        """Have the part that the roster gives this box, and let ``orders`` come and go, until cancelled."""
+        async with open_bus_server(self._children, self._folder) as self._server:
+            while True:
+                part = self._part()
+                self._server.serve(self._serving(part.plan))
+                try:
+                    await wait_any(lambda p=part: self._be_client(p, orders), lambda p=part: self._wait_other(p))
+                finally:
+                    self.bus, self._bucket, self._published, self.up = None, None, False, {}
+
+    async def _wait_other(self, part: BusPart) -> None:
+        while self._part() == part:
+            await self._membership.changed.wait()
+
+    def _part(self) -> BusPart:
+        kept = self._membership.kept
+        own = kept.roster.box(kept.me)
+        addresses = own.addresses if own is not None else ()
+        return BusPart(plan=bus_plan(kept.roster, kept.me), secret=kept.secret, addresses=addresses)
+
+    async def _be_client(self, part: BusPart, orders: BoxOrders) -> Never:
+        if part.plan.kind == "none":
+            await trio.sleep_forever()
+        access = self._access(part.plan)
+        async with open_bus(access, await self._tls(access)) as self.bus, trio.open_nursery() as nursery:
+            self._bucket = bucket = Bucket(self.bus, f"pool_{self._membership.roster.pool}")
+            nursery.start_soon(self._keep_roster, self.bus, bucket, len(part.plan.voters) or 1)
+            nursery.start_soon(bucket.watch, self._on_entries)
+            nursery.start_soon(self._be_present, self.bus)
+            nursery.start_soon(orders.run, self.bus, bucket, self._may_be_up)
+            await trio.sleep_forever()
+
+    async def _keep_roster(self, bus: Bus, bucket: Bucket, replicas: int) -> Never:
+        """Have the bucket, and in it the newest roster. Where the store was lost, that is one of the boxes' own."""
+        while True:
+            self._published = False
+            try:
+                await bucket.create(replicas)
+                self._published = await self._publish(bus, bucket)
+            except BusError:
+                pass  # the state of the bus tells
+            except StoreFailed as error:
+                log.warning("a change of the pool is lost if this program ends now: %s", error)
+            with trio.move_on_after(SURE if self._published else AGAIN):
+                await wait_any(self._membership.changed.wait, self._news.wait, bus.news.wait)
+
+    async def _publish(self, bus: Bus, bucket: Bucket) -> bool:
+        """Put the own roster there, or take the one that is. True: both are the same. Raises BusError.
+
+        Where a put has failed, the same roster is put again: only a put shows that the bus accepts changes again.
+        """
+        entry, own = await bucket.get(ROSTER_KEY), self._membership.roster
+        found = self._roster_in(entry)
+        if found == own and bus.state.state != "no-quorum":
+            return True
+        if found is None or newer(found, own) == own:
+            with suppress(BusConflict):
+                await bucket.put(ROSTER_KEY, msgspec.json.encode(own), entry.revision if entry is not None else 0)
+        else:
+            await self._membership.learn(found)
+        return False
+
+    def _may_be_up(self, box: str) -> bool:
+        return self.up.get(box) is not False
+
+    def _on_entries(self, entries: Mapping[str, BucketEntry]) -> None:
+        found = self._roster_in(entries.get(ROSTER_KEY))
+        if found != self._membership.roster:
+            self._news.wake()
+
+    # ---- presence ----------------------------------------------------------------------------------------------------
+
+    async def _be_present(self, bus: Bus) -> Never:
+        """Beat, and follow the beats of the others."""
+        with bus.subscription(f"{self._beats}.*", self._on_beat):
+            await every(BEAT, lambda: self._beat(bus), first=0)
+
+    def _beat(self, bus: Bus) -> None:
+        membership, self._sequence = self._membership, self._sequence + 1
+        own = membership.roster.box(membership.me)
+        beat = Beat(
+            box=membership.me,
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            version=__version__,
+            generation=membership.roster.generation,
+            drained=own is not None and own.drained,
+            speed=membership.parts.speed(),
+            listen=membership.parts.listen,
+            keyless=membership.parts.keyless(),
+            stopping=self._stopping,
+        )
+        bus.publish(f"{self._beats}.{membership.me}", msgspec.json.encode(beat))
+        names = [box.name for box in membership.roster.boxes]
+        found = self._presence.boxes(names, here.with_sleep())
+        before, self.up = self.up, found
+        membership.see({name: is_up for name, is_up in found.items() if is_up is not before.get(name)})
+
+    def _on_beat(self, message: BusMessage) -> None:
+        beat = decoded(Beat, message.data)
+        if beat is None or message.subject != f"{self._beats}.{beat.box}":
+            return
+        roster = self._membership.roster
+        is_new = roster.box(beat.box) is None or self._presence.on_beat(beat, here.with_sleep())
+        if is_new and beat.generation > roster.generation:
+            self._news.wake()
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def _serving(self, plan: BusPlan) -> BusServing | None:
+        own = self._membership.roster.box(self._membership.me)
+        if not plan.serves or own is None:
+            return None
+        keys, certificate = self._membership.keys, self._membership.own_certificate()
+        return BusServing(
+            name=own.name,
+            group="-".join(plan.voters),
+            port=own.port + CLIENTS,
+            routes_port=own.port + ROUTES if plan.kind == "voters" else 0,
+            routes=tuple((each.address, each.port) for each in plan.routes),
+            ca=keys.ca_pem,
+            certificate=certificate.certificate,
+            key=certificate.key,
+            nkey=keys.bus_user,
+            route_password=keys.route_password,
+            system_password=keys.system_password,
+        )
+
+    def _access(self, plan: BusPlan) -> BusAccess:
+        if plan.kind == "external":
+            return external_access(plan.url, self._membership.me)
+        keys = self._membership.keys
+        places = tuple(BusPlace(host=s.address, port=s.port, name=server_name(s.box)) for s in plan.servers)
+        return BusAccess(places=places, client=self._membership.me, nkey=keys.bus_user, seed=keys.bus_seed)
+
+    async def _tls(self, access: BusAccess) -> ssl.SSLContext | None:
+        """The TLS of a client that shows this box's certificate, and believes its authority alone."""
+        if access.tls != "first":
+            return None
+        own = self._membership.own_certificate()
+        context = ssl.create_default_context(cadata=own.ca)
+        while True:
+            try:
+                with certificate_files(own) as files:
+                    context.load_cert_chain(*files)
+                return context
+            except StoreFailed as error:
+                log.warning("this box cannot use the bus yet: %s", error)
+                await trio.sleep(AGAIN)
+
+    def _roster_in(self, entry: BucketEntry | None) -> Roster | None:
+        """Return the roster there, if it can be one of this pool."""
+        found = decoded(Roster, entry.value) if entry is not None else None
+        return None if found is None or refusal(self._membership.roster, found, time.time()) else found

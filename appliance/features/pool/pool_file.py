@@ -1,0 +1,88 @@
+"""The file of a pool: its secret, this box's name, the roster. Its presence means that the program is in a pool.
+
+Everything here waits for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+from msgspec import Struct
+
+from appliance.core.lenient_json import UNREADABLE
+from appliance.errors import StoreFailed
+from appliance.features.pool.core.keys import BoxCertificate
+from appliance.features.pool.core.roster import Roster
+from appliance.store.model_files import read_start, write_whole
+
+VERSION = 1
+MAX_SIZE = 4 << 20
+"""Bytes: more than the largest roster, and `lease.MOST_MODELS` names and numbers."""
+
+
+class KeptPool(Struct, frozen=True, kw_only=True):
+    """The membership of one box; the roster has the addresses and the port of its own door."""
+
+    version: int = VERSION
+    secret: bytes
+    """32 bytes, from which all keys follow."""
+    me: str
+    roster: Roster
+    chosen: bool = False
+    """A person has named this box's addresses: they stay, whatever the machine's own are."""
+    epochs: Mapping[str, int] = {}
+    """The highest epoch that was seen of each model's placement."""
+
+
+def read_pool(path: Path) -> KeptPool | None:
+    """Return what the file says; None: there is none. Raises StoreFailed for one that cannot be used: to go on without
+    it would leave the pool in silence.
+    """
+    try:
+        kept = msgspec.json.decode(read_start(path, MAX_SIZE), type=KeptPool)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreFailed(f"{path}, which holds this box's pool, cannot be read: {error.strerror or error}") from None
+    except (*UNREADABLE, ValueError) as error:
+        why, fix = f"is damaged ({error})", "remove it to leave the pool, and join again"
+    else:
+        if kept.version == VERSION and kept.roster.box(kept.me) is not None:
+            return kept
+        why, fix = "is from another version of llama-appliance", "upgrade, or remove it to leave the pool"
+    raise StoreFailed(f"{path}, which holds this box's pool, {why}; {fix}")
+
+
+def write_pool(path: Path, kept: KeptPool) -> None:
+    """Replace the file, readable by this user alone. Raises StoreFailed, also where it could not be read again."""
+    try:
+        data = msgspec.json.encode(kept)
+        if len(data) > MAX_SIZE:
+            raise ValueError(f"it would have {len(data)} bytes")
+        msgspec.json.decode(data, type=KeptPool)
+        write_whole(path, data, private=True)
+    except (*UNREADABLE, ValueError) as error:
+        raise StoreFailed(f"{path} is not written, for it could not be read again: {error}") from None
+    except OSError as error:
+        raise StoreFailed(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+@contextmanager
+def certificate_files(own: BoxCertificate) -> Generator[tuple[str, str]]:
+    """Have the certificate and its key in files while the block runs, because Python's ssl reads from files only.
+
+    They are readable by this user alone, and the key is good for one run of the program. Raises StoreFailed.
+    """
+    with ExitStack() as kept:
+        try:
+            folder = Path(kept.enter_context(TemporaryDirectory()))
+            files = folder / "certificate.pem", folder / "key.pem"
+            files[0].write_text(own.certificate)
+            files[1].write_text(own.key)
+        except OSError as error:
+            raise StoreFailed(f"the certificate of this box cannot be written: {error.strerror or error}") from None
+        yield str(files[0]), str(files[1])

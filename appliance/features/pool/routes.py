@@ -1,0 +1,65 @@
+"""``/api/peers`` shows the other servers. ``/api/pool/...``: this box is put into a pool or out of it, or changes it.
+
+`PoolStateRoute` shows its state. A client that may do this can let in other machines, so it takes ``serve --admin`` or
+the socket of the own home.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quart import Response
+
+from appliance.errors import AdminOff
+from appliance.features.pool.core.shapes import CreatePool, DrainBox, JoinPool, LeavePool, RotatePool
+from appliance.features.pool.peers import Peers
+from appliance.features.pool.seat import PoolSeat
+from appliance.http.control.answers import is_trusted, json_answer, read_as
+from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.kernel import Kernel
+
+if TYPE_CHECKING:
+    from appliance.features.pool.owner import BoxPool
+
+
+def pool_routes(kernel: Kernel, peers: Peers, seat: PoolSeat) -> Routes:
+    routes = Routes("pool")
+
+    async def owner() -> BoxPool:
+        """Raises AdminOff and Forbidden."""
+        if not (kernel.settings.admin or is_trusted()):
+            raise AdminOff("changing the pool", "pool' on the server's machine")
+        return await seat.require()
+
+    @routes.get("/api/peers")
+    async def show_peers() -> Response:
+        """The other servers: those asked from here, and the appliances that have linked themselves to this one."""
+        guests = [{"address": address, "models": models} for address, models in peers.guests()]
+        return json_answer({"peers": peers.snapshot(), "guests": guests})
+
+    @routes.post("/api/pool/create", facts=RouteFacts(takes=CreatePool))
+    async def create() -> Response:
+        return json_answer(await (await owner()).create(await read_as(CreatePool)))
+
+    @routes.post("/api/pool/invite")
+    async def invite() -> Response:
+        return json_answer((await owner()).invite())
+
+    @routes.post("/api/pool/join", facts=RouteFacts(takes=JoinPool))
+    async def join() -> Response:
+        return json_answer(await (await owner()).join(await read_as(JoinPool)))
+
+    @routes.post("/api/pool/leave", facts=RouteFacts(takes=LeavePool))
+    async def leave() -> Response:
+        return json_answer(await (await owner()).leave((await read_as(LeavePool)).box))
+
+    @routes.post("/api/pool/drain", facts=RouteFacts(takes=DrainBox))
+    async def drain() -> Response:
+        changed, asked = await owner(), await read_as(DrainBox)
+        return json_answer(await changed.drain(asked.box, drained=asked.drained))
+
+    @routes.post("/api/pool/rotate", facts=RouteFacts(takes=RotatePool))
+    async def rotate() -> Response:
+        return json_answer(await (await owner()).require().rotate((await read_as(RotatePool)).without))
+
+    return routes

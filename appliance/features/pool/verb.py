@@ -1,0 +1,227 @@
+"""``pool``: several boxes as one. Every command asks the running server, which does the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import click
+
+from appliance.cli.remote import RunningServer, ask, server_options
+from appliance.cli.show import json_option, print_json, print_table
+from appliance.core.settings import in_url
+from appliance.features.pool.core.shapes import (
+    CreatePool,
+    DrainBox,
+    JoinPool,
+    LeavePool,
+    PoolBox,
+    PoolInvitation,
+    PoolRotation,
+    PoolState,
+    RotatePool,
+)
+from appliance.features.pool.export_verb import export
+from appliance.platform.console import say
+
+BOXES = ("BOX", "STATE", "LOADED", "HAS", "QUEUE", "ADDRESS")
+MOST_MODELS = 5
+"""Names of models in one cell of the table."""
+T = TypeVar("T")
+
+
+@click.group()
+def pool() -> None:
+    """Make several boxes one: each answers for the models of all.
+
+    \b
+    Examples:
+      llama-appliance pool create                  # on the first box; prints a code
+      llama-appliance pool join LAP1-...           # on the next one, within ten minutes
+      llama-appliance pool ls
+    """
+
+
+pool.add_command(export)
+
+
+def _box_options(command: Callable[..., T]) -> Callable[..., T]:
+    """The options that say how other boxes know and reach this one."""
+    command = click.option("--port", type=click.IntRange(0, 65533), help="The port for other boxes (4280).")(command)
+    command = click.option(
+        "--address",
+        "addresses",
+        multiple=True,
+        metavar="ADDRESS",
+        help="Where other boxes reach this one; may be repeated. Default: the machine's own addresses.",
+    )(command)
+    return click.option("--name", metavar="NAME", help="This box's name in the pool. Default: the host's.")(command)
+
+
+@pool.command()
+@_box_options
+@click.option("--bus", default="", metavar="URL", help="A NATS server that is there already.")
+@server_options
+@json_option
+async def create(
+    server: RunningServer, name: str | None, addresses: tuple[str, ...], port: int | None, bus: str, as_json: bool
+) -> int:
+    """Make a pool with this box in it, and print a code that lets another box in.
+
+    \b
+    Example:
+      llama-appliance pool create --name office --address 192.168.1.20
+    """
+    asked = CreatePool(name=name, addresses=addresses, port=port, bus=bus)
+    return _print_code(await ask(server, "POST", "/api/pool/create", PoolInvitation, asked), as_json=as_json)
+
+
+@pool.command()
+@server_options
+@json_option
+async def invite(server: RunningServer, as_json: bool) -> int:
+    """Print a code that lets one more box in. It is good once, and for ten minutes.
+
+    \b
+    Example:
+      llama-appliance pool invite
+    """
+    return _print_code(await ask(server, "POST", "/api/pool/invite", PoolInvitation), as_json=as_json)
+
+
+@pool.command()
+@click.argument("code")
+@_box_options
+@click.option("--dials-out", is_flag=True, help="No other box can reach this one.")
+@server_options
+@json_option
+async def join(
+    server: RunningServer,
+    code: str,
+    name: str | None,
+    addresses: tuple[str, ...],
+    port: int | None,
+    dials_out: bool,
+    as_json: bool,
+) -> int:
+    """Join the pool of CODE, which 'pool create' or 'pool invite' has printed on another box.
+
+    \b
+    Example:
+      llama-appliance pool join LAP1-...
+    """
+    asked = JoinPool(code=code, name=name, addresses=addresses, port=port, dials_out=dials_out)
+    return _print_state(await ask(server, "POST", "/api/pool/join", PoolState, asked), as_json=as_json)
+
+
+@pool.command()
+@server_options
+@json_option
+async def ls(server: RunningServer, as_json: bool) -> int:
+    """List the boxes of the pool, as this one sees them.
+
+    \b
+    Example:
+      llama-appliance pool ls --json
+    """
+    return _print_state(await ask(server, "GET", "/api/pool", PoolState), as_json=as_json)
+
+
+@pool.command()
+@click.argument("box", required=False)
+@server_options
+@json_option
+async def leave(server: RunningServer, box: str | None, as_json: bool) -> int:
+    """Take BOX out of the pool for good; without a name, this one.
+
+    A box that was lost or stolen still has the keys: use 'pool rotate --without BOX' for that one.
+
+    \b
+    Example:
+      llama-appliance pool leave
+    """
+    return _print_state(await ask(server, "POST", "/api/pool/leave", PoolState, LeavePool(box)), as_json=as_json)
+
+
+@pool.command()
+@click.argument("box")
+@click.option("--undo", is_flag=True, help="Give it work again.")
+@server_options
+@json_option
+async def drain(server: RunningServer, box: str, undo: bool, as_json: bool) -> int:
+    """Give BOX no new work. It finishes what it has, and stays in the pool.
+
+    \b
+    Example:
+      llama-appliance pool drain b2
+    """
+    asked = DrainBox(box=box, drained=not undo)
+    return _print_state(await ask(server, "POST", "/api/pool/drain", PoolState, asked), as_json=as_json)
+
+
+@pool.command()
+@click.option(
+    "--without", multiple=True, metavar="BOX", help="A box that is not to have the new keys; may be repeated."
+)
+@server_options
+@json_option
+async def rotate(server: RunningServer, without: tuple[str, ...], as_json: bool) -> int:
+    """Give all boxes new keys, after a box or a copy of its files was lost. Old keys open no door any more.
+
+    \b
+    Example:
+      llama-appliance pool rotate --without laptop
+    """
+    done = await ask(server, "POST", "/api/pool/rotate", PoolRotation, RotatePool(without=without))
+    if as_json:
+        print_json(done)
+    else:
+        click.echo(f"new keys: this box{''.join(f', {name}' for name in done.reached)}")
+    for name in () if as_json else done.missed:
+        say(f"{name} did not get the new keys: 'llama-appliance pool leave' there, then join it again under a new name")
+    return 1 if done.missed else 0
+
+
+def _print_code(made: PoolInvitation, *, as_json: bool) -> int:
+    if as_json:
+        print_json(made)
+        return 0
+    until = datetime.fromtimestamp(made.until, UTC).astimezone()
+    say(f"on the other box, until {until:%H:%M}:")
+    click.echo(f"llama-appliance pool join {made.code}")
+    return 0
+
+
+def _print_state(state: PoolState, *, as_json: bool) -> int:
+    if as_json:
+        print_json(state)
+        return 0
+    if state.pool is None:
+        click.echo("this box is in no pool; 'llama-appliance pool create' makes one, 'pool join CODE' joins one")
+    else:
+        print_table(BOXES, [_cells(box, cut_off=state.cut_off) for box in state.boxes], right=("QUEUE",))
+    for problem in state.problems:
+        say(f"{problem.text}: {problem.fix}")
+    return 0
+
+
+def _cells(box: PoolBox, *, cut_off: bool) -> Sequence[str]:
+    state = "this box" if box.me else {True: "up", False: "down", None: "unknown"}[box.up]
+    if cut_off:
+        state = "this box, cut off" if box.me else f"{state} when last seen" if box.up else state
+    loaded = [model.id for model in box.models if model.state not in ("unloaded", "downloaded")]
+    address = in_url(box.addresses[0]) if box.addresses else "-"
+    return (
+        box.name,
+        f"{state}, drained" if box.drained else state,
+        _some(loaded),
+        _some([model.id for model in box.models]),
+        str(box.queue),
+        f"{address}:{box.port}",
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = (f"{len(names) - MOST_MODELS} more",) if len(names) > MOST_MODELS else ()
+    return ", ".join((*names[:MOST_MODELS], *more)) or "-"

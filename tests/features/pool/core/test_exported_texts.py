@@ -1,0 +1,181 @@
+"""The files of an export: every one can be read again, and says the same of the boxes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.features.pool.core.export import PATIENCE, ExportBox, compose_files, kubernetes_files, smg_files
+
+ROOT = Path(__file__).resolve().parents[4]
+Objects = dict[str, Any]
+"""The documents, by file name."""
+IMAGE = "registry.example/llama-appliance:0.2.0"
+
+Names = st.from_regex(r"[a-z][a-z0-9-]{0,10}[a-z0-9]", fullmatch=True)
+Models = st.lists(st.text("abcXYZ019/:._-+ %#?äß", min_size=1, max_size=20), max_size=3, unique=True)
+Boxes = st.lists(
+    st.builds(
+        ExportBox,
+        name=Names,
+        address=st.one_of(Names, st.ip_addresses().map(str)),
+        port=st.integers(1, 65535),
+        models=Models,
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda box: box.name,
+)
+
+
+@given(Boxes)
+def test_each_model_of_each_box_is_a_worker_of_smg(boxes: list[ExportBox]):
+    listed: Objects = json.loads(smg_files(boxes)["smg-workers.json"])
+    assert listed["version"] == 1
+    expected = [(f"{box.name}/{model}", box, model) for box in boxes for model in box.models]
+    assert len({worker["id"] for worker in listed["workers"]}) == len(expected)
+    for worker, (name, box, model) in zip(listed["workers"], expected, strict=True):
+        url = urlsplit(str(worker["url"]))
+        assert (worker["id"], url.hostname, url.port) == (name, box.address, box.port)
+        assert unquote(url.path.removeprefix("/worker/")) == model
+        assert url.path.count("/") == 2
+        assert not url.query
+        assert not url.fragment
+
+
+def test_the_command_of_smg_gives_the_key_only_where_there_is_one(tmp_path: Path):
+    script = tmp_path / "smg.sh"
+    script.write_text(smg_files([])["smg.sh"])
+    (tmp_path / "smg").write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
+    (tmp_path / "smg").chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    for env, expected in (({}, False), ({"LLAMA_APPLIANCE_API_KEY": "a b"}, True)):
+        ran = subprocess.run(
+            ["/bin/sh", str(script), "--port", "1"],
+            env={"PATH": path} | env,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        words = ran.stdout.splitlines()
+        assert ("a b" in words) == ("--api-key" in words) == expected
+        assert words[-2:] == ["--port", "1"]
+        assert f"{tmp_path}/smg-workers.json" in words
+
+
+@given(Boxes)
+def test_compose_has_one_service_and_one_volume_for_each_box(boxes: list[ExportBox]):
+    tree = yaml.safe_load(compose_files(boxes, IMAGE)["compose.yaml"])
+    assert list(tree["services"]) == list(tree["volumes"]) == [box.name for box in boxes]
+    ports = [service["ports"][0] for service in tree["services"].values()]
+    assert len(set(ports)) == len(boxes)
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_compose_differs_from_the_example_in_what_several_boxes_need():
+    (service,) = yaml.safe_load(compose_files([ExportBox(name="a", address="a")], IMAGE)["compose.yaml"])[
+        "services"
+    ].values()
+    example = yaml.safe_load((ROOT / "docs/examples/compose.yaml").read_text("utf-8"))["services"]["llama-appliance"]
+    differs = {"image", "hostname", "command", "environment", "volumes", "stop_grace_period"}
+    assert {key: value for key, value in service.items() if key not in differs} == {
+        key: value for key, value in example.items() if key not in differs
+    }
+
+
+@pytest.fixture(scope="module")
+def objects() -> Objects:
+    files = kubernetes_files(3, IMAGE, "models", ["ai.example"])
+    return {name: yaml.safe_load(text) for name, text in files.items()}
+
+
+def test_the_labels_of_the_pods_are_what_the_others_select(objects: Objects):
+    pods = objects["statefulset.yaml"]["spec"]["template"]["metadata"]["labels"]
+    selected = [
+        objects["services.yaml"]["spec"]["selector"],
+        objects["boxes.yaml"]["spec"]["selector"],
+        objects["statefulset.yaml"]["spec"]["selector"]["matchLabels"],
+        objects["disruption.yaml"]["spec"]["selector"]["matchLabels"],
+        objects["inference-pool.yaml"]["spec"]["selector"]["matchLabels"],
+    ]
+    assert all(selector == pods for selector in selected)
+    assert objects["statefulset.yaml"]["spec"]["serviceName"] == objects["boxes.yaml"]["metadata"]["name"]
+    assert (
+        objects["autoscaler.yaml"]["spec"]["scaleTargetRef"]["name"] == objects["statefulset.yaml"]["metadata"]["name"]
+    )
+
+
+def test_a_pod_ends_in_time_and_listens_to_the_names_of_its_service(objects: Objects):
+    pod = objects["statefulset.yaml"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    args = container["args"]
+    grace = float(args[args.index("--grace") + 1])
+    settling = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert settling + grace + 5 < pod["terminationGracePeriodSeconds"] == PATIENCE  # + 5: the program's own watchdog
+    hosts = [word for before, word in pairwise(args) if before == "--allow-host"]
+    assert {"llama-appliance", "llama-appliance.models.svc", "ai.example"} <= set(hosts)
+    assert container["livenessProbe"]["httpGet"]["path"] == "/health"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
+    assert container["readinessProbe"]["failureThreshold"] == 1 < container["livenessProbe"]["failureThreshold"]
+
+
+def test_a_pod_may_do_no_more_than_it_has_to(objects: Objects):
+    pod = objects["statefulset.yaml"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_the_image_and_the_objects_agree_on_user_and_state(objects: Objects):
+    source = (ROOT / "installer/oci.py").read_text("utf-8")
+    pod = objects["statefulset.yaml"]["spec"]["template"]["spec"]
+    assert f"USER = {pod['securityContext']['runAsUser']}\n" in source
+    (mount,) = [each["mountPath"] for each in pod["containers"][0]["volumeMounts"] if each["name"] == "data"]
+    assert mount == "/var/lib/llama-appliance"
+    assert 'STATE = f"var/lib/{NAME}"' in source
+
+
+def test_the_inference_pool_is_one_of_v1(objects: Objects):
+    """As the Gateway API Inference Extension defines it; a picker that is a Service needs a port."""
+    pool = objects["inference-pool.yaml"]
+    assert (pool["apiVersion"], pool["kind"]) == ("inference.networking.k8s.io/v1", "InferencePool")
+    assert pool["spec"].keys() == {"selector", "targetPorts", "endpointPickerRef"}
+    assert pool["spec"]["selector"].keys() == {"matchLabels"}
+    assert [each.keys() for each in (*pool["spec"]["targetPorts"], pool["spec"]["endpointPickerRef"]["port"])] == [
+        {"number"}
+    ] * 2
+
+
+def test_the_metrics_that_are_named_are_ours(objects: Objects):
+    source = (ROOT / "appliance/traffic/exposition.py").read_text("utf-8")
+    comment = kubernetes_files(1, IMAGE, "models")["inference-pool.yaml"]
+    named = [word for line in comment.splitlines() for word in line.split() if word.startswith("llama_appliance_")]
+    named += [objects["autoscaler.yaml"]["spec"]["metrics"][0]["pods"]["metric"]["name"]]
+    assert len(named) == 4
+    for name in named:
+        assert f'"{name.removeprefix("llama_appliance_")}"' in source
+
+
+def test_the_kustomization_names_files_that_are_there(objects: Objects):
+    assert set(objects["kustomization.yaml"]["resources"]) < objects.keys()
+
+
+def test_commands_in_comments_are_this_programs():
+    text = kubernetes_files(1, IMAGE, "models")["statefulset.yaml"]
+    command = text.partition("-- ")[2].partition("\n")[0]
+    assert shlex.split(command)[:2] == ["llama-appliance", "pull"]
