@@ -22,17 +22,18 @@ import msgspec
 import trio
 from msgspec import Struct, structs
 
-from appliance.core.contexts.blocks import Prefix, prefix_of
+from appliance.core.bodies.blocks import Prefix, prefix_of
 from appliance.core.contexts.kept import KeptContext, best, replaced, worth
 from appliance.core.contexts.options import context_flags, may_name_slots
 from appliance.core.contexts.origin import Origin, outdated
-from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, ROUNDING, SlotContent, SlotNews, SlotTable
+from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, ROUNDING, SlotContent, SlotTable
 from appliance.core.engines.listing import Manual
 from appliance.core.lenient_json import decoded
 from appliance.core.llama.flags import from_env, merge, split
 from appliance.core.models.model import Model
 from appliance.core.openai import error_text
 from appliance.core.records.accounting import Usage
+from appliance.core.records.cache_misses import SlotNews
 from appliance.core.sizes import MIB
 from appliance.engines.found import Engine
 from appliance.engines.owner import Chooser, manual_of

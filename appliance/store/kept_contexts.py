@@ -41,9 +41,10 @@ from appliance.core.contexts.kept import (
     read_manifest,
     victims,
 )
-from appliance.core.contexts.origin import FileIdentity, Origin, files_named, origin_of
+from appliance.core.contexts.origin import Origin, files_named, origin_of
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.llama.flags import Option
+from appliance.core.models.identity import FileIdentity
 from appliance.core.sizes import GIB, MIB
 from appliance.errors import Conflict
 from appliance.platform.console import PROGRAM

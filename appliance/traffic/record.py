@@ -21,10 +21,9 @@ from msgspec import UNSET, structs
 
 from appliance.core.answers.continuation import is_over
 from appliance.core.bodies.head import RequestHead
-from appliance.core.contexts.slots import SlotNews
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
 from appliance.core.records.activity import CLIENT_LEFT, Query, with_captures
-from appliance.core.records.cache_misses import MAX_NAME, CacheRoom, CacheUse, CacheUses, CacheVerdict
+from appliance.core.records.cache_misses import MAX_NAME, CacheRoom, CacheUse, CacheUses, CacheVerdict, SlotNews
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
 from appliance.core.records.progress import AnswerSoFar, client_words, is_before_token
 from appliance.core.records.spans import Step, StepName, TracedRequest, parts_text

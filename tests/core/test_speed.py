@@ -19,7 +19,7 @@ from speed_cases import (
     timed,
 )
 
-from appliance.core.contexts.blocks import prefix_of
+from appliance.core.bodies.blocks import prefix_of
 from appliance.core.ollama.answering import Translator
 from appliance.core.pool.placing import prompt_of
 from appliance.core.scheduling.policy import Policy

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from appliance import __version__
 from appliance.core.machine import GpuSample, NetworkCounters, Sample, SystemSample
 from appliance.core.records.cache_misses import CacheRoom
-from appliance.fleet.owner import ChildStatus
+from appliance.fleet.status import ChildStatus
 from appliance.traffic.exposition import exposition
 from appliance.traffic.metrics import BUCKETS, MAX_MODELS, OTHER, Metrics
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from appliance.core.contexts.blocks import Prefix
+from appliance.core.bodies.blocks import Prefix
 from appliance.core.contexts.origin import Origin
 from appliance.core.lenient_json import decoded
 from appliance.core.sizes import GIB, MIB

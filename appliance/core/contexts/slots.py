@@ -19,7 +19,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct, structs
 
-from appliance.core.contexts.blocks import Prefix, prefix_of
+from appliance.core.bodies.blocks import Prefix, prefix_of
+from appliance.core.records.cache_misses import SlotNews
 
 HALF_LIFE = 600
 """Seconds without use after which a slot's tokens count half."""
@@ -75,17 +76,6 @@ class Placement(Struct, frozen=True):
     """Tokens of the prompt that the slot is believed to have already."""
     evicted: SlotContent | None = None
     """To be saved before this request is sent: it goes, and no kept file has the last tokens of it."""
-
-
-class SlotNews(Struct, frozen=True):
-    """The fate of a conversation's context since its last request, as far as it is known."""
-
-    taker: str | None = None
-    """The conversation that took its slot; empty: a request that named none."""
-    edited: int | None = None
-    """The message from which on its prompt is another one, if that is in its first half; `blocks.HEAD`: before them."""
-    came_back: str = ""
-    """The size of the file that its slot got back, and the time for it, in words."""
 
 
 class ListedSlot(Struct, frozen=True):

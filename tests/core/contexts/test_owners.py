@@ -7,7 +7,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.core.contexts.blocks import prefix_of
+from appliance.core.bodies.blocks import prefix_of
 from appliance.core.contexts.kept import KeptContext, best, replaced
 from appliance.core.contexts.slots import SHORT, SlotTable
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.contexts.blocks import Prefix, prefix_of
+from appliance.core.bodies.blocks import Prefix, prefix_of
 from appliance.core.contexts.kept import KeptContext, best, replaced
 from appliance.core.contexts.options import context_flags, may_name_slots
 from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, SHORT, SlotTable
