@@ -31,6 +31,7 @@ from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, Engines, open_engines
 from appliance.feature import Feature, Ground, ServerParts, open_parts
+from appliance.fleet.contexts import Contexts
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
@@ -166,7 +167,7 @@ async def open_appliance(
             echo=places.echo,
             gpus=gpus,
             tell=history.add,
-            contexts=contexts,
+            hold=Contexts(contexts, places.chooser or engines),
         ) as fleet,
         keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,

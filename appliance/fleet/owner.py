@@ -19,8 +19,8 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine, same_start
 from appliance.engines.owner import Chooser, OneEngine
 from appliance.errors import ApplianceError, ModelNotFound, ModelUnloaded
-from appliance.fleet.contexts import Contexts
 from appliance.fleet.failures import Hangs
+from appliance.fleet.hold import Hold
 from appliance.fleet.lease import Lease, QueuePlace, Supply
 from appliance.fleet.logs import Echo, Logs
 from appliance.fleet.news import News
@@ -30,7 +30,6 @@ from appliance.fleet.status import Observer, progress_of
 from appliance.fleet.view import FleetView
 from appliance.platform.children import REAP_TIME, open_children
 from appliance.platform.drivers import Gpus
-from appliance.store.kept_contexts import KeptContexts
 from appliance.trio_parts import beside
 from appliance.upstream.client import Address
 
@@ -53,12 +52,12 @@ class Fleet(FleetView):
         means: Means,
         news: News,
         supply: Supply | None,
-        contexts: KeptContexts | None,
+        hold: Hold,
     ) -> None:
-        super().__init__(FleetState(settings, news.logs), chooser, Contexts(contexts, chooser))
+        super().__init__(FleetState(settings, news.logs), chooser, hold)
         self.tell = news.tell
         self._news, self._supply, self._nursery, self.children = news, supply, means.nursery, means.children
-        self._performer = Performer(self._state, means, news, self.launches, self.contexts, self._failures)
+        self._performer = Performer(self._state, means, news, self.launches, hold, self._failures)
         self._perform = self._performer.perform
         self._tickets = itertools.count()
         self._no_load_before: dict[str, float] = {}
@@ -328,19 +327,19 @@ async def open_fleet(
     echo: Echo | None = None,
     gpus: Gpus | None = None,
     tell: Tell = told_to_nobody,
-    contexts: KeptContexts | None = None,
+    hold: Hold | None = None,
 ) -> AsyncGenerator[Fleet]:
     """Own every model process. Leaving the block stops them all, politely at first; cancelling kills.
 
     Without engines only configured models can be started. ``supply`` fetches what a model lacks before it is started;
     without one its engine has to. ``observer`` counts what happens; ``echo`` is called with every line that a process
-    prints; ``gpus`` is how memory of NVIDIA's GPUs is measured; ``tell`` is called with every decision; ``contexts`` is
-    where the contexts of models are kept.
+    prints; ``gpus`` is how memory of NVIDIA's GPUs is measured; ``tell`` is called with every decision; ``hold``
+    gives requests their slots.
     """
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
         means, news = Means(children, nursery, gpus or Gpus(None)), News(Logs(echo), tell, observer)
-        fleet = Fleet(settings, chooser, means, news, supply, contexts)
+        fleet = Fleet(settings, chooser, means, news, supply, hold or Hold())
         nursery.start_soon(fleet.keep_time)
         yield fleet
         # The nursery ends by itself: every `_own` returns with its process, and `keep_time` after the last of them. The

@@ -15,8 +15,8 @@ from appliance.core.scheduling.effects import EVICTING, Drain, Effect, Grant, Re
 from appliance.engines.found import NO_GPUS
 from appliance.errors import ApplianceError, ModelUnloaded
 from appliance.fleet.budgets import keep_measuring, policy_for
-from appliance.fleet.contexts import Contexts
 from appliance.fleet.failures import Failures
+from appliance.fleet.hold import Hold
 from appliance.fleet.launch import Launch
 from appliance.fleet.launches import Launches
 from appliance.fleet.news import News
@@ -41,10 +41,10 @@ class Performer:
     """Owned by the fleet, which runs `keep_time`. Every method that is not async is atomic."""
 
     def __init__(
-        self, state: FleetState, means: Means, news: News, launches: Launches, contexts: Contexts, failures: Failures
+        self, state: FleetState, means: Means, news: News, launches: Launches, hold: Hold, failures: Failures
     ) -> None:
         self._state, self._means, self._news = state, means, news
-        self._launches, self._contexts, self._failures = launches, contexts, failures
+        self._launches, self._hold, self._failures = launches, hold, failures
         self._alarm = trio.CancelScope()
         self._alarm_at = -math.inf
         """Its deadline, which is never later than the schedule's, and may be earlier: a tick too many does nothing."""
@@ -106,13 +106,13 @@ class Performer:
 
     async def _prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
         """See `Prepare`. A plan counts the memory that is free on the cards now, and not at the last sample."""
-        await self._contexts.give_way()
+        await self._hold.give_way()
         # The first sample comes a second after the start. What is remembered until then may be days old.
         engine = self._launches.engine_for(model, tried)
         if engine is not None and engine.gpus and (seen := gpu_memory(await self._means.gpus.samples())):
             self.see_gpus(seen)
         launch = await self._launches.prepare(model, tried)
-        return await self._contexts.prepared(model, launch) if launch is not None else None
+        return await self._hold.prepared(model, launch) if launch is not None else None
 
     async def _own(self, run: ModelRun) -> None:
         """The one task that owns a model's process, from its start to the schedule's knowledge of its end."""
@@ -134,7 +134,7 @@ class Performer:
             # place: a later ``del`` would remove the new one. ``gone`` comes last, because those that wait for it rely
             # on the schedule.
             del state.runs[model_id]
-            self._contexts.end(model_id)
+            self._hold.end(model_id)
             state.kept.pop(model_id, None)
             self._launches.release_workers(model_id)
             self.perform(state.schedule.exited(model_id, error, _now()))
@@ -153,7 +153,7 @@ class Performer:
         self._state.load_times.note(model_id, seconds)
         self._news.loaded(run, seat, seconds)
         if run.process is not None:
-            self._contexts.begin(run.model, run.process.launch)
+            self._hold.begin(run.model, run.process.launch)
         self.perform(self._state.schedule.ready(model_id, _now()))
 
     async def _measure(self, run: ModelRun) -> None:
@@ -172,7 +172,7 @@ class Performer:
     async def _keep_contexts(self, run: ModelRun) -> None:
         while not self._state.is_ready(run.model.id):
             await self._state.changed.wait()
-        await self._contexts.keep(run.model.id)
+        await self._hold.keep(run.model.id)
 
     async def _expire_later(self, run: ModelRun) -> None:
         """Stop a model under its leases when they have had their time."""

@@ -13,8 +13,8 @@ from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import GOING
 from appliance.engines.owner import Chooser
 from appliance.errors import KillsEngines, ModelUnloaded, ShuttingDown
-from appliance.fleet.contexts import Contexts
 from appliance.fleet.failures import Failures
+from appliance.fleet.hold import Hold
 from appliance.fleet.launch import Launch, same_launch
 from appliance.fleet.launches import Launches
 from appliance.fleet.outlook import Outlook
@@ -27,9 +27,9 @@ from appliance.upstream.client import Address
 class FleetView:
     """The half of a `Fleet` that only tells: its state, and the parts that are asked about it."""
 
-    def __init__(self, state: FleetState, chooser: Chooser | None, contexts: Contexts) -> None:
+    def __init__(self, state: FleetState, chooser: Chooser | None, hold: Hold) -> None:
         self.logs = state.logs
-        self.contexts = contexts
+        self.hold = hold
         self._state, self._schedule, self._runs = state, state.schedule, state.runs
         self.outlook = Outlook(state.schedule, state.runs, state.budgets, state.load_times)
         self.launches = Launches(
@@ -66,8 +66,8 @@ class FleetView:
         """The status of one model, None when it never ran."""
         run, last = self._runs.get(model_id), self._state.ends.last.get(model_id)
         there = last is not None or run is not None or self._schedule.waiting(model_id)
-        process = self.contexts.of(model_id)
-        held = process.table.needed() if process is not None else None
+        slots = self.hold.of(model_id)
+        held = slots.needed() if slots is not None else None
         return status_of(model_id, self._schedule, run, last, held) if there else None
 
     def outdated(self, models: Iterable[Model]) -> list[str]:
@@ -126,7 +126,7 @@ class FleetView:
     def owns_slot_files(self, model_id: str) -> bool:
         """True if the files of the model's slots lie in the program's own folder, whether it uses them or not."""
         launch = self._launch(model_id)
-        return launch is not None and launch.context_origin is not None
+        return launch is not None and launch.owns_slot_files
 
     def may_name_slot(self, model_id: str, slot: int) -> bool:
         """True if a request with a lease may name this slot: its server is not ours, or bears it, or it is alone."""

@@ -33,8 +33,6 @@ LEAST_TOKENS = 512
 LEAST_SIMILARITY = 0.5
 """The share of a prompt in a slot for which the engine takes this slot; our processes are started with it."""
 NO_SLOT = -1
-SHORT = 8192
-"""Bytes of a body up to which a request is short: some 2,000 tokens."""
 LEAST_GROWTH = 256
 LEAST_SHARE = 0.1
 """A context is saved again when it has grown by this share, and by `LEAST_GROWTH` tokens."""

@@ -22,7 +22,6 @@ from appliance.core.answers.continuation import Partial, Refusal, continued_body
 from appliance.core.answers.families import family_of
 from appliance.core.answers.splice import Seam, Splicer
 from appliance.core.bodies.head import NO_SLOT, RequestHead, is_object
-from appliance.core.contexts.slots import SHORT
 from appliance.core.exchange import Exchange, RelayOptions, Trail
 from appliance.core.llama.older_bodies import has_images, wants_no_words, with_images
 from appliance.core.llama.schemas import has_schema, kept
@@ -30,7 +29,7 @@ from appliance.core.models.model import Model
 from appliance.core.records.history import Happening, Tell, refusal
 from appliance.engines.found import EMBEDDED
 from appliance.errors import BadRequest, ModelLoading, ModelNotLoaded, SlotFilesClosed, UpstreamFailed
-from appliance.fleet.contexts import Placed, RestoreFailed, ShortPlaced, Unnamed
+from appliance.fleet.hold import SHORT, HeldPlace, RestoreFailed, Unnamed
 from appliance.fleet.lease import Lease, QueuePlace
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import Broken
@@ -322,7 +321,7 @@ class Ask:
                 self._check_slots(course.model, job.request.method, sent.path)
                 self.place(lease, job.route, job.request, job.record.head, course.body)
                 waiting.load = place.load
-                if isinstance(placed := lease.placed, Placed):
+                if (placed := lease.placed.held if lease.placed is not None else None) is not None:
                     job.record.placed = placed
                     await placed.prepare()
                     if place.load is not None:  # a load, and then its context
@@ -367,18 +366,18 @@ class Ask:
         if head.slot != NO_SLOT and is_object(body) and not self.fleet.may_name_slot(lease.model.id, head.slot):
             lease.placed = Unnamed()
             return
-        contexts = self.fleet.contexts.of(lease.model.id) if route.slot else None
-        if contexts is None or head.several or not is_object(body):
+        slots = self.fleet.hold.of(lease.model.id) if route.slot else None
+        if slots is None or head.several or not is_object(body):
             return
         names_slot, owner = route.slot == "named", self._guard.holder(request).encode()
         if len(body) < SHORT and head.slot == NO_SLOT:
-            placed = contexts.place_short(body, owner, names_slot=names_slot)
+            placed = slots.place_short(body, owner, names_slot=names_slot)
             if placed is not False:
                 lease.placed = placed
                 return
         session = self._recorder.conversation(request, head)
         prompt = b"" if head.uncached else body  # then nothing that was read before is of use
-        lease.placed = contexts.place(lease.ticket, session, prompt, owner, head.slot, names_slot=names_slot)
+        lease.placed = slots.place(lease.ticket, session, prompt, owner, head.slot, names_slot=names_slot)
 
     async def _body(self, job: ModelRequest, sent: Sent, course: Course, there: Address) -> bytes:
         """The body as this engine reads it."""
@@ -424,9 +423,9 @@ class Ask:
         return LoadingStream(aside(job.sink), model.id, place, self._settings.ping_after, jokes=config.loading_jokes)
 
 
-def _told_of(place: QueuePlace, placed: Placed | ShortPlaced | Unnamed | None) -> Headers:
+def _told_of(place: QueuePlace, placed: HeldPlace | None) -> Headers:
     """The headers about what came before the answer: the request's wait, and the context that its slot got back."""
-    if not isinstance(placed, Placed) or not placed.restored:
+    if placed is None or not placed.restored:
         return queue_headers(place)
     came_back = b"restored=%d; ms=%d" % (placed.restored, round(placed.seconds * 1000))
     return (*queue_headers(place), (b"X-Appliance-Context", came_back))

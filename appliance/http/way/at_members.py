@@ -17,7 +17,7 @@ from appliance.core.exchange import Declined, Exchange, RelayOptions
 from appliance.core.models.model import Model
 from appliance.core.pool.placing import Affinity, BoxChoice, BoxNow, Need, Prompt, place, prompt_of
 from appliance.errors import ModelFailedToStart, NotPlaced, PeerFailed, UpstreamFailed, WillNotFit
-from appliance.fleet.contexts import RestoreFailed
+from appliance.fleet.hold import RestoreFailed
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import Broken, state_of
 from appliance.http.way.ask import Ask, Course

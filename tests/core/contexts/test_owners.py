@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from appliance.core.bodies.blocks import prefix_of
 from appliance.core.contexts.kept import KeptContext, best, replaced
-from appliance.core.contexts.slots import SHORT, SlotTable
+from appliance.core.contexts.slots import SlotTable
+from appliance.fleet.hold import SHORT
 
 SLOTS = 4
 OWNERS = st.sampled_from([b"", b"alice" * 3, b"bob" * 5])

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from appliance.core.bodies.blocks import Prefix, prefix_of
 from appliance.core.contexts.kept import KeptContext, best, replaced
 from appliance.core.contexts.options import context_flags, may_name_slots
-from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, SHORT, SlotTable
+from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, SlotTable
 from appliance.core.engines.listing import Manual
 from appliance.core.llama.flags import split
-from appliance.fleet.contexts import Unnamed
+from appliance.fleet.hold import SHORT, Unnamed
 
 
 def body(*texts: str, **more: object) -> bytes:
