@@ -6,7 +6,7 @@ gets its listeners when it is made; nothing is attached later. The tests open th
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,7 @@ from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, Engines, open_engines
-from appliance.feature import Feature, Ground, ServerParts, open_parts
-from appliance.fleet.contexts import Contexts
+from appliance.feature import Feature, Footing, Ground, ServerParts, open_hold, open_parts
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
@@ -72,7 +71,6 @@ from appliance.store.activity import DEFAULT_KEEP, open_activity
 from appliance.store.derived_models import DerivedModels
 from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
-from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open_kept_contexts
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox, open_own_tools
@@ -102,8 +100,6 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The tools, instead of those that the settings switch on."""
     data: Path
     """The program's data folder, in which features keep what is theirs."""
-    contexts: Mapping[Tier, ContextPlace] = {}
-    """The places of kept contexts; empty: none are kept, and those of another program stay."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive from others; None keeps them in memory."""
     pool: Path | None = None
@@ -153,12 +149,15 @@ async def open_appliance(
         open_own_tools(settings.tools) as own_tools,
         open_recorder(activity) as recorder,
         open_pool() as pool,
-        open_kept_contexts(settings.fleet.keep_context or applies.keep_context, places.contexts) as contexts,
         open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
         open_engines(
             places.found.find, places.remembered, starter=STARTER, only=places.found.only, tell=history.add
         ) as engines,
         open_gpus() as gpus,
+        open_hold(
+            features,
+            Footing(settings=settings, config=applies, data=places.data, chooser=places.chooser or engines),
+        ) as (hold, held),
         open_fleet(
             settings.fleet,
             places.chooser or engines,
@@ -167,7 +166,7 @@ async def open_appliance(
             echo=places.echo,
             gpus=gpus,
             tell=history.add,
-            hold=Contexts(contexts, places.chooser or engines),
+            hold=hold,
         ) as fleet,
         keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
@@ -184,10 +183,11 @@ async def open_appliance(
                 history=history,
                 inward=inward,
             ),
-        ) as parts,
-        open_streams(applies.streams, [each.audience for each in parts if each.audience is not None]) as streams,
+        ) as opened,
+        open_streams(applies.streams, [each.audience for each in opened if each.audience is not None]) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
     ):
+        parts = (*held, *opened)
         tools = places.toolbox or own_tools
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
@@ -249,8 +249,8 @@ async def open_appliance(
                     history.add,
                 ),
                 history=history,
-                folders=_folders(settings, places, applies, contexts, parts),
-                contexts=contexts,
+                folders=_folders(settings, places, applies, parts),
+                removed=[each.removed for each in parts if each.removed is not None],
                 pool=seat,
                 derived_models=places.derived_models,
             )
@@ -338,7 +338,6 @@ def _folders(
     settings: AppSettings,
     places: AppliancePaths,
     config: Config,
-    contexts: KeptContexts | None,
     parts: Iterable[ServerParts],
 ) -> dict[str, Path]:
     """Return the folders and files that the program keeps, by their kind."""
@@ -349,7 +348,6 @@ def _folders(
         "programs": programs_folder(),
         "activity": activity_log(settings.config)[0],
         "streams": expanded(config.streams.path) if config.streams.path else None,
-        "contexts": contexts.folder if contexts is not None else None,
         "plugins": places.plugin_data,
         "log": Path(settings.log_file) if settings.log_file else None,
         **{kind: path for each in parts for kind, path in each.folders.items()},

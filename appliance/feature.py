@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from appliance.catalog.catalog import Catalog
     from appliance.core.config.types import Config
     from appliance.core.runs.inward import Asker
+    from appliance.engines.owner import Chooser
+    from appliance.fleet.hold import Hold
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeRoute, Kernel
@@ -50,6 +52,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     ``turns`` are hooks of the way of a request (`appliance.http.way.hooks`), in the order of the list of features.
     ``adopt`` follows each new configuration, and returns what it could not follow. ``wait_ended`` returns when the work
     that clients have begun and left alone is over: the end of the server waits for that, within its grace time.
+    ``removed`` is called with each model whose files were removed.
     """
 
     routes: Callable[[Kernel], Routes] | None = None
@@ -60,6 +63,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     turns: tuple[Callable[[Kernel], Turn], ...] = ()
     adopt: Callable[[Config], Sequence[str]] | None = None
     wait_ended: Callable[[], Awaitable[None]] | None = None
+    removed: Callable[[str], Awaitable[None]] | None = None
 
 
 class Feature(ServerParts, frozen=True, kw_only=True):
@@ -67,14 +71,25 @@ class Feature(ServerParts, frozen=True, kw_only=True):
 
     ``name`` is that of its folder. ``verbs`` are its commands. ``open`` opens what it owns, for the length of a server:
     behind the fleet, before the streams, in the order of the list. It yields the parts that need an owner; those of the
-    feature itself need none. Nothing outside its folder knows the type of its owner. ``beside`` runs beside a server
-    that serves, and ends with it.
+    feature itself need none. Nothing outside its folder knows the type of its owner. ``hold`` opens before the fleet
+    what gives requests their slots, and yields it with the parts that need it; one feature at most has that. ``beside``
+    runs beside a server that serves, and ends with it.
     """
 
     name: str
     verbs: tuple[Verb, ...] = ()
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
+    hold: Callable[[Footing], AbstractAsyncContextManager[tuple[Hold, ServerParts]]] | None = None
     beside: Callable[[AppSettings], Awaitable[None]] | None = None
+
+
+class Footing(Struct, frozen=True, kw_only=True):
+    """The facts that there are before the fleet. ``chooser`` says which engine a model is started on."""
+
+    settings: AppSettings
+    config: Config
+    data: Path
+    chooser: Chooser
 
 
 class Ground(Struct, frozen=True, kw_only=True):
@@ -92,6 +107,21 @@ class Ground(Struct, frozen=True, kw_only=True):
     recorder: Recorder
     history: History
     inward: Asker
+
+
+@asynccontextmanager
+async def open_hold(
+    features: Iterable[Feature], footing: Footing
+) -> AsyncGenerator[tuple[Hold, Sequence[ServerParts]]]:
+    """Open what gives requests their slots. Without a feature that has it, processes choose by themselves."""
+    held = next((each.hold for each in features if each.hold is not None), None)
+    if held is None:
+        from appliance.fleet.hold import Hold
+
+        yield Hold(), ()
+        return
+    async with held(footing) as (hold, parts):
+        yield hold, (parts,)
 
 
 @asynccontextmanager

@@ -40,7 +40,6 @@ from appliance.platform.stopping import StopSignals, stop_signals
 from appliance.plugins.folders import DATA
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
-from appliance.store.kept_contexts import context_places
 from appliance.streams.owner import check_streams
 from appliance.trio_parts import Changed, beside, lacking, persist
 from appliance.upkeep import (
@@ -124,7 +123,6 @@ async def _run(
             downloading=_downloading(settings),
             plugin_data=data / DATA,
             data=data,
-            contexts={} if settings.echo or settings.trial else context_places(),
             derived_models=data / DERIVED_MODELS,
             pool=None if settings.trial or settings.http.single else data / POOL,
             learns=not settings.echo,

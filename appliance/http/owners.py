@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -21,7 +21,6 @@ from appliance.platform.samples import Samples
 from appliance.plugins.registry import Plugins
 from appliance.pool.seat import PoolSeat
 from appliance.store.history import History
-from appliance.store.kept_contexts import KeptContexts
 from appliance.streams.owner import Streams
 from appliance.tools.box import Toolbox
 from appliance.traffic.targets import refresh
@@ -48,8 +47,8 @@ class Owners(Struct, frozen=True, kw_only=True):
     history: History
     folders: Mapping[str, Path]
     """The program's folders on the disk, by their kind, and its databases by their first file."""
-    contexts: KeptContexts | None
-    """None keeps none."""
+    removed: Sequence[Callable[[str], Awaitable[None]]]
+    """Called with each model whose files were removed."""
     pool: PoolSeat
     """This program's place in a pool of boxes."""
     derived_models: Path | None = None
@@ -90,8 +89,8 @@ class Owners(Struct, frozen=True, kw_only=True):
             raise Conflict(f"model '{name}' cannot be removed: {error.strerror or error}{where}") from None
         await self.fleet.unload(model.id)  # somebody may have asked for it while its files went
         downloads.forget(name)
-        if self.contexts is not None:
-            await self.contexts.clear(model.id)
+        for tell in self.removed:
+            await tell(model.id)
         return removed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from http_harness import CHAT, Appliance, chat
-from kept_files import kept_one
+from kept_files import kept_of, kept_one
 
 
 async def told(server: Appliance, query: str = "") -> dict[str, Any]:
@@ -61,7 +61,7 @@ async def test_a_wrong_question_is_refused_with_its_parameter(server: Appliance)
 
 
 async def test_kept_contexts_are_listed_and_removed_by_model_or_alias(server: Appliance) -> None:
-    contexts = server.opened.owners.contexts
+    contexts = kept_of(server.opened.owners.fleet)
     one, _ = [await kept_one(contexts, model=model) for model in ("alpha", "beta")]
     await contexts.used(one.name, 30)
     listed = (await told(server))["kept"]
