@@ -32,7 +32,6 @@ PLANNED = {
     "store.runs",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
     "http.control.hub_routes",
-    "contexts": "core.contexts* core.records.cache fleet.contexts store.kept_contexts store.cache cli.cache",
     "plugins": "agents.chain core.runs.slash http.chat.chained plugins.folders plugins.manifest plugins.registry "
     "cli.agents",
     "ollama": "core.ollama* http.ollama* http.way.ollama_sink store.derived_models",

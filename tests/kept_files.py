@@ -6,10 +6,10 @@ import secrets
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from appliance.core.contexts.kept import KeptContext
-from appliance.fleet.contexts import Contexts
+from appliance.features.contexts.core.kept import KeptContext
+from appliance.features.contexts.files import ContextPlace, KeptContexts, open_kept_contexts
+from appliance.features.contexts.owner import Contexts
 from appliance.fleet.owner import Fleet
-from appliance.store.kept_contexts import ContextPlace, KeptContexts, open_kept_contexts
 
 DATA = b"what a model has read " * 100
 

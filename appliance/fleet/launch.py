@@ -155,7 +155,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     owns_slot_files: bool = False
     """The files of its slots lie in the program's own folder."""
     may_name_slots: bool = False
-    """Requests may name slots that are in use: see `options.may_name_slots`."""
+    """Requests may name slots that are in use: an engine that keeps prompts beside its slots does not bear that."""
     made_of: tuple[object, ...] = ()
     """Files and command of the model when this was prepared; see `made_of`."""
     memory: Mapping[str, DeviceUse] = NO_USE

@@ -20,8 +20,8 @@ from waiting import wait
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
 from appliance.core.settings import FleetSettings
+from appliance.features.contexts.files import context_places
 from appliance.platform.home import users_data
-from appliance.store.kept_contexts import context_places
 
 ONE = FleetSettings(models_max=1, stop_timeout=2.0)
 SAID = "Once upon a time a small llama carried"

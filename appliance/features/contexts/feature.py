@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 def _verb() -> click.Command:
-    from appliance.cli.cache import cache
+    from appliance.features.contexts.verb import cache
 
     return cache
 
 
 async def _removed(model: str) -> None:
-    from appliance.store.kept_contexts import clear_kept
+    from appliance.features.contexts.files import clear_kept
 
     await clear_kept(model)
 
 
 @asynccontextmanager
 async def _hold(footing: Footing) -> AsyncGenerator[tuple[Hold, ServerParts]]:
+    from appliance.features.contexts.files import context_places, open_kept_contexts
+    from appliance.features.contexts.owner import Contexts
     from appliance.features.contexts.routes import cache_routes
-    from appliance.fleet.contexts import Contexts
-    from appliance.store.kept_contexts import context_places, open_kept_contexts
 
     settings = footing.settings
     keep = settings.fleet.keep_context or footing.config.keep_context

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from msgspec import structs
 from quart import Response, request
 
-from appliance.core.records.cache import (
+from appliance.features.contexts.core.cache import (
     CacheAnswer,
     ClearedContexts,
     cleared,
@@ -15,12 +15,12 @@ from appliance.core.records.cache import (
     parse_cache_question,
     seated,
 )
+from appliance.features.contexts.figures import cache_answer
+from appliance.features.contexts.files import KeptContexts
 from appliance.http.control.answers import json_answer
 from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.control.slots import SlotsInShort
 from appliance.http.kernel import Kernel
-from appliance.store.cache import cache_answer
-from appliance.store.kept_contexts import KeptContexts
 
 
 def cache_routes(kept: KeptContexts | None, kernel: Kernel) -> Routes:

@@ -18,7 +18,7 @@ async def asks(server: Appliance, model: str, *, headers: tuple[tuple[str, str],
 
 
 async def test_reasons_figures_and_seats(server: Appliance) -> None:
-    """`tests/core/records/test_cache_misses.py` has the reasons, `tests/store/test_cache_figures.py` the figures."""
+    """`tests/core/records/test_cache_misses.py` has the reasons, `test_cache_figures.py` beside this the figures."""
     nothing = await told(server)
     assert (nothing["total"]["requests"], nothing["by"], nothing["sessions"]) == (0, [], [])
     await asks(server, "alpha", prompt_cache_key="a")

@@ -30,7 +30,12 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.config.types import KeepContext
-from appliance.core.contexts.kept import (
+from appliance.core.lenient_json import UNREADABLE
+from appliance.core.llama.flags import Option
+from appliance.core.models.identity import FileIdentity
+from appliance.core.sizes import GIB, MIB
+from appliance.errors import Conflict
+from appliance.features.contexts.core.kept import (
     MAX_AGE,
     PIECE,
     KeptContext,
@@ -41,12 +46,7 @@ from appliance.core.contexts.kept import (
     read_manifest,
     victims,
 )
-from appliance.core.contexts.origin import Origin, files_named, origin_of
-from appliance.core.lenient_json import UNREADABLE
-from appliance.core.llama.flags import Option
-from appliance.core.models.identity import FileIdentity
-from appliance.core.sizes import GIB, MIB
-from appliance.errors import Conflict
+from appliance.features.contexts.core.origin import Origin, files_named, origin_of
 from appliance.platform.console import PROGRAM
 from appliance.platform.home import users_cache, users_data
 from appliance.platform.machine import free_memory, here

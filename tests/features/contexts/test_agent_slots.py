@@ -11,7 +11,7 @@ from agent_pattern import AgentMessage, AgentRequest, Began, agent_pattern
 from slow import one_of
 
 from appliance.core.bodies.blocks import Prefix, prefix_of
-from appliance.core.contexts.slots import SlotContent, SlotTable
+from appliance.features.contexts.core.slots import SlotContent, SlotTable
 
 AFTER = 4.0
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.core.bodies.blocks import prefix_of
-from appliance.core.contexts.kept import KeptContext, best, replaced
-from appliance.core.contexts.slots import SlotTable
+from appliance.features.contexts.core.kept import KeptContext, best, replaced
+from appliance.features.contexts.core.slots import SlotTable
 from appliance.fleet.hold import SHORT
 
 SLOTS = 4

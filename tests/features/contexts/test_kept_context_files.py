@@ -18,12 +18,12 @@ from full_disk import full_disk, posix_only
 from kept_files import DATA, context, kept_one, opened
 from msgspec import structs
 
-from appliance.core.contexts.kept import PIECE, KeptContext, manifest_of, pieces_of
 from appliance.core.llama import flags
 from appliance.core.sizes import GIB, MIB
 from appliance.errors import Conflict
+from appliance.features.contexts.core.kept import PIECE, KeptContext, manifest_of, pieces_of
+from appliance.features.contexts.files import ContextPlace, clear_kept, context_places, find_origin, open_kept_contexts
 from appliance.platform.home import users_data
-from appliance.store.kept_contexts import ContextPlace, clear_kept, context_places, find_origin, open_kept_contexts
 
 KILLED = Path(__file__).parents[1] / "e2e"
 WRITER = """

@@ -23,10 +23,6 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.bodies.blocks import Prefix, prefix_of
-from appliance.core.contexts.kept import KeptContext, best, replaced, worth
-from appliance.core.contexts.options import context_flags, may_name_slots
-from appliance.core.contexts.origin import Origin, outdated
-from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, ROUNDING, SlotContent, SlotTable
 from appliance.core.engines.listing import Manual
 from appliance.core.lenient_json import decoded
 from appliance.core.llama.flags import from_env, merge, split
@@ -38,9 +34,13 @@ from appliance.core.sizes import MIB
 from appliance.engines.found import Engine
 from appliance.engines.owner import Chooser, manual_of
 from appliance.errors import Busy, UpstreamFailed, UsageError
+from appliance.features.contexts.core.kept import KeptContext, best, replaced, worth
+from appliance.features.contexts.core.options import context_flags, may_name_slots
+from appliance.features.contexts.core.origin import Origin, outdated
+from appliance.features.contexts.core.slots import LEAST_TOKENS, NO_SLOT, ROUNDING, SlotContent, SlotTable
+from appliance.features.contexts.files import KeptContexts, find_origin
 from appliance.fleet.hold import HeldPlace, Hold, RestoreFailed
 from appliance.fleet.launch import Launch
-from appliance.store.kept_contexts import KeptContexts, find_origin
 from appliance.upstream.client import Address, HttpCall
 
 IDLE = 2.0
