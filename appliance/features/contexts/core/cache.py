@@ -1,6 +1,6 @@
 """The prompts' cache in figures: which question was asked, its answer, and which conversation sits in which slot.
 
-``features.contexts.figures`` computes the figures.
+``figures`` beside this folder computes them.
 """
 
 from __future__ import annotations
