@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 127
+FROM_KERNEL = 108
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 125
+BETWEEN = 124
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -29,7 +29,6 @@ PLANNED = {
     "store.runs",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
     "http.control.hub_routes",
-    "contexts": "core.contexts* core.records.cache* fleet.contexts store.kept_contexts store.cache cli.cache",
     "plugins": "agents.chain core.runs.slash http.chat.chained plugins.folders plugins.manifest plugins.registry "
     "cli.agents",
     "fit": "core.fit* fleet.outlook cli.memory",

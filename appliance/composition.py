@@ -7,7 +7,7 @@ very same nest.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, open_engines
-from appliance.feature import Assembled, Feature, Ground, ServerParts, open_parts
+from appliance.feature import Assembled, Feature, Footing, Ground, ServerParts, open_parts, open_slots
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
@@ -62,7 +62,6 @@ from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
 from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
-from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open_kept_contexts
 from appliance.store.runs import open_run_store
 from appliance.tools.box import Toolbox, open_own_tools
 from appliance.traffic.metrics import Metrics
@@ -90,8 +89,6 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The tools, instead of those that the settings switch on."""
     data: Path
     """The program's data folder, in which features keep what is theirs."""
-    contexts: Mapping[Tier, ContextPlace] = {}
-    """The places of kept contexts; empty: none are kept, and those of another program stay."""
     learns: bool = True
     """Facts that are not known of the engines are found out in the background."""
     samples: bool = True
@@ -137,12 +134,15 @@ async def open_appliance(
         open_own_tools(settings.tools) as own_tools,
         open_recorder(activity, observers=(metrics,), rooms=metrics.rooms) as recorder,
         open_pool() as pool,
-        open_kept_contexts(settings.fleet.keep_context or applies.keep_context, places.contexts) as contexts,
         open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
         open_engines(
             places.found.find, places.remembered, starter=STARTER, only=places.found.only, tell=history.add
         ) as engines,
         open_gpus() as gpus,
+        open_slots(
+            features,
+            Footing(settings=settings, config=applies, data=places.data, chooser=places.chooser or engines),
+        ) as (hold, held),
         open_fleet(
             settings.fleet,
             places.chooser or engines,
@@ -151,7 +151,7 @@ async def open_appliance(
             echo=places.echo,
             gpus=gpus,
             tell=history.add,
-            contexts=contexts,
+            hold=hold,
         ) as fleet,
         keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
@@ -170,9 +170,10 @@ async def open_appliance(
                 downloads=downloads,
                 assembled=assembled.get,
             ),
-        ) as parts,
+        ) as opened,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
     ):
+        parts = (*held, *opened)
         tools = places.toolbox or own_tools
         others = next((each.other_servers for each in parts if each.other_servers is not None), NoOtherServers())
         traffic = Traffic(recorder, metrics, catalog, fleet, others, lambda: catalog.snapshot.config)
@@ -216,8 +217,8 @@ async def open_appliance(
                     history.add,
                 ),
                 history=history,
-                folders=_folders(settings, places, applies, contexts, parts),
-                contexts=contexts,
+                folders=_folders(settings, places, applies, parts),
+                removed=[each.removed for each in parts if each.removed is not None],
             )
             fleet.see_machine()
             kernel = Kernel(
@@ -292,7 +293,6 @@ def _folders(
     settings: AppSettings,
     places: AppliancePaths,
     config: Config,
-    contexts: KeptContexts | None,
     parts: Iterable[ServerParts],
 ) -> dict[str, Path]:
     """Return the folders and files that the program keeps, by their kind."""
@@ -302,7 +302,6 @@ def _folders(
         "engines": places.remembered.path.parent,
         "programs": programs_folder(),
         "activity": activity_log(settings.config)[0],
-        "contexts": contexts.folder if contexts is not None else None,
         "plugins": places.plugin_data,
         "log": Path(settings.log_file) if settings.log_file else None,
         **{kind: path for each in parts for kind, path in each.folders.items()},

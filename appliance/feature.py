@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from appliance.catalog.downloads import Downloads
     from appliance.core.config.types import Config
     from appliance.core.runs.inward import Asker
+    from appliance.engines.owner import Chooser
+    from appliance.fleet.hold import SlotHold
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeRoute, Kernel
@@ -59,7 +61,8 @@ class ServerParts(Struct, frozen=True, kw_only=True):
 
     ``adopt`` follows each new configuration, and returns what it could not follow; or raises UsageError, and changes
     nothing. ``wait_ended`` returns when the work that clients have begun and left alone is over: the end of the server
-    waits for that, within its grace time. ``troubles`` are those that a person has to mend.
+    waits for that, within its grace time. ``troubles`` are those that a person has to mend. ``removed`` is
+    called with each model whose files were removed.
     """
 
     routes: Callable[[Kernel], Routes] | None = None
@@ -77,6 +80,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     wait_ended: Callable[[], Awaitable[None]] | None = None
     other_servers: OtherServers | None = None
     troubles: Callable[[], Sequence[Trouble]] | None = None
+    removed: Callable[[str], Awaitable[None]] | None = None
 
 
 class Feature(ServerParts, frozen=True, kw_only=True):
@@ -85,9 +89,10 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     ``name`` is that of its folder. ``verbs`` are its commands. ``open`` opens what it owns, for the length of a server:
     behind the fleet, in the order of the list. It yields the parts that need an owner; those of the feature itself need
     none. Nothing outside its folder knows the type of its owner. ``open_last`` is for an owner that needs parts of
-    others: it comes behind every ``open``, with all parts that are there then. ``check`` looks at the configuration
-    before a server opens anything, and raises UsageError. ``beside`` runs beside a server that serves, and ends with
-    it.
+    others: it comes behind every ``open``, with all parts that are there then. ``slots`` opens before the fleet what
+    gives requests their slots, and yields it with the parts that need it; one feature at most has that. ``check`` looks
+    at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
+    serves, and ends with it.
     """
 
     name: str
@@ -95,7 +100,17 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
     open_last: Callable[[Ground, Sequence[ServerParts]], AbstractAsyncContextManager[ServerParts]] | None = None
     check: Callable[[Config], None] | None = None
+    slots: Callable[[Footing], AbstractAsyncContextManager[tuple[SlotHold, ServerParts]]] | None = None
     beside: Callable[[AppSettings], Awaitable[None]] | None = None
+
+
+class Footing(Struct, frozen=True, kw_only=True):
+    """The facts that there are before the fleet. ``chooser`` says which engine a model is started on."""
+
+    settings: AppSettings
+    config: Config
+    data: Path
+    chooser: Chooser
 
 
 class Ground(Struct, frozen=True, kw_only=True):
@@ -126,6 +141,21 @@ class Assembled(Struct, frozen=True, kw_only=True):
     kernel: Kernel
     hold: FastHold | None
     door: Sequence[EdgeRoute]
+
+
+@asynccontextmanager
+async def open_slots(
+    features: Iterable[Feature], footing: Footing
+) -> AsyncGenerator[tuple[SlotHold, Sequence[ServerParts]]]:
+    """Open what gives requests their slots. Without a feature that has it, processes choose by themselves."""
+    held = next((each.slots for each in features if each.slots is not None), None)
+    if held is None:
+        from appliance.fleet.hold import SlotHold
+
+        yield SlotHold(), ()
+        return
+    async with held(footing) as (hold, parts):
+        yield hold, (parts,)
 
 
 @asynccontextmanager

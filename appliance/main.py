@@ -40,7 +40,6 @@ from appliance.platform.stopping import StopSignals, stop_signals
 from appliance.plugins.folders import DATA
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
-from appliance.store.kept_contexts import context_places
 from appliance.trio_parts import Changed, beside, lacking, persist
 from appliance.upkeep import (
     echoing_engine_log,
@@ -123,7 +122,6 @@ async def _run(
             downloading=_downloading(settings),
             plugin_data=data / DATA,
             data=data,
-            contexts={} if settings.echo or settings.trial else context_places(),
             learns=not settings.echo,
             echo=echo,
         )

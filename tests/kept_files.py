@@ -6,8 +6,10 @@ import secrets
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from appliance.core.contexts.kept import KeptContext
-from appliance.store.kept_contexts import ContextPlace, KeptContexts, open_kept_contexts
+from appliance.features.contexts.core.kept import KeptContext
+from appliance.features.contexts.files import ContextPlace, KeptContexts, open_kept_contexts
+from appliance.features.contexts.owner import Contexts
+from appliance.fleet.owner import Fleet
 
 DATA = b"what a model has read " * 100
 
@@ -30,3 +32,10 @@ async def kept_one(kept: KeptContexts, data: bytes = DATA, *, model: str = "m") 
     kept.part(new.name).write_bytes(data)
     assert await kept.keep(new)
     return next(each for each in kept.entries() if each.name == new.name)
+
+
+def kept_of(fleet: Fleet) -> KeptContexts:
+    """Return the contexts that a program keeps."""
+    assert isinstance(fleet.hold, Contexts)
+    assert fleet.hold.store is not None
+    return fleet.hold.store

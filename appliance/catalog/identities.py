@@ -14,8 +14,7 @@ from pathlib import Path
 import trio
 
 from appliance.catalog.found import all_shards
-from appliance.core.contexts.origin import FileIdentity
-from appliance.core.models.identity import identity_of
+from appliance.core.models.identity import FileIdentity, identity_of
 from appliance.core.models.model import Model, started_with
 from appliance.store.file_hashes import identity_of as file_now
 from appliance.store.model_files import open_regular

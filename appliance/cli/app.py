@@ -79,6 +79,12 @@ def command_line(verbs: Collection[Verb]) -> CommandLine:
     return cli
 
 
+def verbs_of(ctx: click.Context) -> Collection[Verb]:
+    """Return all verbs of the program that this command belongs to."""
+    program = ctx.find_root().command
+    return program.verbs.values() if isinstance(program, CommandLine) else ()
+
+
 def run(argv: Sequence[str], start: Start, verbs: Collection[Verb]) -> int:
     """Carry out ``argv`` and return the exit status; every error is reported on standard error."""
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Snapshot, scan_models
 from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir
+from appliance.cli.app import verbs_of
 from appliance.cli.options import ModelOptions, catalog_options, models_dir_option
 from appliance.cli.remote import (
     NOT_RUNNING,
@@ -26,6 +27,7 @@ from appliance.cli.remote import (
     files_options,
 )
 from appliance.cli.show import human_count, human_size, json_option, print_json, print_table
+from appliance.cli.verbs import Verb
 from appliance.core.engines.listing import Manual
 from appliance.core.fit.budget import room_of
 from appliance.core.fit.estimate import RAM
@@ -43,7 +45,6 @@ from appliance.platform.console import can_ask, say
 from appliance.platform.drivers import look
 from appliance.platform.machine import free_memory
 from appliance.store.engine_state import StateFile
-from appliance.store.kept_contexts import clear_kept
 from appliance.wire import RemovedModel
 
 if TYPE_CHECKING:
@@ -111,7 +112,16 @@ def print_plan(model: Model, plan: FitPlan) -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be freed, and remove nothing.")
 @files_options
 @json_option
-async def rm(server: RunningServer, model: str, models_dir: str | None, yes: bool, dry_run: bool, as_json: bool) -> int:
+@click.pass_context
+async def rm(
+    ctx: click.Context,
+    server: RunningServer,
+    model: str,
+    models_dir: str | None,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     """Remove a model from the Hugging Face cache or the models folder, with all its parts; or an unfinished download.
 
     \b
@@ -127,7 +137,7 @@ async def rm(server: RunningServer, model: str, models_dir: str | None, yes: boo
     else:
         removal = await _own_removal(server, ModelOptions(models_dir=models_dir).sources(), model)
         name, frees = removal.model, await trio.to_thread.run_sync(removal.frees)
-        remove = partial(_carry_out, removal)
+        remove = partial(_carry_out, removal, verbs_of(ctx))
     if dry_run:
         if as_json:
             print_json({"model": name, "frees": frees})
@@ -144,8 +154,10 @@ async def rm(server: RunningServer, model: str, models_dir: str | None, yes: boo
     return 0
 
 
-async def _carry_out(removal: Removal) -> RemovedModel:
-    await clear_kept(removal.model)
+async def _carry_out(removal: Removal, verbs: Iterable[Verb]) -> RemovedModel:
+    for verb in verbs:
+        if verb.removed is not None:
+            await verb.removed(removal.model)
     return await trio.to_thread.run_sync(removal.carry_out)
 
 

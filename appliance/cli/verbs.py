@@ -6,7 +6,7 @@ are written out, so that a freezer and a type checker see them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple, get_args
 
 import click
@@ -20,7 +20,8 @@ class Verb(NamedTuple):
     """``summary`` is one sentence; ``command`` imports the command, when it is used.
 
     ``alone`` is called where the program was started without a verb. It returns True if it had something to say then,
-    which takes the place of the help. ``page`` is the document in docs/ that says more.
+    which takes the place of the help. ``page`` is the document in docs/ that says more. ``removed`` is called with each
+    model whose files were removed while no server runs.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Verb(NamedTuple):
     command: Callable[[], click.Command]
     alone: Callable[[], bool] | None = None
     page: str = ""
+    removed: Callable[[str], Awaitable[None]] | None = None
 
 
 def _serve() -> click.Command:
@@ -65,12 +67,6 @@ def _logs() -> click.Command:
     from appliance.cli.control import logs
 
     return logs
-
-
-def _cache() -> click.Command:
-    from appliance.cli.cache import cache
-
-    return cache
 
 
 def _mcp() -> click.Command:
@@ -188,13 +184,6 @@ KERNEL_VERBS = (
     Verb("top", "server", "Show the requests under way, live.", _top, page="http.md#what-is-under-way"),
     Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),
     Verb("logs", "server", "Show the output of the model processes.", _logs),
-    Verb(
-        "cache",
-        "server",
-        "Show what came from the cache of prompts, and why the rest did not.",
-        _cache,
-        page="http.md#the-prompts-cache",
-    ),
     Verb("mcp", "server", "Connect a desktop client to the running server, by MCP.", _mcp, page="mcp.md"),
     Verb(
         "agent",

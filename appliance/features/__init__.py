@@ -8,6 +8,7 @@ from __future__ import annotations
 from appliance.feature import Feature
 from appliance.features.bundles.feature import BUNDLES
 from appliance.features.config_editing.feature import CONFIG_EDITING
+from appliance.features.contexts.feature import CONTEXTS
 from appliance.features.conversations.feature import CONVERSATIONS
 from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.desktop.feature import DESKTOP
@@ -26,6 +27,7 @@ from appliance.features.traces.feature import TRACES
 FEATURES: tuple[Feature, ...] = (
     BUNDLES,
     CONFIG_EDITING,
+    CONTEXTS,
     CONVERSATIONS,
     CORS_PROXY,
     DESKTOP,

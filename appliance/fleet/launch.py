@@ -21,7 +21,6 @@ from msgspec import Struct, structs
 
 from appliance.core.command_words import split_command
 from appliance.core.config.types import ModelConfig
-from appliance.core.contexts.origin import Origin
 from appliance.core.engines.workers import NO_DEBUGGER, Crew, RpcWorker, command_on, stands_for_engine, workers_named
 from appliance.core.fit.estimate import DeviceUse
 from appliance.core.fit.plan import FitPlan
@@ -153,10 +152,10 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Tokens that one slot can have; 0: unknown."""
     token_bytes: int = 0
     """Bytes that a token of context takes; 0: unknown."""
-    context_origin: Origin | None = None
-    """Contexts with its key may be given back to it; None: none are kept."""
+    owns_slot_files: bool = False
+    """The files of its slots lie in the program's own folder."""
     may_name_slots: bool = False
-    """Requests may name slots that are in use: see `options.may_name_slots`."""
+    """Requests may name slots that are in use: an engine that keeps prompts beside its slots does not bear that."""
     made_of: tuple[object, ...] = ()
     """Files and command of the model when this was prepared; see `made_of`."""
     memory: Mapping[str, DeviceUse] = NO_USE

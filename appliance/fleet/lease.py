@@ -12,7 +12,7 @@ from msgspec import Raw
 from appliance.core.models.model import Model
 from appliance.core.records.progress import Held
 from appliance.errors import ApplianceError, Busy
-from appliance.fleet.contexts import Placed, ShortPlaced, Unnamed
+from appliance.fleet.hold import SlotPlace
 from appliance.upstream.client import Address
 
 RETRY = 5.0
@@ -163,7 +163,7 @@ class Lease:
         """Set by the holder as soon as there is one."""
         self.asks: tuple[str, bytes] | None = None
         """The path and the body that go to the process; None for anything but a request."""
-        self.placed: Placed | ShortPlaced | Unnamed | None = None
+        self.placed: SlotPlace | None = None
         """Its slot in the process, which ends with it."""
         self.refusal: ApplianceError | None = None
         """The error that the schedule has given instead of an address."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,7 +18,6 @@ from appliance.fleet.owner import Fleet
 from appliance.platform.samples import Samples
 from appliance.plugins.registry import Plugins
 from appliance.store.history import History
-from appliance.store.kept_contexts import KeptContexts
 from appliance.tools.box import Toolbox
 from appliance.traffic.other_servers import OtherServers
 from appliance.traffic.targets import refresh
@@ -44,8 +43,8 @@ class Owners(Struct, frozen=True, kw_only=True):
     history: History
     folders: Mapping[str, Path]
     """The program's folders on the disk, by their kind, and its databases by their first file."""
-    contexts: KeptContexts | None
-    """None keeps none."""
+    removed: Sequence[Callable[[str], Awaitable[None]]]
+    """Called with each model whose files were removed."""
 
     def require_downloads(self) -> Downloads:
         """Raises Forbidden where no model is downloaded on request."""
@@ -82,6 +81,6 @@ class Owners(Struct, frozen=True, kw_only=True):
             raise Conflict(f"model '{name}' cannot be removed: {error.strerror or error}{where}") from None
         await self.fleet.unload(model.id)  # somebody may have asked for it while its files went
         downloads.forget(name)
-        if self.contexts is not None:
-            await self.contexts.clear(model.id)
+        for tell in self.removed:
+            await tell(model.id)
         return removed

@@ -24,10 +24,8 @@ import trio
 from msgspec import UNSET, structs
 
 from appliance.core.records.activity import CLIENT_LEFT, EndedRequests, Query, SortKey, histogram, pages
-from appliance.core.records.cache import CacheAnswer, CacheQuestion
 from appliance.errors import Busy
 from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, ActivityRow, open_file, open_memory, unusable
-from appliance.store.cache import cache_answer
 from appliance.trio_parts import WriteBehind, beside, persist
 from appliance.wire import ActivityPage, Row, Stats, Tokens
 
@@ -170,9 +168,6 @@ class ActivityTable:
             EndedRequests(model=model, ended=ended, failed=failed, refused=refused, last=last)
             for model, ended, failed, refused, _, last in found
         )
-
-    def cache(self, question: CacheQuestion) -> CacheAnswer:
-        return cache_answer(self.connection, question)
 
 
 class _Column:

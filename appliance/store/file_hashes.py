@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from appliance.core.contexts.origin import FileIdentity
 from appliance.core.lenient_json import UNREADABLE
+from appliance.core.models.identity import FileIdentity
 from appliance.store.model_files import open_regular, read_start, write_whole
 
 SHA256 = re.compile(r"[0-9a-f]{64}")

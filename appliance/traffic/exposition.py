@@ -14,7 +14,7 @@ from appliance import __version__
 from appliance.core.machine import GpuSample, Sample, SystemSample
 from appliance.core.scheduling.effects import EVICTING
 from appliance.core.sizes import MIB
-from appliance.fleet.owner import ChildStatus
+from appliance.fleet.status import ChildStatus
 from appliance.platform.machine import resident_bytes
 from appliance.traffic.metrics import BUCKETS, OTHER, Durations, Metrics, ModelCounts
 

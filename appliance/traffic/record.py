@@ -10,9 +10,9 @@ from typing import Protocol
 
 from appliance.core.answers.continuation import is_over
 from appliance.core.bodies.head import RequestHead
-from appliance.core.contexts.slots import SlotNews
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
 from appliance.core.records.activity import CLIENT_LEFT
+from appliance.core.records.cache_misses import SlotNews
 from appliance.core.records.captures import CapturedBody, CapturedExchange, captured_parts
 from appliance.core.records.ended import EndedRequest, Step, StepName
 from appliance.core.records.progress import AnswerSoFar, is_before_token

@@ -20,8 +20,8 @@ from waiting import wait
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
 from appliance.core.settings import FleetSettings
+from appliance.features.contexts.files import context_places
 from appliance.platform.home import users_data
-from appliance.store.kept_contexts import context_places
 
 ONE = FleetSettings(models_max=1, stop_timeout=2.0)
 SAID = "Once upon a time a small llama carried"
@@ -220,7 +220,7 @@ def test_kept_contexts_are_shown_and_cleared_with_and_without_a_server(
 
         trio.run(keep)
 
-    places = context_places()
+    places = context_places(users_data())
     keep_two(places["disk"].folder)
     assert sorted(row[:3] for row in command.rows("cache")[1:]) == [["a", "-", "5"], ["b", "-", "5"]]
     assert sorted(each["model"] for each in command.json("cache")["kept"]) == ["a", "b"]

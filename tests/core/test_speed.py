@@ -19,7 +19,7 @@ from speed_cases import (
     timed,
 )
 
-from appliance.core.contexts.blocks import prefix_of
+from appliance.core.bodies.blocks import prefix_of
 from appliance.core.scheduling.policy import Policy
 from appliance.core.scheduling.routing import Local, Router
 from appliance.core.scheduling.schedule import LOOK_AHEAD

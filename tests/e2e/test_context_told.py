@@ -14,7 +14,7 @@ from program import Answer, Server, http
 from random_models import random_dense, random_hybrid, write_random
 from slow import one_of
 
-from appliance.core.contexts.slots import SHORT
+from appliance.fleet.hold import SHORT
 
 CHAT = "/v1/chat/completions"
 

@@ -33,7 +33,6 @@ from appliance.engines.owner import Chooser
 from appliance.features import FEATURES
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
-from appliance.store.kept_contexts import ContextPlace
 from appliance.tools.box import Toolbox
 from appliance.traffic.request import Request
 from appliance.upkeep import logging_into
@@ -432,9 +431,8 @@ async def open_appliance(
         remembered=StateFile(model_file.parent),
         downloading=downloads or DownloadSettings(cache=model_file.parent),
         plugin_data=model_file.parent / "plugin-data",
-        contexts={"ram": ContextPlace(model_file.parent / "contexts", in_memory=False)},
         data=pool.parent if pool is not None else model_file.parent,
-        defaults=Config(streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
+        defaults=Config(keep_context="disk", streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
         chooser=chooser,
         toolbox=tools,
         learns=False,

@@ -20,7 +20,7 @@ from appliance.core.machine import GpuSample, NetworkCounters, Sample, SystemSam
 from appliance.core.records.accounting import Usage
 from appliance.core.records.cache_misses import CacheRoom
 from appliance.core.records.ended import EndedRequest
-from appliance.fleet.owner import ChildStatus
+from appliance.fleet.status import ChildStatus
 from appliance.traffic.exposition import exposition
 from appliance.traffic.metrics import BUCKETS, MAX_MODELS, OTHER, Metrics
 from appliance.wire import Tokens

@@ -12,7 +12,7 @@ import trio
 from gguf_files import write_model
 from http_harness import CHAT, UPGRADE, Appliance, Client, OpenServer, chat, model
 from hub_process import FakeHub
-from kept_files import kept_one
+from kept_files import kept_of, kept_one
 from msgspec import structs
 from waiting import until
 
@@ -356,7 +356,7 @@ async def test_what_is_here_and_broken_is_downloaded_again(served: Appliance, do
 async def test_a_loaded_model_is_stopped_and_its_files_go(served: Appliance, downloads: DownloadSettings):
     await downloaded(served)
     await ok(served, "POST", "/models/load", {"model": MODEL, "wait": True})
-    contexts = served.owners.contexts
+    contexts = kept_of(served.owners.fleet)
     other, _ = [await kept_one(contexts, model=model) for model in ("other", MODEL)]
     async with feed(served) as reader:
         [path] = await removed(served)

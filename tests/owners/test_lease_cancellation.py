@@ -18,13 +18,14 @@ from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.errors import UpstreamFailed
 from appliance.fleet.owner import Fleet, open_fleet
+from appliance.fleet.performer import Performer
 from appliance.upstream.client import HttpCall
 
 STREAM = b'{"prompt":"x","stream":true,"fake":{"tokens":12,"token_delay":0.003}}'
 STEPS, ENOUGH = 12, 3
 """Steps at which to cancel at least, and then requests in a row that end before theirs: on a busy machine some take few
 steps."""
-OWNER_TASK = f"{Fleet.__module__}.Fleet._own"
+OWNER_TASK = f"{Performer.__module__}.Performer._own"
 
 
 class CancelAtStep(trio.abc.Instrument):

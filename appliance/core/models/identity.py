@@ -15,14 +15,26 @@ from pathlib import PurePath
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 
 from appliance.core.config.types import ModelConfig
-from appliance.core.contexts.origin import OF_SEAT, WITHOUT_EFFECT
 from appliance.core.llama import flags
 from appliance.core.models.model import Model
 from appliance.core.secrets import holds_secret
 from appliance.errors import UsageError
 
+WITHOUT_EFFECT = (
+    "--port", "--host", "--alias", "--api-key", "--api-key-file", "--threads", "--threads-batch", "--threads-http",
+    "--batch-size", "--ubatch-size", "--cache-ram", "--cache-idle-slots", "--slot-save-path", "--metrics", "--slots",
+    "--props", "--timeout", "--verbose", "--verbosity", "--log-file", "--log-disable", "--log-colors", "--log-prefix",
+    "--log-timestamps", "--log-jsonl", "--offline",
+)  # fmt: skip
+"""Options that change nothing in what a process keeps of a prompt."""
+OF_SEAT = (
+    "--device", "--n-gpu-layers", "--fit-target", "--ctx-size", "--parallel", "--kv-unified", "--kv-unified-per-slot",
+    "--ctx-checkpoints",
+)  # fmt: skip
+"""Options that the program chooses for each seat, by its devices and their memory. A user may also set them."""
 OF_MACHINE = frozenset(map(flags.canonical, (
     *WITHOUT_EFFECT, *OF_SEAT, "--api-key", "--batch-size", "--cpu-mask", "--cpu-mask-batch", "--cpu-moe",
     "--cpu-range", "--cpu-range-batch", "--cpu-strict", "--cpu-strict-batch", "--fit", "--fit-ctx", "--flash-attn",
@@ -39,6 +51,15 @@ PrintOf = Callable[[str, bool], str | None]
 """Return the digest of the file or folder with this path, None for any other text. True: of a program, whose digest is
 wanted only if it is a script.
 """
+
+
+class FileIdentity(Struct, frozen=True):
+    """A file of a model, and the signs of another one in its place."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    inode: int
 
 
 def identity_of(model: Model, engine_args: Sequence[str], print_of: PrintOf) -> str:

@@ -12,8 +12,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from appliance.core.contexts.blocks import HEAD
-from appliance.core.contexts.slots import SlotNews
+from appliance.core.bodies.blocks import HEAD
 
 MissKind = Literal["off", "moved", "engine", "loaded", "unknown", "new", "busy", "evicted", "others", "changed"]
 MAX_CONVERSATIONS = 1000
@@ -31,6 +30,17 @@ class CacheRoom(Struct, frozen=True):
     """0: unknown."""
     kept: int = 0
     """Bytes of main memory for prompts that left their slot; it says something only where ``slots`` is known."""
+
+
+class SlotNews(Struct, frozen=True):
+    """The fate of a conversation's context since its last request, as far as it is known."""
+
+    taker: str | None = None
+    """The conversation that took its slot; empty: a request that named none."""
+    edited: int | None = None
+    """The message from which on its prompt is another one, if that is in its first half; `blocks.HEAD`: before them."""
+    came_back: str = ""
+    """The size of the file that its slot got back, and the time for it, in words."""
 
 
 class CacheUse(Struct, frozen=True, kw_only=True):

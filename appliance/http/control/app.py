@@ -20,7 +20,6 @@ from werkzeug.exceptions import HTTPException
 
 from appliance.catalog.catalog import find_model
 from appliance.core.fit.picture import MemoryTable
-from appliance.core.records.cache import cleared
 from appliance.errors import (
     BadRequest,
     NotFound,
@@ -76,12 +75,6 @@ class Control:
         load = outlook.foresee(model, launches.engine_for(model)) if model is not None else None
         return json_answer(MemoryTable(devices=outlook.memory(), load=load))
 
-    async def clear_contexts(self) -> Response:
-        """Remove the kept contexts, or with ``?model=`` those of one model."""
-        name, contexts = request.args.get("model"), self._owners.contexts
-        model = self._catalog.snapshot.find(name) if name else None
-        return json_answer(cleared(await contexts.clear(model.id if model else name) if contexts is not None else ()))
-
     async def load(self) -> Response:
         asked = await _control_request()
         model = await find_model(self._catalog, asked.model)
@@ -127,7 +120,6 @@ def create_app(
     own = Routes("own")
     own.add_url_rule("/api/fit", "fit", control.fit)
     own.add_url_rule("/api/memory", "memory", control.memory, facts=RouteFacts(gives=MemoryTable))
-    own.add_url_rule("/api/cache/kept", "clear contexts", control.clear_contexts, methods=["DELETE"])
     own.add_url_rule("/models/load", "load", control.load, methods=["POST"], facts=RouteFacts(takes=ControlRequest))
     own.add_url_rule(
         "/models/unload", "unload", control.unload, methods=["POST"], facts=RouteFacts(takes=ControlRequest)

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import trio
-from msgspec import structs
 
 from appliance.catalog.catalog import find_model
 from appliance.core.models.model import Model
-from appliance.core.records.cache import kept_rows, parse_cache_question, seated
 from appliance.errors import Busy, ModelLoading, ModelNotFound, RouteNotFound
 from appliance.fleet.status import state_of
 from appliance.http.bytes.listening import shown
@@ -131,15 +129,6 @@ class EdgeRoutes:
         """The requests under way, with their slots: what ``top`` shows."""
         await _send_json(context, {"requests": await self._slots_in_short.requests()})
 
-    async def _cache(self, context: RequestContext) -> None:
-        """The prompts' cache in figures, why it was missed, who sits in which slot, and the contexts in files."""
-        question = parse_cache_question(context.request.query, datetime.now(UTC))
-        found = await self._traffic.recorder.read(lambda table: table.cache(question))
-        slots = await self._slots_in_short.of({session.model for session in found.sessions})
-        since = {model: room.since for model, room in self._traffic.metrics.rooms.items()}
-        kept = kept_rows(self._owners.contexts.entries()) if self._owners.contexts is not None else []
-        await _send_json(context, structs.replace(found, sessions=seated(found.sessions, slots, since), kept=kept))
-
     # ---- for routers -------------------------------------------------------------------------------------------------
 
     async def _server_info(self, context: RequestContext) -> None:
@@ -248,7 +237,6 @@ class EdgeRoutes:
         return render(base, self._bound, self._fleet.launches.engine, models, folder)
 
     ROUTES: ClassVar[dict[str, Callable[[EdgeRoutes, RequestContext], Awaitable[None]]]] = {
-        "/api/cache": _cache,
         "/api/inflight": _inflight,
         "/api/ls": _table,
         "/favicon.ico": _icon,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from appliance.core.bodies.head import NO_SLOT, RequestHead, is_object
-from appliance.core.contexts.slots import SHORT
 from appliance.core.exchange import RelayOptions
 from appliance.core.models.model import Model
 from appliance.errors import ModelLoading, ModelNotLoaded, SlotFilesClosed
-from appliance.fleet.contexts import Unnamed
+from appliance.fleet.hold import SHORT, Unnamed
 from appliance.fleet.lease import Lease
 from appliance.fleet.owner import Fleet
 from appliance.http.way.context import ModelRequest
@@ -63,18 +62,18 @@ class Ask:
         if head.slot != NO_SLOT and is_object(body) and not self.fleet.may_name_slot(lease.model.id, head.slot):
             lease.placed = Unnamed()
             return
-        contexts = self.fleet.contexts.of(lease.model.id) if route.slot else None
-        if contexts is None or head.several or not is_object(body):
+        slots = self.fleet.hold.of(lease.model.id) if route.slot else None
+        if slots is None or head.several or not is_object(body):
             return
         names_slot, owner = route.slot == "named", self.guard.holder(request).encode()
         if len(body) < SHORT and head.slot == NO_SLOT:
-            placed = contexts.place_short(body, owner, names_slot=names_slot)
+            placed = slots.place_short(body, owner, names_slot=names_slot)
             if placed is not False:
                 lease.placed = placed
                 return
         session = self._recorder.conversation(request, head)
         prompt = b"" if head.uncached else body  # then nothing that was read before is of use
-        lease.placed = contexts.place(lease.ticket, session, prompt, owner, head.slot, names_slot=names_slot)
+        lease.placed = slots.place(lease.ticket, session, prompt, owner, head.slot, names_slot=names_slot)
 
     async def ask_running(self, model: Model, job: ModelRequest) -> None:
         """Ask a model as it runs now. Never loads one, never counts as a use of it.

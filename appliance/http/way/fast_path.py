@@ -37,7 +37,6 @@ from appliance.errors import (
     ShuttingDown,
     UpstreamFailed,
 )
-from appliance.fleet.contexts import Placed
 from appliance.fleet.lease import GivenUp, Lease
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body, ClientLeft
@@ -396,7 +395,7 @@ class FastRequest:
         self.record = record = Record(request, known.route.name)
         record.body, record.model, record.known, record.admitted = content, found.target.label, True, True
         record.requested, record.build, record.head = found.target.requested, known.build, asked
-        record.placed = placed if isinstance(placed, Placed) else None
+        record.placed = placed.held if placed is not None else None
         self.sink = self._open()
         self.entry = record.entry = traffic.inflight.begin(
             request, record.model, record.metadata, cancel=self.cancel, streams=streams

@@ -16,7 +16,7 @@ from appliance.core.answers.families import family_of
 from appliance.core.exchange import Exchange, RelayOptions
 from appliance.core.models.model import Model
 from appliance.errors import UpstreamFailed
-from appliance.fleet.contexts import Placed, RestoreFailed, ShortPlaced, Unnamed
+from appliance.fleet.hold import HeldPlace, RestoreFailed
 from appliance.fleet.lease import Lease, QueuePlace
 from appliance.fleet.status import Broken
 from appliance.http.way.ask import Ask
@@ -103,7 +103,7 @@ class Process:
                 self._ask.check_slots(course.model, job.request.method, sent.path)
                 self._ask.place(lease, job.route, job.request, job.record.head, course.body)
                 waiting.load = place.load
-                if isinstance(placed := lease.placed, Placed):
+                if (placed := lease.placed.held if lease.placed is not None else None) is not None:
                     job.record.placed = placed
                     await placed.prepare()
                     if place.load is not None:  # a load, and then its context
@@ -182,9 +182,9 @@ class Process:
         )
 
 
-def _told_of(place: QueuePlace, placed: Placed | ShortPlaced | Unnamed | None) -> Headers:
+def _told_of(place: QueuePlace, placed: HeldPlace | None) -> Headers:
     """The headers about what came before the answer: the request's wait, and the context that its slot got back."""
-    if not isinstance(placed, Placed) or not placed.restored:
+    if placed is None or not placed.restored:
         return queue_headers(place)
     came_back = b"restored=%d; ms=%d" % (placed.restored, round(placed.seconds * 1000))
     return (*queue_headers(place), (b"X-Appliance-Context", came_back))

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.contexts.slots import SlotNews
-from appliance.core.records.cache_misses import MAX_CONVERSATIONS, CacheRoom, CacheUse, CacheUses, CacheVerdict
+from appliance.core.records.cache_misses import (
+    MAX_CONVERSATIONS,
+    CacheRoom,
+    CacheUse,
+    CacheUses,
+    CacheVerdict,
+    SlotNews,
+)
 
 ROOM = CacheRoom(1.0, slots=1)
 NEXT = CacheRoom(2.0, slots=1)

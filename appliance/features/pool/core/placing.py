@@ -18,7 +18,7 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from appliance.core.contexts.blocks import DIGEST_SIZE, HEAD, Block, Prefix, blocks_of
+from appliance.core.bodies.blocks import DIGEST_SIZE, HEAD, Block, Prefix, blocks_of
 
 MOST_BLOCKS = 4096
 """Blocks that are remembered of each box. An agent's request has some hundred."""

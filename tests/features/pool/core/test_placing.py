@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.contexts.blocks import BLOCK, Prefix, prefix_of
+from appliance.core.bodies.blocks import BLOCK, Prefix, prefix_of
 from appliance.features.pool.core.placing import (
     CROWDED,
     MOST_BLOCKS,

@@ -14,10 +14,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from appliance.core.contexts.blocks import Prefix
-from appliance.core.contexts.origin import Origin
+from appliance.core.bodies.blocks import Prefix
 from appliance.core.lenient_json import decoded
 from appliance.core.sizes import GIB, MIB
+from appliance.features.contexts.core.origin import Origin
 
 VERSION = 1
 """Version of the manifest. A program reads no other one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from http_harness import CHAT, Appliance, chat
-from kept_files import kept_one
+from kept_files import kept_of, kept_one
 
 
 async def told(server: Appliance, query: str = "") -> dict[str, Any]:
@@ -18,7 +18,7 @@ async def asks(server: Appliance, model: str, *, headers: tuple[tuple[str, str],
 
 
 async def test_reasons_figures_and_seats(server: Appliance) -> None:
-    """`tests/core/records/test_cache_misses.py` has the reasons, `tests/store/test_cache_figures.py` the figures."""
+    """`tests/core/records/test_cache_misses.py` has the reasons, `test_cache_figures.py` beside this the figures."""
     nothing = await told(server)
     assert (nothing["total"]["requests"], nothing["by"], nothing["sessions"]) == (0, [], [])
     await asks(server, "alpha", prompt_cache_key="a")
@@ -61,7 +61,7 @@ async def test_a_wrong_question_is_refused_with_its_parameter(server: Appliance)
 
 
 async def test_kept_contexts_are_listed_and_removed_by_model_or_alias(server: Appliance) -> None:
-    contexts = server.opened.owners.contexts
+    contexts = kept_of(server.opened.owners.fleet)
     one, _ = [await kept_one(contexts, model=model) for model in ("alpha", "beta")]
     await contexts.used(one.name, 30)
     listed = (await told(server))["kept"]

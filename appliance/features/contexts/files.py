@@ -30,7 +30,12 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.config.types import KeepContext
-from appliance.core.contexts.kept import (
+from appliance.core.lenient_json import UNREADABLE
+from appliance.core.llama.flags import Option
+from appliance.core.models.identity import FileIdentity
+from appliance.core.sizes import GIB, MIB
+from appliance.errors import Conflict
+from appliance.features.contexts.core.kept import (
     MAX_AGE,
     PIECE,
     KeptContext,
@@ -41,11 +46,7 @@ from appliance.core.contexts.kept import (
     read_manifest,
     victims,
 )
-from appliance.core.contexts.origin import FileIdentity, Origin, files_named, origin_of
-from appliance.core.lenient_json import UNREADABLE
-from appliance.core.llama.flags import Option
-from appliance.core.sizes import GIB, MIB
-from appliance.errors import Conflict
+from appliance.features.contexts.core.origin import Origin, files_named, origin_of
 from appliance.platform.console import PROGRAM
 from appliance.platform.home import users_cache, users_data
 from appliance.platform.machine import free_memory, here
@@ -76,17 +77,17 @@ class ContextPlace(Struct, frozen=True):
     """Its files take memory instead of room on a disk."""
 
 
-def context_places() -> dict[Tier, ContextPlace]:
-    """Return the folders of this home's contexts. Raises UsageError where the system knows no home.
+def context_places(data: Path) -> dict[Tier, ContextPlace]:
+    """Return the folders of the contexts of the program whose data folder this is.
 
     Where files cannot be kept in memory there is no "ram", but for systems that have no such files at all.
     """
-    places: dict[Tier, ContextPlace] = {"disk": ContextPlace(users_data() / FOLDER, in_memory=False)}
+    places: dict[Tier, ContextPlace] = {"disk": ContextPlace(data / FOLDER, in_memory=False)}
     memory = here.memory_folder()
     if sys.platform != "linux":
         places["ram"] = ContextPlace(users_cache() / FOLDER, in_memory=False)
     elif memory is not None and space_of(memory).total >= LEAST_MEMORY:
-        home = hashlib.sha256(os.fsencode(users_data().absolute())).hexdigest()[:8]
+        home = hashlib.sha256(os.fsencode(data.absolute())).hexdigest()[:8]
         places["ram"] = ContextPlace(memory / f"{PROGRAM}-{os.getuid()}-{home}", in_memory=True)
     return places
 
@@ -141,13 +142,13 @@ async def clear_kept(model: str | None) -> list[KeptContext]:
 
     Raises Conflict where another program has the folder, or the system refuses it.
     """
-    return [gone for place in context_places().values() for gone in await _clear_place(place, model)]
+    return [gone for place in context_places(users_data()).values() for gone in await _clear_place(place, model)]
 
 
 async def read_kept() -> list[KeptContext]:
     """Return every context of this home; no server may run. Raises as `clear_kept`."""
     found = list[KeptContext]()
-    for place in context_places().values():
+    for place in context_places(users_data()).values():
         async with _taken(place) as kept:
             found += kept.entries() if kept is not None else []
     return found

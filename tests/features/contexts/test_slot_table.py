@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from appliance.core.contexts.blocks import Prefix, prefix_of
-from appliance.core.contexts.slots import MAX_TAKEN, ListedSlot, Placement, SlotContent, SlotNews, SlotTable
+from appliance.core.bodies.blocks import Prefix, prefix_of
+from appliance.core.records.cache_misses import SlotNews
+from appliance.features.contexts.core.slots import MAX_TAKEN, ListedSlot, Placement, SlotContent, SlotTable
 
 AFTER = 4.0
 T = TypeVar("T")

@@ -10,8 +10,7 @@ import click
 
 from appliance.cli.remote import NotRunning, RunningServer, ask, files_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
-from appliance.core.contexts.kept import KeptRow
-from appliance.core.records.cache import (
+from appliance.features.contexts.core.cache import (
     DEFAULT_SPAN,
     CacheAnswer,
     CacheBy,
@@ -20,8 +19,9 @@ from appliance.core.records.cache import (
     cleared,
     kept_rows,
 )
+from appliance.features.contexts.core.kept import KeptRow
+from appliance.features.contexts.files import clear_kept, read_kept
 from appliance.platform.console import harmless, say
-from appliance.store.kept_contexts import clear_kept, read_kept
 
 FIGURES = ("REQUESTS", "PROMPT", "CACHED", "SHARE", "AGAIN", "SAVED", "LOST")
 SESSIONS = ("MODEL", "SLOT", "CONVERSATION", "CLIENT", "TOKENS", "CACHED", "LAST USE")

@@ -17,20 +17,9 @@ from appliance.core.engines.builds import numbers_of
 from appliance.core.engines.state import line_of
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
+from appliance.core.models.identity import OF_SEAT, WITHOUT_EFFECT, FileIdentity
 from appliance.core.models.names import shard_of, stem_of
 
-WITHOUT_EFFECT = (
-    "--port", "--host", "--alias", "--api-key", "--api-key-file", "--threads", "--threads-batch", "--threads-http",
-    "--batch-size", "--ubatch-size", "--cache-ram", "--cache-idle-slots", "--slot-save-path", "--metrics", "--slots",
-    "--props", "--timeout", "--verbose", "--verbosity", "--log-file", "--log-disable", "--log-colors", "--log-prefix",
-    "--log-timestamps", "--log-jsonl", "--offline",
-)  # fmt: skip
-"""Options that change nothing in a context."""
-OF_SEAT = (
-    "--device", "--n-gpu-layers", "--fit-target", "--ctx-size", "--parallel", "--kv-unified", "--kv-unified-per-slot",
-    "--ctx-checkpoints",
-)  # fmt: skip
-"""Options that the program chooses for each seat, by its devices and their memory. A user may also set them."""
 _FILES = tuple(map(flags.canonical, ("--model", "--mmproj")))
 _VECTORS, _SCALED_VECTORS = "--control-vector", "--control-vector-scaled"
 """Nothing is kept of a model with a draft or an adapter: see `options.context_flags`."""
@@ -49,15 +38,6 @@ class Origin(Struct, frozen=True, kw_only=True):
     """The digest of that build."""
     seat: str = ""
     """The id of the seat."""
-
-
-class FileIdentity(Struct, frozen=True):
-    """A file of a model, and the signs of another one in its place."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    inode: int
 
 
 def files_named(options: Iterable[Option]) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ import pytest
 from agent_pattern import AgentMessage, AgentRequest, Began, agent_pattern
 from slow import one_of
 
-from appliance.core.contexts.blocks import Prefix, prefix_of
-from appliance.core.contexts.slots import SlotContent, SlotTable
+from appliance.core.bodies.blocks import Prefix, prefix_of
+from appliance.features.contexts.core.slots import SlotContent, SlotTable
 
 AFTER = 4.0
 

@@ -7,9 +7,10 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.core.contexts.blocks import prefix_of
-from appliance.core.contexts.kept import KeptContext, best, replaced
-from appliance.core.contexts.slots import SHORT, SlotTable
+from appliance.core.bodies.blocks import prefix_of
+from appliance.features.contexts.core.kept import KeptContext, best, replaced
+from appliance.features.contexts.core.slots import SlotTable
+from appliance.fleet.hold import SHORT
 
 SLOTS = 4
 OWNERS = st.sampled_from([b"", b"alice" * 3, b"bob" * 5])

@@ -18,11 +18,12 @@ from full_disk import full_disk, posix_only
 from kept_files import DATA, context, kept_one, opened
 from msgspec import structs
 
-from appliance.core.contexts.kept import PIECE, KeptContext, manifest_of, pieces_of
 from appliance.core.llama import flags
 from appliance.core.sizes import GIB, MIB
 from appliance.errors import Conflict
-from appliance.store.kept_contexts import ContextPlace, clear_kept, context_places, find_origin, open_kept_contexts
+from appliance.features.contexts.core.kept import PIECE, KeptContext, manifest_of, pieces_of
+from appliance.features.contexts.files import ContextPlace, clear_kept, context_places, find_origin, open_kept_contexts
+from appliance.platform.home import users_data
 
 KILLED = Path(__file__).parents[1] / "e2e"
 WRITER = """
@@ -260,7 +261,7 @@ async def test_contexts_of_this_home_are_cleared_while_no_server_runs(
 ) -> None:
     for variable in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(variable, str(tmp_path / variable))
-    places = context_places()
+    places = context_places(users_data())
     assert len({place.folder for place in places.values()}) == len(places)
     tier = "ram" if "ram" in places else "disk"  # a container's memory has no room for files
     try:

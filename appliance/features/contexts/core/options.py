@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from appliance.core.contexts.slots import LEAST_SIMILARITY
 from appliance.core.engines.listing import Manual
 from appliance.core.fit.plan import CACHE
 from appliance.core.llama.flags import Option, last
+from appliance.features.contexts.core.slots import LEAST_SIMILARITY
 
 SAVE_PATH, KEEP_SLOTS = "--slot-save-path", "--no-cache-idle-slots"
 SIMILARITY = "--slot-prompt-similarity"

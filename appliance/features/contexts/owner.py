@@ -22,23 +22,25 @@ import msgspec
 import trio
 from msgspec import Struct, structs
 
-from appliance.core.contexts.blocks import Prefix, prefix_of
-from appliance.core.contexts.kept import KeptContext, best, replaced, worth
-from appliance.core.contexts.options import context_flags, may_name_slots
-from appliance.core.contexts.origin import Origin, outdated
-from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, ROUNDING, SlotContent, SlotNews, SlotTable
+from appliance.core.bodies.blocks import Prefix, prefix_of
 from appliance.core.engines.listing import Manual
 from appliance.core.lenient_json import decoded
 from appliance.core.llama.flags import from_env, merge, split
 from appliance.core.models.model import Model
 from appliance.core.openai import error_text
 from appliance.core.records.accounting import Usage
+from appliance.core.records.cache_misses import SlotNews
 from appliance.core.sizes import MIB
 from appliance.engines.found import Engine
 from appliance.engines.owner import Chooser, manual_of
 from appliance.errors import Busy, UpstreamFailed, UsageError
+from appliance.features.contexts.core.kept import KeptContext, best, replaced, worth
+from appliance.features.contexts.core.options import context_flags, may_name_slots
+from appliance.features.contexts.core.origin import Origin, outdated
+from appliance.features.contexts.core.slots import LEAST_TOKENS, NO_SLOT, ROUNDING, SlotContent, SlotTable
+from appliance.features.contexts.files import KeptContexts, find_origin
+from appliance.fleet.hold import HeldPlace, RestoreFailed, SlotHold
 from appliance.fleet.launch import Launch
-from appliance.store.kept_contexts import KeptContexts, find_origin
 from appliance.upstream.client import Address, HttpCall
 
 IDLE = 2.0
@@ -80,11 +82,7 @@ class _HeldSlot(Struct):
     """All tokens that the slot holds, in llama-server b11434."""
 
 
-class RestoreFailed(Exception):
-    """The process ended while it read a context. Its request has not been sent."""
-
-
-class Contexts:
+class Contexts(SlotHold):
     """Owned by the fleet. Without a store no request gets a slot, and nothing is kept.
 
     ``chooser`` remembers for which builds and architectures it helps to give contexts back.
@@ -96,6 +94,8 @@ class Contexts:
         self._chooser = chooser
         self._processes: dict[str, ProcessContexts] = {}
         self._strikes: dict[tuple[str, str], int] = {}
+        self._origins: dict[str, Origin] = {}
+        """By model: the origin of its next process, if contexts are kept of that."""
         self._manuals: dict[str, Manual] = {}
         """By seat: of engines that nobody has asked before."""
 
@@ -111,6 +111,7 @@ class Contexts:
     async def prepared(self, model: Model, launch: Launch) -> Launch:
         """Add the flags of a process whose contexts are kept, where they can be, and whether slots may be named."""
         engine, architecture = launch.engine, _architecture(model)
+        self._origins.pop(model.id, None)
         if engine is None or model.config is not None:
             return launch
         try:
@@ -133,7 +134,8 @@ class Contexts:
         for each in self.store.entries():
             if each.model == model.id and (why := outdated(each, origin)):
                 await self.store.forget(each.name, why)
-        return structs.replace(launch, argv=(*launch.argv, *flags), context_origin=origin)
+        self._origins[model.id] = origin
+        return structs.replace(launch, argv=(*launch.argv, *flags), owns_slot_files=True)
 
     async def _manual(self, engine: Engine) -> Manual:
         """Return the manual of the engine. Only a first start can come before it was read."""
@@ -144,7 +146,7 @@ class Contexts:
 
     def begin(self, model: Model, launch: Launch) -> None:
         """Its process is ready."""
-        if (origin := launch.context_origin) is not None:
+        if (origin := self._origins.get(model.id)) is not None:
             self._processes[model.id] = ProcessContexts(self, launch, origin, model.id, _architecture(model))
 
     async def keep(self, model_id: str) -> None:
@@ -184,7 +186,7 @@ class Placed:
         "_process",
         "_session",
         "evicted",
-        "held",
+        "has",
         "kept",
         "restored",
         "seconds",
@@ -201,7 +203,7 @@ class Placed:
         """None: no slot is idle, so that the engine chooses later."""
         self.kept: KeptContext | None = None
         """The file that has more of its prompt than its slot."""
-        self.held = 0
+        self.has = 0
         """Tokens of its prompt that its slot has."""
         self.waits = False
         """A slot is being saved, and it may be its conversation's."""
@@ -216,6 +218,11 @@ class Placed:
         self._prefix = prefix
         self._names_slot = names_slot
         self._news = process.table.news(session, prefix)
+
+    @property
+    def held(self) -> HeldPlace:
+        """See `SlotPlace.held`."""
+        return self
 
     @property
     def is_ready(self) -> bool:
@@ -244,7 +251,7 @@ class Placed:
                 await process.save(store, slot, self.evicted)
                 slot = self.slot = process.table.used_by(self.ticket)
             # Now and not before: a file may have been replaced by a longer one of the same conversation.
-            self.kept = process.find(self._prefix, self.held)
+            self.kept = process.find(self._prefix, self.has)
             if self.kept is not None and slot is not None:
                 await self._restore(store, slot, self.kept)
         self.seconds = trio.current_time() - began
@@ -296,6 +303,7 @@ class ShortPlaced:
 
     __slots__ = ("_names_slot", "_slot", "_table")
     is_ready = True
+    held = None
 
     def __init__(self, table: SlotTable, slot: int, *, names_slot: bool) -> None:
         self._table = table
@@ -309,21 +317,6 @@ class ShortPlaced:
     def release(self, *, refused: bool) -> None:
         """See `Placed.release`."""
         self._table.release_short(self._slot, trio.current_time())
-
-
-class Unnamed:
-    """A request whose client names a slot, which must not reach the engine: see `may_name_slots`."""
-
-    __slots__ = ()
-    is_ready = True
-
-    def named_in(self, body: bytes) -> bytes:
-        """Return the JSON object, in which the last of several members with one name counts, without a slot."""
-        before, _, after = body.rpartition(b"}")
-        return b'%b,"id_slot":-1}%b' % (before, after) if before else body
-
-    def release(self, *, refused: bool) -> None:
-        """See `Placed.release`."""
 
 
 class ProcessContexts:
@@ -348,6 +341,10 @@ class ProcessContexts:
         self._news = trio.Event()
         """Something may have to be saved, or counted."""
 
+    def needed(self) -> int:
+        """See `Slots.needed`."""
+        return self.table.needed()
+
     def place(self, ticket: int, session: str, body: bytes, owner: bytes, wanted: int, *, names_slot: bool) -> Placed:
         """Give the request with this ticket a slot, until `Placed.release`. ``owner`` as in `prefix_of`.
 
@@ -358,7 +355,7 @@ class ProcessContexts:
         placed = Placed(self, ticket, session, prefix, names_slot=names_slot and wanted < 0)
         asked = wanted % self.launch.slots if wanted >= 0 else None if names_slot else self.table.foreseen(prefix)
         found = self.table.place(ticket, session, prefix, trio.current_time(), asked)
-        placed.slot, placed.held = found.slot, found.held
+        placed.slot, placed.has = found.slot, found.held
         if found.slot is not None:
             placed.kept = self.find(prefix, found.held)
             placed.waits = self.moving.locked() and self.table.tokens_of(prefix) - found.held >= LEAST_TOKENS

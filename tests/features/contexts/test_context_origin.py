@@ -10,9 +10,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from appliance.core.contexts.kept import KeptContext, Limits, Room, victims
-from appliance.core.contexts.origin import FileIdentity, Origin, files_named, origin_of, outdated
 from appliance.core.llama import flags
+from appliance.core.models.identity import FileIdentity
+from appliance.features.contexts.core.kept import KeptContext, Limits, Room, victims
+from appliance.features.contexts.core.origin import Origin, files_named, origin_of, outdated
 
 FILES = (FileIdentity("/m/a.gguf", 10, 20, 30),)
 ARGV = ("--model", "/m/a.gguf", "--ctx-size", "4096", "--cache-type-k", "q8_0", "--port", "1")

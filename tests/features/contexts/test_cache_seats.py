@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.records.cache import CacheQuestion, CacheSession, parse_cache_question, seated
 from appliance.core.records.progress import EngineSlot
 from appliance.errors import BadRequest
+from appliance.features.contexts.core.cache import CacheQuestion, CacheSession, parse_cache_question, seated
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
 

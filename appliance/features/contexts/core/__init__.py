@@ -1,4 +1,4 @@
 """The contexts that models have read: which slot holds which, and what two requests have in common.
 
-Refuses to ask an engine or touch a file: `fleet` carries the decisions out.
+Refuses to ask an engine or touch a file: `owner` carries the decisions out.
 """

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.contexts.blocks import Prefix, prefix_of
-from appliance.core.contexts.kept import KeptContext, best, replaced
-from appliance.core.contexts.options import context_flags, may_name_slots
-from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, SHORT, SlotTable
+from appliance.core.bodies.blocks import Prefix, prefix_of
 from appliance.core.engines.listing import Manual
 from appliance.core.llama.flags import split
-from appliance.fleet.contexts import Unnamed
+from appliance.features.contexts.core.kept import KeptContext, best, replaced
+from appliance.features.contexts.core.options import context_flags, may_name_slots
+from appliance.features.contexts.core.slots import LEAST_TOKENS, NO_SLOT, SlotTable
+from appliance.fleet.hold import SHORT, Unnamed
 
 
 def body(*texts: str, **more: object) -> bytes:

@@ -1,6 +1,6 @@
 """The prompts' cache in figures: which question was asked, its answer, and which conversation sits in which slot.
 
-``store.cache`` computes the figures.
+``figures`` beside this folder computes them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Literal, get_args
 
 from msgspec import Struct, convert, structs
 
-from appliance.core.contexts.kept import KeptContext, KeptRow
 from appliance.core.parameters import read_span, shown
 from appliance.core.records.progress import EngineSlot
 from appliance.errors import BadRequest
+from appliance.features.contexts.core.kept import KeptContext, KeptRow
 
 DEFAULT_SPAN = "1d"
 MAX_NAMES = 50

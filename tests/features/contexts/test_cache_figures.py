@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.records.cache import CacheAnswer, CacheQuestion
+from appliance.features.contexts.core.cache import CacheAnswer, CacheQuestion
+from appliance.features.contexts.figures import cache_answer
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_memory
-from appliance.store.cache import cache_answer
 from appliance.wire import Row, Tokens
 
 START = 1_800_000_000

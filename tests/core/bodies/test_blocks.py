@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.contexts.blocks import BLOCK, HEAD, LONGEST_MESSAGE, Prefix, prefix_of
+from appliance.core.bodies.blocks import BLOCK, HEAD, LONGEST_MESSAGE, Prefix, prefix_of
 
 WORDS = st.lists(
     st.sampled_from(["a", "b", 'quoted "text"', "line\nline", "größer", "x" * LONGEST_MESSAGE]), max_size=8

@@ -19,7 +19,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct, structs
 
-from appliance.core.contexts.blocks import Prefix, prefix_of
+from appliance.core.bodies.blocks import Prefix, prefix_of
+from appliance.core.records.cache_misses import SlotNews
 
 HALF_LIFE = 600
 """Seconds without use after which a slot's tokens count half."""
@@ -32,8 +33,6 @@ LEAST_TOKENS = 512
 LEAST_SIMILARITY = 0.5
 """The share of a prompt in a slot for which the engine takes this slot; our processes are started with it."""
 NO_SLOT = -1
-SHORT = 8192
-"""Bytes of a body up to which a request is short: some 2,000 tokens."""
 LEAST_GROWTH = 256
 LEAST_SHARE = 0.1
 """A context is saved again when it has grown by this share, and by `LEAST_GROWTH` tokens."""
@@ -75,17 +74,6 @@ class Placement(Struct, frozen=True):
     """Tokens of the prompt that the slot is believed to have already."""
     evicted: SlotContent | None = None
     """To be saved before this request is sent: it goes, and no kept file has the last tokens of it."""
-
-
-class SlotNews(Struct, frozen=True):
-    """The fate of a conversation's context since its last request, as far as it is known."""
-
-    taker: str | None = None
-    """The conversation that took its slot; empty: a request that named none."""
-    edited: int | None = None
-    """The message from which on its prompt is another one, if that is in its first half; `blocks.HEAD`: before them."""
-    came_back: str = ""
-    """The size of the file that its slot got back, and the time for it, in words."""
 
 
 class ListedSlot(Struct, frozen=True):

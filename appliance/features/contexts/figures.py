@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from appliance.core.records.cache import (
+from appliance.features.contexts.core.cache import (
     MAX_MISSES,
     MAX_NAMES,
     MAX_SESSIONS,

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.contexts.kept import (
+from appliance.core.sizes import GIB
+from appliance.features.contexts.core.cache import kept_rows
+from appliance.features.contexts.core.kept import (
     MAX_AGE,
     PIECE,
     VERSION,
@@ -24,8 +26,6 @@ from appliance.core.contexts.kept import (
     victims,
     worth,
 )
-from appliance.core.records.cache import kept_rows
-from appliance.core.sizes import GIB
 
 sizes = st.integers(0, 1 << 40)
 times = st.floats(0, 1e10)

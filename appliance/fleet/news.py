@@ -1,0 +1,66 @@
+"""The news of a fleet: each decision and event goes to the timeline, and what is counted to the metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from appliance.core.records.cache_misses import CacheRoom
+from appliance.core.records.history import Happening, Kind, Tell, happenings
+from appliance.core.scheduling.effects import Effect, Rule
+from appliance.errors import ModelFailedToStart
+from appliance.fleet.logs import Logs
+from appliance.fleet.run import ModelRun, RunEnd
+from appliance.fleet.status import Observer
+
+
+class News:
+    """``logs`` have what processes print, ``tell`` is called with every decision, and ``observer`` counts events."""
+
+    def __init__(self, logs: Logs, tell: Tell, observer: Observer | None) -> None:
+        self.logs = logs
+        self.tell = tell
+        self.observer = observer
+
+    def decided(self, effects: Iterable[Effect]) -> None:
+        """The schedule has decided this."""
+        for happening in happenings(effects):
+            self.tell(happening)
+
+    def waited(self, model_id: str, seconds: float) -> None:
+        """A request has its model, after a wait of so many seconds."""
+        if self.observer is not None:
+            self.observer.waited(model_id, seconds)
+
+    def evicted(self, model_id: str, rule: Rule) -> None:
+        """A model goes for another one."""
+        if self.observer is not None:
+            self.observer.evicted(model_id, rule)
+
+    def fell_back(self, model_id: str, failure: RunEnd, seat: str) -> None:
+        """A model has started on this seat, behind a failed start on another."""
+        self.tell(structs.replace(_fallen(model_id, failure), kind="fallback", following=seat, reason="started"))
+
+    def loaded(self, run: ModelRun, seat: str, seconds: float) -> None:
+        """A model is ready."""
+        model_id = run.model.id
+        self.tell(Happening(kind="loaded", model=model_id, seconds=seconds, engine=seat))
+        if self.observer is not None:
+            launch = run.process.launch if run.process is not None else None
+            room = (launch.slots, launch.prompt_cache) if launch is not None else ()
+            self.observer.loaded(model_id, seconds, CacheRoom(time.time(), *room))
+
+    def ended(self, run: ModelRun, ended: RunEnd) -> None:
+        """A process is gone. The end of one that was stopped was a decision, and is in the timeline already."""
+        if ended.how != "stopped" and not run.is_condemned:
+            self.tell(_fallen(run.model.id, ended))
+
+
+def _fallen(model_id: str, ended: RunEnd) -> Happening:
+    """The entry for a process that did not start, or died."""
+    seat = ended.engine.seat if ended.engine is not None else ""
+    why = ended.error.why if isinstance(ended.error, ModelFailedToStart) else str(ended.error)
+    kind: Kind = "failed" if ended.how == "failed" else "crashed"
+    return Happening(kind=kind, model=model_id, engine=seat, error=why.partition("\n")[0])
