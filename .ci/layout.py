@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 160
+FROM_KERNEL = 151
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 150
+BETWEEN = 139
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -27,7 +27,8 @@ PLANNED = {
     "pool": "core.pool* pool* http.door* http.way.at_members http.control.pool_routes http.control.blob_routes "
     "http.control.for_routers catalog.member_source catalog.model_blobs core.models.blobs cli.pool* store.pool_file "
     "upstream.dialled",
-    "tools": "core.mcp* core.tools* tools* http.mcp* http.chat.chat_tools http.control.tool_routes cli.mcp",
+    "tools": "core.mcp* core.tools.[ps]* core.tools.texts tools* http.mcp* http.chat.chat_tools "
+    "http.control.tool_routes cli.mcp",
     "runs": "agents.owner agents.record agents.run core.runs.[!sicm]* http.control.run_routes cli.agent cli.agent_runs "
     "store.runs",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "

@@ -74,7 +74,7 @@ from appliance.store.history import open_history
 from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open_kept_contexts
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
-from appliance.tools.box import Toolbox, open_own_tools
+from appliance.tools.box import OpenToolbox, open_own_tools
 from appliance.traffic.record import open_recorder
 from appliance.traffic.targets import Targets
 from appliance.traffic.traffic import Traffic
@@ -97,7 +97,7 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The settings that apply without a configuration."""
     chooser: Chooser | None = None
     """Says which engine a model is started on, instead of what is known of engines."""
-    toolbox: Toolbox | None = None
+    toolbox: OpenToolbox | None = None
     """The tools, instead of those that the settings switch on."""
     data: Path
     """The program's data folder, in which features keep what is theirs."""

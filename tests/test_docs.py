@@ -41,7 +41,7 @@ from appliance.core.engines.choice import Standing
 from appliance.core.engines.proofs import SPEED_KEPT
 from appliance.core.llama import flags
 from appliance.core.llama.older import SHORTHANDS, modern_words
-from appliance.core.runs.messages import FailReason, FinishReason, RunState
+from appliance.core.turns.messages import FailReason, FinishReason, RunState
 from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
 from appliance.feature import all_verbs

@@ -86,6 +86,7 @@ ROOMS = {
     "core/pool": "pool/test_bus_logins.py http/test_door.py",
     "core/runs": "agents/test_chain.py cli/test_chat_stream.py",
     "core/tools": "tools",
+    "core/turns": "agents/test_run_routes.py http/test_chat_tools.py",
     "engines": "engines",
     "fleet": "owners children/test_fleet*.py children/test_budgets.py children/test_child_buffers.py "
     "children/test_port_holders.py children/test_configured.py http/test_loading.py http/test_metrics.py",

@@ -17,10 +17,10 @@ from appliance.agents.record import ModelRuns, PastRun, RunRecord, WorkerState, 
 from appliance.core.config.additions import RunsConfig
 from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker
+from appliance.core.tools.box import Toolbox
 from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, WorkerFailed
 from appliance.fleet.owner import Fleet
 from appliance.store.runs import RunStore
-from appliance.tools.box import Toolbox
 from appliance.trio_parts import beside, every
 
 if TYPE_CHECKING:

@@ -4,17 +4,14 @@ Times are Unix seconds. The events are a server-sent stream that can be read fro
 that has ended may be of a program before this one.
 
 Limits on runs are here, too: slots, a bounded queue and a lock after too many restarts for each model, and time for
-turns and tools. A turn has three clocks: connect, head and silence. They do not count queueing and loading. A tool is
-used within its time, and every failure of it has an answer.
+turns. A turn has three clocks: connect, head and silence. They do not count queueing and loading.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, TypeVar
 
 import msgspec
@@ -26,7 +23,7 @@ from appliance.core.bodies.sse import PING, Dialect, ErrorInfo, SseEvent, encode
 from appliance.core.config.additions import RunsConfig
 from appliance.core.headers import EVENTS
 from appliance.core.runs.inward import ProgressWatch
-from appliance.core.runs.messages import (
+from appliance.core.turns.messages import (
     CancelAsked,
     FailReason,
     FinishReason,
@@ -34,12 +31,10 @@ from appliance.core.runs.messages import (
     Outcome,
     RunState,
     Signal,
-    ToolFinished,
     Trace,
     TurnFailed,
     TurnUsage,
 )
-from appliance.core.tools.specs import ToolContext
 from appliance.errors import (
     ApplianceError,
     KillsEngines,
@@ -53,12 +48,7 @@ from appliance.errors import (
     WorkerFailed,
 )
 from appliance.streams.generation import Generation, GenerationEnd, GenerationHead, GenerationReader
-from appliance.tools.box import Toolbox
 from appliance.upstream.connect import ConnectFailed
-
-MAX_PARALLEL = 16
-"""Number of tools of one turn at once, each of which may be a process; the model decides how many it calls."""
-log = logging.getLogger(__name__)
 
 
 class RunTimeouts(Struct, frozen=True, kw_only=True):
@@ -233,42 +223,6 @@ class ModelRuns:
         self.failure = None
         self._faults = 0
         self._restarts.clear()
-
-
-async def use_tool(toolbox: Toolbox, call: ModelCall, timeout: float) -> ToolFinished:
-    """A tool that reports an error has been used; one that could not be used is a failure."""
-    began = trio.current_time()
-    content, failure = "", None
-    try:
-        with trio.move_on_after(timeout) as patience:
-            content = (await toolbox.call(call.name, call.arguments.encode(), ToolContext())).text
-        if patience.cancelled_caught:
-            failure = f"it took longer than {timeout:g} s"
-    except ApplianceError as error:
-        failure = str(error)
-    except Exception:
-        bug = secrets.token_hex(4)
-        log.exception("internal error %s in tool '%s'; this is a bug", bug, call.name)
-        failure = f"internal error {bug}; the log says more"
-    seconds = trio.current_time() - began
-    return ToolFinished(call_id=call.id, content=content, failure=failure, seconds=round(seconds, 6))
-
-
-async def use_each(calls: Sequence[ModelCall], use: Callable[[ModelCall], Awaitable[bool]], *, parallel: bool) -> None:
-    """Use the tools of one turn: in order, or at once; until ``use`` says False."""
-    places = trio.CapacityLimiter(MAX_PARALLEL if parallel else 1)
-
-    async def wait(call: ModelCall) -> None:
-        async with places:
-            if not await use(call):
-                nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        for call in calls:
-            if parallel:
-                nursery.start_soon(wait, call)
-            else:
-                await wait(call)
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):

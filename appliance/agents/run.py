@@ -15,20 +15,13 @@ from typing import assert_never
 import trio
 from msgspec import Struct, structs
 
-from appliance.agents.record import (
-    Clocks,
-    Feed,
-    RunRecord,
-    RunTimeouts,
-    pending_call,
-    status_of,
-    use_each,
-    use_tool,
-)
-from appliance.core.runs.chat import ChatEvents
+from appliance.agents.record import Clocks, Feed, RunRecord, RunTimeouts, pending_call, status_of
+from appliance.agents.tool_use import use_each, use_tool
 from appliance.core.runs.inward import Asker, InwardReply
 from appliance.core.runs.listing import prompt_of
-from appliance.core.runs.messages import (
+from appliance.core.tools.box import Toolbox
+from appliance.core.turns.chat import ChatEvents
+from appliance.core.turns.messages import (
     AskClient,
     CancelAsked,
     FailReason,
@@ -49,10 +42,9 @@ from appliance.core.runs.messages import (
     ToolFinished,
     TurnFailed,
 )
-from appliance.core.runs.toolloop import Loop
+from appliance.core.turns.toolloop import Loop
 from appliance.errors import ApplianceError, ModelFailedToStart
 from appliance.fleet.owner import Fleet
-from appliance.tools.box import Toolbox
 
 CHAT = "/v1/chat/completions"
 MAX_WHOLE = 64 << 20

@@ -23,7 +23,7 @@ from appliance.pool.seat import PoolSeat
 from appliance.store.history import History
 from appliance.store.kept_contexts import KeptContexts
 from appliance.streams.owner import Streams
-from appliance.tools.box import Toolbox
+from appliance.tools.box import OpenToolbox
 from appliance.traffic.targets import refresh
 from appliance.wire import RemovedModel
 
@@ -42,7 +42,7 @@ class Owners(Struct, frozen=True, kw_only=True):
     downloads: Downloads | None
     """None where nothing is ever downloaded. Without a cache that is served it is only what presets name."""
     configuration: ConfigInForce | None
-    tools: Toolbox
+    tools: OpenToolbox
     """Empty where no tool was switched on."""
     reloads: Reloads
     history: History

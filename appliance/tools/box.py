@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from appliance.core.near_names import meant_or_all
 from appliance.core.settings import ToolSettings
-from appliance.core.tools.places import ContainerImage, parse_target
-from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.tools.box import ToolContext, ToolOutcome, ToolSpec, none_switched_on
+from appliance.core.tools.targets import ContainerImage, parse_target
 from appliance.errors import BadRequest, NotFound, UsageError
 from appliance.platform.children import Children, open_children
 
@@ -50,7 +50,7 @@ class StreamingSource(Protocol):
         ...
 
 
-class Toolbox:
+class OpenToolbox:
     """The tools of several sources; of two with the same name, the one of the earlier source counts.
 
     Made by `tools.box.open_tools`. Without sources it is an empty box: no tool was switched on.
@@ -118,7 +118,7 @@ class Toolbox:
         servers = {f"{MCP}{spec.server}" for spec in self._specs.values() if spec.kind == "mcp"}
         known = sorted({*self._specs, *servers})
         if not known:
-            return f"there is no tool '{word}': none are switched on (--tools, --mcp-servers-config)"
+            return none_switched_on(word)
         return f"there is no tool '{word}'{meant_or_all(word, known)}"
 
 
@@ -127,7 +127,7 @@ def _whose(spec: ToolSpec) -> str:
 
 
 @asynccontextmanager
-async def open_tools(settings: ToolSettings, children: Children) -> AsyncGenerator[Toolbox]:
+async def open_tools(settings: ToolSettings, children: Children) -> AsyncGenerator[OpenToolbox]:
     """Own the tools for the length of the block. Raises UsageError for a root or runtime that cannot be used, and
     ToolProblem for a container that does not start."""
     # Twenty modules, which most servers do without: they have no tools.
@@ -147,21 +147,21 @@ async def open_tools(settings: ToolSettings, children: Children) -> AsyncGenerat
             mcp = await stack.enter_async_context(open_mcp(settings.mcp, children))
             sources.append(mcp)
             servers = mcp.servers
-        yield Toolbox(sources, servers)
+        yield OpenToolbox(sources, servers)
 
 
 @asynccontextmanager
-async def open_own_tools(settings: ToolSettings) -> AsyncGenerator[Toolbox]:
+async def open_own_tools(settings: ToolSettings) -> AsyncGenerator[OpenToolbox]:
     """The same with children of its own, once a tool is switched on. Raises the exceptions of `open_tools`."""
     if not settings.enabled:
-        yield Toolbox()
+        yield OpenToolbox()
         return
     async with open_children() as children, open_tools(settings, children) as tools:
         yield tools
 
 
 def _root(root: str | None) -> str | None:
-    from appliance.tools.files import real_root
+    from appliance.platform.rooted_files import real_root
 
     try:
         return real_root(root) if root is not None else None

@@ -17,28 +17,26 @@ from pathlib import Path
 import msgspec
 import trio
 
+from appliance.core.capped_output import MAX_OUTPUT, CappedOutput, text_decoder
 from appliance.core.settings import ToolSettings
 from appliance.core.sizes import MIB
-from appliance.core.tools.places import BadToolTarget, ContainerImage, RunningContainer, Ssh, running_target
+from appliance.core.tools.box import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.core.tools.choice import SHELL
 from appliance.core.tools.search import KINDS, entry_text, footer
 from appliance.core.tools.specs import (
     ARGUMENTS,
     MAX_SECONDS,
-    SHELL,
     SPECS,
     EditFile,
     ExecShellCommand,
     FileGlobSearch,
     GrepSearch,
     ReadFile,
-    ToolContext,
-    ToolOutcome,
-    ToolProblem,
-    ToolSpec,
     WriteFile,
     read_arguments,
 )
-from appliance.core.tools.texts import MAX_OUTPUT, CappedOutput, EditProblem, LineWindow, apply_edits, text_decoder
+from appliance.core.tools.targets import BadToolTarget, ContainerImage, RunningContainer, Ssh, running_target
+from appliance.core.tools.texts import EditProblem, LineWindow, apply_edits
 from appliance.errors import Forbidden, NotFound
 from appliance.platform import process
 from appliance.platform.children import REAP_TIME, Child, Children, inherited_env

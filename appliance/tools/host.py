@@ -12,13 +12,13 @@ from functools import partial
 import trio
 from msgspec import structs
 
-from appliance.core.tools.places import BadPath, check_path, expanded
+from appliance.core.capped_output import CappedOutput, readable
+from appliance.core.rooted_paths import BadPath, check_path, expanded
 from appliance.core.tools.search import BUDGET, Grep, Kind, Search, SearchJob, Wanted
 from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
-from appliance.core.tools.texts import CappedOutput, readable
 from appliance.platform.children import SHELL, Children, inherited_env
 from appliance.platform.process import Command, into
-from appliance.tools.files import home_folder, open_folder, open_regular, resolved
+from appliance.platform.rooted_files import home_folder, open_folder, open_regular, resolved
 from appliance.tools.place import FileProblem, FileTooLarge, FoundFiles, Matches, run, search
 
 PIECE = 1 << 18
@@ -37,7 +37,7 @@ _THREADS = trio.CapacityLimiter(8)
 
 
 class HostPlace:
-    """A `Place`. ``root`` is as `tools.files.real_root` returns it."""
+    """A `Place`. ``root`` is as `platform.rooted_files.real_root` returns it."""
 
     def __init__(self, children: Children, cwd: str | None, root: str | None) -> None:
         self._children = children

@@ -13,7 +13,7 @@ from functools import partial
 import trio
 from msgspec import Raw
 
-from appliance.core.mcp.config import HttpServer, McpServer, McpServers, StdioServer
+from appliance.core.config.mcp_servers import HttpServer, McpServer, McpServers, StdioServer
 from appliance.core.mcp.messages import (
     MAX_TOOLS,
     RpcAnswer,
@@ -32,7 +32,7 @@ from appliance.core.mcp.offers import (
     read_offers,
     resource_text,
 )
-from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.core.tools.box import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.platform.children import Children
 from appliance.tools.mcp_session import McpSession, SessionLost, Start, place_of, run_http, run_stdio
 from appliance.trio_parts import beside

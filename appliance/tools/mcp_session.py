@@ -25,10 +25,10 @@ from msgspec import Raw, Struct
 from trio.abc import SendStream
 
 from appliance.core.bodies.sse import Decoder, RecordTooLong
+from appliance.core.config.mcp_servers import HttpServer, StdioServer
 from appliance.core.config.types import Timeouts
 from appliance.core.headers import Headers, field
 from appliance.core.lenient_json import decoded
-from appliance.core.mcp.config import HttpServer, StdioServer
 from appliance.core.mcp.messages import (
     MAX_LINE,
     PROTOCOL,

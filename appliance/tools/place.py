@@ -11,9 +11,10 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
+from appliance.core.capped_output import CappedOutput
+from appliance.core.tools.box import ToolProblem
 from appliance.core.tools.search import Found, FoundEntry, FoundText, SearchEnd, SearchJob, Wanted
-from appliance.core.tools.specs import FileGlobSearch, GrepSearch, ToolProblem
-from appliance.core.tools.texts import CappedOutput
+from appliance.core.tools.specs import FileGlobSearch, GrepSearch
 from appliance.platform import process
 from appliance.platform.children import Children, inherited_env, own_process
 from appliance.platform.process import Command, Sink, StopSteps, into

@@ -10,11 +10,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 
+from appliance.core.capped_output import CappedOutput
+from appliance.core.rooted_paths import BadPath, check_path
+from appliance.core.tools.box import ToolProblem
 from appliance.core.tools.patterns import BadToolPattern, posix_pattern
-from appliance.core.tools.places import BadPath, RunningContainer, Ssh, check_path, quoted
 from appliance.core.tools.search import BUDGET, JUNK, GrepLines, Kind, Search, SearchJob, Wanted
-from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch, ToolProblem
-from appliance.core.tools.texts import CappedOutput
+from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
+from appliance.core.tools.targets import RunningContainer, Ssh, quoted
 from appliance.platform.children import Children, inherited_env
 from appliance.platform.process import KILL, Command, Sink, StopSteps, into
 from appliance.tools.place import (

@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from appliance.core.rooted_paths import BadPath
 from appliance.core.tools.patterns import Glob, python_pattern
-from appliance.core.tools.places import BadPath
 from appliance.core.tools.search import (
     JUNK,
     Found,
@@ -30,7 +30,7 @@ from appliance.core.tools.search import (
     SearchEnd,
     SearchJob,
 )
-from appliance.tools.files import listed, open_folder, open_regular
+from appliance.platform.rooted_files import listed, open_folder, open_regular
 
 MAX_SCANNED = 1 << 20
 """Bytes of one line that are searched."""

@@ -12,8 +12,8 @@ from msgspec import Raw
 from waiting import until
 
 from appliance.core.bodies.sse import Decoder
-from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolProblem, ToolSpec
-from appliance.tools.box import Toolbox
+from appliance.core.tools.box import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.tools.box import OpenToolbox
 
 
 class Outcome(NamedTuple):
@@ -124,5 +124,5 @@ class Tools:
         return ToolOutcome(body=b"{}", text=f"{name} got {arguments.decode()}")
 
 
-def box(tools: Tools | None = None) -> Toolbox:
-    return Toolbox([tools or Tools()])
+def box(tools: Tools | None = None) -> OpenToolbox:
+    return OpenToolbox([tools or Tools()])

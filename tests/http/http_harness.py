@@ -34,7 +34,7 @@ from appliance.features import FEATURES
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.store.kept_contexts import ContextPlace
-from appliance.tools.box import Toolbox
+from appliance.tools.box import OpenToolbox
 from appliance.traffic.request import Request
 from appliance.upkeep import logging_into
 from appliance.upstream.client import HttpCall
@@ -383,7 +383,7 @@ async def open_appliance(
     streams: StreamsConfig | None = None,
     downloads: DownloadSettings | None = None,
     runs: RunsConfig | None = None,
-    tools: Toolbox | None = None,
+    tools: OpenToolbox | None = None,
     plugins: Sequence[Path] = (),
     chooser: Chooser | None = None,
     pool: Path | None = None,

@@ -35,7 +35,7 @@ import appliance.http.sockets
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
 from appliance.core.bodies.sse import Dialect
-from appliance.core.tools.specs import chosen_tools
+from appliance.core.tools.choice import chosen_tools
 from appliance.http.way.ollama_sink import BLOBS, PATHS, USER_KEYS
 from appliance.http.way.routes import MCP, SOCKET, TOOLS, dialect_of
 from appliance.peers import link as link_of_appliances

@@ -17,8 +17,8 @@ from waiting import until
 
 from appliance.core.bodies.sse import Decoder
 from appliance.core.settings import FleetSettings
-from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolProblem, ToolSpec
-from appliance.tools.box import Toolbox
+from appliance.core.tools.box import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.tools.box import OpenToolbox
 
 QUESTION = [{"role": "user", "content": "What do the notes say?"}]
 PATH = Raw(b'{"type":"object","properties":{"path":{"type":"string"}},"required":["path"]}')
@@ -76,7 +76,7 @@ def files() -> Files:
 
 @pytest.fixture
 async def server(open_server: OpenServer, files: Files) -> AsyncGenerator[Appliance]:
-    async with open_server(tools=Toolbox([files])) as running:
+    async with open_server(tools=OpenToolbox([files])) as running:
         yield running
 
 
@@ -235,7 +235,7 @@ async def test_a_client_that_leaves_stops_the_tool(server: Appliance, files: Fil
 
 async def test_a_silent_tool_does_not_make_the_stream_silent(open_server: OpenServer, files: Files):
     body = asked({"calls": [{"name": "wait", "arguments": "{}"}]}, SAYS, tools=["wait"], stream=True)
-    async with open_server(tools=Toolbox([files]), ping_after=0.05) as server, server.begun(body) as client:
+    async with open_server(tools=OpenToolbox([files]), ping_after=0.05) as server, server.begun(body) as client:
         await client.until(b'"tool_call"')
         await client.until(b": ping")
         files.gate.set()
@@ -261,7 +261,7 @@ async def test_what_the_engine_refuses_is_its_own_answer(server: Appliance, file
 async def test_an_engine_that_fails_in_the_middle_keeps_what_was_said(
     open_server: OpenServer, files: Files, ending: dict[str, object]
 ):
-    async with open_server(tools=Toolbox([files]), fleet=FleetSettings(stop_timeout=2.0)) as server:
+    async with open_server(tools=OpenToolbox([files]), fleet=FleetSettings(stop_timeout=2.0)) as server:
         body = asked(LOOKS, {"text": "It says", **ending}, stream=True)
         answer = await server.ask("POST", CHAT, body, patience=30)
     *before, last = [json.loads(event.data) for event in Decoder().feed(answer.body)]
@@ -283,7 +283,7 @@ async def test_plugins_and_tools_go_together(open_server: OpenServer, files: Fil
     """The plugin sees the answer of all turns, as it streams."""
     write_plugin(tmp_path, "upper", UPPER)
     body = asked(LOOKS, SAYS, stream=True, messages=[{"role": "user", "content": "/upper Hello"}])
-    async with open_server(tools=Toolbox([files]), plugins=[tmp_path]) as server:
+    async with open_server(tools=OpenToolbox([files]), plugins=[tmp_path]) as server:
         answer = records((await server.ask("POST", CHAT, body, patience=30)).body)
     said = "".join(choice["delta"].get("content") or "" for record in answer for choice in record["choices"])
     assert said == "LET ME LOOK.\n\nMILK AND EGGS."

@@ -18,7 +18,7 @@ from waiting import until
 
 from appliance.core.bodies.sse import Decoder
 from appliance.core.settings import FleetSettings
-from appliance.core.tools.specs import chosen_tools
+from appliance.core.tools.choice import chosen_tools
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
 from appliance.tools.box import open_own_tools

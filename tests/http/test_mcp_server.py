@@ -12,12 +12,12 @@ import pytest
 from http_harness import Answer, Appliance, OpenServer
 from waiting import until
 
-from appliance.core.mcp.config import parse_mcp_servers
+from appliance.core.config.mcp_servers import parse_mcp_servers
 from appliance.core.records.activity import Query
 from appliance.core.settings import FleetSettings
 from appliance.errors import BadRequest
 from appliance.platform.children import open_children
-from appliance.tools.box import Toolbox
+from appliance.tools.box import OpenToolbox
 from appliance.tools.mcp_client import open_mcp
 
 KEY = ("Authorization", "Bearer k")
@@ -216,12 +216,12 @@ async def test_who_leaves_stops_the_model(server: Appliance) -> None:
 
 
 @asynccontextmanager
-async def other_server(*flags: str) -> AsyncGenerator[Toolbox]:
+async def other_server(*flags: str) -> AsyncGenerator[OpenToolbox]:
     """The tools of an MCP server that the program itself uses."""
     argv = [str(Path(__file__).parents[1] / "fakes" / "mcp_server.py"), *flags]
     config = json.dumps({"mcpServers": {"s": {"command": sys.executable, "args": argv}}})
     async with open_children() as children, open_mcp(parse_mcp_servers(config, "the test"), children) as tools:
-        yield Toolbox([tools])
+        yield OpenToolbox([tools])
 
 
 async def test_only_those_of_the_programs_tools_that_were_chosen(open_server: OpenServer) -> None:

@@ -13,7 +13,7 @@ from http_harness import Answer, Appliance, OpenServer
 from leftovers import wait_no_process
 from waiting import until
 
-from appliance.core.tools.specs import NAMES, chosen_tools
+from appliance.core.tools.choice import NAMES, chosen_tools
 from appliance.tools.box import open_own_tools
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX shells")

@@ -13,7 +13,7 @@ from test_fallback import DIES, serving
 
 from appliance import __version__
 from appliance.core.config.additions import TracingConfig
-from appliance.tools.box import Toolbox
+from appliance.tools.box import OpenToolbox
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -92,7 +92,7 @@ async def test_a_fallback_lies_between_two_answers(open_server: OpenServer):
 
 
 async def test_tools_lie_between_turns(open_server: OpenServer):
-    async with open_collector() as collector, open_server(tools=Toolbox([Files()])) as server:
+    async with open_collector() as collector, open_server(tools=OpenToolbox([Files()])) as server:
         server.traffic.recorder.tracer.adopt(TracingConfig(endpoint=collector.endpoint))
         assert (await server.ask("POST", CHAT, asked(LOOKS, SAYS))).status == 200
     [root] = [span for span in collector.roots if "execute_tool read_file" in names(collector, span)]

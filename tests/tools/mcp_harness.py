@@ -12,8 +12,8 @@ import trio
 from leftovers import is_alive
 from waiting import until
 
-from appliance.core.mcp.config import McpServers, parse_mcp_servers
-from appliance.core.tools.specs import ToolContext, ToolOutcome
+from appliance.core.config.mcp_servers import McpServers, parse_mcp_servers
+from appliance.core.tools.box import ToolContext, ToolOutcome
 from appliance.platform.children import open_children
 from appliance.tools.mcp_client import McpTools, open_mcp
 

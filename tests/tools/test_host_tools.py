@@ -18,8 +18,8 @@ import trio
 from leftovers import wait_no_process
 from tool_harness import Tools, open_builtins
 
-from appliance.core.tools.specs import ToolContext, ToolOutcome
-from appliance.core.tools.texts import MAX_OUTPUT
+from appliance.core.capped_output import MAX_OUTPUT
+from appliance.core.tools.box import ToolContext, ToolOutcome
 from appliance.errors import NotFound
 
 SLEEPER = "1000.125"

@@ -12,7 +12,7 @@ import trio
 from mcp_harness import entry, living, opened, pids, servers_of, until_asked, until_gone, use
 from waiting import until
 
-from appliance.core.tools.specs import ToolContext, ToolProblem
+from appliance.core.tools.box import ToolContext, ToolProblem
 from appliance.platform.children import open_children
 from appliance.tools import mcp_client, mcp_session
 from appliance.tools.mcp_client import open_mcp

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 from msgspec import Raw
 
-from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.tools.box import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import BadRequest, NotFound
-from appliance.tools.box import Toolbox
+from appliance.tools.box import OpenToolbox
 
 CONTEXT = ToolContext()
 
@@ -34,8 +34,8 @@ def spec(name: str, server: str = "") -> ToolSpec:
 
 
 @pytest.fixture
-def box() -> Toolbox:
-    return Toolbox(
+def box() -> OpenToolbox:
+    return OpenToolbox(
         [
             Shelf("first", spec("read_file"), spec("a_b")),
             Shelf("second", spec("a_b", "a"), spec("a_c", "a"), spec("z_y", "z")),
@@ -43,7 +43,7 @@ def box() -> Toolbox:
     )
 
 
-async def test_the_first_source_with_a_name_counts(box: Toolbox, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_first_source_with_a_name_counts(box: OpenToolbox, caplog: pytest.LogCaptureFixture) -> None:
     assert [each.name for each in box.specs()] == ["read_file", "a_b", "a_c", "z_y"]
     assert (await box.call("a_b", b"{}", CONTEXT)).text == "first:a_b"
     assert (await box.call("a_c", b'{"x":1}', CONTEXT)).body == b'{"x":1}'
@@ -61,11 +61,11 @@ async def test_the_first_source_with_a_name_counts(box: Toolbox, caplog: pytest.
         ([], []),
     ],
 )
-def test_what_words_mean(box: Toolbox, words: list[str], names: list[str]) -> None:
+def test_what_words_mean(box: OpenToolbox, words: list[str], names: list[str]) -> None:
     assert [each.name for each in box.select(words)] == names
 
 
-def test_what_words_do_not_mean_and_what_does_not_stream(box: Toolbox) -> None:
+def test_what_words_do_not_mean_and_what_does_not_stream(box: OpenToolbox) -> None:
     with pytest.raises(BadRequest, match="no tool 'read_fil'; did you mean 'read_file'"):
         box.select(["a_c", "read_fil"])
     with pytest.raises(BadRequest, match=r"no tool 'mcp:nowhere'; there are a_b, a_c, mcp:a, mcp:z, read_file, z_y"):
@@ -75,10 +75,10 @@ def test_what_words_do_not_mean_and_what_does_not_stream(box: Toolbox) -> None:
 
 
 async def test_an_empty_box() -> None:
-    box = Toolbox()
+    box = OpenToolbox()
     assert not box.enabled
     assert list(box.specs()) == []
     assert box.select(["*", "mcp:*"]) == []
     with pytest.raises(NotFound, match="none are switched on"):
         await box.call("read_file", b"{}", CONTEXT)
-    assert Toolbox([Shelf("empty")]).enabled
+    assert OpenToolbox([Shelf("empty")]).enabled

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tool_harness import Tools, open_builtins
 
-from appliance.core.tools.places import BadPath, Outside, parts_below
+from appliance.core.rooted_paths import BadPath, Outside, parts_below
 from appliance.errors import Forbidden, NotFound, UsageError
-from appliance.tools.files import open_regular, real_root, resolved
+from appliance.platform.rooted_files import open_regular, real_root, resolved
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX files")
 

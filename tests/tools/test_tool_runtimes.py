@@ -14,7 +14,7 @@ from leftovers import wait_no_process
 from tool_harness import Tools, open_builtins, put_runtimes
 from waiting import until
 
-from appliance.core.tools.specs import ToolContext, ToolProblem
+from appliance.core.tools.box import ToolContext, ToolProblem
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX shells")
 

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from appliance.core.tools.specs import ToolContext, ToolOutcome, chosen_tools
-from appliance.tools.box import Toolbox, open_own_tools
+from appliance.core.tools.box import ToolContext, ToolOutcome
+from appliance.core.tools.choice import chosen_tools
+from appliance.tools.box import OpenToolbox, open_own_tools
 
 FAKE = Path(__file__).parents[1] / "fakes" / "tool_runtime.py"
 
@@ -35,7 +36,7 @@ def put_runtimes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Tools(NamedTuple):
     """``call`` gives the decoded body of the answer."""
 
-    box: Toolbox
+    box: OpenToolbox
 
     async def call(self, tool: str, *, cwd: object = None, runtime: str | None = None, base64: bool = False, **params):
         return json.loads((await self.outcome(tool, cwd=cwd, runtime=runtime, base64=base64, **params)).body)

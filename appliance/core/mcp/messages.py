@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NO_PARAMETERS
-from appliance.core.tools.specs import ToolOutcome, ToolSpec
+from appliance.core.tools.box import ToolOutcome, ToolSpec
 
 MAX_LINE = 8 << 20
 """Bytes of one message; a longer one is dropped, as llama-server does."""

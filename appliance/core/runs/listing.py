@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from appliance.core.lenient_json import decoded
 from appliance.core.parameters import read_whole, shown
 from appliance.core.records.activity import parse_models
-from appliance.core.runs.messages import RunState
+from appliance.core.turns.messages import RunState
 from appliance.errors import BadRequest
 
 MAX_PROMPT = 300

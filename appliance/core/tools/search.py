@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.tools.texts import readable
+from appliance.core.capped_output import readable
 
 Kind = Literal["file", "dir"]
 Wanted = Literal["file", "dir", "all"]

@@ -1,85 +1,28 @@
-"""The built-in tools: their arguments, their descriptions, and the choice of those that the user has switched on.
+"""The built-in tools: their arguments and their descriptions.
 
-Names, schemas, defaults, limits and the order are llama-server's (b11434).
+Schemas, defaults and limits are llama-server's (b11434).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from appliance.core.bodies.json_text import JSON, JsonObject
-from appliance.core.settings import ToolSettings
-from appliance.core.tools.places import BadToolTarget, parse_target
-from appliance.core.tools.texts import MAX_OUTPUT, TextEdit
-from appliance.errors import ApplianceError, BadRequest, UsageError
+from appliance.core.capped_output import MAX_OUTPUT
+from appliance.core.tools.box import ToolSpec
+from appliance.core.tools.choice import SHELL
+from appliance.core.tools.texts import TextEdit
+from appliance.errors import BadRequest
 
-SHELL = "exec_shell_command"
 MAX_MATCHES = 100
 MAX_SECONDS = 60
 MAX_CONTEXT = 50
 """Lines before and after a match."""
 _GLOB = "A glob without '/' is matched with the file's name at any depth; one with '/' with its path below 'path'"
-ALL = "all"
-
-
-class ToolSpec(Struct, frozen=True, kw_only=True):
-    """One tool as it is offered. ``parameters`` is the JSON schema of its arguments, an object."""
-
-    name: str
-    display_name: str
-    description: str
-    parameters: Raw
-    kind: Literal["builtin", "mcp"] = "builtin"
-    server: str = ""
-    """The MCP server that has it."""
-    writes: bool = False
-    """True if it changes something on the machine, as far as is known."""
-    uses_cwd: bool = False
-    streams: bool = False
-    """True if it can send partial output while it works."""
-
-    @property
-    def size(self) -> int:
-        """Return the approximate size of its description in bytes."""
-        return len(self.name) + len(self.display_name) + len(self.description) + len(self.parameters)
-
-
-class ToolContext(Struct, frozen=True, kw_only=True):
-    """The circumstances of one use. ``cwd`` is where relative paths begin; None is the program's own."""
-
-    cwd: str | None = None
-    runtime: str | None = None
-    """The place of commands and files, in llama-server's words: ``docker-container:<id>``, ``ssh:<target>``."""
-    base64: bool = False
-    """Wants file content as base64, for files that are not text."""
-
-
-class ToolOutcome(Struct, frozen=True, kw_only=True):
-    """The outcome of one use. A tool that failed at its task gives an ``error``, not an exception."""
-
-    body: bytes
-    """The JSON object with which ``POST /tools`` answers."""
-    text: str
-    """The text for the model."""
-    error: str | None = None
-
-
-class ToolProblem(ApplianceError):
-    """A tool that could not be used at all: the runtime is unknown, the process could not be started."""
-
-    reason = "tool_failed"
-
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(name, why)
-        self.name = name
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"tool '{self.name}': {self.why}"
 
 
 Arguments = TypeVar("Arguments", bound=Struct)
@@ -245,29 +188,3 @@ SPECS = (
     ),
 )
 """In llama-server's order."""
-NAMES = tuple(spec.name for spec in SPECS)
-
-
-def chosen_tools(words: Iterable[str], *, runtime: str, root: str) -> ToolSettings:
-    """Return settings for these names (``all`` is one), in the tools' order. Raises UsageError."""
-    asked = [word.strip() for word in words if word.strip()]
-    for word in asked:
-        if word != ALL and word not in NAMES:
-            raise UsageError(f'unknown tool "{word}"; there are {", ".join(NAMES)}, and {ALL}')
-    if root and runtime:
-        raise UsageError(
-            "a root confines the tools to a folder of this machine, and in a tool runtime they do not run on it; "
-            "leave out one of the two"
-        )
-    if root and SHELL in asked:
-        raise UsageError(
-            f"{SHELL} cannot be confined to a folder: a command can reach everything that its user can; "
-            "leave it out, or let the tools run in a container (a tool runtime) instead of the root"
-        )
-    if runtime:
-        try:
-            parse_target(runtime)
-        except BadToolTarget as error:
-            raise UsageError(str(error)) from None
-    builtin = tuple(name for name in NAMES if name in asked or (ALL in asked and not (root and name == SHELL)))
-    return ToolSettings(builtin=builtin, runtime=runtime, root=root or None)

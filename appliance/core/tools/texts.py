@@ -1,4 +1,4 @@
-"""Text that models read and change: some lines of a file, output cut at a limit, and replaced pieces.
+"""Text that models read and change: some lines of a file, and replaced pieces.
 
 Lines are read as the bytes come, in bounded memory. All edits of one call apply to the original text. A piece is looked
 for as it was written, and then as models tend to miswrite it: without regard to spaces at the ends of lines, and with
@@ -8,7 +8,6 @@ names keeps its every character.
 
 from __future__ import annotations
 
-import codecs
 import sys
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-MAX_OUTPUT = 16 * 1024
-"""Bytes that a model gets at once; llama-server's (b11434)."""
+from appliance.core.capped_output import MAX_OUTPUT, readable, whole_characters
+
 TRUNCATED = "[output truncated]"
 MAX_EDITS = 1000
 """Limit on edits: each is looked for in all of the text."""
@@ -81,44 +80,6 @@ class LineWindow:
             part = part[:room]
             self.full = self._truncated = True
         self._kept += part
-
-
-class CappedOutput:
-    """The first bytes of a process's output; the rest is dropped."""
-
-    def __init__(self, limit: int = MAX_OUTPUT) -> None:
-        self._limit = limit
-        self._kept = bytearray()
-        self.truncated = False
-
-    def feed(self, data: bytes) -> bytes:
-        """The kept bytes as text."""
-        part = data[: self._limit - len(self._kept)]
-        self._kept += part
-        self.truncated = self.truncated or len(part) < len(data)
-        return part
-
-    @property
-    def kept(self) -> bytes:
-        return bytes(self._kept)
-
-    def text(self) -> str:
-        return whole_characters(self.kept) if self.truncated else readable(self.kept)
-
-
-def readable(data: bytes) -> str:
-    """Decode; bytes that are not UTF-8 become U+FFFD."""
-    return data.decode("utf-8", "replace")
-
-
-def whole_characters(data: bytes) -> str:
-    """Decode as `readable` does, without an unfinished character at the end."""
-    return text_decoder().decode(data)
-
-
-def text_decoder() -> codecs.IncrementalDecoder:
-    """Decode text as it comes, never cut within a character."""
-    return codecs.getincrementaldecoder("utf-8")("replace")
 
 
 class TextEdit(Struct, frozen=True, kw_only=True):

@@ -21,14 +21,14 @@ import msgspec
 import trio
 from msgspec import Meta, Raw, Struct, structs
 
-from appliance.agents.record import use_each, use_tool
+from appliance.agents.tool_use import use_each, use_tool
 from appliance.core.answers.families import Family, family_of
 from appliance.core.bodies.head import EXTENSION, RequestHead
 from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import ToolDefinition
-from appliance.core.runs.chat import ChatAnswer, ChatEvents, ToolActivity
-from appliance.core.runs.messages import (
+from appliance.core.turns.chat import ChatAnswer, ChatEvents, ToolActivity
+from appliance.core.turns.messages import (
     MAX_ITERATIONS,
     AskClient,
     Finish,
@@ -46,14 +46,14 @@ from appliance.core.runs.messages import (
     Tool,
     ToolFinished,
 )
-from appliance.core.runs.toolloop import Loop
+from appliance.core.turns.toolloop import Loop
 from appliance.errors import BadRequest, Forbidden, ToolLoopFailed
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import AskModel, ModelRequest, Use
 from appliance.http.way.handover import HandoverReply, answered
 from appliance.http.way.progress import sending
 from appliance.http.way.routes import Route
-from appliance.tools.box import Toolbox
+from appliance.tools.box import OpenToolbox
 from appliance.traffic.request import send_whole
 
 _NEEDLE = f'"{EXTENSION}"'.encode()
@@ -98,7 +98,7 @@ _wanted = msgspec.json.Decoder(WantedTools | None).decode
 _chat = msgspec.json.Decoder(_Chat).decode
 
 
-def read_tool_chat(body: bytes, route: str, toolbox: Toolbox, *, honoured: bool) -> tuple[bytes, ToolChat | None]:
+def read_tool_chat(body: bytes, route: str, toolbox: OpenToolbox, *, honoured: bool) -> tuple[bytes, ToolChat | None]:
     """The body without the member, and the chat if it asks for tools. Raises BadRequest, Forbidden.
 
     ``honoured``: False for the program's own requests, whose member is taken out and means nothing.
@@ -130,7 +130,7 @@ def read_tool_chat(body: bytes, route: str, toolbox: Toolbox, *, honoured: bool)
     return plain, _read_chat(plain, members, wanted, toolbox)
 
 
-def _read_chat(body: bytes, members: dict[str, Raw], wanted: WantedTools, toolbox: Toolbox) -> ToolChat:
+def _read_chat(body: bytes, members: dict[str, Raw], wanted: WantedTools, toolbox: OpenToolbox) -> ToolChat:
     try:
         chat = _chat(body)
     except msgspec.ValidationError as error:
@@ -154,7 +154,7 @@ def _read_chat(body: bytes, members: dict[str, Raw], wanted: WantedTools, toolbo
     return ToolChat(task=task, stream=bool(chat.stream), include_usage=include_usage)
 
 
-def _ours(wanted: WantedTools, toolbox: Toolbox) -> list[Tool]:
+def _ours(wanted: WantedTools, toolbox: OpenToolbox) -> list[Tool]:
     """Return the server's tools. Arguments are any object: the tool itself reports a mistake to the model."""
     return [
         Tool(
@@ -187,7 +187,7 @@ Give = Callable[[bytes], Awaitable[None]]
 class ToolChats:
     """Asks a model, with tools where the request wants them. ``timeout`` tells how many seconds one use may take."""
 
-    def __init__(self, toolbox: Toolbox, timeout: Callable[[], float], ping_after: float) -> None:
+    def __init__(self, toolbox: OpenToolbox, timeout: Callable[[], float], ping_after: float) -> None:
         self._toolbox = toolbox
         self._timeout = timeout
         self._ping_after = ping_after
@@ -219,7 +219,7 @@ class ToolChats:
 class _Turns:
     """One request: its loop, and what carries it out."""
 
-    def __init__(self, toolbox: Toolbox, timeout: float, ask: AskModel, job: ModelRequest, chat: ToolChat) -> None:
+    def __init__(self, toolbox: OpenToolbox, timeout: float, ask: AskModel, job: ModelRequest, chat: ToolChat) -> None:
         self.answer = ChatAnswer(f"chatcmpl-{secrets.token_hex(16)}", int(time.time()), chat.task.model)
         self.include_usage = chat.include_usage
         self.text: list[str] = []

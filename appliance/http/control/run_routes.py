@@ -26,16 +26,16 @@ from appliance.agents.record import (
 )
 from appliance.agents.run import AgentRun, RequestedRun
 from appliance.core.bodies.head import check_json
+from appliance.core.bodies.schema_check import schema_problem
 from appliance.core.config.additions import RunsConfig
 from appliance.core.mcp.offers import Offers
 from appliance.core.near_names import meant_or_all
 from appliance.core.openai import FunctionDefinition, ToolDefinition
-from appliance.core.runs.bios import BIOS_FACTS, unknown_fact
 from appliance.core.runs.listing import parse_run_query, select_runs
-from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
 from appliance.core.secrets import without_secret_values
-from appliance.core.tools.schema_check import schema_problem
-from appliance.core.tools.specs import ToolSpec
+from appliance.core.tools.box import Toolbox, ToolSpec
+from appliance.core.turns.bios import BIOS_FACTS, unknown_fact
+from appliance.core.turns.messages import MAX_ITERATIONS, Task, Tool
 from appliance.errors import BadRequest, NotFound, NotReady
 from appliance.http import errors
 from appliance.http.control.answers import (
@@ -51,7 +51,7 @@ from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes, large
 from appliance.http.control.stream_routes import StreamBody
 from appliance.http.way.resumable import read_offset
 from appliance.plugins.registry import ListedPlugin, Plugins
-from appliance.tools.box import Toolbox
+from appliance.tools.box import OpenToolbox
 from appliance.traffic.targets import Targets
 from appliance.traffic.traffic import Feeds
 
@@ -262,7 +262,7 @@ def agents_of(plugins: Plugins) -> AgentList:
     )
 
 
-def add_mcp_routes(app: Routes, tools: Toolbox) -> None:
+def add_mcp_routes(app: Routes, tools: OpenToolbox) -> None:
     """Prompts and resources of the MCP servers that the program uses, for its page."""
 
     def named(name: str) -> McpClient:

@@ -11,12 +11,12 @@ from msgspec import Raw, Struct
 
 from appliance.core.headers import EVENTS
 from appliance.core.openai import FunctionDefinition, ToolDefinition
-from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.tools.box import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound, ShuttingDown
 from appliance.http import errors
 from appliance.http.way.context import RequestContext
 from appliance.http.way.routes import TOOLS
-from appliance.tools.box import Toolbox
+from appliance.tools.box import OpenToolbox
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.traffic import Lifetime
 
@@ -41,7 +41,7 @@ _USE = msgspec.json.Decoder(ToolUseBody)
 class ToolRoutes:
     """Answers the route. The key and where the request comes from are checked already."""
 
-    def __init__(self, tools: Toolbox, lifetime: Lifetime) -> None:
+    def __init__(self, tools: OpenToolbox, lifetime: Lifetime) -> None:
         self._tools = tools
         self._lifetime = lifetime
         self._under_way = 0

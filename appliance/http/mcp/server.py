@@ -21,7 +21,8 @@ from appliance.core.mcp.messages import INVALID_PARAMS, McpError, notification, 
 from appliance.core.mcp.serving import Accepted, Immediate, ToolsCall, ToolsListing, cached, read_request, stamped
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
-from appliance.core.tools.specs import ToolContext, ToolSpec, schema_of
+from appliance.core.tools.box import ToolContext, ToolSpec
+from appliance.core.tools.specs import schema_of
 from appliance.errors import ApplianceError, Busy, Forbidden
 from appliance.http import errors
 from appliance.http.control.listing import View, list_models

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import Raw, Struct
 
 from appliance.core.runs.listing import MAX_PROMPT, STATES, RunQuery, parse_run_query, prompt_of, select_runs
-from appliance.core.runs.messages import RunState
+from appliance.core.turns.messages import RunState
 from appliance.errors import BadRequest
 
 MODELS = ("a", "b", "c")

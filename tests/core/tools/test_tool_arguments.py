@@ -10,15 +10,8 @@ import msgspec
 import pytest
 from memory import peak
 
-from appliance.core.tools.specs import (
-    ARGUMENTS,
-    NAMES,
-    SHELL,
-    SPECS,
-    ReadFile,
-    chosen_tools,
-    read_arguments,
-)
+from appliance.core.tools.choice import NAMES, SHELL, chosen_tools
+from appliance.core.tools.specs import ARGUMENTS, SPECS, ReadFile, read_arguments
 from appliance.errors import BadRequest, UsageError
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.tools.texts import MAX_OUTPUT, TRUNCATED, CappedOutput, LineWindow, whole_characters
+from appliance.core.capped_output import MAX_OUTPUT, CappedOutput, whole_characters
+from appliance.core.tools.texts import TRUNCATED, LineWindow
 
 TEXT = st.text("aé\n→", max_size=40)
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 from msgspec import Raw, structs
 
-from appliance.core.runs.bios import (
+from appliance.core.turns.bios import (
     BIOS_FACTS,
     BiosContext,
     bios_facts,
@@ -16,8 +16,8 @@ from appliance.core.runs.bios import (
     explains_format,
     unknown_fact,
 )
-from appliance.core.runs.messages import Task
-from appliance.core.runs.turn import DirectiveReader, RunPrompt
+from appliance.core.turns.messages import Task
+from appliance.core.turns.turn import DirectiveReader, RunPrompt
 
 CONTEXT = BiosContext(
     now=datetime(2026, 11, 20, 19, 30, 5, tzinfo=timezone(timedelta(hours=1), "CET")),

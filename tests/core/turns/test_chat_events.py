@@ -9,8 +9,8 @@ from cutting import cut
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.runs.chat import MAX_GARBAGE, ChatEvents
-from appliance.core.runs.messages import (
+from appliance.core.turns.chat import MAX_GARBAGE, ChatEvents
+from appliance.core.turns.messages import (
     CallDelta,
     ReasoningDelta,
     RunEvent,

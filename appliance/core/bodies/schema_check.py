@@ -11,7 +11,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from appliance.core.bodies.json_text import JsonObject
-    from appliance.core.tools.schema_keywords import Bounded
+    from appliance.core.bodies.schema_keywords import Bounded
 
 MAX_ARGUMENTS = 8 << 20
 """Bytes of one call's arguments; the largest are files to be written."""
@@ -37,7 +37,7 @@ def schema_problem(parameters: bytes) -> str | None:
     except NotAnObject as error:
         return f"it is {error}"
     # jsonschema: most programs never call a tool
-    from appliance.core.tools.schema_keywords import SchemaUnusable, mistake_of_schema
+    from appliance.core.bodies.schema_keywords import SchemaUnusable, mistake_of_schema
 
     try:
         mistake = mistake_of_schema(schema)
@@ -57,7 +57,7 @@ class ArgumentCheck:
 
     def problem(self, arguments: str) -> str | None:
         """Return the mistake in the arguments, a JSON text; None if there is none."""
-        from appliance.core.tools.schema_keywords import Bounded, SchemaUnusable
+        from appliance.core.bodies.schema_keywords import Bounded, SchemaUnusable
 
         try:
             value = _read_object(arguments.encode(errors="replace"))

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-from appliance.core.tools.places import BadPath, Outside, checked_parts, parts_below
+from appliance.core.rooted_paths import BadPath, Outside, checked_parts, parts_below
 
 MAX_LINKS = 40
 _FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)

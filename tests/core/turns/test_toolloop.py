@@ -12,8 +12,8 @@ import pytest
 from msgspec import Raw, structs
 from run_play import MESSAGES, NOW, TOOLS, Transcript, play, read
 
-from appliance.core.runs.bios import BiosContext, bios_text
-from appliance.core.runs.messages import (
+from appliance.core.turns.bios import BiosContext, bios_text
+from appliance.core.turns.messages import (
     CallDelta,
     CancelAsked,
     FailReason,
@@ -28,7 +28,7 @@ from appliance.core.runs.messages import (
     TurnFailed,
     TurnUsage,
 )
-from appliance.core.runs.toolloop import Loop, OutOfTurn
+from appliance.core.turns.toolloop import Loop, OutOfTurn
 
 TRANSCRIPTS = [found for path in sorted(Path(__file__).parent.glob("transcripts/*.txt")) for found in read(path)]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.tools.schema_check import MAX_ARGUMENTS, MAX_DEPTH, ArgumentCheck, nests_deeper, schema_problem
+from appliance.core.bodies.schema_check import MAX_ARGUMENTS, MAX_DEPTH, ArgumentCheck, nests_deeper, schema_problem
 
 ANY = ArgumentCheck(b'{"type": "object"}')
 BOUND = 5.0

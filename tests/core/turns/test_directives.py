@@ -12,8 +12,8 @@ from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.runs.bios import FENCE, MARK
-from appliance.core.runs.turn import DirectiveReader, DirectiveReading, LineRepeats
+from appliance.core.turns.bios import FENCE, MARK
+from appliance.core.turns.turn import DirectiveReader, DirectiveReading, LineRepeats
 
 OTHERS = ["\n", "\r\n", " ", "  ", "    ", "a b", "x", "-"]
 WORDS = st.sampled_from([MARK, FENCE, "`", "``", "tool_call", "```json", "{}", '{"tool": "a"}', *OTHERS])

@@ -1,6 +1,6 @@
 """The words of an agent run: its request, its events, its commands, its results.
 
-`core.runs.toolloop` turns events into commands; `agents` carries the commands out and tells the events.
+`core.turns.toolloop` turns events into commands; `agents` carries the commands out and tells the events.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Task(Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = False
     bios: bool | str = True
     """The program's own system message comes before the caller's, or this text in its place, or none. Calls in plain
-    text are read where it explains them: see `appliance.core.runs.bios.bios_of`.
+    text are read where it explains them: see `appliance.core.turns.bios.bios_of`.
     """
     hands_over: bool = False
     """A turn that calls tools of the caller ends the run, completed, with those calls as ``pending_tool_calls``.

@@ -10,7 +10,7 @@ from typing import assert_never
 import msgspec
 from msgspec import Raw, Struct
 
-from appliance.core.runs.messages import (
+from appliance.core.turns.messages import (
     AskClient,
     CallDelta,
     CancelAsked,
@@ -33,7 +33,7 @@ from appliance.core.runs.messages import (
     TurnFailed,
     TurnUsage,
 )
-from appliance.core.runs.toolloop import Loop
+from appliance.core.turns.toolloop import Loop
 
 NOW = 1_800_000_000.0
 

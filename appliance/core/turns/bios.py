@@ -14,7 +14,7 @@ from msgspec import Struct
 
 MARK = "```tool_call"
 FENCE = "```"
-"""The first and the last line of a call in plain text: see `core.runs.turn`."""
+"""The first and the last line of a call in plain text: see `core.turns.turn`."""
 VERSION = 1
 _TOOL_RULES = """\
 - A tool's result comes back to you as a message before you go on. Never invent a result.

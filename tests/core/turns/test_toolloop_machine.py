@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import Struct
 from run_play import MESSAGES, NOW, TOOLS
 
-from appliance.core.runs.messages import (
+from appliance.core.turns.messages import (
     AskClient,
     CallDelta,
     CancelAsked,
@@ -31,7 +31,7 @@ from appliance.core.runs.messages import (
     TurnFailed,
     TurnUsage,
 )
-from appliance.core.runs.toolloop import Loop
+from appliance.core.turns.toolloop import Loop
 
 GOOD = {
     "read_file": '{"path": "a"}',

@@ -6,9 +6,9 @@ import os
 import sys
 
 if sys.platform == "win32":
-    from appliance.tools.windows_files import open_folder, open_regular, real_root, resolved
+    from appliance.platform.rooted_files_windows import open_folder, open_regular, real_root, resolved
 else:
-    from appliance.tools.posix_files import open_folder, open_regular, real_root, resolved
+    from appliance.platform.rooted_files_posix import open_folder, open_regular, real_root, resolved
 
 __all__ = ["home_folder", "listed", "open_folder", "open_regular", "real_root", "resolved"]
 

@@ -1,6 +1,6 @@
 """One turn of the model in a run: what it is given, then its text, calls and cost, put together from the deltas.
 
-The engine's input for each turn comes first: the BIOS (see `core.runs.bios`), the prompt stack, tools and the caller's
+The engine's input for each turn comes first: the BIOS (see `core.turns.bios`), the prompt stack, tools and the caller's
 parameters. To models without a call format of their own the BIOS explains one, *directives*, which `DirectiveReader`
 reads:
 
@@ -21,11 +21,11 @@ from itertools import groupby
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.bodies.schema_check import ArgumentCheck
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import ChatMessage, FunctionDefinition, ToolDefinition, tool_call
-from appliance.core.runs.bios import MARK, BiosContext, bios_of
-from appliance.core.runs.messages import AskClient, CallDelta, ModelCall, RunCommand, RunTools, Task, Tool, TurnUsage
-from appliance.core.tools.schema_check import ArgumentCheck
+from appliance.core.turns.bios import MARK, BiosContext, bios_of
+from appliance.core.turns.messages import AskClient, CallDelta, ModelCall, RunCommand, RunTools, Task, Tool, TurnUsage
 
 _OPENING = re.compile(r"^ {0,3}```tool_call(?![\w-])", re.MULTILINE)
 _INDENT = 3

@@ -26,7 +26,7 @@ from appliance.core.openai import (
     error_text,
     tool_call,
 )
-from appliance.core.runs.messages import (
+from appliance.core.turns.messages import (
     CallDelta,
     ModelCall,
     Outcome,

@@ -19,8 +19,8 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from appliance.core.runs.bios import explains_format
-from appliance.core.runs.messages import (
+from appliance.core.turns.bios import explains_format
+from appliance.core.turns.messages import (
     CallDelta,
     CancelAsked,
     FailReason,
@@ -46,7 +46,7 @@ from appliance.core.runs.messages import (
     TurnFailed,
     TurnUsage,
 )
-from appliance.core.runs.turn import DirectiveReading, Judge, Judged, ModelTurn, Round, RunPrompt, as_json
+from appliance.core.turns.turn import DirectiveReading, Judge, Judged, ModelTurn, Round, RunPrompt, as_json
 
 MAX_HELD = 64 << 20
 """Largest number of characters of text, reasoning, calls and results in one run: all of it is kept, and sent again with

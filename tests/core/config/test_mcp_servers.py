@@ -9,7 +9,7 @@ from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.mcp.config import HttpServer, McpServers, StdioServer, parse_mcp_servers, read_mcp_servers
+from appliance.core.config.mcp_servers import HttpServer, McpServers, StdioServer, parse_mcp_servers, read_mcp_servers
 from appliance.errors import UsageError
 
 

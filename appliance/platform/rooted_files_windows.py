@@ -1,4 +1,4 @@
-"""Files on Windows: the same names as `tools.posix_files`. Not exercised on a Windows machine yet.
+"""Files on Windows: the same names as `platform.rooted_files_posix`. Not exercised on a Windows machine yet.
 
 There are no descriptors of folders here to walk by. Below a root a file is opened first, and the open handle is asked
 afterwards where it really is, before a byte is read or written: a file outside is closed again. That a file outside
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from appliance.core.tools.places import BadPath, Outside
+from appliance.core.rooted_paths import BadPath, Outside
 
 assert sys.platform == "win32"
 
