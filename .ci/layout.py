@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 151
+FROM_KERNEL = 150
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 139
+BETWEEN = 131
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -28,14 +28,12 @@ PLANNED = {
     "http.control.for_routers catalog.member_source catalog.model_blobs core.models.blobs cli.pool* store.pool_file "
     "upstream.dialled",
     "tools": "core.mcp* core.tools.[ps]* core.tools.texts tools* http.mcp* http.chat.chat_tools "
-    "http.control.tool_routes cli.mcp",
-    "runs": "agents.owner agents.record agents.run core.runs.[!sicm]* http.control.run_routes cli.agent cli.agent_runs "
-    "store.runs",
+    "http.control.tool_routes http.control.mcp_routes cli.mcp",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
     "http.control.hub_routes",
     "contexts": "core.contexts* core.records.cache* fleet.contexts store.kept_contexts store.cache cli.cache",
-    "plugins": "agents.chain core.runs.slash http.chat.chained plugins.folders plugins.manifest plugins.registry "
-    "cli.agents",
+    "plugins": "agents.chain core.runs.slash http.chat.chained http.control.agent_routes plugins.folders "
+    "plugins.manifest plugins.registry cli.agents",
     "ollama": "core.ollama* http.ollama* http.way.ollama_sink store.derived_models",
     "streams": "streams* core.answers.ring http.way.resumable http.control.stream_routes "
     "http.control.streams_at_boxes http.sockets.streams store.stream_files",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from appliance.agents.owner import open_agents
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
 from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
@@ -72,7 +71,6 @@ from appliance.store.derived_models import DerivedModels
 from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
 from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open_kept_contexts
-from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import OpenToolbox, open_own_tools
 from appliance.traffic.record import open_recorder
@@ -147,7 +145,6 @@ async def open_appliance(
     async with (
         open_listening(http) as listening,
         open_activity(*log) as activity,
-        open_run_store(log[0]) as run_store,
         open_history(*log) as history,
         open_own_tools(settings.tools) as own_tools,
         open_recorder(activity) as recorder,
@@ -182,6 +179,7 @@ async def open_appliance(
                 recorder=recorder,
                 history=history,
                 inward=inward,
+                tools=places.toolbox or own_tools,
             ),
         ) as parts,
         open_streams(applies.streams, [each.audience for each in parts if each.audience is not None]) as streams,
@@ -215,14 +213,10 @@ async def open_appliance(
             )
             return open_box_pool(path, partial(claim_door, parts), own)
 
-        async with (
-            open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents,
-            open_pool_seat(places.pool, make_box_pool) as seat,
-        ):
+        async with open_pool_seat(places.pool, make_box_pool) as seat:
 
             def adopt(config: Config) -> Sequence[str]:
                 streams.adopt(config.streams)
-                agents.adopt(config.runs)
                 traffic.lifetime.requests.revoke(edge.guard.adopt((*http.api_keys, *config.api_keys)))
                 untaken = [why for each in parts if each.adopt is not None for why in each.adopt(config)]
                 return (*traffic.adopt(config), *untaken)
@@ -235,7 +229,6 @@ async def open_appliance(
                 peers=peers,
                 samples=samples,
                 streams=streams,
-                agents=agents,
                 plugins=plugins,
                 downloads=downloads if settings.sources.lookup is not None else None,
                 configuration=configuration,
@@ -255,7 +248,16 @@ async def open_appliance(
             )
             traffic.targets.derived = DerivedModels(places.derived_models).read()
             fleet.see_machine()
-            kernel = Kernel(owners=owners, edge=edge, ask=ask, inward=inward, data=places.data, files=settings.files)
+            run_task = next((each.run_task for each in parts if each.run_task is not None), None)
+            kernel = Kernel(
+                owners=owners,
+                edge=edge,
+                ask=ask,
+                inward=inward,
+                data=places.data,
+                files=settings.files,
+                run_task=partial(run_task, traffic.targets) if run_task is not None else None,
+            )
             known = KnownModels(catalog, fleet, traffic.targets)
             tool_chats = ToolChats(
                 tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
@@ -298,8 +300,7 @@ async def open_appliance(
                 )
 
             async def quiet() -> None:
-                """Agents, kept streams (whose clients may be away) and requests of other boxes have finished."""
-                await agents.wait_ended()
+                """Runs, kept streams (whose clients may be away) and requests of other boxes have finished."""
                 for each in parts:
                     if each.wait_ended is not None:
                         await each.wait_ended()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from appliance.catalog.catalog import Catalog
     from appliance.core.config.types import Config
     from appliance.core.runs.inward import Asker
+    from appliance.core.tools.box import Toolbox
+    from appliance.core.turns.tasks import TaskEnd, Tell
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeRoute, Kernel
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from appliance.store.history import History
     from appliance.streams.owner import Audience
     from appliance.traffic.record import Recorder
+    from appliance.traffic.targets import Targets
 
 
 class ServerParts(Struct, frozen=True, kw_only=True):
@@ -50,6 +53,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     ``turns`` are hooks of the way of a request (`appliance.http.way.hooks`), in the order of the list of features.
     ``adopt`` follows each new configuration, and returns what it could not follow. ``wait_ended`` returns when the work
     that clients have begun and left alone is over: the end of the server waits for that, within its grace time.
+    ``run_task`` runs an agent's task for a part of the program that waits for it (`appliance.core.turns.tasks`).
     """
 
     routes: Callable[[Kernel], Routes] | None = None
@@ -60,6 +64,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     turns: tuple[Callable[[Kernel], Turn], ...] = ()
     adopt: Callable[[Config], Sequence[str]] | None = None
     wait_ended: Callable[[], Awaitable[None]] | None = None
+    run_task: Callable[[Targets, bytes, Tell | None], Awaitable[TaskEnd]] | None = None
 
 
 class Feature(ServerParts, frozen=True, kw_only=True):
@@ -81,7 +86,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     """The facts and the owners of the kernel with which a feature opens its own.
 
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
-    as its own client, from the moment it serves.
+    as its own client, from the moment it serves, ``tools`` those that models may use.
     """
 
     settings: AppSettings
@@ -92,6 +97,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     recorder: Recorder
     history: History
     inward: Asker
+    tools: Toolbox
 
 
 @asynccontextmanager

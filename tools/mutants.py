@@ -86,7 +86,7 @@ ROOMS = {
     "core/pool": "pool/test_bus_logins.py http/test_door.py",
     "core/runs": "agents/test_chain.py cli/test_chat_stream.py",
     "core/tools": "tools",
-    "core/turns": "agents/test_run_routes.py http/test_chat_tools.py",
+    "core/turns": "features/runs/test_run_routes.py http/test_chat_tools.py",
     "engines": "engines",
     "fleet": "owners children/test_fleet*.py children/test_budgets.py children/test_child_buffers.py "
     "children/test_port_holders.py children/test_configured.py http/test_loading.py http/test_metrics.py",
@@ -96,7 +96,7 @@ ROOMS = {
     "http/chat": "http/test_chat_tools.py http/test_plugin_chain.py http/test_configured_plugins_http.py",
     "http/control": "http/test_*route*.py http/test_control.py http/test_swap_api.py http/test_events.py "
     "http/test_static_files.py http/test_under_way.py "
-    "http/test_predict.py http/test_door.py agents/test_run_routes.py http/test_resumable.py",
+    "http/test_predict.py http/test_door.py http/test_resumable.py",
     "http/door": "http/test_door.py",
     "http/mcp": "http/test_mcp_*.py",
     "http/ollama": "http/test_ollama.py http/test_blobs_route.py http/test_any_request.py",

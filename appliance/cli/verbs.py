@@ -79,12 +79,6 @@ def _mcp() -> click.Command:
     return mcp
 
 
-def _agent() -> click.Command:
-    from appliance.cli.agent import agent
-
-    return agent
-
-
 def _run() -> click.Command:
     from appliance.cli.run import run_model
 
@@ -202,13 +196,6 @@ KERNEL_VERBS = (
         page="http.md#the-prompts-cache",
     ),
     Verb("mcp", "server", "Connect a desktop client to the running server, by MCP.", _mcp, page="mcp.md"),
-    Verb(
-        "agent",
-        "server",
-        "Run agent tasks on the running server, and list, follow, answer and cancel them.",
-        _agent,
-        page="agents.md#in-the-terminal",
-    ),
     Verb("run", "models", "Chat with a model in the terminal, or ask it one question.", _run),
     Verb("pull", "models", "Download a model from the Hugging Face hub.", _pull, page="downloads.md"),
     Verb("ls", "models", "List the models on this machine.", _ls),

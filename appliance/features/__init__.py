@@ -14,6 +14,7 @@ from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
 from appliance.features.programs.feature import PROGRAMS
+from appliance.features.runs.feature import RUNS
 from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
 from appliance.features.speed.feature import SPEED
@@ -28,6 +29,7 @@ FEATURES: tuple[Feature, ...] = (
     DISK,
     DOCTOR,
     PROGRAMS,
+    RUNS,
     SERVICE,
     SOCKETS,
     SPEED,

@@ -10,6 +10,7 @@ from msgspec import Struct
 from appliance.catalog.configuration import Files
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
+from appliance.core.turns.tasks import RunTask
 from appliance.http.owners import Owners
 from appliance.http.way.ask import Ask
 from appliance.http.way.context import RequestContext
@@ -29,6 +30,8 @@ class Kernel(Struct, frozen=True, kw_only=True):
     """The program's data folder, in which a feature has folders of its own."""
     files: Files | None
     """The configuration's; None without one."""
+    run_task: RunTask | None = None
+    """Runs a task of an agent to its end; None in a program without runs."""
 
     @property
     def traffic(self) -> Traffic:

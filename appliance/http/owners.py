@@ -7,7 +7,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.agents.owner import Agents
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Reloads
 from appliance.catalog.download_status import DownloadStatus
@@ -37,7 +36,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     peers: Peers
     samples: Samples
     streams: Streams
-    agents: Agents
     plugins: Plugins
     downloads: Downloads | None
     """None where nothing is ever downloaded. Without a cache that is served it is only what presets name."""

@@ -256,7 +256,11 @@ async def test_an_agent_that_nobody_waits_for_is_cancelled(server: Appliance) ->
         await client.send("POST", "/mcp", message("tools/call", name="run_agent", arguments=endless), [KEY, BOTH])
         await until(lambda: server.state("alpha") == "loaded", changed=server.fleet.wait_changed)
         await until(lambda: server.slots_busy("alpha"))
-    await until(lambda: [run.outcome.state for run in server.owners.agents.list()] == ["canceled"])
+
+    async def states() -> list[str]:
+        return [run["state"] for run in (await server.ask("GET", "/api/runs", headers=[KEY])).json["data"]]
+
+    await until(states, lambda found: found == ["canceled"])
     await server.wait_idle("alpha")
 
 

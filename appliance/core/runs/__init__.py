@@ -1,4 +1,4 @@
-"""The program as its own client, the list of runs, and slash commands.
+"""The program as its own client, and slash commands.
 
 Refuses to call a tool or a model: `agents` does.
 """

@@ -30,5 +30,4 @@ class McpRoute:
     def _make_server(self) -> McpServer:
         from appliance.http.mcp.server import McpServer
 
-        edge = self._kernel.edge
-        return McpServer(edge.settings, edge.guard, edge.traffic, self._kernel.owners, self._kernel.inward)
+        return McpServer(self._kernel)

@@ -7,7 +7,7 @@ progress reports, and for one that waits so long that proxies would cut the conn
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -19,13 +19,13 @@ from appliance import __version__
 from appliance.core.bodies.sse import PING, ErrorInfo, SseEvent, encode
 from appliance.core.mcp.messages import INVALID_PARAMS, McpError, notification, refusal, result
 from appliance.core.mcp.serving import Accepted, Immediate, ToolsCall, ToolsListing, cached, read_request, stamped
-from appliance.core.runs.inward import Asker
-from appliance.core.settings import HttpSettings
 from appliance.core.tools.box import ToolContext, ToolSpec
 from appliance.core.tools.specs import schema_of
+from appliance.core.turns.tasks import Tell
 from appliance.errors import ApplianceError, Busy, Forbidden
 from appliance.http import errors
 from appliance.http.control.listing import View, list_models
+from appliance.http.kernel import Kernel
 from appliance.http.mcp.tools import (
     DESCRIPTION,
     Chat,
@@ -34,7 +34,6 @@ from appliance.http.mcp.tools import (
     Nothing,
     Result,
     RunAgent,
-    Tell,
     chat,
     embed,
     failed_result,
@@ -43,13 +42,10 @@ from appliance.http.mcp.tools import (
     run_schema,
     text_result,
 )
-from appliance.http.owners import Owners
 from appliance.http.way.context import RequestContext
 from appliance.http.way.explaining import refuse
-from appliance.http.way.guard import Guard
 from appliance.http.way.progress import EVENT_STREAM, UNBUFFERED
 from appliance.traffic.request import Headers, Request, Sink, send_whole
-from appliance.traffic.traffic import Traffic
 from appliance.trio_parts import every
 from appliance.wire import ListedModel
 
@@ -96,13 +92,14 @@ class Offered(Struct, frozen=True):
 
 
 class ServerTools:
-    """Raises BadRequest for a word in ``words`` that means none of the program's tools (see `Toolbox.select`)."""
+    """Raises BadRequest for a word in the settings that means none of the program's tools (see `Toolbox.select`)."""
 
-    def __init__(self, owners: Owners, traffic: Traffic, inward: Asker, words: Sequence[str]) -> None:
+    def __init__(self, kernel: Kernel) -> None:
+        owners, words = kernel.owners, kernel.settings.mcp_server_tools
         self._owners = owners
-        self._targets = traffic.targets
-        self._inward = inward
-        self._view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
+        self._inward = kernel.inward
+        self._view = View(owners.fleet, owners.catalog, owners.peers, kernel.traffic.profile)
+        self._run_task = kernel.run_task
         chosen = [self._tool(spec) for spec in owners.tools.select(words)]
         self._allowed = frozenset(tool.name for tool in chosen)
         own = self._own()
@@ -115,16 +112,22 @@ class ServerTools:
         return self._tools.get(name)
 
     def _own(self) -> list[Offered]:
-        run = run_schema(self._allowed)
         listed = "Tells which language models this machine has, and which of them are loaded."
         asks = "Asks a language model on this machine. A model that is not loaded is loaded first."
         turns = "Turns texts into vectors with an embedding model on this machine."
-        return [
+        found = [
             Offered("list_models", "List models", listed, schema_of(Nothing), True, self._list_models),
             Offered("chat", "Ask a model", asks, schema_of(Chat), True, self._chat),
             Offered("embed", "Embed texts", turns, schema_of(Embed), True, self._embed),
-            Offered("run_agent", "Run an agent", DESCRIPTION, run, not self._allowed, self._run_agent),
         ]
+        if (run_task := self._run_task) is not None:
+
+            async def work(arguments: bytes, tell: Tell | None) -> Result:
+                return await run_agent(run_task, _read(arguments, RunAgent), self._allowed, tell)
+
+            schema = run_schema(self._allowed)
+            found.append(Offered("run_agent", "Run an agent", DESCRIPTION, schema, not self._allowed, work))
+        return found
 
     def _tool(self, spec: ToolSpec) -> Offered:
         async def work(arguments: bytes, tell: Tell | None) -> Result:
@@ -143,9 +146,6 @@ class ServerTools:
 
     async def _embed(self, arguments: bytes, tell: Tell | None) -> Result:
         return await embed(self._inward, _read(arguments, Embed))
-
-    async def _run_agent(self, arguments: bytes, tell: Tell | None) -> Result:
-        return await run_agent(self._owners.agents, self._targets, _read(arguments, RunAgent), self._allowed, tell)
 
 
 async def used(tool: Offered, arguments: bytes, tell: Tell | None) -> Result:
@@ -172,10 +172,10 @@ def _shown(entry: ListedModel) -> dict[str, object]:
 class McpServer:
     """Answers the route. Raises BadRequest for a tool in the settings that there is not."""
 
-    def __init__(self, settings: HttpSettings, guard: Guard, traffic: Traffic, owners: Owners, inward: Asker) -> None:
-        self._settings = settings
-        self._guard = guard
-        self._offer = ServerTools(owners, traffic, inward, settings.mcp_server_tools) if settings.mcp_server else None
+    def __init__(self, kernel: Kernel) -> None:
+        self._settings = kernel.settings
+        self._guard = kernel.edge.guard
+        self._offer = ServerTools(kernel) if kernel.settings.mcp_server else None
         self._under_way = 0
 
     async def answer(self, context: RequestContext) -> None:

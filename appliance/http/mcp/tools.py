@@ -5,25 +5,21 @@ Ask a model, list models, embed texts; begin a run, follow it, tell what came of
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from typing import Annotated
 
 import msgspec
 import trio
 from msgspec import Meta, Raw, Struct
 
-from appliance.agents.owner import Agents
-from appliance.agents.record import result_of
-from appliance.agents.run import AgentRun, RequestedRun
 from appliance.core.bodies.json_text import JsonObject
-from appliance.core.bodies.sse import Decoder, RecordTooLong, SseEvent
+from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import NULL, ChatCompletion, ChatUsage, Embeddings, error_text
 from appliance.core.runs.inward import Asker, InwardReply
 from appliance.core.tools.specs import schema_of
+from appliance.core.turns.tasks import RunTask, Tell
 from appliance.errors import BadRequest, UpstreamFailed
-from appliance.http.control.run_routes import read_run
-from appliance.traffic.targets import Targets
 
 ORIGIN = "mcp"
 """The client's name in the list of requests in flight."""
@@ -32,8 +28,6 @@ MAX_REFUSAL = 1 << 16
 TELL_EVERY = 0.5
 """Seconds between two pieces of progress."""
 
-Tell = Callable[[str], Awaitable[None]]
-"""Tells the client, in words, what has happened since the last time."""
 Result = dict[str, object]
 """The result of ``tools/call``."""
 _OWNED = ("model", "messages", "stream", "tools", "appliance")
@@ -208,11 +202,6 @@ class RunAgent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = {}
 
 
-class _EventText(Struct):
-    text: str = ""
-    name: str = ""
-
-
 def run_schema(tools: Collection[str]) -> JsonObject:
     """The arguments; ``tools`` are those that a run may be given."""
     schema = schema_of(RunAgent)
@@ -226,30 +215,18 @@ def run_schema(tools: Collection[str]) -> JsonObject:
     return schema
 
 
-async def run_agent(
-    agents: Agents, targets: Targets, arguments: RunAgent, allowed: Collection[str], tell: Tell | None
-) -> Result:
-    """Run the task; a caller that stops waiting cancels the run. Raises BadRequest, and what `Agents.submit` raises."""
+async def run_agent(run_task: RunTask, arguments: RunAgent, allowed: Collection[str], tell: Tell | None) -> Result:
+    """Run the task; a caller that stops waiting cancels the run. Raises BadRequest, and what ``run_task`` raises."""
     for name in arguments.tools:
         if name not in allowed:
             raise BadRequest(
                 f"the tool '{name}' is not for MCP clients; start the server with --mcp-server-tools {name}",
                 param="tools",
             )
-    task, limits = read_run(_body(arguments), agents.toolbox, agents.settings)
-    worker = await targets.worker(task.model)
-    run = agents.submit(RequestedRun(task=task, worker=worker, limits=limits))
-    try:
-        await _follow_run(run, tell)
-    finally:
-        if not run.over:
-            agents.cancel(run.id)
-    found = result_of(run.record())
-    structured = Raw(msgspec.json.encode(found))
-    if found.state != "completed":
-        why = found.detail or found.fail_reason or found.state
-        return failed_result(f"run {found.id} {found.state}: {why}") | {"structuredContent": structured}
-    return text_result(found.output, structured)
+    end = await run_task(_body(arguments), tell)
+    if end.failure is not None:
+        return failed_result(end.failure) | {"structuredContent": end.result}
+    return text_result(end.output, end.result)
 
 
 def _body(asked: RunAgent) -> bytes:
@@ -264,28 +241,3 @@ def _body(asked: RunAgent) -> bytes:
     if asked.max_tool_iterations is not None:
         body["max_tool_iterations"] = asked.max_tool_iterations
     return msgspec.json.encode(body)
-
-
-async def _follow_run(run: AgentRun, tell: Tell | None) -> None:
-    """Until it has ended; steps that are too fast to follow are left out."""
-    reader, decoder = run.feed.reader(0), Decoder()
-    while True:
-        data = await reader.receive()
-        if data:
-            for event in decoder.feed(data):
-                if tell is not None and (words := _words_of_event(event)):
-                    await tell(words)
-        elif reader.overtaken:
-            reader, decoder = run.feed.reader(run.feed.ring.dropped), Decoder()
-        else:
-            return
-
-
-def _words_of_event(event: SseEvent) -> str:
-    match event.name:
-        case "output":
-            return msgspec.json.decode(event.data, type=_EventText).text
-        case "tool_call":
-            return f"[uses {msgspec.json.decode(event.data, type=_EventText).name}]"
-        case _:
-            return ""

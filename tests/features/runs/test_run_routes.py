@@ -12,9 +12,9 @@ from http_harness import CHAT, Appliance, OpenServer, chat
 from runs_harness import ALARM, WEATHER, Tools, asked, begin, box, result, run, show, told, until_said, until_state
 from waiting import until
 
-from appliance.agents.record import Feed
 from appliance.core.config.additions import RunsConfig
 from appliance.core.settings import FleetSettings
+from appliance.features.runs.record import Feed
 
 TIMES = ("created_at", "started_at", "finished_at")
 
@@ -302,7 +302,7 @@ async def test_results_are_kept_for_a_bounded_time_and_in_a_bounded_number(open_
 
 @pytest.mark.slow
 async def test_results_are_kept_in_a_bounded_size(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("appliance.agents.owner.MAX_KEPT", 100_000)
+    monkeypatch.setattr("appliance.features.runs.owner.MAX_KEPT", 100_000)
     async with open_server(runs=RunsConfig(event_bytes=1024)) as server:
 
         async def finished(size: int) -> str:

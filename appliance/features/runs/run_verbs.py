@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from appliance.cli.remote import RunningServer, ask, ask_raw, server_options
 from appliance.cli.show import json_option, print_json, print_table
-from appliance.core.runs.listing import STATES
 from appliance.errors import UsageError
+from appliance.features.runs.rules import STATES
 from appliance.platform.console import PROGRAM, harmless, say
 
 RUNS = "/api/runs"

@@ -15,10 +15,8 @@ from typing import assert_never
 import trio
 from msgspec import Struct, structs
 
-from appliance.agents.record import Clocks, Feed, RunRecord, RunTimeouts, pending_call, status_of
 from appliance.agents.tool_use import use_each, use_tool
 from appliance.core.runs.inward import Asker, InwardReply
-from appliance.core.runs.listing import prompt_of
 from appliance.core.tools.box import Toolbox
 from appliance.core.turns.chat import ChatEvents
 from appliance.core.turns.messages import (
@@ -44,6 +42,8 @@ from appliance.core.turns.messages import (
 )
 from appliance.core.turns.toolloop import Loop
 from appliance.errors import ApplianceError, ModelFailedToStart
+from appliance.features.runs.record import Clocks, Feed, RunRecord, RunTimeouts, pending_call, status_of
+from appliance.features.runs.rules import prompt_of
 from appliance.fleet.owner import Fleet
 
 CHAT = "/v1/chat/completions"

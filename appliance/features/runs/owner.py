@@ -13,19 +13,19 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.agents.record import ModelRuns, PastRun, RunRecord, WorkerState, WorkerStatus
 from appliance.core.config.additions import RunsConfig
 from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker
 from appliance.core.tools.box import Toolbox
 from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, WorkerFailed
+from appliance.features.runs.record import ModelRuns, PastRun, RunRecord, WorkerState, WorkerStatus
+from appliance.features.runs.store import RunStore
 from appliance.fleet.owner import Fleet
-from appliance.store.runs import RunStore
 from appliance.trio_parts import beside, every
 
 if TYPE_CHECKING:
-    from appliance.agents.record import Clocks
-    from appliance.agents.run import AgentRun, RequestedRun
+    from appliance.features.runs.record import Clocks
+    from appliance.features.runs.run import AgentRun, RequestedRun
 
 SAVE_EVERY = 1.0
 """Seconds between two looks for runs whose output has grown."""
@@ -69,7 +69,7 @@ class Agents:
         if self._nursery.cancel_scope.cancel_called:
             raise ShuttingDown
         self._prune()
-        from appliance.agents.run import (
+        from appliance.features.runs.run import (
             AgentRun,
         )  # with the loop of runs: fifteen modules that a server without runs saves
 
@@ -165,7 +165,7 @@ class Agents:
 
     async def _own(self, run: AgentRun) -> None:
         """The single task of a run."""
-        from appliance.agents.run import Execution  # as in `submit`
+        from appliance.features.runs.run import Execution  # as in `submit`
 
         execution = Execution(self._asker, self.toolbox, self._fleet, self._admit, self._trouble, self._judge)
         settings = self.settings

@@ -12,8 +12,8 @@ import trio
 from waiting import until
 
 from appliance.errors import UsageError
+from appliance.features.runs.store import open_run_store
 from appliance.store.activity import open_activity
-from appliance.store.runs import open_run_store
 
 
 async def stored(path: Path) -> list[bytes]:

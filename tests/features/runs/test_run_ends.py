@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 from http_harness import OpenServer
-from runs_harness import WEATHER, asked, begin, told, until_said, until_state
+from runs_harness import WEATHER, asked, begin, owner_of, told, until_said, until_state
 
 
 async def test_silent_runs_have_comments_among_their_events(open_server: OpenServer):
@@ -28,7 +28,7 @@ async def test_a_run_under_way_may_finish_when_the_server_ends(open_server: Open
         running = await begin(server, asked("slowly, please", fake={"tokens": 40, "token_delay": 0.02}))
         await until_said(server, running)
         await server.end()
-        record = server.owners.agents.find(running).record()
+        record = owner_of(server).find(running).record()
         assert record.outcome.state == "completed", record.outcome
 
 
@@ -37,7 +37,7 @@ async def test_a_run_that_goes_on_or_waits_for_its_caller_is_ended_with_the_serv
         running = await begin(server, asked(script=[{"text": "so far", "stall": True}]))
         await until_said(server, running)
         await server.end()
-        agents = server.owners.agents
+        agents = owner_of(server)
     record = agents.find(running).record()
     assert (record.outcome.fail_reason, record.outcome.output) == ("worker_restarted", "so far")
     async with open_server(grace=60.0) as server:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.agents.record import ModelRuns
 from appliance.core.config.additions import RunsConfig
 from appliance.errors import NoSlotAvailable, WorkerFailed
+from appliance.features.runs.record import ModelRuns
 
 SETTINGS = RunsConfig(slots=2, queue=1, max_restarts=2, restart_window=10)
 

@@ -17,7 +17,7 @@ import trio
 from http_harness import Appliance, OpenServer
 from runs_harness import ALARM, Verb, asked, box, show
 
-from appliance.cli import agent
+from appliance.features.runs import verb as agent
 
 CALLS = [{"name": "echo", "arguments": '{"text":"a"}'}, {"name": "alarm", "arguments": "{}"}]
 PIPE = subprocess.PIPE

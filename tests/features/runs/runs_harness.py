@@ -13,6 +13,7 @@ from waiting import until
 
 from appliance.core.bodies.sse import Decoder
 from appliance.core.tools.box import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.features.runs.owner import Agents
 from appliance.tools.box import OpenToolbox
 
 
@@ -47,6 +48,12 @@ def asked(
         fake["script"] = json.dumps(script)
     params = {**dict(more.pop("params", {})), **({"fake": fake} if fake else {})}  # pyright: ignore[reportCallIssue,reportArgumentType]
     return {"model": model, "user_prompt": prompt, "params": params, **more}
+
+
+def owner_of(server: Appliance) -> Agents:
+    """The owner of the runs, for when the server does not answer any more."""
+    owners = (getattr(parts.wait_ended, "__self__", None) for parts in server.opened.parts)
+    return next(owner for owner in owners if isinstance(owner, Agents))
 
 
 async def begin(server: Appliance, body: dict[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""Agent runs and plugins over HTTP: ``/api/runs``, ``/api/workers`` and ``/api/agents``.
+"""Runs over HTTP: ``/api/runs`` and ``/api/workers``.
 
 The body of ``POST /api/runs`` becomes a task: every mistake is named before anything begins.
 """
@@ -12,31 +12,28 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import trio
-from msgspec import Meta, Raw, Struct, field, structs
+from msgspec import Meta, Raw, Struct, field
 from quart import Response, request
 
-from appliance.agents.owner import Agents
-from appliance.agents.record import (
-    PastRun,
+from appliance.core.bodies.head import check_json
+from appliance.core.bodies.schema_check import schema_problem
+from appliance.core.config.additions import RunsConfig
+from appliance.core.near_names import meant_or_all
+from appliance.core.openai import FunctionDefinition, ToolDefinition
+from appliance.core.tools.box import Toolbox, ToolSpec
+from appliance.core.turns.bios import BIOS_FACTS, unknown_fact
+from appliance.core.turns.messages import MAX_ITERATIONS, Task, Tool
+from appliance.errors import BadRequest, NotReady
+from appliance.features.runs.owner import Agents
+from appliance.features.runs.record import (
     RunResult,
     RunStatus,
     RunTimeouts,
     result_of,
     status_of,
 )
-from appliance.agents.run import AgentRun, RequestedRun
-from appliance.core.bodies.head import check_json
-from appliance.core.bodies.schema_check import schema_problem
-from appliance.core.config.additions import RunsConfig
-from appliance.core.mcp.offers import Offers
-from appliance.core.near_names import meant_or_all
-from appliance.core.openai import FunctionDefinition, ToolDefinition
-from appliance.core.runs.listing import parse_run_query, select_runs
-from appliance.core.secrets import without_secret_values
-from appliance.core.tools.box import Toolbox, ToolSpec
-from appliance.core.turns.bios import BIOS_FACTS, unknown_fact
-from appliance.core.turns.messages import MAX_ITERATIONS, Task, Tool
-from appliance.errors import BadRequest, NotFound, NotReady
+from appliance.features.runs.rules import parse_run_query, select_runs
+from appliance.features.runs.run import RequestedRun
 from appliance.http import errors
 from appliance.http.control.answers import (
     EVENT_STREAM,
@@ -44,19 +41,15 @@ from appliance.http.control.answers import (
     json_answer,
     parameters,
     parse_as,
-    read_as,
     read_body,
 )
 from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes, large
 from appliance.http.control.stream_routes import StreamBody
+from appliance.http.kernel import Kernel
 from appliance.http.way.resumable import read_offset
-from appliance.plugins.registry import ListedPlugin, Plugins
-from appliance.tools.box import OpenToolbox
-from appliance.traffic.targets import Targets
-from appliance.traffic.traffic import Feeds
 
 if TYPE_CHECKING:
-    from appliance.tools.mcp_client import McpClient
+    pass
 
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """Members that ``params`` must not hold: the run sets them itself."""
@@ -94,7 +87,7 @@ _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.encode
 
 
-class _Message(Struct):
+class _Role(Struct):
     role: str
 
 
@@ -138,7 +131,7 @@ def _messages(asked: RunRequest) -> list[Raw]:
             raise BadRequest("give either 'messages' or the prompts, not both", param="messages")
         for at, message in enumerate(asked.messages):
             try:
-                msgspec.json.decode(message, type=_Message)
+                msgspec.json.decode(message, type=_Role)
             except msgspec.ValidationError as error:
                 raise BadRequest(f"message {at} cannot be used: {error}", param="messages") from None
         if not asked.messages:
@@ -228,167 +221,77 @@ def _refuse_unknown(given: Iterable[str], known: tuple[str, ...]) -> None:
             raise BadRequest(f"there is no key '{name}' in this request{meant_or_all(name, known)}", param=name)
 
 
-class AgentList(Struct, frozen=True, kw_only=True):
-    """The answer to ``GET /api/agents``.
-
-    ``problems`` are folders that cannot be read, and plugins of the configuration that are not there. ``off`` is None,
-    or why there are no plugins at all, and how there would be some.
-    """
-
-    agents: list[ListedPlugin]
-    folders: tuple[str, ...]
-    problems: tuple[str, ...]
-    off: str | None
-
-
-class PromptRequest(Struct):
-    server: str
-    name: str
-    arguments: dict[str, str] = {}
-
-
-class ResourceRequest(Struct):
-    server: str
-    uri: str
-
-
-def agents_of(plugins: Plugins) -> AgentList:
-    """Return the plugins as known now, without the secrets in their settings."""
-    return AgentList(
-        agents=[structs.replace(each, values=without_secret_values(each.values)) for each in plugins.listed()],
-        folders=tuple(str(folder) for folder in plugins.choice.folders),
-        problems=plugins.problems,
-        off=plugins.choice.off,
-    )
-
-
-def add_mcp_routes(app: Routes, tools: OpenToolbox) -> None:
-    """Prompts and resources of the MCP servers that the program uses, for its page."""
-
-    def named(name: str) -> McpClient:
-        if (server := tools.servers.get(name)) is None:
-            known = ", ".join(tools.servers) or "none"
-            raise NotFound(f"there is no MCP server '{name}'; there is {known}")
-        return server
-
-    async def offers() -> Response:
-        found: list[Offers] = []
-
-        async def ask(server: McpClient) -> None:
-            found.append(await server.offers())
-
-        async with trio.open_nursery() as nursery:
-            for server in tools.servers.values():
-                nursery.start_soon(ask, server)
-        return json_answer({"servers": sorted(found, key=lambda one: one.server)})
-
-    async def prompt() -> Response:
-        asked = await read_as(PromptRequest)
-        return json_answer({"text": await named(asked.server).prompt(asked.name, asked.arguments)})
-
-    async def resource() -> Response:
-        asked = await read_as(ResourceRequest)
-        return json_answer({"text": await named(asked.server).resource(asked.uri)})
-
-    app.add_url_rule("/api/mcp", "mcp offers", offers)
-    app.add_url_rule("/api/mcp/prompt", "mcp prompt", prompt, methods=["POST"], facts=RouteFacts(takes=PromptRequest))
-    app.add_url_rule(
-        "/api/mcp/resource", "mcp resource", resource, methods=["POST"], facts=RouteFacts(takes=ResourceRequest)
-    )
-
-
-def add_agent_routes(app: Routes, plugins: Plugins) -> None:
-    """``GET /api/agents``, and ``POST /api/agents/reload``, which answers when all are loaded or cannot be."""
-
-    async def show() -> Response:
-        plugins.begin()
-        return json_answer(agents_of(plugins))
-
-    async def reload() -> Response:
-        await plugins.look()
-        await plugins.wait_loaded()
-        return json_answer(agents_of(plugins))
-
-    app.add_url_rule("/api/agents", "agents", show)
-    app.add_url_rule("/api/agents/reload", "agents reload", reload, methods=["POST"])
-
-
 class _Unready(Struct):
     error: errors.ErrorInfo
     partial: RunResult
 
 
-class RunRoutes:
-    """Every method is one route."""
+def run_routes(kernel: Kernel, agents: Agents) -> Routes:
+    """Return the routes of runs, and of the workers that they use."""
+    routes, targets, feeds = Routes("runs"), kernel.traffic.targets, kernel.traffic.lifetime.feeds
+    reading = trio.CapacityLimiter(1)
 
-    def __init__(self, targets: Targets, agents: Agents, feeds: Feeds) -> None:
-        self._targets = targets
-        self._agents = agents
-        self._feeds = feeds
-        self._reading = trio.CapacityLimiter(1)
+    def shown(run_id: str) -> Response:
+        return json_answer(status_of(agents.find(run_id).record()))
 
-    async def submit(self) -> Response:
+    @routes.post("/api/runs", facts=large(RunRequest))
+    async def submit_run() -> Response:
         """202 at once; the model's name is resolved, and its slots are asked, before."""
-        read = partial(read_run, await read_body(), self._agents.toolbox, self._agents.settings)
-        task, limits = await trio.to_thread.run_sync(read, limiter=self._reading)  # checking schemas takes its time
-        worker = await self._targets.worker(task.model)
-        run = self._agents.submit(RequestedRun(task=task, worker=worker, limits=limits))
+        read = partial(read_run, await read_body(), agents.toolbox, agents.settings)
+        task, limits = await trio.to_thread.run_sync(read, limiter=reading)  # checking schemas takes its time
+        worker = await targets.worker(task.model)
+        run = agents.submit(RequestedRun(task=task, worker=worker, limits=limits))
         answer = json_answer({"id": run.id, "state": run.record().outcome.state}, 202)
         answer.headers["Location"] = f"{RUNS}/{run.id}"
         return answer
 
-    async def list(self) -> Response:
-        runs = [status_of(record) for record in self._agents.list()]
+    @routes.get("/api/runs")
+    async def list_runs() -> Response:
+        runs = [status_of(record) for record in agents.list()]
         return json_answer({"data": select_runs(parse_run_query(parameters()), runs)})
 
-    async def show(self, run_id: str) -> Response:
-        return json_answer(status_of(self._agents.find(run_id).record()))
+    @routes.get("/api/runs/<run_id>", facts=RouteFacts(gives=RunStatus))
+    async def show_run(run_id: str) -> Response:
+        return shown(run_id)
 
-    async def result(self, run_id: str) -> Response:
-        record = self._agents.find(run_id).record()
+    @routes.delete("/api/runs/<run_id>")
+    async def cancel_run(run_id: str) -> Response:
+        """Cancel the run; harmless if it has ended already."""
+        agents.cancel(run_id)
+        return shown(run_id)
+
+    @routes.get("/api/runs/<run_id>/result", facts=RouteFacts(gives=RunResult))
+    async def result_of_run(run_id: str) -> Response:
+        record = agents.find(run_id).record()
         if record.ended:
             return json_answer(result_of(record))
         return json_answer(_Unready(errors.describe(NotReady(run_id)), result_of(record)), 409)
 
-    async def events(self, run_id: str) -> Response:
+    @routes.get("/api/runs/<run_id>/events", facts=FOLLOWS)
+    async def events_of_run(run_id: str) -> Response:
         """Send the events from the byte offset ``?from=`` on, past ones included; ``sse_ids=1`` numbers the records."""
-        run: AgentRun | PastRun = self._agents.find(run_id)
+        feed = agents.find(run_id).feed
         numbered = request.args.get("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, request.args.get("from"))
-        if offset < run.feed.ring.dropped:
+        if offset < feed.ring.dropped:
             raise BadRequest(
-                f"the events before offset {run.feed.ring.dropped} are not held any more (runs.eventBytes); "
+                f"the events before offset {feed.ring.dropped} are not held any more (runs.eventBytes); "
                 f"begin there, GET {RUNS}/{run_id}/result has all of the output",
                 param="from",
             )
-        return endless_answer(StreamBody(run.feed.reader(offset), offset, numbered=numbered), EVENT_STREAM, self._feeds)
+        return endless_answer(StreamBody(feed.reader(offset), offset, numbered=numbered), EVENT_STREAM, feeds)
 
-    async def tool_results(self, run_id: str) -> Response:
-        run = self._agents.answer(run_id, read_results(await read_body()))
+    @routes.post("/api/runs/<run_id>/tool_results", facts=large(ToolResults))
+    async def tool_results(run_id: str) -> Response:
+        run = agents.answer(run_id, read_results(await read_body()))
         return json_answer(status_of(run.record()))
 
-    async def cancel(self, run_id: str) -> Response:
-        """Cancel the run; harmless if it has ended already."""
-        self._agents.cancel(run_id)
-        return await self.show(run_id)
+    @routes.get("/api/workers")
+    async def list_workers() -> Response:
+        return json_answer({"data": agents.workers()})
 
-    async def workers(self) -> Response:
-        return json_answer({"data": self._agents.workers()})
+    @routes.post("/api/workers/<path:model>/reset")
+    async def reset_worker(model: str) -> Response:
+        return json_answer(agents.reset(model))
 
-    async def reset(self, model: str) -> Response:
-        return json_answer(self._agents.reset(model))
-
-
-def add_run_routes(app: Routes, targets: Targets, agents: Agents, feeds: Feeds) -> None:
-    """Register everything here on the program's application."""
-    routes = RunRoutes(targets, agents, feeds)
-    app.add_url_rule("/api/runs", "submit run", routes.submit, methods=["POST"], facts=large(RunRequest))
-    app.add_url_rule("/api/runs", "list runs", routes.list)
-    app.add_url_rule("/api/runs/<run_id>", "show run", routes.show, facts=RouteFacts(gives=RunStatus))
-    app.add_url_rule("/api/runs/<run_id>", "cancel run", routes.cancel, methods=["DELETE"])
-    app.add_url_rule("/api/runs/<run_id>/result", "result of run", routes.result, facts=RouteFacts(gives=RunResult))
-    app.add_url_rule("/api/runs/<run_id>/events", "events of run", routes.events, facts=FOLLOWS)
-    results = f"{RUNS}/<run_id>/tool_results"
-    app.add_url_rule(results, "tool results", routes.tool_results, methods=["POST"], facts=large(ToolResults))
-    app.add_url_rule("/api/workers", "list workers", routes.workers)
-    app.add_url_rule("/api/workers/<path:model>/reset", "reset worker", routes.reset, methods=["POST"])
+    return routes

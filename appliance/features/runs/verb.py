@@ -16,13 +16,23 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.cli.agent_runs import RUNS, answer, cancel, ls, path_of, question, refuse_unsendable, reset, short
 from appliance.cli.remote import NotRunning, RunningServer, ask, ask_raw, refuse_errors, server_options
 from appliance.core.bodies.sse import Decoder, SseEvent
 from appliance.core.config.decode import plain
 from appliance.core.config.yaml import parse
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
+from appliance.features.runs.run_verbs import (
+    RUNS,
+    answer,
+    cancel,
+    ls,
+    path_of,
+    question,
+    refuse_unsendable,
+    reset,
+    short,
+)
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, harmless, say
 from appliance.trio_parts import beside
 from appliance.upstream.client import HttpCall

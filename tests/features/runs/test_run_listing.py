@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw, Struct
 
-from appliance.core.runs.listing import MAX_PROMPT, STATES, RunQuery, parse_run_query, prompt_of, select_runs
 from appliance.core.turns.messages import RunState
 from appliance.errors import BadRequest
+from appliance.features.runs.rules import MAX_PROMPT, STATES, RunQuery, parse_run_query, prompt_of, select_runs
 
 MODELS = ("a", "b", "c")
 
