@@ -17,7 +17,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 150
+FROM_KERNEL = 147
 """Imports by the kernel of what is to be a feature."""
 BETWEEN = 131
 """Imports by what is to be a feature of what is to be another one."""
@@ -27,8 +27,6 @@ PLANNED = {
     "pool": "core.pool* pool* http.door* http.way.at_members http.control.pool_routes http.control.blob_routes "
     "http.control.for_routers catalog.member_source catalog.model_blobs core.models.blobs cli.pool* store.pool_file "
     "upstream.dialled",
-    "tools": "core.mcp* core.tools.[ps]* core.tools.texts tools* http.mcp* http.chat.chat_tools "
-    "http.control.tool_routes http.control.mcp_routes cli.mcp",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
     "http.control.hub_routes",
     "contexts": "core.contexts* core.records.cache* fleet.contexts store.kept_contexts store.cache cli.cache",

@@ -29,19 +29,16 @@ from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, Engines, open_engines
-from appliance.feature import Feature, Ground, ServerParts, open_parts
+from appliance.feature import Feature, Ground, ServerParts, open_first, open_parts, tools_of
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
 from appliance.http.chat.chained import PluginChains
-from appliance.http.chat.chat_tools import ToolChats
 from appliance.http.control.blob_routes import BlobRoutes
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.own_routes import OwnRoutes
 from appliance.http.control.predict import Predict
-from appliance.http.control.tool_routes import ToolRoutes
 from appliance.http.kernel import EdgeRoute, Kernel
-from appliance.http.mcp.route import McpRoute
 from appliance.http.ollama.known import KnownModels
 from appliance.http.ollama.reading import OllamaReader
 from appliance.http.ollama.routes import OllamaRoutes
@@ -72,7 +69,6 @@ from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
 from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open_kept_contexts
 from appliance.streams.owner import open_streams
-from appliance.tools.box import OpenToolbox, open_own_tools
 from appliance.traffic.record import open_recorder
 from appliance.traffic.targets import Targets
 from appliance.traffic.traffic import Traffic
@@ -95,8 +91,6 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The settings that apply without a configuration."""
     chooser: Chooser | None = None
     """Says which engine a model is started on, instead of what is known of engines."""
-    toolbox: OpenToolbox | None = None
-    """The tools, instead of those that the settings switch on."""
     data: Path
     """The program's data folder, in which features keep what is theirs."""
     contexts: Mapping[Tier, ContextPlace] = {}
@@ -146,7 +140,7 @@ async def open_appliance(
         open_listening(http) as listening,
         open_activity(*log) as activity,
         open_history(*log) as history,
-        open_own_tools(settings.tools) as own_tools,
+        open_first(features, settings) as first,
         open_recorder(activity) as recorder,
         open_pool() as pool,
         open_kept_contexts(settings.fleet.keep_context or applies.keep_context, places.contexts) as contexts,
@@ -179,13 +173,13 @@ async def open_appliance(
                 recorder=recorder,
                 history=history,
                 inward=inward,
-                tools=places.toolbox or own_tools,
+                tools=tools_of(first),
             ),
-        ) as parts,
-        open_streams(applies.streams, [each.audience for each in parts if each.audience is not None]) as streams,
+        ) as opened,
+        open_streams(applies.streams, [each.audience for each in opened if each.audience is not None]) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
     ):
-        tools = places.toolbox or own_tools
+        parts = [*first, *opened]
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
         pings = Pings(http.ping_after)
@@ -232,7 +226,7 @@ async def open_appliance(
                 plugins=plugins,
                 downloads=downloads if settings.sources.lookup is not None else None,
                 configuration=configuration,
-                tools=tools,
+                tools=tools_of(first),
                 reloads=Reloads(
                     configuration,
                     catalog,
@@ -256,12 +250,10 @@ async def open_appliance(
                 inward=inward,
                 data=places.data,
                 files=settings.files,
+                defaults=places.defaults,
                 run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             )
             known = KnownModels(catalog, fleet, traffic.targets)
-            tool_chats = ToolChats(
-                tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
-            )
             pipeline = Pipeline(
                 edge,
                 catalog,
@@ -271,7 +263,6 @@ async def open_appliance(
                     peers=AskPeers(traffic.targets, peers, pool),
                     turns=(
                         PluginChains(plugins, inward, traffic.targets.names, pings),
-                        tool_chats,
                         *(make(kernel) for each in parts for make in each.turns),
                     ),
                     ollama=OllamaReader(fleet, known, inward),
@@ -282,9 +273,7 @@ async def open_appliance(
 
             def gateway() -> Gateway:
                 own: Sequence[EdgeRoute] = (
-                    ToolRoutes(tools, traffic.lifetime),
                     Predict(http.predict, inward),
-                    McpRoute(kernel),
                     BlobRoutes(seat),
                     *([OllamaRoutes(owners, traffic.targets, known, inward)] if http.single is None else []),
                     EdgeRoutes(edge, owners),

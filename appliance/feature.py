@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from appliance.cli.verbs import KERNEL_VERBS, Verb
+from appliance.core.tools.box import NoTools, Toolbox
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from appliance.catalog.catalog import Catalog
     from appliance.core.config.types import Config
     from appliance.core.runs.inward import Asker
-    from appliance.core.tools.box import Toolbox
     from appliance.core.turns.tasks import TaskEnd, Tell
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
@@ -53,7 +53,8 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     ``turns`` are hooks of the way of a request (`appliance.http.way.hooks`), in the order of the list of features.
     ``adopt`` follows each new configuration, and returns what it could not follow. ``wait_ended`` returns when the work
     that clients have begun and left alone is over: the end of the server waits for that, within its grace time.
-    ``run_task`` runs an agent's task for a part of the program that waits for it (`appliance.core.turns.tasks`).
+    ``tools`` are those that models may use, from `Feature.open_first`. ``run_task`` runs an agent's task for a part of
+    the program that waits for it (`appliance.core.turns.tasks`).
     """
 
     routes: Callable[[Kernel], Routes] | None = None
@@ -64,6 +65,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     turns: tuple[Callable[[Kernel], Turn], ...] = ()
     adopt: Callable[[Config], Sequence[str]] | None = None
     wait_ended: Callable[[], Awaitable[None]] | None = None
+    tools: Toolbox | None = None
     run_task: Callable[[Targets, bytes, Tell | None], Awaitable[TaskEnd]] | None = None
 
 
@@ -73,11 +75,13 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     ``name`` is that of its folder. ``verbs`` are its commands. ``open`` opens what it owns, for the length of a server:
     behind the fleet, before the streams, in the order of the list. It yields the parts that need an owner; those of the
     feature itself need none. Nothing outside its folder knows the type of its owner. ``beside`` runs beside a server
-    that serves, and ends with it.
+    that serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends
+    the start there, with UsageError.
     """
 
     name: str
     verbs: tuple[Verb, ...] = ()
+    open_first: Callable[[AppSettings], AbstractAsyncContextManager[ServerParts]] | None = None
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
     beside: Callable[[AppSettings], Awaitable[None]] | None = None
 
@@ -98,6 +102,19 @@ class Ground(Struct, frozen=True, kw_only=True):
     history: History
     inward: Asker
     tools: Toolbox
+
+
+@asynccontextmanager
+async def open_first(features: Iterable[Feature], settings: AppSettings) -> AsyncGenerator[list[ServerParts]]:
+    """Open what others use for the length of the block. Raises UsageError."""
+    async with AsyncExitStack() as stack:
+        opening = (each.open_first(settings) for each in features if each.open_first is not None)
+        yield [await stack.enter_async_context(each) for each in opening]
+
+
+def tools_of(parts: Iterable[ServerParts]) -> Toolbox:
+    """Return the tools that models may use."""
+    return next((each.tools for each in parts if each.tools is not None), NoTools())
 
 
 @asynccontextmanager

@@ -73,12 +73,6 @@ def _cache() -> click.Command:
     return cache
 
 
-def _mcp() -> click.Command:
-    from appliance.cli.mcp import mcp
-
-    return mcp
-
-
 def _run() -> click.Command:
     from appliance.cli.run import run_model
 
@@ -195,7 +189,6 @@ KERNEL_VERBS = (
         _cache,
         page="http.md#the-prompts-cache",
     ),
-    Verb("mcp", "server", "Connect a desktop client to the running server, by MCP.", _mcp, page="mcp.md"),
     Verb("run", "models", "Chat with a model in the terminal, or ask it one question.", _run),
     Verb("pull", "models", "Download a model from the Hugging Face hub.", _pull, page="downloads.md"),
     Verb("ls", "models", "List the models on this machine.", _ls),

@@ -19,6 +19,7 @@ from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
 from appliance.features.speed.feature import SPEED
 from appliance.features.timeline.feature import TIMELINE
+from appliance.features.tools.feature import TOOLS
 
 FEATURES: tuple[Feature, ...] = (
     BUNDLES,
@@ -34,4 +35,5 @@ FEATURES: tuple[Feature, ...] = (
     SOCKETS,
     SPEED,
     TIMELINE,
+    TOOLS,
 )

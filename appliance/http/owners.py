@@ -11,6 +11,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Reloads
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
+from appliance.core.tools.box import Toolbox
 from appliance.engines.owner import Engines
 from appliance.errors import Conflict, Forbidden, ModelNotFound
 from appliance.fleet.owner import Fleet
@@ -22,7 +23,6 @@ from appliance.pool.seat import PoolSeat
 from appliance.store.history import History
 from appliance.store.kept_contexts import KeptContexts
 from appliance.streams.owner import Streams
-from appliance.tools.box import OpenToolbox
 from appliance.traffic.targets import refresh
 from appliance.wire import RemovedModel
 
@@ -40,7 +40,7 @@ class Owners(Struct, frozen=True, kw_only=True):
     downloads: Downloads | None
     """None where nothing is ever downloaded. Without a cache that is served it is only what presets name."""
     configuration: ConfigInForce | None
-    tools: OpenToolbox
+    tools: Toolbox
     """Empty where no tool was switched on."""
     reloads: Reloads
     history: History

@@ -19,8 +19,9 @@ ON_DEMAND = (
     "quart", "werkzeug", "jsonschema", "rich", "huggingface_hub", "filelock", "trio_websocket", "importlib.metadata",
     "email", "prometheus_client", "asyncio", "difflib",
     "opentelemetry", "google.protobuf", "appliance.traffic.otlp",
-    "appliance.http.control.app", "appliance.http.mcp.server",
-    "appliance.core.mcp.serving", "appliance.tools.builtins", "appliance.tools.mcp_client",
+    "appliance.http.control.app", "appliance.features.tools.mcp_server",
+    "appliance.features.tools.core.mcp_serving", "appliance.features.tools.builtins",
+    "appliance.features.tools.mcp_client",
     "appliance.engines.embedded.start", "re2",
     "appliance.pool.owner", "appliance.core.pool.keys", "appliance.http.door.serving", "nacl",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from swap_harness import Configure
 from test_chat_tools import Files
 from waiting import until
 
-from appliance.tools.box import OpenToolbox
+from appliance.features.tools.box import OpenToolbox
 
 SAID = "X-Appliance-Meanwhile"
 NONE = [(SAID, "none")]

@@ -13,7 +13,7 @@ from test_fallback import DIES, serving
 
 from appliance import __version__
 from appliance.core.config.additions import TracingConfig
-from appliance.tools.box import OpenToolbox
+from appliance.features.tools.box import OpenToolbox
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

@@ -33,7 +33,6 @@ from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes
 from appliance.http.control.events import EventSources
 from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
 from appliance.http.control.listing import View
-from appliance.http.control.mcp_routes import add_mcp_routes
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
 from appliance.http.control.pool_routes import PoolRoutes, add_pool_routes
 from appliance.http.control.routes import RouteFacts, Routes
@@ -141,7 +140,6 @@ def create_app(
     add_model_routes(own, ModelRoutes(owners, traffic.lifetime))
     add_stream_routes(own, owners.streams, traffic.lifetime.feeds, owners.peers)
     add_agent_routes(own, owners.plugins)
-    add_mcp_routes(own, owners.tools)
     fleet = owners.fleet
     engines = EngineRoutes(
         owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine, may_choose=settings.admin

@@ -14,7 +14,7 @@ from waiting import until
 from appliance.core.bodies.sse import Decoder
 from appliance.core.tools.box import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.features.runs.owner import Agents
-from appliance.tools.box import OpenToolbox
+from appliance.features.tools.box import OpenToolbox
 
 
 class Outcome(NamedTuple):
