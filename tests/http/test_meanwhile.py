@@ -10,7 +10,7 @@ import pytest
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from reload_harness import reload
 from swap_harness import Configure
-from test_chat_tools import Files
+from tool_files import Files
 from waiting import until
 
 from appliance.features.tools.box import OpenToolbox

@@ -8,8 +8,8 @@ from http_harness import CHAT, OpenServer, chat
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from otlp_collector import Collector, open_collector, told
 from swap_harness import Configure
-from test_chat_tools import LOOKS, SAYS, Files, asked
 from test_fallback import DIES, serving
+from tool_files import LOOKS, SAYS, Files, asked
 
 from appliance import __version__
 from appliance.core.config.additions import TracingConfig
