@@ -17,20 +17,17 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 108
+FROM_KERNEL = 95
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 124
+BETWEEN = 105
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
     "platform.driver_process platform.drivers platform.libraries platform.nvml store.engine_state",
-    "tools": "core.mcp* core.tools* tools* http.mcp* http.chat.chat_tools http.control.tool_routes cli.mcp",
-    "runs": "agents.owner agents.record agents.run core.runs.[!sicm]* http.control.run_routes cli.agent cli.agent_runs "
-    "store.runs",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
     "http.control.hub_routes",
-    "plugins": "agents.chain core.runs.slash http.chat.chained plugins.folders plugins.manifest plugins.registry "
-    "cli.agents",
+    "plugins": "agents.chain core.runs.slash http.chat.chained http.control.agent_routes plugins.folders "
+    "plugins.manifest plugins.registry cli.agents",
     "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
     "stand_in": "cli.llama_server*",

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.agents.owner import open_agents
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
 from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
@@ -29,18 +28,25 @@ from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, open_engines
-from appliance.feature import Assembled, Feature, Footing, Ground, ServerParts, open_parts, open_slots
+from appliance.feature import (
+    Assembled,
+    Feature,
+    Footing,
+    Ground,
+    ServerParts,
+    open_first,
+    open_parts,
+    open_slots,
+    tools_of,
+)
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
 from appliance.http.chat.chained import PluginChains
-from appliance.http.chat.chat_tools import ToolChats
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.own_routes import OwnRoutes
 from appliance.http.control.predict import Predict
-from appliance.http.control.tool_routes import ToolRoutes
 from appliance.http.kernel import EdgeRoute, Kernel
-from appliance.http.mcp.route import McpRoute
 from appliance.http.owners import Owners
 from appliance.http.server import ApplianceServer, open_listening
 from appliance.http.way.ask import Ask
@@ -62,8 +68,6 @@ from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
 from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
-from appliance.store.runs import open_run_store
-from appliance.tools.box import Toolbox, open_own_tools
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.other_servers import NoOtherServers
 from appliance.traffic.recorder import open_recorder
@@ -85,8 +89,6 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The settings that apply without a configuration."""
     chooser: Chooser | None = None
     """Says which engine a model is started on, instead of what is known of engines."""
-    toolbox: Toolbox | None = None
-    """The tools, instead of those that the settings switch on."""
     data: Path
     """The program's data folder, in which features keep what is theirs."""
     learns: bool = True
@@ -129,9 +131,8 @@ async def open_appliance(
     async with (
         open_listening(http) as listening,
         open_activity(*log) as activity,
-        open_run_store(log[0]) as run_store,
         open_history(*log) as history,
-        open_own_tools(settings.tools) as own_tools,
+        open_first(features, settings) as first,
         open_recorder(activity, observers=(metrics,), rooms=metrics.rooms) as recorder,
         open_pool() as pool,
         open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
@@ -142,7 +143,7 @@ async def open_appliance(
         open_slots(
             features,
             Footing(settings=settings, config=applies, data=places.data, chooser=places.chooser or engines),
-        ) as (hold, held),
+        ) as (slots, held),
         open_fleet(
             settings.fleet,
             places.chooser or engines,
@@ -151,7 +152,7 @@ async def open_appliance(
             echo=places.echo,
             gpus=gpus,
             tell=history.add,
-            hold=hold,
+            hold=slots,
         ) as fleet,
         keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
@@ -168,13 +169,13 @@ async def open_appliance(
                 history=history,
                 inward=inward,
                 downloads=downloads,
+                tools=tools_of(first),
                 assembled=assembled.get,
             ),
         ) as opened,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
     ):
-        parts = (*held, *opened)
-        tools = places.toolbox or own_tools
+        parts = (*first, *held, *opened)
         others = next((each.other_servers for each in parts if each.other_servers is not None), NoOtherServers())
         traffic = Traffic(recorder, metrics, catalog, fleet, others, lambda: catalog.snapshot.config)
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
@@ -187,93 +188,85 @@ async def open_appliance(
             (KeptSchemas(), OlderBodies(), *(make() for each in parts for make in each.engine_translates)),
         )
 
-        async with open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents:
+        def adopt_parts(config: Config) -> Sequence[str]:
+            return [why for each in parts if each.adopt is not None for why in each.adopt(config)]
 
-            def adopt_parts(config: Config) -> Sequence[str]:
-                return [why for each in parts if each.adopt is not None for why in each.adopt(config)]
+        def adopt(config: Config) -> Sequence[str]:
+            traffic.lifetime.requests.revoke(edge.guard.adopt((*http.api_keys, *config.api_keys)))
+            return traffic.adopt(config)
 
-            def adopt(config: Config) -> Sequence[str]:
-                agents.adopt(config.runs)
-                traffic.lifetime.requests.revoke(edge.guard.adopt((*http.api_keys, *config.api_keys)))
-                return traffic.adopt(config)
+        configuration = _configuration(settings, fleet, catalog, adopt_parts, adopt)
+        owners = Owners(
+            engines=engines,
+            fleet=fleet,
+            catalog=catalog,
+            peers=others,
+            samples=samples,
+            plugins=plugins,
+            downloads=downloads if settings.sources.lookup is not None else None,
+            configuration=configuration,
+            tools=tools_of(first),
+            reloads=Reloads(
+                configuration,
+                catalog,
+                lambda found: fleet.adopt(found.config, found.models),
+                partial(_look_for_plugins, plugins, settings, configuration),
+                history.add,
+            ),
+            history=history,
+            folders=_folders(settings, places, applies, parts),
+            removed=[each.removed for each in parts if each.removed is not None],
+        )
+        fleet.see_machine()
+        run_task = next((each.run_task for each in parts if each.run_task is not None), None)
+        kernel = Kernel(
+            owners=owners,
+            edge=edge,
+            ask=ask,
+            inward=inward,
+            data=places.data,
+            files=settings.files,
+            troubles=lambda: [one for each in parts if each.troubles is not None for one in each.troubles()],
+            defaults=places.defaults,
+            run_task=partial(run_task, traffic.targets) if run_task is not None else None,
+        )
+        hold = next((each.hold(kernel) for each in parts if each.hold is not None), None)
+        hooks = Hooks(
+            translates=[make(kernel) for each in parts for make in each.translates],
+            turns=(
+                PluginChains(plugins, inward, traffic.targets.names, pings),
+                *(make(kernel) for each in parts for make in each.turns),
+            ),
+            hold=hold,
+            placings=[make(kernel) for each in parts for make in each.placings],
+        )
+        pipeline = Pipeline(edge, catalog, ask, hooks, inward)
 
-            configuration = _configuration(settings, fleet, catalog, adopt_parts, adopt)
-            owners = Owners(
-                engines=engines,
-                fleet=fleet,
-                catalog=catalog,
-                peers=others,
-                samples=samples,
-                agents=agents,
-                plugins=plugins,
-                downloads=downloads if settings.sources.lookup is not None else None,
-                configuration=configuration,
-                tools=tools,
-                reloads=Reloads(
-                    configuration,
-                    catalog,
-                    lambda found: fleet.adopt(found.config, found.models),
-                    partial(_look_for_plugins, plugins, settings, configuration),
-                    history.add,
-                ),
-                history=history,
-                folders=_folders(settings, places, applies, parts),
-                removed=[each.removed for each in parts if each.removed is not None],
+        def gateway() -> Gateway:
+            own: Sequence[EdgeRoute] = (
+                Predict(http.predict, inward),
+                EdgeRoutes(edge, owners),
             )
-            fleet.see_machine()
-            kernel = Kernel(
-                owners=owners,
-                edge=edge,
-                ask=ask,
-                inward=inward,
-                data=places.data,
-                files=settings.files,
-                troubles=lambda: [one for each in parts if each.troubles is not None for one in each.troubles()],
+            edges = (*(make(kernel) for each in parts for make in each.edges), *own)
+            routes = [each.routes for each in parts if each.routes is not None]
+            return Gateway(
+                edge,
+                pipeline,
+                OwnRoutes(kernel, edges, routes),
+                partial(_sockets, parts, kernel, pipeline),
+                partial(FastPath, edge, pipeline, ask, hold),
             )
-            tool_chats = ToolChats(
-                tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
-            )
-            hold = next((each.hold(kernel) for each in parts if each.hold is not None), None)
-            hooks = Hooks(
-                translates=[make(kernel) for each in parts for make in each.translates],
-                turns=(
-                    PluginChains(plugins, inward, traffic.targets.names, pings),
-                    tool_chats,
-                    *(make(kernel) for each in parts for make in each.turns),
-                ),
-                hold=hold,
-                placings=[make(kernel) for each in parts for make in each.placings],
-            )
-            pipeline = Pipeline(edge, catalog, ask, hooks, inward)
 
-            def gateway() -> Gateway:
-                own: Sequence[EdgeRoute] = (
-                    ToolRoutes(tools, traffic.lifetime),
-                    Predict(http.predict, inward),
-                    McpRoute(kernel),
-                    EdgeRoutes(edge, owners),
-                )
-                edges = (*(make(kernel) for each in parts for make in each.edges), *own)
-                routes = [each.routes for each in parts if each.routes is not None]
-                return Gateway(
-                    edge,
-                    pipeline,
-                    OwnRoutes(kernel, edges, routes),
-                    partial(_sockets, parts, kernel, pipeline),
-                    partial(FastPath, edge, pipeline, ask, hold),
-                )
+        async def quiet() -> None:
+            """Return when what features wait for has ended."""
+            for each in parts:
+                if each.wait_ended is not None:
+                    await each.wait_ended()
 
-            async def quiet() -> None:
-                """Agents, and what features wait for, have finished."""
-                await agents.wait_ended()
-                for each in parts:
-                    if each.wait_ended is not None:
-                        await each.wait_ended()
-
-            door = [make(kernel) for each in parts for make in each.door]
-            assembled.give(Assembled(kernel=kernel, hold=hold, door=door))
-            server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
-            yield OpenAppliance(server=server, owners=owners, traffic=traffic, kernel=kernel, parts=parts)
+        door = [make(kernel) for each in parts for make in each.door]
+        assembled.give(Assembled(kernel=kernel, hold=hold, door=door))
+        server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
+        yield OpenAppliance(server=server, owners=owners, traffic=traffic, kernel=kernel, parts=parts)
 
 
 def activity_log(config: Config | None) -> tuple[Path | None, int]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from appliance.cli.verbs import KERNEL_VERBS, Verb
+from appliance.core.tools.box import NoTools, Toolbox
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from appliance.catalog.downloads import Downloads
     from appliance.core.config.types import Config
     from appliance.core.runs.inward import Asker
+    from appliance.core.turns.tasks import TaskEnd, Tell
     from appliance.engines.owner import Chooser
     from appliance.fleet.hold import SlotHold
     from appliance.fleet.owner import Fleet
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from appliance.traffic.metrics import Metrics
     from appliance.traffic.other_servers import OtherServers
     from appliance.traffic.recorder import Recorder
+    from appliance.traffic.targets import Targets
     from appliance.wire import Trouble
 
 
@@ -63,6 +66,9 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     nothing. ``wait_ended`` returns when the work that clients have begun and left alone is over: the end of the server
     waits for that, within its grace time. ``troubles`` are those that a person has to mend. ``removed`` is
     called with each model whose files were removed.
+
+    ``tools`` are those that models may use, from `Feature.open_first`. ``run_task`` runs an agent's task for a part of
+    the program that waits for it (`appliance.core.turns.tasks`).
     """
 
     routes: Callable[[Kernel], Routes] | None = None
@@ -81,6 +87,8 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     other_servers: OtherServers | None = None
     troubles: Callable[[], Sequence[Trouble]] | None = None
     removed: Callable[[str], Awaitable[None]] | None = None
+    tools: Toolbox | None = None
+    run_task: Callable[[Targets, bytes, Tell | None], Awaitable[TaskEnd]] | None = None
 
 
 class Feature(ServerParts, frozen=True, kw_only=True):
@@ -92,11 +100,13 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     others: it comes behind every ``open``, with all parts that are there then. ``slots`` opens before the fleet what
     gives requests their slots, and yields it with the parts that need it; one feature at most has that. ``check`` looks
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
-    serves, and ends with it.
+    serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong
+    ends the start there, with UsageError.
     """
 
     name: str
     verbs: tuple[Verb, ...] = ()
+    open_first: Callable[[AppSettings], AbstractAsyncContextManager[ServerParts]] | None = None
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
     open_last: Callable[[Ground, Sequence[ServerParts]], AbstractAsyncContextManager[ServerParts]] | None = None
     check: Callable[[Config], None] | None = None
@@ -119,7 +129,8 @@ class Ground(Struct, frozen=True, kw_only=True):
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
     as its own client, from the moment it serves. ``recorder`` notifies observers of requests, ``metrics`` has
     counters for what a feature counts.
-    ``assembled`` returns as soon as the program is put together.
+    ``assembled`` returns as soon as the program is put together. ``tools`` are those that models
+    may use.
     """
 
     settings: AppSettings
@@ -132,6 +143,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     history: History
     inward: Asker
     downloads: Downloads
+    tools: Toolbox
     assembled: Callable[[], Awaitable[Assembled]]
 
 
@@ -156,6 +168,19 @@ async def open_slots(
         return
     async with held(footing) as (hold, parts):
         yield hold, (parts,)
+
+
+@asynccontextmanager
+async def open_first(features: Iterable[Feature], settings: AppSettings) -> AsyncGenerator[list[ServerParts]]:
+    """Open what others use for the length of the block. Raises UsageError."""
+    async with AsyncExitStack() as stack:
+        opening = (each.open_first(settings) for each in features if each.open_first is not None)
+        yield [await stack.enter_async_context(each) for each in opening]
+
+
+def tools_of(parts: Iterable[ServerParts]) -> Toolbox:
+    """Return the tools that models may use."""
+    return next((each.tools for each in parts if each.tools is not None), NoTools())
 
 
 @asynccontextmanager

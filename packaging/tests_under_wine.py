@@ -44,9 +44,11 @@ WINE_LACKS: dict[str, str] = {
     "tests/platform/test_samples.py::test_a_sample_agrees": "psutil asks performance counters, which wine lacks",
     "tests/platform/test_poller.py::test_a_broken_connection": "wine 8 tells of a reset as of an end, even to a plain "
     "recv of a connection that Linux has reset",
-    "tests/tools/test_mcp_http.py::test_streams_of_events[flags2]": "40 MiB of events have to pass in 10 s; they took "
+    "tests/features/tools/test_mcp_http.py::test_streams_of_events[flags2]": "40 MiB of events have to pass in 10 s; "
+    "they took "
     "12 on a busy machine, and Windows has not been asked",
-    "tests/tools/test_mcp_stdio.py::test_output_closed_without_dying": "for a process without a window wine 8 starts "
+    "tests/features/tools/test_mcp_stdio.py::test_output_closed_without_dying": "for a process without a window "
+    "wine 8 starts "
     "its console's server with the pipes of that process, and so they stay open",
     "tests/upstream/test_client.py::test_keep_alive_probes": "wine 8 lets nobody choose the times of probes",
 }

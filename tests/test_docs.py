@@ -26,8 +26,6 @@ from landing import COLLECTED
 from msgspec import structs
 
 from appliance import plugins
-from appliance.agents.record import RunResult, RunStatus
-from appliance.cli.agent import agent
 from appliance.cli.app import command_line
 from appliance.cli.engines.commands import engines
 from appliance.cli.llama_server.command import ANSWERED_BY_ENGINE
@@ -41,16 +39,18 @@ from appliance.core.engines.choice import Standing
 from appliance.core.engines.proofs import SPEED_KEPT
 from appliance.core.llama import flags
 from appliance.core.llama.older import SHORTHANDS, modern_words
-from appliance.core.runs.messages import FailReason, FinishReason, RunState
+from appliance.core.turns.messages import FailReason, FinishReason, RunState
 from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
 from appliance.features.config_editing.verb import config
+from appliance.features.runs.record import RunResult, RunStatus
+from appliance.features.runs.routes import KEYS
+from appliance.features.runs.verb import agent
 from appliance.http import errors as http_errors
+from appliance.http.control.agent_routes import AgentList as Agents
 from appliance.http.control.edge_routes import EdgeRoutes
-from appliance.http.control.run_routes import KEYS
-from appliance.http.control.run_routes import AgentList as Agents
 from appliance.http.way import routes
 from appliance.plugins import testing
 from appliance.plugins.folders import HOOKS, SETTINGS

@@ -19,14 +19,14 @@ import msgspec
 from msgspec import Struct, structs
 
 from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir, resolve_sources
+from appliance.core.config.mcp_servers import McpServers, parse_mcp_servers, read_mcp_servers
 from appliance.core.config.types import Config
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
-from appliance.core.mcp.config import McpServers, parse_mcp_servers, read_mcp_servers
 from appliance.core.server_choice import SERVICE_SOCKET, SOCKET_NAME
 from appliance.core.settings import KEY_VARIABLE, HttpSettings, Listen, ToolSettings, UnixSocket, is_loopback
-from appliance.core.tools.specs import ALL, NAMES, chosen_tools
+from appliance.core.tools.choice import ALL, NAMES, chosen_tools
 from appliance.errors import UsageError
 from appliance.platform.console import say
 from appliance.platform.home import users_home

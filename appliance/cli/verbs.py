@@ -69,18 +69,6 @@ def _logs() -> click.Command:
     return logs
 
 
-def _mcp() -> click.Command:
-    from appliance.cli.mcp import mcp
-
-    return mcp
-
-
-def _agent() -> click.Command:
-    from appliance.cli.agent import agent
-
-    return agent
-
-
 def _run() -> click.Command:
     from appliance.cli.run import run_model
 
@@ -184,14 +172,6 @@ KERNEL_VERBS = (
     Verb("top", "server", "Show the requests under way, live.", _top, page="http.md#what-is-under-way"),
     Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),
     Verb("logs", "server", "Show the output of the model processes.", _logs),
-    Verb("mcp", "server", "Connect a desktop client to the running server, by MCP.", _mcp, page="mcp.md"),
-    Verb(
-        "agent",
-        "server",
-        "Run agent tasks on the running server, and list, follow, answer and cancel them.",
-        _agent,
-        page="agents.md#in-the-terminal",
-    ),
     Verb("run", "models", "Chat with a model in the terminal, or ask it one question.", _run),
     Verb("pull", "models", "Download a model from the Hugging Face hub.", _pull, page="downloads.md"),
     Verb("ls", "models", "List the models on this machine.", _ls),

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from appliance.core.config.mcp_servers import HttpServer
 from appliance.core.config.types import Config
 from appliance.core.engines.workers import split_endpoint, workers_named
-from appliance.core.mcp.config import HttpServer
 from appliance.core.settings import ToolSettings, is_loopback
 from appliance.errors import UsageError
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from appliance.core.config.additions import HangsConfig
+from appliance.core.config.mcp_servers import McpServers
 from appliance.core.config.types import KeepContext
-from appliance.core.mcp.config import McpServers
 from appliance.core.sizes import MIB
 from appliance.errors import OpenDoor
 
@@ -112,7 +112,7 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     mcp_server: bool = False
     """``/mcp``: models, and ``mcp_server_tools`` of the program's own tools, for MCP clients."""
     mcp_server_tools: tuple[str, ...] = ()
-    """Names, ``mcp:<server>``, ``mcp:*`` and ``*``, as `tools.box.Toolbox.select` reads them."""
+    """Names, ``mcp:<server>``, ``mcp:*`` and ``*``, as `core.tools.box.Toolbox.select` reads them."""
     mcp_server_open: bool = False
     """``/mcp`` needs no key for programs on this machine."""
     predict: str | None = None

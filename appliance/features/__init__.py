@@ -17,11 +17,13 @@ from appliance.features.doctor.feature import DOCTOR
 from appliance.features.ollama.feature import OLLAMA
 from appliance.features.pool.feature import POOL
 from appliance.features.programs.feature import PROGRAMS
+from appliance.features.runs.feature import RUNS
 from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
 from appliance.features.speed.feature import SPEED
 from appliance.features.streams.feature import STREAMS
 from appliance.features.timeline.feature import TIMELINE
+from appliance.features.tools.feature import TOOLS
 from appliance.features.traces.feature import TRACES
 
 FEATURES: tuple[Feature, ...] = (
@@ -36,10 +38,12 @@ FEATURES: tuple[Feature, ...] = (
     OLLAMA,
     POOL,
     PROGRAMS,
+    RUNS,
     SERVICE,
     SOCKETS,
     SPEED,
     STREAMS,
     TIMELINE,
+    TOOLS,
     TRACES,
 )

@@ -9,8 +9,10 @@ from typing import Protocol
 from msgspec import Struct
 
 from appliance.catalog.configuration import Files
+from appliance.core.config.types import Config
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
+from appliance.core.turns.tasks import RunTask
 from appliance.http.owners import Owners
 from appliance.http.way.ask import Ask
 from appliance.http.way.context import RequestContext
@@ -33,6 +35,14 @@ class Kernel(Struct, frozen=True, kw_only=True):
     """The configuration's; None without one."""
     troubles: Callable[[], Sequence[Trouble]]
     """The troubles that features have."""
+    defaults: Config = Config()
+    """The settings that apply without a configuration."""
+    run_task: RunTask | None = None
+    """Runs a task of an agent to its end; None in a program without runs."""
+
+    def in_force(self) -> Config:
+        """The configuration in force, or the defaults."""
+        return self.owners.catalog.snapshot.config or self.defaults
 
     @property
     def traffic(self) -> Traffic:

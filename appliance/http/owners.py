@@ -7,18 +7,17 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.agents.owner import Agents
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Reloads
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
+from appliance.core.tools.box import Toolbox
 from appliance.engines.owner import Engines
 from appliance.errors import Conflict, Forbidden, ModelNotFound
 from appliance.fleet.owner import Fleet
 from appliance.platform.samples import Samples
 from appliance.plugins.registry import Plugins
 from appliance.store.history import History
-from appliance.tools.box import Toolbox
 from appliance.traffic.other_servers import OtherServers
 from appliance.traffic.targets import refresh
 from appliance.wire import RemovedModel
@@ -32,7 +31,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     catalog: Catalog
     peers: OtherServers
     samples: Samples
-    agents: Agents
     plugins: Plugins
     downloads: Downloads | None
     """None where nothing is ever downloaded. Without a cache that is served it is only what presets name."""

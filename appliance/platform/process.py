@@ -19,7 +19,7 @@ import trio
 from msgspec import Struct
 from trio.abc import ReceiveStream, SendStream
 
-from appliance.core.tools.texts import CappedOutput
+from appliance.core.capped_output import CappedOutput
 from appliance.platform.children import REAP_TIME, Child, Children
 from appliance.trio_parts import plain_nursery, wait_any
 

@@ -10,7 +10,7 @@ from appliance.plugins import JSON, JsonObject, Refused
 
 def mistake_of_schema(schema: JsonObject) -> str | None:
     """Return the first mistake that makes this invalid as a JSON schema, with its place."""
-    from appliance.core.tools import schema_keywords
+    from appliance.core.bodies import schema_keywords
 
     try:
         mistake = schema_keywords.mistake_of_schema(schema)
@@ -21,7 +21,7 @@ def mistake_of_schema(schema: JsonObject) -> str | None:
 
 def mistakes(value: JSON, schema: JsonObject) -> list[str]:
     """Return the first few mistakes in ``value``, each with its place. Raises Refused for an unusable schema."""
-    from appliance.core.tools.schema_keywords import Bounded, SchemaUnusable
+    from appliance.core.bodies.schema_keywords import Bounded, SchemaUnusable
 
     try:
         found = Bounded(schema).mistakes(value)

@@ -12,7 +12,7 @@ from command_line import Command, settings_of
 
 from appliance.catalog.catalog import Catalog
 from appliance.core.settings import ToolSettings
-from appliance.core.tools.specs import NAMES
+from appliance.core.tools.choice import NAMES
 
 pytestmark = pytest.mark.usefixtures("plain_environment")
 

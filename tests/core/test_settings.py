@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.core.mcp.config import McpServers, StdioServer
+from appliance.core.config.mcp_servers import McpServers, StdioServer
 from appliance.core.offline import leaves
 from appliance.core.settings import AlsoListen, HttpSettings, ToolSettings, UnixSocket, is_loopback, refuse_open_door
 from appliance.errors import UsageError

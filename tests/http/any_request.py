@@ -29,11 +29,9 @@ from http_harness import Appliance
 from msgspec import Struct, structs
 from quart import Quart
 
-import appliance.core.mcp.serving
 import appliance.features.ollama
 import appliance.http
 import appliance.http.chat
-import appliance.http.mcp
 import appliance.http.sockets
 from appliance.core.bodies import http_request
 from appliance.core.settings import HttpSettings
@@ -43,8 +41,10 @@ from appliance.features.conversations.file_routes import FileRoutes
 from appliance.features.cors_proxy import proxy
 from appliance.features.ollama import sink as ollama
 from appliance.features.pool import link
+from appliance.features.tools import chat_tools, mcp_offered, mcp_server, tool_routes
+from appliance.features.tools.core import mcp_serving
 from appliance.http.bytes.body import Bodies
-from appliance.http.control import predict, tool_routes
+from appliance.http.control import predict
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.routes import RouteFacts
@@ -176,7 +176,7 @@ def modules(*packages: ModuleType) -> Iterator[ModuleType]:
 def header_names() -> list[str]:
     """All that the HTTP edge compares with or looks for, wherever that is."""
     found: set[str] = set()
-    for module in modules(appliance.http, appliance.core.mcp.serving, http_request):
+    for module in modules(appliance.http, mcp_server, mcp_serving, tool_routes, http_request):
         source = inspect.getsource(module)
         found |= set(re.findall(r'b"([a-z]+(?:-[a-z]+)+|accept|host|origin|referer|cookie|authorization)"', source))
         found |= set(re.findall(r'headers\.get\("([\w-]+)"', source))
@@ -247,8 +247,11 @@ def _read_by(path: str) -> Reads:
     """By the modules that answer a path without Quart; those of a model's routes, unless it is known better."""
     if path in _constants(ollama):
         return reads(appliance.features.ollama)
-    of = {routes.MCP: appliance.http.mcp, routes.TOOLS: tool_routes, routes.CORS_PROXY: proxy, PREDICT: predict}
-    return reads(of[path]) if path in of else reads(appliance.http.way, appliance.http.chat, appliance.http.sockets)
+    if path == routes.MCP:
+        return reads(mcp_server, mcp_offered)
+    of = {routes.TOOLS: tool_routes, routes.CORS_PROXY: proxy, PREDICT: predict}
+    way = (appliance.http.way, appliance.http.chat, chat_tools, appliance.http.sockets)
+    return reads(of[path]) if path in of else reads(*way)
 
 
 def _constants(*found: ModuleType) -> set[str]:

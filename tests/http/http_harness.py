@@ -12,6 +12,7 @@ import h11
 import msgspec
 import psutil
 import trio
+from msgspec import structs
 from trio_websocket import WebSocketConnection, wrap_client_stream
 from waiting import PATIENCE, until
 
@@ -30,10 +31,12 @@ from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.engines.found import Engine, Finder
 from appliance.engines.owner import Chooser
+from appliance.feature import Feature, ServerParts
 from appliance.features import FEATURES
+from appliance.features.tools.box import OpenToolbox
+from appliance.features.tools.feature import TOOLS, tool_parts
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
-from appliance.tools.box import Toolbox
 from appliance.traffic.request import Request
 from appliance.upkeep import logging_into
 from appliance.upstream.client import HttpCall
@@ -382,7 +385,7 @@ async def open_appliance(
     streams: StreamsConfig | None = None,
     downloads: DownloadSettings | None = None,
     runs: RunsConfig | None = None,
-    tools: Toolbox | None = None,
+    tools: OpenToolbox | None = None,
     plugins: Sequence[Path] = (),
     chooser: Chooser | None = None,
     pool: Path | None = None,
@@ -434,11 +437,13 @@ async def open_appliance(
         data=pool.parent if pool is not None else model_file.parent,
         defaults=Config(keep_context="disk", streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
         chooser=chooser,
-        toolbox=tools,
         learns=False,
         samples=False,
     )
-    async with open_opened(app, places, FEATURES) as opened, trio.open_nursery() as nursery:
+    async with (
+        open_opened(app, places, FEATURES if tools is None else with_tools(tools)) as opened,
+        trio.open_nursery() as nursery,
+    ):
 
         async def run(*, task_status: trio.TaskStatus[Sequence[tuple[str, int]]]) -> None:
             await opened.server.serve(shutdown, task_status=task_status)
@@ -449,6 +454,16 @@ async def open_appliance(
             yield Appliance(bound[0][1], opened, shutdown, ended)
         shutdown.set()
         nursery.cancel_scope.cancel()
+
+
+def with_tools(box: OpenToolbox) -> list[Feature]:
+    """Return the features with these tools, whatever the settings switch on."""
+
+    @asynccontextmanager
+    async def open_first(_: AppSettings) -> AsyncGenerator[ServerParts]:
+        yield tool_parts(box)
+
+    return [structs.replace(each, open_first=open_first) if each is TOOLS else each for each in FEATURES]
 
 
 def model(path: Path, model_id: str, *aliases: str, error: str | None = None, args: Sequence[str] = ()) -> Model:

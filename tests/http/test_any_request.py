@@ -35,12 +35,12 @@ import appliance.http.sockets
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
 from appliance.core.bodies.sse import Dialect
-from appliance.core.tools.specs import chosen_tools
+from appliance.core.tools.choice import chosen_tools
 from appliance.features.ollama.sink import BLOBS, PATHS, USER_KEYS
 from appliance.features.pool import link as link_of_appliances
 from appliance.features.pool.link import LINK_PATH
+from appliance.features.tools.box import open_own_tools
 from appliance.http.way.routes import MCP, SOCKET, TOOLS, dialect_of
-from appliance.tools.box import open_own_tools
 
 FEWEST, FEW, DEEP = 50, 150, 20_000
 """Requests to each kind of server."""

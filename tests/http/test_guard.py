@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from plugin_folders import write_plugin
 
 from appliance.core.settings import Cors, HttpSettings
-from appliance.core.tools.specs import chosen_tools
+from appliance.core.tools.choice import chosen_tools
 from appliance.errors import Forbidden
+from appliance.features.tools.box import open_own_tools
 from appliance.http.way.guard import Guard
-from appliance.tools.box import open_own_tools
 from appliance.traffic.request import Request
 
 

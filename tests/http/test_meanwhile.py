@@ -10,10 +10,10 @@ import pytest
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from reload_harness import reload
 from swap_harness import Configure
-from test_chat_tools import Files
+from tool_files import Files
 from waiting import until
 
-from appliance.tools.box import Toolbox
+from appliance.features.tools.box import OpenToolbox
 
 SAID = "X-Appliance-Meanwhile"
 NONE = [(SAID, "none")]
@@ -146,7 +146,7 @@ async def test_the_load_waits_for_the_last_turn_of_a_chat_with_tools(open_server
     files = Files()
     script = [{"calls": [{"name": "wait", "arguments": "{}", "id": "c1"}]}, {"text": "Done."}]
     body = {**chat("any", script=json.dumps(script)), "appliance": {"tools": ["wait"]}}
-    async with open_server(config=configured(models(), selectors=MEANWHILE), tools=Toolbox([files])) as server:
+    async with open_server(config=configured(models(), selectors=MEANWHILE), tools=OpenToolbox([files])) as server:
         await ask(server, "small")
         async with server.asking(body) as answers:
             await files.begun.wait()

@@ -35,8 +35,6 @@ from appliance.core.config.nodes import SourceFile
 from appliance.core.config.types import MatrixConfig
 from appliance.core.engines.workers import KNOWN, BadWorkerAnswer, Questions
 from appliance.core.lenient_json import decoded
-from appliance.core.mcp.messages import LineCutter, RpcAnswer, outcome, read_message, read_tools
-from appliance.core.mcp.serving import ToolsCall, ToolsListing, read_request
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 from appliance.core.payload import PayloadFile
@@ -47,6 +45,8 @@ from appliance.features.bundles.container import Bundle
 from appliance.features.bundles.core.manifest import FORMAT, Blob, BundleItem, BundleManifest, digest_of
 from appliance.features.conversations.core.files import each_arrived, for_page, for_store
 from appliance.features.conversations.shapes import Carton
+from appliance.features.tools.core.mcp_messages import LineCutter, RpcAnswer, outcome, read_message, read_tools
+from appliance.features.tools.core.mcp_serving import ToolsCall, ToolsListing, read_request
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = (ROOT / "tests" / "examples" / "llama-swap-seed.yaml").read_bytes()

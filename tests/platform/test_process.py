@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from leftovers import is_alive
 from waiting import until
 
-from appliance.core.tools.texts import CappedOutput
+from appliance.core.capped_output import CappedOutput
 from appliance.platform.children import Child, Children, open_children
 from appliance.platform.process import (
     MAX_LINE,

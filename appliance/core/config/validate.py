@@ -24,6 +24,7 @@ from msgspec import UNSET, structs
 from appliance.core.command_words import split_command
 from appliance.core.config.additions import ServerPool
 from appliance.core.config.matrix import Matrix, check_matrix
+from appliance.core.config.mcp_servers import read_mcp_servers
 from appliance.core.config.names import NameTable, check_peers, check_selectors, normal_aliases, normal_profiles
 from appliance.core.config.nodes import PathPlaces, Problem, ProblemReport
 from appliance.core.config.scalars import (
@@ -50,10 +51,9 @@ from appliance.core.config.types import (
     UpstreamConfig,
 )
 from appliance.core.engines.workers import AUTO, MAX_WORKERS, NAMES, endpoint_of, stands_for_engine, workers_named
-from appliance.core.mcp.config import read_mcp_servers
 from appliance.core.near_names import did_you_mean
 from appliance.core.scheduling.policy import policy_of
-from appliance.core.tools.specs import chosen_tools
+from appliance.core.tools.choice import chosen_tools
 from appliance.errors import UsageError
 
 LEAST_HEALTH_CHECK = 15

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonEdit, apply_edits, parse_path
+from appliance.core.bodies.schema_check import schema_problem
 from appliance.core.config.scalars import BadRegex, check_pattern
 from appliance.core.lenient_json import decoded
-from appliance.core.tools.schema_check import schema_problem
 from appliance.errors import BadRequest
 
 ROUTES = frozenset(

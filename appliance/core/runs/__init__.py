@@ -1,4 +1,4 @@
-"""Agent runs and slash commands: events in, commands out.
+"""The program as its own client, and slash commands.
 
 Refuses to call a tool or a model: `agents` does.
 """

@@ -1,4 +1,4 @@
-"""The decisions of the built-in tools: names, edits, lines, patterns, targets.
+"""The tools of this machine as the kernel knows them: a box of them, their names, and where they may run.
 
 Refuses to touch a file or a process.
 """

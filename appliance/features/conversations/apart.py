@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import trio
 
+from appliance.core.capped_output import CappedOutput
 from appliance.core.lenient_json import decoded
-from appliance.core.tools.texts import CappedOutput
 from appliance.errors import BadRequest, Busy
 from appliance.features.conversations import file_process
 from appliance.features.conversations.file_process import HEAD, SECONDS, UNREAD, ZIP, FileVerdict, Task

@@ -26,6 +26,7 @@ from appliance.errors import (
     RouteNotFound,
 )
 from appliance.fleet.status import state_of
+from appliance.http.control.agent_routes import add_agent_routes
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.events import EventSources
@@ -33,7 +34,6 @@ from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
 from appliance.http.control.listing import View
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
 from appliance.http.control.routes import RouteFacts, Routes
-from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, add_run_routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
 from appliance.http.kernel import Kernel
 from appliance.http.owners import Owners
@@ -129,8 +129,6 @@ def create_app(
     add_routes(own, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_routes(own, ModelRoutes(owners, traffic.lifetime))
     add_agent_routes(own, owners.plugins)
-    add_mcp_routes(own, owners.tools)
-    add_run_routes(own, traffic.targets, owners.agents, traffic.lifetime.feeds)
     fleet = owners.fleet
     engines = EngineRoutes(
         owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine, may_choose=settings.admin

@@ -18,7 +18,7 @@ import trio
 from appliance.catalog.found import UnsafeName, join_inside
 from appliance.errors import UsageError
 from appliance.platform.home import expanded
-from appliance.tools.files import open_regular, real_root
+from appliance.platform.rooted_files import open_regular, real_root
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 
 INDEX = "index.html"

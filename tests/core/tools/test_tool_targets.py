@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.tools.places import (
+from appliance.core.rooted_paths import expanded
+from appliance.core.tools.targets import (
     BadToolTarget,
     ContainerImage,
     RunningContainer,
     Ssh,
-    expanded,
     parse_target,
     quoted,
     running_target,

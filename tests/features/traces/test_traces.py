@@ -8,14 +8,14 @@ from http_harness import CHAT, Appliance, OpenServer, chat
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from otlp_collector import Collector, open_collector, told
 from swap_harness import Configure
-from test_chat_tools import LOOKS, SAYS, Files, asked
 from test_fallback import DIES, serving
+from tool_files import LOOKS, SAYS, Files, asked
 from waiting import until
 
 from appliance import __version__
 from appliance.core.config.additions import TracingConfig
 from appliance.core.config.types import Config
-from appliance.tools.box import Toolbox
+from appliance.features.tools.box import OpenToolbox
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -101,7 +101,7 @@ async def test_a_fallback_lies_between_two_answers(open_server: OpenServer):
 
 
 async def test_tools_lie_between_turns(open_server: OpenServer):
-    async with open_collector() as collector, open_server(tools=Toolbox([Files()])) as server:
+    async with open_collector() as collector, open_server(tools=OpenToolbox([Files()])) as server:
         send_to(server, collector)
         assert (await server.ask("POST", CHAT, asked(LOOKS, SAYS))).status == 200
     [root] = [span for span in collector.roots if "execute_tool read_file" in names(collector, span)]

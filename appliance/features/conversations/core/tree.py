@@ -15,8 +15,8 @@ from msgspec import Raw, Struct, structs
 
 from appliance.core.lenient_json import decoded
 from appliance.core.openai import tool_call
-from appliance.core.runs.chat import ChatEvents
-from appliance.core.runs.messages import CallDelta, ReasoningDelta, TextDelta, TurnFailed
+from appliance.core.turns.chat import ChatEvents
+from appliance.core.turns.messages import CallDelta, ReasoningDelta, TextDelta, TurnFailed
 from appliance.errors import BadRequest
 from appliance.features.conversations.shapes import MessageNode
 

@@ -1,0 +1,340 @@
+"""The owner of all agent runs: one task each, slots per model, restarts of engines that hang, results that stay."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+from msgspec import structs
+
+from appliance.core.config.additions import RunsConfig
+from appliance.core.lenient_json import decoded
+from appliance.core.runs.inward import Asker
+from appliance.core.tools.box import Toolbox
+from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, WorkerFailed
+from appliance.features.runs.record import ModelRuns, PastRun, RunRecord, WorkerState, WorkerStatus
+from appliance.features.runs.store import RunStore
+from appliance.fleet.owner import Fleet
+from appliance.trio_parts import beside, every
+
+if TYPE_CHECKING:
+    from appliance.features.runs.record import Clocks
+    from appliance.features.runs.run import AgentRun, RequestedRun
+
+SAVE_EVERY = 1.0
+"""Seconds between two looks for runs whose output has grown."""
+MAX_KEPT = 256 << 20
+"""Bytes of all results that are kept, not counting the newest one."""
+TAIL = 12
+"""Number of log lines that a locked-out model shows."""
+PROGRAM_ENDED = "the program ended while the run was under way"
+STATES: dict[str, WorkerState] = {"loading": "running", "loaded": "ready", "sleeping": "ready"}
+
+log = logging.getLogger(__name__)
+
+
+class Agents:
+    """Made by `open_agents`. Every method is atomic."""
+
+    def __init__(
+        self,
+        settings: RunsConfig,
+        asker: Asker,
+        toolbox: Toolbox,
+        fleet: Fleet,
+        store: RunStore | None,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.settings = settings
+        self.toolbox = toolbox
+        self._fleet = fleet
+        self._store = store
+        self._nursery = nursery
+        self._asker = asker
+        self._runs: dict[str, AgentRun] = {}
+        self._past: dict[str, PastRun] = {}  # oldest end first
+        self._workers: dict[str, ModelRuns] = {}
+        self._submitted = trio.Event()
+
+    # ---- from callers ------------------------------------------------------------------------------------------------
+
+    def submit(self, asked: RequestedRun) -> AgentRun:
+        """Begin a run, or let it wait for its slot. Raises NoSlotAvailable, WorkerFailed and ShuttingDown."""
+        if self._nursery.cancel_scope.cancel_called:
+            raise ShuttingDown
+        self._prune()
+        from appliance.features.runs.run import (
+            AgentRun,
+        )  # with the loop of runs: fifteen modules that a server without runs saves
+
+        run = AgentRun(f"run_{secrets.token_hex(8)}", asked, self.settings.event_bytes)
+        begins = self._worker(asked.worker).enter(run.id, self.settings)
+        self._runs[run.id] = run
+        self._submitted.set()
+        self._save(run)
+        if begins:
+            self._nursery.start_soon(self._own, run)
+        return run
+
+    def list(self) -> list[RunRecord]:
+        """Return all known runs, newest first."""
+        self._prune()
+        records = [run.record() for run in (*self._runs.values(), *self._past.values())]
+        return sorted(records, key=lambda record: record.created_at, reverse=True)
+
+    def find(self, run_id: str) -> AgentRun | PastRun:
+        """Return one run. Raises NotFound."""
+        self._prune()
+        found = self._runs.get(run_id) or self._past.get(run_id)
+        if found is None:
+            raise NotFound(f"there is no run '{run_id}'; ended ones are kept for {self.settings.keep} s (runs.keep)")
+        return found
+
+    def cancel(self, run_id: str) -> None:
+        """Cancel a run. A run that has ended stays as it is. Raises NotFound."""
+        run = self.find(run_id)
+        if not isinstance(run, PastRun):
+            run.cancel()
+            if run.id in self._worker(run.asked.worker).waiting:
+                self._ended(run)
+
+    def answer(self, run_id: str, results: dict[str, tuple[str, str | None]]) -> AgentRun:
+        """Take results of pending calls: by id, the text for the model and the reason why a tool could not be used.
+
+        Raises NotFound, Conflict for a run that waits for nothing, and BadRequest for a call that is not pending.
+        """
+        run = self.find(run_id)
+        pending = [call.id for call in run.pending()] if not isinstance(run, PastRun) else []
+        if isinstance(run, PastRun) or not pending:
+            raise Conflict(f"run {run_id} does not wait for tool results; see 'pending_tool_calls' in GET /api/runs/ID")
+        if unknown := [call_id for call_id in results if call_id not in pending]:
+            raise BadRequest(
+                f"call '{unknown[0]}' is not pending; run {run_id} waits for {', '.join(pending)}", param="results"
+            )
+        for call_id, (content, failure) in results.items():
+            if not run.over:
+                run.answer(call_id, content, failure)
+        return run
+
+    def workers(self) -> list[WorkerStatus]:
+        """Return every model that has had a run, by name."""
+        return [self._status(worker) for _, worker in sorted(self._workers.items())]
+
+    def reset(self, model: str) -> WorkerStatus:
+        """Accept runs on the model again, whatever happened. Raises NotFound for a model that has had none."""
+        worker = self._workers.get(model)
+        if worker is None:
+            raise NotFound(f"no run has used a model '{model}'; GET /api/workers lists those that were")
+        worker.reset()
+        return self._status(worker)
+
+    async def wait_ended(self) -> None:
+        """Wait until no run is under way but those that wait for their caller, for when nobody can reach them."""
+        while going := [run for run in self._runs.values() if not run.over and not run.pending()]:
+            await going[0].feed.wait_said()
+
+    def adopt(self, settings: RunsConfig) -> None:
+        """Follow another configuration: it may have fixed what failed."""
+        self.settings = settings
+        for worker in self._workers.values():
+            worker.reset()
+            self._go_on(worker)
+
+    def _status(self, worker: ModelRuns) -> WorkerStatus:
+        status = self._fleet.known(worker.model)
+        state: WorkerState = "failed" if worker.failure is not None else "stopped"
+        if worker.failure is None and status is not None:
+            state = STATES.get(status.state, "stopped")
+        return WorkerStatus(
+            model=worker.model,
+            state=state,
+            slots=self.settings.slots,
+            running=len(worker.running),
+            waiting=len(worker.waiting),
+            restarts=worker.restarts(trio.current_time(), self.settings.restart_window),
+            detail=str(worker.failure) if worker.failure is not None else None,
+        )
+
+    # ---- the life of a run -------------------------------------------------------------------------------------------
+
+    async def _own(self, run: AgentRun) -> None:
+        """The single task of a run."""
+        from appliance.features.runs.run import Execution  # as in `submit`
+
+        execution = Execution(self._asker, self.toolbox, self._fleet, self._admit, self._trouble, self._judge)
+        settings = self.settings
+        try:
+            with run.scope:
+                await execution.execute(run, settings.tool_timeout, settings.caller_timeout)
+        except Exception:
+            bug = secrets.token_hex(4)
+            log.exception("internal error %s in run %s; this is a bug", bug, run.id)
+            run.give_up("unknown_error", f"internal error {bug}; the log says more")
+        finally:
+            run.give_up("worker_restarted", PROGRAM_ENDED)
+            self._ended(run)
+
+    def _ended(self, run: AgentRun) -> None:
+        del self._runs[run.id]
+        past = self._past[run.id] = PastRun(run.record(), run.feed, self.settings.event_bytes)
+        self._save(past)
+        worker = self._worker(run.asked.worker)
+        worker.leave(run.id)
+        self._go_on(worker)
+        self._prune()
+
+    def _go_on(self, worker: ModelRuns) -> None:
+        while (waiting := worker.next(self.settings.slots)) is not None:
+            self._nursery.start_soon(self._own, self._runs[waiting])
+
+    def _worker(self, model: str) -> ModelRuns:
+        return self._workers.setdefault(model, ModelRuns(model))
+
+    # ---- engines that fail -------------------------------------------------------------------------------------------
+
+    def _admit(self, model: str | None) -> int | None:
+        """A turn is about to use this model: the id of its process. Raises WorkerFailed."""
+        if model is None:
+            return None
+        self._worker(model).check()
+        status = self._fleet.known(model)
+        return status.pid if status is not None else None
+
+    def _trouble(self, clocks: Clocks, model: str | None, process: object, why: str, useless: bool) -> None:
+        """A turn failed because of its engine, which is dead, or is ended now if it is ``useless``."""
+        if model is None:
+            return
+        if useless:
+            self._condemn(clocks, model, why)
+        worker, settings = self._worker(model), self.settings
+        if worker.restarted(process, trio.current_time(), settings) and worker.failure is None:
+            count = worker.restarts(trio.current_time(), settings.restart_window)
+            told = f"its engine failed {count} times within {settings.restart_window} s, the last time: {why}"
+            worker.failure = WorkerFailed(model, told, self._fleet.logs.tail(model, TAIL))
+            log.warning("%s", worker.failure)
+
+    def _judge(self, clocks: Clocks, why: str | None) -> None:
+        """A living engine has answered: of use, or ``why`` not. After a few such answers in a row it is restarted."""
+        if clocks.model is None or clocks.pid is None:
+            return
+        worker, settings = self._worker(clocks.model), self.settings
+        if why is None:
+            worker.answered()
+        elif worker.faulted(clocks.pid, settings):
+            told = f"{settings.max_faults} answers in a row were of no use, the last time: {why}"
+            self._trouble(clocks, clocks.model, clocks.pid, told, True)
+
+    def _condemn(self, clocks: Clocks, model: str, why: str) -> None:
+        status = self._fleet.known(model)
+        if status is None or status.pid != clocks.pid:
+            return  # it is gone already, or there is another one, which is not to blame
+        for run in self._runs.values():
+            if run.clocks is not None and run.clocks.model == model and run.clocks.pid == clocks.pid:
+                run.clocks.condemned = why
+        self._fleet.condemn(model, why)
+
+    # ---- what stays --------------------------------------------------------------------------------------------------
+
+    def _save(self, run: AgentRun | PastRun) -> None:
+        if self._store is not None:
+            record = run.record()
+            self._store.save(record.id, record.created_at, msgspec.json.encode(record))
+
+    def _prune(self) -> None:
+        """Forget the oldest results beyond their number or their size, and those whose time is over."""
+        before = time.time() - self.settings.keep
+        for run_id in [i for i, run in self._past.items() if (run.record().finished_at or 0) < before]:
+            self._forget(run_id)
+        while len(self._past) > self.settings.keep_max:
+            self._forget(next(iter(self._past)))
+        while len(self._past) > 1 and sum(run.size for run in self._past.values()) > MAX_KEPT:
+            self._forget(next(iter(self._past)))
+
+    def _forget(self, run_id: str) -> None:
+        del self._past[run_id]
+        if self._store is not None:
+            self._store.forget(run_id)
+
+    def take_over(self, stored: list[bytes]) -> None:
+        """Load the runs of an earlier program; its running ones ended with it, and their text so far is kept."""
+        records: list[RunRecord] = []
+        for raw in stored:
+            if (record := decoded(RunRecord, raw)) is not None:
+                records.append(record)
+            else:
+                log.warning("a stored run cannot be read, and is not shown")
+        now = time.time()
+        for record in sorted((_closed(record, now) for record in records), key=lambda each: each.finished_at or 0):
+            past = self._past[record.id] = PastRun(record, None, self.settings.event_bytes)
+            self._save(past)
+        self._prune()
+
+    async def keep_saving(self) -> None:
+        """Save the text of running runs so far; never returns."""
+        saved: dict[str, int] = {}
+
+        def save() -> None:
+            nonlocal saved
+            for run in self._runs.values():
+                if saved.get(run.id) != run.changes:
+                    self._save(run)
+            saved = {run.id: run.changes for run in self._runs.values()}
+
+        await every(SAVE_EVERY, save)
+
+    async def keep_awake(self, interval: float) -> None:
+        """Let every run send something within ``interval`` seconds, so that no proxy cuts its readers."""
+        while True:
+            if not self._runs:
+                self._submitted = trio.Event()
+                await self._submitted.wait()
+            before = {run.id: run.feed.ring.total for run in self._runs.values()}
+            await trio.sleep(interval / 2)
+            for run in self._runs.values():
+                if before.get(run.id) == run.feed.ring.total:
+                    run.feed.ping()
+
+
+def _closed(record: RunRecord, now: float) -> RunRecord:
+    if record.ended:
+        return record
+    outcome = structs.replace(
+        record.outcome,
+        state="failed",
+        finish_reason="failed",
+        fail_reason="worker_restarted",
+        detail=PROGRAM_ENDED,
+        pending_tool_calls=(),
+    )
+    return structs.replace(record, outcome=outcome, finished_at=now)
+
+
+@asynccontextmanager
+async def open_agents(
+    settings: RunsConfig,
+    asker: Asker,
+    toolbox: Toolbox,
+    fleet: Fleet,
+    store: RunStore | None,
+    *,
+    ping_after: float = 0,
+) -> AsyncGenerator[Agents]:
+    """Own all runs; leaving the block ends those under way, and their text stays in ``store``.
+
+    ``ping_after``: seconds of silence before a comment appears among the events of a run, 0 for none.
+    """
+    async with beside() as nursery:
+        agents = Agents(settings, asker, toolbox, fleet, store, nursery)
+        if store is not None:
+            agents.take_over(store.stored)
+            store.stored = []
+            nursery.start_soon(agents.keep_saving)
+        if ping_after:
+            nursery.start_soon(agents.keep_awake, ping_after)
+        yield agents

@@ -1,0 +1,64 @@
+"""The sign-in of the feature.
+
+Its box opens before the owners of the kernel, which gives it to runs and plugins: a setting that is wrong ends the
+start there. Runs are asked for by `core.turns.tasks`, and without them the MCP server offers none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from appliance.cli.verbs import Verb
+from appliance.feature import Feature, ServerParts
+
+if TYPE_CHECKING:
+    import click
+
+    from appliance.features.tools.box import OpenToolbox
+    from appliance.http.control.routes import Routes
+    from appliance.http.kernel import EdgeRoute, Kernel
+    from appliance.http.way.hooks import Turn
+    from appliance.settings import AppSettings
+
+
+def tool_parts(box: OpenToolbox) -> ServerParts:
+    """Return the parts that use this box, and the box itself."""
+    from appliance.features.tools.chat_tools import ToolChats
+    from appliance.features.tools.mcp_route import McpRoute
+    from appliance.features.tools.tool_routes import ToolRoutes
+
+    def routes(_: Kernel) -> Routes:
+        from appliance.features.tools.routes import mcp_routes
+
+        return mcp_routes(box)
+
+    def edge(kernel: Kernel) -> EdgeRoute:
+        return ToolRoutes(box, kernel.traffic.lifetime)
+
+    def turn(kernel: Kernel) -> Turn:
+        return ToolChats(box, lambda: kernel.in_force().runs.tool_timeout, kernel.settings.ping_after)
+
+    return ServerParts(routes=routes, edges=(edge, McpRoute), turns=(turn,), tools=box)
+
+
+@asynccontextmanager
+async def _open_first(settings: AppSettings) -> AsyncGenerator[ServerParts]:
+    from appliance.features.tools.box import open_own_tools
+
+    async with open_own_tools(settings.tools) as box:
+        yield tool_parts(box)
+
+
+def _verb() -> click.Command:
+    from appliance.features.tools.verb import mcp
+
+    return mcp
+
+
+TOOLS = Feature(
+    name="tools",
+    verbs=(Verb("mcp", "server", "Connect a desktop client to the running server, by MCP.", _verb, page="mcp.md"),),
+    open_first=_open_first,
+)

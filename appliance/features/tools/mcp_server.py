@@ -1,0 +1,289 @@
+"""``/mcp``: the program as an MCP server over streamable HTTP. Off unless switched on.
+
+It offers the program's models, its agents, and those of its own tools that the user chose. Nothing is kept between
+requests, so there is no session to be lost. An answer is JSON; it becomes a stream of events for a client that wants
+progress reports, and for one that waits so long that proxies would cut the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+import trio
+from msgspec import Raw, Struct
+
+from appliance import __version__
+from appliance.core.bodies.sse import PING, ErrorInfo, SseEvent, encode
+from appliance.core.tools.box import ToolContext, ToolSpec
+from appliance.core.turns.tasks import Tell
+from appliance.errors import ApplianceError, Busy, Forbidden
+from appliance.features.tools.core.mcp_messages import INVALID_PARAMS, McpError, notification, refusal, result
+from appliance.features.tools.core.mcp_serving import (
+    Accepted,
+    Immediate,
+    ToolsCall,
+    ToolsListing,
+    cached,
+    read_request,
+    stamped,
+)
+from appliance.features.tools.core.specs import schema_of
+from appliance.features.tools.mcp_offered import (
+    DESCRIPTION,
+    Chat,
+    Embed,
+    EngineRefused,
+    Nothing,
+    Result,
+    RunAgent,
+    chat,
+    embed,
+    failed_result,
+    json_result,
+    run_agent,
+    run_schema,
+    text_result,
+)
+from appliance.http import errors
+from appliance.http.control.listing import View, list_models
+from appliance.http.kernel import Kernel
+from appliance.http.way.context import RequestContext
+from appliance.http.way.explaining import refuse
+from appliance.http.way.progress import EVENT_STREAM, UNBUFFERED
+from appliance.traffic.request import Headers, Request, Sink, send_whole
+from appliance.trio_parts import every
+from appliance.wire import ListedModel
+
+T = TypeVar("T")
+Work = Callable[[bytes, Tell | None], Awaitable[Result]]
+
+_TOLD_OF_A_MODEL = ("id", "aliases", "name", "description", "tags", "architecture", "capabilities")
+MAX_AT_ONCE = 64
+SERVER = {"name": "llama-appliance", "title": "Llama Appliance", "version": __version__}
+NO_METHOD = ErrorInfo(
+    message="POST is the only method here: there are no sessions to end and no streams to open",
+    type="invalid_request_error",
+    code=405,
+    reason="method_not_allowed",
+)
+NOT_ACCEPTABLE = ErrorInfo(
+    message="the answer is application/json or text/event-stream; the Accept header allows neither",
+    type="invalid_request_error",
+    code=406,
+    reason="not_acceptable",
+)
+JSON: Headers = ((b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"))
+STREAM: Headers = (EVENT_STREAM, *UNBUFFERED)
+
+
+class Offered(Struct, frozen=True):
+    """One tool as ``tools/list`` tells it, and what does its work."""
+
+    name: str
+    title: str
+    description: str
+    schema: Mapping[str, object] | Raw
+    reads_only: bool
+    work: Work
+
+    def listed(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "inputSchema": self.schema,
+            "annotations": {"readOnlyHint": self.reads_only},
+        }
+
+
+class ServerTools:
+    """Raises BadRequest for a word in the settings that means none of the program's tools (see `Toolbox.select`)."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        owners, words = kernel.owners, kernel.settings.mcp_server_tools
+        self._owners = owners
+        self._inward = kernel.inward
+        self._view = View(owners.fleet, owners.catalog, owners.peers, kernel.traffic.profile)
+        self._run_task = kernel.run_task
+        chosen = [self._tool(spec) for spec in owners.tools.select(words)]
+        self._allowed = frozenset(tool.name for tool in chosen)
+        own = self._own()
+        self._tools = {tool.name: tool for tool in (*chosen, *own)}  # of two with one name the own one counts
+
+    def listed(self) -> list[dict[str, object]]:
+        return [tool.listed() for tool in self._tools.values()]
+
+    def find(self, name: str) -> Offered | None:
+        return self._tools.get(name)
+
+    def _own(self) -> list[Offered]:
+        listed = "Tells which language models this machine has, and which of them are loaded."
+        asks = "Asks a language model on this machine. A model that is not loaded is loaded first."
+        turns = "Turns texts into vectors with an embedding model on this machine."
+        found = [
+            Offered("list_models", "List models", listed, schema_of(Nothing), True, self._list_models),
+            Offered("chat", "Ask a model", asks, schema_of(Chat), True, self._chat),
+            Offered("embed", "Embed texts", turns, schema_of(Embed), True, self._embed),
+        ]
+        if (run_task := self._run_task) is not None:
+
+            async def work(arguments: bytes, tell: Tell | None) -> Result:
+                return await run_agent(run_task, _read(arguments, RunAgent), self._allowed, tell)
+
+            schema = run_schema(self._allowed)
+            found.append(Offered("run_agent", "Run an agent", DESCRIPTION, schema, not self._allowed, work))
+        return found
+
+    def _tool(self, spec: ToolSpec) -> Offered:
+        async def work(arguments: bytes, tell: Tell | None) -> Result:
+            found = await self._owners.tools.call(spec.name, arguments, ToolContext())
+            return failed_result(found.error) if found.error is not None else text_result(found.text)
+
+        # reads_only: of an MCP server nobody knows
+        return Offered(spec.name, spec.display_name, spec.description, spec.parameters, False, work)
+
+    async def _list_models(self, arguments: bytes, tell: Tell | None) -> Result:
+        _read(arguments, Nothing)
+        return json_result({"models": [_shown(entry) for entry in list_models(self._view).data]})
+
+    async def _chat(self, arguments: bytes, tell: Tell | None) -> Result:
+        return await chat(self._inward, _read(arguments, Chat), tell)
+
+    async def _embed(self, arguments: bytes, tell: Tell | None) -> Result:
+        return await embed(self._inward, _read(arguments, Embed))
+
+
+async def used(tool: Offered, arguments: bytes, tell: Tell | None) -> Result:
+    """Turn the program's own errors into results that a model can read; bugs stay exceptions."""
+    try:
+        return await tool.work(arguments, tell)
+    except (ApplianceError, EngineRefused) as error:
+        return failed_result(str(error))
+    except msgspec.ValidationError as error:
+        return failed_result(f"the arguments cannot be used: {error}")
+
+
+def _read(arguments: bytes, kind: type[T]) -> T:
+    """Raises msgspec.ValidationError."""
+    return msgspec.json.decode(arguments, type=kind)
+
+
+def _shown(entry: ListedModel) -> dict[str, object]:
+    """Describe a model to somebody who chooses one; without its command line."""
+    listed = {name: getattr(entry, name) for name in _TOLD_OF_A_MODEL}
+    return {**{name: value for name, value in listed.items() if value}, "status": entry.status.value}
+
+
+class McpServer:
+    """Answers the route. Raises BadRequest for a tool in the settings that there is not."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._settings = kernel.settings
+        self._guard = kernel.edge.guard
+        self._offer = ServerTools(kernel) if kernel.settings.mcp_server else None
+        self._under_way = 0
+
+    async def answer(self, context: RequestContext) -> None:
+        """The key and where the request comes from are checked already. Raises ApplianceError and ClientLeft."""
+        request, sink = context.request, context.sink
+        if self._offer is None:
+            await refuse(sink, errors.disabled("--mcp-server"))
+        elif not self._guard.asks_for_key and not self._settings.mcp_server_open:
+            raise Forbidden("the MCP server needs an API key, and the configuration in force has none; add one")
+        elif request.method != "POST":
+            await refuse(sink, NO_METHOD, ((b"Allow", b"POST"),))
+        elif not (accepted := _accepted(request)):
+            await refuse(sink, NOT_ACCEPTABLE)
+        else:
+            body = await context.read_body()
+            await self._answer(self._offer, body, request, sink, events="events" in accepted)
+
+    async def _answer(self, offer: ServerTools, body: bytes, request: Request, sink: Sink, *, events: bool) -> None:
+        match read_request(body, request.headers, SERVER):
+            case Accepted():
+                await send_whole(sink, 202, ())
+            case Immediate(id=number, status=status, result=None, error=error):
+                await _send(sink, status, refusal(number, error or McpError(code=INVALID_PARAMS)))
+            case Immediate(id=number, status=status, result=found):
+                await _send(sink, status, result(number, found))
+            case ToolsListing(id=number, modern=modern):
+                listed: Result = {"tools": offer.listed()}
+                await _send(sink, 200, result(number, stamped(listed | cached(), SERVER) if modern else listed))
+            case ToolsCall() as call:
+                await self._call(offer, call, sink, events=events)
+
+    async def _call(self, offer: ServerTools, call: ToolsCall, sink: Sink, *, events: bool) -> None:
+        tool = offer.find(call.name)
+        if tool is None:
+            error = McpError(code=INVALID_PARAMS, message=f"Unknown tool: {call.name[:200]}")
+            await _send(sink, 400 if call.modern else 200, refusal(call.id, error))
+            return
+        if self._under_way >= MAX_AT_ONCE:
+            raise Busy(f"the MCP server has {MAX_AT_ONCE} calls under way")
+        self._under_way += 1
+        try:
+            await _Answering(call, sink, self._settings.ping_after if events else None).work(tool)
+        finally:
+            self._under_way -= 1
+
+
+class _Answering:
+    """One call of a tool. ``ping_after``: seconds of silence before a stream's comment; 0: never, None: no stream."""
+
+    def __init__(self, call: ToolsCall, sink: Sink, ping_after: float | None) -> None:
+        self._call = call
+        self._sink = sink
+        self._ping_after = ping_after
+        self._writing = trio.Lock()
+        self._told = 0
+
+    async def work(self, tool: Offered) -> None:
+        wants_progress = self._call.token is not None and self._ping_after is not None
+        async with trio.open_nursery() as nursery:
+            if self._ping_after:
+                nursery.start_soon(every, self._ping_after, partial(self._write, PING))
+            found = await used(tool, self._call.arguments, self._notify if wants_progress else None)
+            async with self._writing:  # a ping is written whole, or not at all
+                nursery.cancel_scope.cancel()
+        message = result(self._call.id, stamped(found, SERVER) if self._call.modern else found)
+        if self._sink.status is None:
+            await _send(self._sink, 200, message)
+        else:
+            await self._sink.write(_event(message))
+            await self._sink.end()
+
+    async def _notify(self, words: str) -> None:
+        self._told += 1
+        params = {"progressToken": self._call.token, "progress": self._told, "message": words}
+        await self._write(_event(notification("notifications/progress", params)))
+
+    async def _write(self, data: bytes) -> None:
+        async with self._writing:
+            if self._sink.status is None:
+                self._sink.start(200, STREAM)
+            await self._sink.write(data)
+
+
+def _accepted(request: Request) -> set[str]:
+    """The forms of an answer that the client takes. One that does not say takes JSON."""
+    said = request.header(b"accept")
+    if not said:
+        return {"json"}
+    kinds = {part.partition(";")[0].strip().lower() for part in said.split(",")}
+    found: set[str] = set()
+    if kinds & {"application/json", "application/*", "*/*"}:
+        found.add("json")
+    if kinds & {"text/event-stream", "text/*"}:
+        found.add("events")
+    return found
+
+
+def _event(message: bytes) -> bytes:
+    return encode(SseEvent(message.decode(), "message"))
+
+
+async def _send(sink: Sink, status: int, message: bytes) -> None:
+    await send_whole(sink, status, JSON, message)

@@ -1,0 +1,176 @@
+"""JSON-RPC lines: every cut of a stream gives the same ones, garbage gives none, and nothing grows."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from cutting import cut
+from drawn_json import json_values
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from appliance.features.tools.core.mcp_messages import (
+    LineCutter,
+    McpError,
+    RpcAnswer,
+    RpcRequest,
+    call_params,
+    notification,
+    outcome,
+    read_message,
+    read_tools,
+    refusal,
+    reply,
+    request,
+    result,
+)
+
+LINE = st.binary(max_size=40).map(lambda data: data.replace(b"\n", b""))
+
+
+@given(st.lists(LINE, max_size=20), st.lists(st.integers(0, 400), max_size=20))
+def test_however_a_stream_is_cut_its_lines_are_the_same(lines: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(line + b"\n" for line in lines)
+    parser = LineCutter(limit=30)
+    found: list[bytes] = []
+    for piece in cut(stream, cuts):
+        found += parser.feed(piece)
+        assert parser.held <= 30
+    assert found == [line.strip() for line in lines if len(line) <= 30 and line.strip()]
+    assert parser.dropped == sum(len(line) > 30 for line in lines)
+
+
+def test_a_line_of_any_length_is_not_kept() -> None:
+    parser = LineCutter()
+    for _ in range(100):
+        assert parser.feed(b"x" * (1 << 20)) == []
+        assert parser.held <= 8 << 20
+    assert parser.feed(b"\n{}\n") == [b"{}"]
+    assert parser.dropped == 1
+
+
+JSON = json_values(
+    ["id", "method", "params", "result", "error", "code", "jsonrpc"], text=st.text(max_size=5) | st.just(10**20)
+)
+
+
+@given(JSON)
+def test_any_json_is_sorted_by_what_it_is(value: object) -> None:
+    found = read_message(json.dumps(value).encode())
+    if found is None:
+        return
+    assert isinstance(value, dict)
+    match found:
+        case RpcAnswer():
+            assert "result" in value or "error" in value
+            assert (found.result is None) != (found.error is None)
+            assert found.id == value["id"]
+        case RpcRequest():
+            assert found.method == value["method"]
+            assert read_message(reply(found)) is not None, "a server's question always has an answer"
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 100_000, b'{"id":1,"result":' + b"[" * 100_000, b'{"id":1,"result":"\xff"', b""]
+)
+def test_what_would_break_a_parser(data: bytes) -> None:
+    assert read_message(data) is None
+
+
+def test_what_is_read_back_is_what_was_written() -> None:
+    asked = read_message(request(7, "tools/call", {"name": "x"}))
+    assert (asked.id, asked.method) == (7, "tools/call")
+    assert read_message(notification("notifications/initialized")) is None
+    answer = read_message(result(7, {"a": 1}))
+    assert answer.result is not None
+    assert bytes(answer.result) == b'{"a":1}'
+    refused = read_message(refusal("x", McpError(code=-32601, message="no")))
+    assert refused == RpcAnswer(id="x", error=McpError(code=-32601, message="no"))
+    for line in (request(1, "a"), notification("b"), result(1, "\n"), refusal(None, McpError(code=1, message="\r\n"))):
+        assert b"\n" not in line
+
+
+def test_errors_in_any_shape_have_words() -> None:
+    for text in ('{"code":"E1"}', '"gone"', "null", "{}", '{"message":"why"}', '{"code":1.5,"message":null}'):
+        found = read_message(b'{"id":1,"error":%b}' % text.encode())
+        assert found.error.message
+
+
+def test_a_server_is_answered_properly() -> None:
+    assert json.loads(reply(RpcRequest(id="a", method="ping"))) == {"jsonrpc": "2.0", "id": "a", "result": {}}
+    for method in ("roots/list", "sampling/createMessage", "elicitation/create", "x" * 10_000):
+        said = json.loads(reply(RpcRequest(id=3, method=method)))
+        assert said["id"] == 3
+        assert said["error"]["code"] == -32601
+        assert len(said["error"]["message"]) < 200
+
+
+def answered(**result_: object) -> RpcAnswer:
+    return RpcAnswer(id=1, result=Raw(json.dumps(result_).encode()))
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (
+            answered(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+            {"plain_text_response": "a\nb"},
+        ),
+        (answered(content=[{"type": "image"}, {"type": "text", "text": "a"}]), {"plain_text_response": "a"}),
+        (
+            answered(content=[{"type": "image"}, {"type": "audio"}, {"type": "image"}]),
+            {"plain_text_response": "[the tool returned no text but: image, audio]"},
+        ),
+        (answered(content=[{"type": "text"}], structuredContent={"a": 1}), {"plain_text_response": ""}),
+        (answered(content=[]), {"plain_text_response": ""}),
+        (answered(), {"plain_text_response": ""}),
+        (answered(content=[{"type": "text", "text": "no"}], isError=True), {"error": "no"}),
+        (answered(content=[], isError=True), {"error": "MCP tool returned an error"}),
+        (RpcAnswer(id=1, error=McpError(code=1, message="why")), {"error": "why"}),
+        (answered(structuredContent={"a": 1}), {"plain_text_response": '{"a": 1}'}),
+    ],
+)
+def test_results_in_llama_servers_words(answer: RpcAnswer, body: object) -> None:
+    assert json.loads(outcome(answer).body) == body
+
+
+@given(JSON)
+def test_any_result_is_told_somehow(value: object) -> None:
+    found = outcome(RpcAnswer(id=1, result=Raw(json.dumps(value).encode())))
+    assert len(json.loads(found.body)) == 1
+
+
+@example({})
+@given(JSON)
+def test_any_list_of_tools_is_read_or_refused(value: object) -> None:
+    read_tools("s", Raw(json.dumps(value).encode()))
+    page = read_tools("s", Raw(json.dumps({"tools": [value, {"name": "good"}]}).encode()))
+    spec, name = page.tools[-1]
+    assert (spec.name, name) == ("s_good", "good")
+
+
+@pytest.mark.parametrize("schema", [None, 1, [], {}, {"type": "object"}, {"type": "string"}, {"properties": {"a": {}}}])
+def test_every_tool_has_an_object_for_its_parameters(schema: object) -> None:
+    tool = {"name": "t", "inputSchema": schema}
+    page = read_tools("s", Raw(json.dumps({"tools": [tool, {"name": "none"}]}).encode()))
+    for spec, _ in page.tools:
+        found = json.loads(bytes(spec.parameters))
+        assert found["type"] == "object"
+        assert isinstance(found["properties"], dict)
+
+
+@pytest.mark.parametrize("text", [b"[1]", b'"x"', b"{", b'{"a":"\xff"}', b"{} {}", b"[" * 100_000])
+def test_arguments_that_are_no_object(text: bytes) -> None:
+    with pytest.raises(ValueError, match="JSON object"):
+        call_params("t", text)
+
+
+@given(st.dictionaries(st.text(max_size=4), JSON, max_size=3), st.sampled_from([None, 2, "\n"]))
+def test_arguments_fit_into_one_line(arguments: dict[str, object], indent: int | str | None) -> None:
+    text = json.dumps(arguments, indent=indent).encode()
+    line = request(1, "tools/call", call_params("t", text))
+    assert b"\n" not in line
+    assert msgspec.json.decode(line)["params"]["arguments"] == msgspec.json.decode(text)
