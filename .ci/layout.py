@@ -19,7 +19,7 @@ import grimp
 ROOT = Path(__file__).resolve().parents[1]
 FROM_KERNEL = 95
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 105
+BETWEEN = 104
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -30,9 +30,8 @@ PLANNED = {
     "plugins.manifest plugins.registry cli.agents",
     "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
-    "stand_in": "cli.llama_server*",
+    "stand_in": "cli.llama_server* core.llama.older",
     "presets": "catalog.presets core.llama.preset*",
-    "older": "core.llama.older* http.way.older",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}
 """These put the program together: they name what they open."""

@@ -56,7 +56,6 @@ from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
 from appliance.http.way.kept_schemas import KeptSchemas
-from appliance.http.way.older import OlderBodies
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.platform.drivers import open_gpus
@@ -185,7 +184,7 @@ async def open_appliance(
             fleet,
             pool,
             pings,
-            (KeptSchemas(), OlderBodies(), *(make() for each in parts for make in each.engine_translates)),
+            (KeptSchemas(), *(make() for each in parts for make in each.engine_translates)),
         )
 
         def adopt_parts(config: Config) -> Sequence[str]:
