@@ -262,7 +262,9 @@ async def open_appliance(
                 if each.wait_ended is not None:
                     await each.wait_ended()
 
-        door = [make(kernel) for each in parts for make in each.door]
+        def door() -> Sequence[EdgeRoute]:
+            return [make(kernel) for each in parts for make in each.door]
+
         assembled.give(Assembled(kernel=kernel, hold=hold, door=door))
         server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
         yield OpenAppliance(server=server, owners=owners, traffic=traffic, kernel=kernel, parts=parts)
