@@ -45,18 +45,18 @@ from appliance.errors import ApplianceError
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
 from appliance.features.config_editing.verb import config
+from appliance.features.plugins.registry import ListedPlugin
+from appliance.features.plugins.routes import AgentList as Agents
 from appliance.features.runs.record import RunResult, RunStatus
 from appliance.features.runs.routes import KEYS
 from appliance.features.runs.verb import agent
 from appliance.http import errors as http_errors
-from appliance.http.control.agent_routes import AgentList as Agents
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.way import routes
 from appliance.plugins import testing
-from appliance.plugins.folders import HOOKS, SETTINGS
+from appliance.plugins.loading import HOOKS, SETTINGS
 from appliance.plugins.manifest import DEFAULT_TIMEOUT
 from appliance.plugins.manifest import KEYS as PLUGIN_KEYS
-from appliance.plugins.registry import ListedPlugin
 from appliance.traffic.request import PAGE_PATHS
 from appliance.wire import ListedModel
 

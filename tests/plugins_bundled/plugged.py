@@ -124,7 +124,7 @@ async def open_plugged(
     async with open_appliance(fake, fake_model, config=config, plugins=(copies,)) as server:
         with trio.fail_after(3 * PATIENCE):
             await until(lambda: {each.name for each in server.owners.plugins.listed()} >= set(NAMES))
-            yield Plugged(server, fake_model.parent / "plugin-data")
+            yield Plugged(server, fake_model.parent / "plugins")
 
 
 def script(*turns: object) -> list[str]:

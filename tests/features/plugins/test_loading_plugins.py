@@ -15,9 +15,10 @@ from waiting import until
 
 from appliance.core.answers.families import Family
 from appliance.errors import PluginFailed
-from appliance.plugins.folders import scan
-from appliance.plugins.manifest import BadManifest, PluginSelection, read_manifest
-from appliance.plugins.registry import ListedPlugin, Plugins, open_plugins
+from appliance.features.plugins.found import scan
+from appliance.features.plugins.registry import ListedPlugin, Plugins, open_plugins
+from appliance.plugins.folders import PluginSelection
+from appliance.plugins.manifest import BadManifest, read_manifest
 
 NOTHING = "def on_request(request, context): pass"
 

@@ -9,20 +9,20 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.agents.chain import MAX_ANSWER, Answer, Chain, Chains, ModelEvents, error_of
 from appliance.core.bodies.head import RequestHead
 from appliance.core.bodies.json_text import OBJECT
 from appliance.core.headers import field, without
 from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
+from appliance.features.plugins.chain import MAX_ANSWER, Answer, Chain, Chains, ModelEvents, error_of
+from appliance.features.plugins.registry import Plugins
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import AskModel, ModelRequest, Use
 from appliance.http.way.handover import HandoverReply, answered
 from appliance.http.way.progress import Pings, sending
 from appliance.http.way.routes import Route
 from appliance.plugins import Event, Response
-from appliance.plugins.registry import Plugins
 from appliance.traffic.record import aside
 from appliance.traffic.request import Sink, send_whole
 

@@ -13,13 +13,14 @@ from appliance.catalog.configuration import Files
 from appliance.cli.options import existing, plugin_option, source_options
 from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import json_option, print_json, print_table
-from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
+from appliance.features.plugins.core.slash import NAME
+from appliance.features.plugins.found import DATA
+from appliance.features.plugins.registry import ListedPlugin, open_plugins
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.home import users_data
-from appliance.plugins.folders import DATA, choice_of
+from appliance.plugins.folders import choice_of
 from appliance.plugins.manifest import PROMPTS
-from appliance.plugins.registry import ListedPlugin, open_plugins
 
 AGENT = '''"""What the plugin is for, in a line."""
 

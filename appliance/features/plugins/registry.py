@@ -17,22 +17,13 @@ from msgspec import Struct, structs
 from appliance.core.answers.families import Family
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.config.nodes import Problem
-from appliance.core.runs.slash import Commands
 from appliance.errors import PluginFailed
-from appliance.plugins.folders import (
-    PREFIX,
-    BadPlugin,
-    Files,
-    FoundPlugin,
-    PluginHooks,
-    Scan,
-    bundled_folder,
-    forget,
-    load_hooks,
-    scan,
-)
+from appliance.features.plugins.core.settings import CheckedSettings, Source, check_settings
+from appliance.features.plugins.core.slash import Commands
+from appliance.features.plugins.found import Files, FoundPlugin, Scan, scan
+from appliance.plugins.folders import PluginSelection, bundled_folder
 from appliance.plugins.hooks import Plugin
-from appliance.plugins.manifest import CheckedSettings, PluginSelection, Source, check_settings
+from appliance.plugins.loading import HOOKS, PREFIX, BadPlugin, PluginHooks, forget, load_hooks
 from appliance.trio_parts import beside, persist, watch
 
 FIRST_LOOK = 1.0
@@ -63,7 +54,7 @@ class ListedPlugin(Struct, frozen=True, kw_only=True):
     sources: dict[str, Source] = {}
     """The source of each value, by dotted key of config.json."""
     values: dict[str, object] = {}
-    """The values, JSON, which may be secrets: `core.secret_settings` hides those."""
+    """The values, JSON, which may be secrets: `core.secrets` hides those."""
 
 
 class BadSettings(BadPlugin):
@@ -153,7 +144,7 @@ class PluginEntry:
             state=self.state,
             error=self.error,
             warnings=self._warnings,
-            hooks=tuple(n for n in ("on_request", "on_response", "on_stream") if hooks and getattr(hooks, n)),
+            hooks=tuple(n for n in HOOKS if hooks and getattr(hooks, n)),
             folder=str(self.found.folder),
             hides=tuple(str(path) for path in hides),
             sources={key: each.source for key, each in known.items()},

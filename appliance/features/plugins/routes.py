@@ -6,9 +6,9 @@ from msgspec import Struct, structs
 from quart import Response
 
 from appliance.core.secrets import without_secret_values
+from appliance.features.plugins.registry import ListedPlugin, Plugins
 from appliance.http.control.answers import json_answer
 from appliance.http.control.routes import Routes
-from appliance.plugins.registry import ListedPlugin, Plugins
 
 
 class AgentList(Struct, frozen=True, kw_only=True):
@@ -34,17 +34,19 @@ def agents_of(plugins: Plugins) -> AgentList:
     )
 
 
-def add_agent_routes(app: Routes, plugins: Plugins) -> None:
+def agent_routes(plugins: Plugins) -> Routes:
     """``GET /api/agents``, and ``POST /api/agents/reload``, which answers when all are loaded or cannot be."""
+    routes = Routes("plugins")
 
+    @routes.get("/api/agents")
     async def show() -> Response:
         plugins.begin()
         return json_answer(agents_of(plugins))
 
+    @routes.post("/api/agents/reload")
     async def reload() -> Response:
         await plugins.look()
         await plugins.wait_loaded()
         return json_answer(agents_of(plugins))
 
-    app.add_url_rule("/api/agents", "agents", show)
-    app.add_url_rule("/api/agents/reload", "agents reload", reload, methods=["POST"])
+    return routes

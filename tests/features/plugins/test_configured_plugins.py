@@ -10,9 +10,8 @@ import trio
 from plugin_folders import write_plugin
 
 from appliance.core.config.additions import PluginConfig
-from appliance.plugins.folders import bundled_folder
-from appliance.plugins.manifest import PluginSelection
-from appliance.plugins.registry import ListedPlugin, Plugins, open_plugins
+from appliance.features.plugins.registry import ListedPlugin, Plugins, open_plugins
+from appliance.plugins.folders import PluginSelection, bundled_folder
 
 TYPED = """
 from dataclasses import dataclass

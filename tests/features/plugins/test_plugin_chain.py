@@ -225,7 +225,7 @@ async def test_a_plugin_asks_models_through_the_program(open_server: OpenServer,
     found = json.loads(answer.json["body"])["found"]
     assert found == [TEXT, 10, [97, 98], ["alpha", "beta"], [1, None]]
     assert answer.json["threaded"] == "kept"
-    assert (tmp_path / "plugin-data" / "ask" / "kept.txt").read_text() == "kept"
+    assert (tmp_path / "plugins" / "ask" / "kept.txt").read_text() == "kept"
 
 
 async def test_a_hook_for_answers_may_load_another_model_in_place_of_the_one_that_answered(
@@ -354,7 +354,7 @@ async def test_a_client_that_leaves_ends_hooks_and_generation(open_server: OpenS
         async with server.begun(asked(CHAT, "/waits hi", stream=True, fake={"stall_after_tokens": 2})) as client:
             await client.data()
         await server.wait_idle("alpha")
-    assert (tmp_path / "plugin-data" / "waits" / "ended").exists()
+    assert (tmp_path / "plugins" / "waits" / "ended").exists()
 
 
 # ---- around it -------------------------------------------------------------------------------------------------------
