@@ -57,6 +57,19 @@ class ListedPlugin(Struct, frozen=True, kw_only=True):
     """The values, JSON, which may be secrets: `core.secrets` hides those."""
 
 
+class AgentList(Struct, frozen=True, kw_only=True):
+    """The answer to ``GET /api/agents``, and what ``agents ls --json`` prints.
+
+    ``problems`` are folders that cannot be read, and plugins of the configuration that are not there. ``off`` is None,
+    or why there are no plugins at all, and how there would be some.
+    """
+
+    agents: list[ListedPlugin]
+    folders: tuple[str, ...]
+    problems: tuple[str, ...]
+    off: str | None
+
+
 class BadSettings(BadPlugin):
     """One line: the setting of the configuration that the plugin cannot use."""
 
@@ -183,9 +196,15 @@ class Plugins:
     def entry(self, name: str) -> PluginEntry:
         return self._entries[name]
 
-    def listed(self) -> list[ListedPlugin]:
+    def listed(self) -> AgentList:
+        """Return the plugins as known now, with the secrets in their settings."""
         hidden = self._scan.hidden
-        return [entry.listed(hidden.get(name, ())) for name, entry in self._entries.items()]
+        return AgentList(
+            agents=[entry.listed(hidden.get(name, ())) for name, entry in self._entries.items()],
+            folders=tuple(map(str, self.choice.folders)),
+            problems=self.problems,
+            off=self.choice.off,
+        )
 
     @property
     def unknown(self) -> tuple[Problem, ...]:
@@ -199,7 +218,7 @@ class Plugins:
     async def look(self) -> None:
         """Look into the folders. Unchanged plugins stay loaded; new ones start to load."""
         async with self._looking:
-            found = await trio.to_thread.run_sync(scan, self.choice, abandon_on_cancel=True)
+            found = await self._search()
             before, self._entries = self._entries, {}
             for each in found.found:
                 old = before.get(each.name)
@@ -233,8 +252,10 @@ class Plugins:
         await watch(self._files, self.look, seen=self._scan.files())
 
     async def _files(self) -> Files:
-        found = await trio.to_thread.run_sync(scan, self.choice, abandon_on_cancel=True)
-        return found.files()
+        return (await self._search()).files()
+
+    async def _search(self) -> Scan:
+        return await trio.to_thread.run_sync(scan, self.choice, abandon_on_cancel=True)
 
 
 def _commands(entries: Mapping[str, PluginEntry]) -> dict[Family, Commands]:

@@ -24,7 +24,7 @@ NOTHING = "def on_request(request, context): pass"
 
 
 def listed(plugins: Plugins) -> dict[str, ListedPlugin]:
-    return {each.name: each for each in plugins.listed()}
+    return {each.name: each for each in plugins.listed().agents}
 
 
 async def states(*folders: Path) -> dict[str, ListedPlugin]:
@@ -224,7 +224,7 @@ async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
         await plugins.look()
         await plugins.wait_loaded()
         assert plugins.commands(Family.CHAT).names == {"stays", "broken"}
-        assert {each.name: each.state for each in plugins.listed()} == dict.fromkeys(
+        assert {each.name: each.state for each in plugins.listed().agents} == dict.fromkeys(
             ("broken", "comes", "stays"), "ready"
         )
 

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+import http_harness
 import pytest
 from http_harness import CHAT, Appliance, OpenServer, chat
 from plugin_folders import write_plugin
@@ -16,6 +17,8 @@ from appliance.core.answers.families import Family, family_of
 from appliance.core.answers.forms import whole_of
 from appliance.core.bodies.sse import Decoder
 from appliance.core.settings import FleetSettings
+from appliance.features import FEATURES
+from appliance.features.plugins.feature import PLUGINS
 
 SEEN = '''
 """Writes its name into whatever passes."""
@@ -144,6 +147,15 @@ async def test_only_routes_with_a_prompt_have_commands(server: Appliance, plugin
     assert bytes(answer.json["tokens"]) == b"/one hi"
     passed = await server.ask("POST", f"/upstream/alpha{CHAT}", asked(CHAT, "/one hi", fake={"echo": True}))
     assert "/one hi" in passed.json["body"]
+
+
+async def test_without_the_feature_a_slash_is_only_a_slash(
+    open_server: OpenServer, plugins: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(http_harness, "FEATURES", [each for each in FEATURES if each is not PLUGINS])
+    async with open_server(plugins=[plugins]) as server:
+        assert (await echo(server, "/two /one Hello"))["messages"] == [{"role": "user", "content": "/two /one Hello"}]
+        assert (await server.ask("GET", "/api/agents")).status == 404
 
 
 async def test_a_plugin_is_for_its_end_points(open_server: OpenServer, tmp_path: Path):
