@@ -19,7 +19,7 @@ import grimp
 ROOT = Path(__file__).resolve().parents[1]
 FROM_KERNEL = 89
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 104
+BETWEEN = 103
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
@@ -28,9 +28,8 @@ PLANNED = {
     "http.control.hub_routes",
     "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
-    "stand_in": "cli.llama_server*",
+    "stand_in": "cli.llama_server* core.llama.older",
     "presets": "catalog.presets core.llama.preset*",
-    "older": "core.llama.older* http.way.older",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}
 """These put the program together: they name what they open."""

@@ -55,7 +55,6 @@ from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
 from appliance.http.way.kept_schemas import KeptSchemas
-from appliance.http.way.older import OlderBodies
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.platform.drivers import open_gpus
@@ -181,7 +180,7 @@ async def open_appliance(
             fleet,
             pool,
             pings,
-            (KeptSchemas(), OlderBodies(), *(make() for each in parts for make in each.engine_translates)),
+            (KeptSchemas(), *(make() for each in parts for make in each.engine_translates)),
         )
 
         def adopt_parts(config: Config) -> Sequence[str]:
@@ -255,7 +254,9 @@ async def open_appliance(
                 if each.wait_ended is not None:
                     await each.wait_ended()
 
-        door = [make(kernel) for each in parts for make in each.door]
+        def door() -> Sequence[EdgeRoute]:
+            return [make(kernel) for each in parts for make in each.door]
+
         assembled.give(Assembled(kernel=kernel, hold=hold, door=door))
         server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
         yield OpenAppliance(server=server, owners=owners, traffic=traffic, kernel=kernel, parts=parts)

@@ -155,7 +155,7 @@ class Assembled(Struct, frozen=True, kw_only=True):
 
     kernel: Kernel
     hold: FastHold | None
-    door: Sequence[EdgeRoute]
+    door: Callable[[], Sequence[EdgeRoute]]
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from appliance.cli.verbs import Verb
@@ -14,6 +13,8 @@ if TYPE_CHECKING:
     import click
 
     from appliance.fleet.hold import SlotHold
+    from appliance.http.control.routes import Routes
+    from appliance.http.kernel import Kernel
 
 
 def _verb() -> click.Command:
@@ -32,7 +33,6 @@ async def _removed(model: str) -> None:
 async def _slots(footing: Footing) -> AsyncGenerator[tuple[SlotHold, ServerParts]]:
     from appliance.features.contexts.files import context_places, open_kept_contexts
     from appliance.features.contexts.owner import Contexts
-    from appliance.features.contexts.routes import cache_routes
 
     settings = footing.settings
     keep = settings.fleet.keep_context or footing.config.keep_context
@@ -44,8 +44,13 @@ async def _slots(footing: Footing) -> AsyncGenerator[tuple[SlotHold, ServerParts
             if kept is not None:
                 await kept.clear(model)
 
+        def routes(kernel: Kernel) -> Routes:
+            from appliance.features.contexts.routes import cache_routes
+
+            return cache_routes(kept, kernel)
+
         parts = ServerParts(
-            routes=partial(cache_routes, kept),
+            routes=routes,
             folders={"contexts": kept.folder} if kept is not None else {},
             removed=removed,
         )

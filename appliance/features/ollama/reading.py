@@ -12,6 +12,8 @@ import msgspec
 import trio
 from msgspec import Struct, structs
 
+from appliance.core.bodies.head import EXTENSION
+from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
 from appliance.core.bodies.sse import Dialect
 from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker, ProgressWatch
@@ -114,6 +116,10 @@ class OllamaReader:
             self._warn_of_context(asked, facts)
             if path == CHATS and asking.member_of(asked.members, "truncate", True):
                 sent = await self._cut(sent, asked.name, facts)
+            wants_tools = path == CHATS and EXTENSION in asked.members
+            if wants_tools:
+                member = msgspec.json.encode(asked.members[EXTENSION])
+                sent = apply_edits(sent, (JsonEdit(Path((PathStep(EXTENSION.encode()),)), member),))
         except OllamaRefusal as refused:
             await refuse(context, refused)
             return None
@@ -123,6 +129,7 @@ class OllamaReader:
             name=asked.name,
             body=sent,
             streams=asked.streams and path != "/infill",
+            extended=wants_tools,
             path=path,
             sink=context.sink,
             record=context.record,

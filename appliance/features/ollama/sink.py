@@ -30,10 +30,14 @@ _REPLACED = (b"content-type", b"content-length", b"transfer-encoding")
 def is_ollamas(request: Request) -> bool:
     """True if a request is of Ollama's API alone; `/` and `/api/version` are others' as well.
 
-    Clients of Ollama upload below `BLOBS`, and do not GET: boxes of a pool do.
+    Clients of Ollama upload below `BLOBS`; boxes of a pool read there, with GET and HEAD.
     """
     path = request.path
-    return path in PATHS or path.startswith(USER_KEYS) or (path.startswith(BLOBS) and request.method != "GET")
+    return (
+        path in PATHS
+        or path.startswith(USER_KEYS)
+        or (path.startswith(BLOBS) and request.method not in ("GET", "HEAD"))
+    )
 
 
 class OllamaSink(Passing):

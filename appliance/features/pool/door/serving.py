@@ -152,7 +152,7 @@ def _answers(edge: Edge, parts: DoorParts, membership: Membership, shutdown: tri
     gateway = Gateway(
         edge,
         pipeline,
-        DoorRoutes(view, membership, parts.files, parts.program.door, shutdown),
+        DoorRoutes(view, membership, parts.files, parts.program.door(), shutdown),
         partial(WebSockets, edge, (PeerLink(owners.fleet, peers, traffic.lifetime),)),
         partial(FastPath, edge, pipeline, ask, hold),
     )

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.llama.older_bodies import (
+from appliance.errors import BadRequest
+from appliance.features.older.rules import (
     cache_lines,
     has_images,
     is_older,
@@ -19,7 +20,6 @@ from appliance.core.llama.older_bodies import (
     wants_no_words,
     with_images,
 )
-from appliance.errors import BadRequest
 
 CAT, DOG = {"data": "Y2F0", "id": 12}, {"data": "ZG9n", "id": 3}
 

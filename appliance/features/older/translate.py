@@ -1,6 +1,6 @@
 """Fields of earlier llama-server releases: asked of today's engines, and written into their answers.
 
-`core.llama.older_bodies` decides; here is what has to be asked and held for it.
+`rules` decides; here is what has to be asked and held for it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from appliance.core.headers import is_event_stream, without
 from appliance.core.lenient_json import decoded
-from appliance.core.llama.older_bodies import (
+from appliance.errors import BadRequest, UpstreamFailed
+from appliance.features.older.rules import (
     IMAGES,
     NEW_FORM,
     cache_lines,
@@ -21,7 +22,6 @@ from appliance.core.llama.older_bodies import (
     wants_no_words,
     with_images,
 )
-from appliance.errors import BadRequest, UpstreamFailed
 from appliance.fleet.status import ChildStatus
 from appliance.traffic.request import Headers, Passing, Request, Sink, push_whole, send_whole
 from appliance.upstream.address import Address
