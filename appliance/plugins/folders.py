@@ -27,10 +27,8 @@ class PluginSelection(Struct, frozen=True, kw_only=True):
     """The selection of plugins."""
 
     folders: tuple[Path, ...] = ()
-    given: Mapping[str, PluginConfig] = {}
-    """The configuration of single plugins, by name."""
-    off: str | None = None
-    """The reason why there are none at all, and how to switch them on."""
+    given: Mapping[str, PluginConfig] = {}  # the configuration of single plugins, by name
+    off: str | None = None  # the reason why there are none at all, and how to switch them on
 
 
 def bundled_folder() -> Path:
@@ -91,4 +89,5 @@ def unknown_plugins(given: Mapping[str, PluginConfig], names: Iterable[str]) -> 
 
 
 def or_meant(name: str, known: list[str]) -> str:
+    """Return the end of a message about an unknown name; empty where nothing is known."""
     return meant_or_all(name, known) if known else ""

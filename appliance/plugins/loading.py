@@ -32,8 +32,7 @@ class PluginHooks(Struct, frozen=True, kw_only=True):
     on_request: Callable[..., object] | None = None
     on_response: Callable[..., object] | None = None
     on_stream: Callable[..., object] | None = None
-    settings: type | None = None
-    """The dataclass of its settings."""
+    settings: type | None = None  # the dataclass of its settings
 
 
 class _FromSource(SourceFileLoader):

@@ -27,15 +27,12 @@ class FoundPlugin(Struct, frozen=True, kw_only=True):
 
     name: str
     folder: Path
-    manifest: PluginManifest = PluginManifest()
-    """With the configuration's values over it."""
-    values: dict[str, Value] = {}
-    """The manifest's values by dotted key, and the source of each."""
+    manifest: PluginManifest = PluginManifest()  # with the configuration's values over it
+    values: dict[str, Value] = {}  # those of the manifest by dotted key, and the source of each
     given: PluginConfig = PluginConfig()
     warnings: tuple[str, ...] = ()
     error: str | None = None
-    signature: Signature = ()
-    """Changes when a file changes that decides what the plugin is."""
+    signature: Signature = ()  # it changes when a file changes that decides what the plugin is
 
 
 class Scan(Struct, frozen=True, kw_only=True):
@@ -43,10 +40,8 @@ class Scan(Struct, frozen=True, kw_only=True):
 
     found: tuple[FoundPlugin, ...] = ()
     hidden: dict[str, tuple[Path, ...]] = {}
-    problems: tuple[str, ...] = ()
-    """Folders that cannot be read."""
-    unknown: tuple[Problem, ...] = ()
-    """Plugins that the configuration names and that do not exist."""
+    problems: tuple[str, ...] = ()  # folders that cannot be read
+    unknown: tuple[Problem, ...] = ()  # plugins that the configuration names and that do not exist
 
     def files(self) -> Files:
         """Return a value that changes whenever anything here does."""

@@ -27,10 +27,7 @@ from appliance.plugins.loading import HOOKS, PREFIX, BadPlugin, PluginHooks, for
 from appliance.trio_parts import beside, persist, watch
 
 FIRST_LOOK = 1.0
-"""Seconds by which the first look at the folders may delay the start of the program; on a slow disk it continues
-after.
-"""
-
+"""Seconds by which the first look at the folders may delay the start of the program; a slow one goes on after them."""
 OF_ALL = ("enabled", "timeout")
 """Keys that every plugin has; the others are settings, and of those only the plugin's own."""
 State = Literal["loading", "ready", "disabled", "error"]
@@ -49,12 +46,9 @@ class ListedPlugin(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()
     folder: str
-    hides: tuple[str, ...] = ()
-    """Folders whose plugin of the same name it overrides."""
-    sources: dict[str, Source] = {}
-    """The source of each value, by dotted key of config.json."""
-    values: dict[str, object] = {}
-    """The values, JSON, which may be secrets: `core.secrets` hides those."""
+    hides: tuple[str, ...] = ()  # folders whose plugin of the same name it overrides
+    sources: dict[str, Source] = {}  # by dotted key of config.json
+    values: dict[str, object] = {}  # JSON, which may be secrets: `core.secrets` hides those
 
 
 class AgentList(Struct, frozen=True, kw_only=True):

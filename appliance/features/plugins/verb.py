@@ -177,13 +177,10 @@ def _cells(each: ListedPlugin) -> tuple[str, ...]:
 
 def _values(each: ListedPlugin) -> list[tuple[str, ...]]:
     """The settings that somebody has set, and those in the plugin's own config.json."""
-    shown = [
-        key
+    return [
+        (f"/{each.name}", key, json.dumps(each.values[key], ensure_ascii=False), source)
         for key, source in each.sources.items()
         if source == "configuration" or (source == "config.json" and key != "enabled")
-    ]
-    return [
-        (f"/{each.name}", key, json.dumps(each.values[key], ensure_ascii=False), each.sources[key]) for key in shown
     ]
 
 
