@@ -42,7 +42,6 @@ from appliance.feature import (
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
-from appliance.http.chat.chained import PluginChains
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.own_routes import OwnRoutes
 from appliance.http.control.predict import Predict
@@ -60,8 +59,6 @@ from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.platform.drivers import open_gpus
 from appliance.platform.samples import open_samples
-from appliance.plugins.folders import choice_of
-from appliance.plugins.registry import Plugins, open_plugins
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
@@ -83,7 +80,6 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     remembered: StateFile
     """The file of everything that is remembered about engines."""
     downloading: DownloadSettings
-    plugin_data: Path
     defaults: Config = Config()
     """The settings that apply without a configuration."""
     chooser: Chooser | None = None
@@ -168,13 +164,13 @@ async def open_appliance(
                 history=history,
                 inward=inward,
                 downloads=downloads,
-                tools=tools_of(first),
+                tools=tools_of(first.values()),
                 assembled=assembled.get,
             ),
+            first,
         ) as opened,
-        open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
     ):
-        parts = (*first, *held, *opened)
+        parts = (*held, *opened)
         others = next((each.other_servers for each in parts if each.other_servers is not None), NoOtherServers())
         traffic = Traffic(recorder, metrics, catalog, fleet, others, lambda: catalog.snapshot.config)
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
@@ -201,15 +197,14 @@ async def open_appliance(
             catalog=catalog,
             peers=others,
             samples=samples,
-            plugins=plugins,
             downloads=downloads if settings.sources.lookup is not None else None,
             configuration=configuration,
-            tools=tools_of(first),
+            tools=tools_of(first.values()),
             reloads=Reloads(
                 configuration,
                 catalog,
                 lambda found: fleet.adopt(found.config, found.models),
-                partial(_look_for_plugins, plugins, settings, configuration),
+                partial(_look_again, parts, configuration),
                 history.add,
             ),
             history=history,
@@ -232,10 +227,7 @@ async def open_appliance(
         hold = next((each.hold(kernel) for each in parts if each.hold is not None), None)
         hooks = Hooks(
             translates=[make(kernel) for each in parts for make in each.translates],
-            turns=(
-                PluginChains(plugins, inward, traffic.targets.names, pings),
-                *(make(kernel) for each in parts for make in each.turns),
-            ),
+            turns=[make(kernel) for each in parts for make in each.turns],
             hold=hold,
             placings=[make(kernel) for each in parts for make in each.placings],
         )
@@ -296,7 +288,6 @@ def _folders(
         "engines": places.remembered.path.parent,
         "programs": programs_folder(),
         "activity": activity_log(settings.config)[0],
-        "plugins": places.plugin_data,
         "log": Path(settings.log_file) if settings.log_file else None,
         **{kind: path for each in parts for kind, path in each.folders.items()},
     }
@@ -340,10 +331,7 @@ def _configuration(
     return ConfigInForce(settings.files, settings.config, settings.ports, followers, fleet.tell)
 
 
-async def _look_for_plugins(
-    plugins: Plugins, settings: AppSettings, configuration: ConfigInForce | None
-) -> Sequence[Problem]:
+async def _look_again(parts: Iterable[ServerParts], configuration: ConfigInForce | None) -> Sequence[Problem]:
     """With every reload, by what the configuration says by then."""
-    plugins.choice = choice_of(configuration.current if configuration is not None else None, settings.plugins)
-    await plugins.look()
-    return plugins.unknown
+    current = configuration.current if configuration is not None else None
+    return [odd for each in parts if each.reload is not None for odd in await each.reload(current)]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from appliance.catalog.catalog import Catalog
     from appliance.catalog.downloads import Downloads
+    from appliance.core.config.nodes import Problem
     from appliance.core.config.types import Config
     from appliance.core.runs.inward import Asker
     from appliance.core.turns.tasks import TaskEnd, Tell
@@ -64,8 +65,9 @@ class ServerParts(Struct, frozen=True, kw_only=True):
 
     ``adopt`` follows each new configuration, and returns what it could not follow; or raises UsageError, and changes
     nothing. ``wait_ended`` returns when the work that clients have begun and left alone is over: the end of the server
-    waits for that, within its grace time. ``troubles`` are those that a person has to mend. ``removed`` is
-    called with each model whose files were removed.
+    waits for that, within its grace time. ``reload`` looks again at what is beside the configuration, with every
+    reload, and returns what is odd there. ``troubles`` are those that a person has to mend. ``removed`` is called with
+    each model whose files were removed.
 
     ``tools`` are those that models may use, from `Feature.open_first`. ``run_task`` runs an agent's task for a part of
     the program that waits for it (`appliance.core.turns.tasks`).
@@ -84,6 +86,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     door: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
     adopt: Callable[[Config], Sequence[str]] | None = None
     wait_ended: Callable[[], Awaitable[None]] | None = None
+    reload: Callable[[Config | None], Awaitable[Sequence[Problem]]] | None = None
     other_servers: OtherServers | None = None
     troubles: Callable[[], Sequence[Trouble]] | None = None
     removed: Callable[[str], Awaitable[None]] | None = None
@@ -171,11 +174,11 @@ async def open_slots(
 
 
 @asynccontextmanager
-async def open_first(features: Iterable[Feature], settings: AppSettings) -> AsyncGenerator[list[ServerParts]]:
-    """Open what others use for the length of the block. Raises UsageError."""
+async def open_first(features: Iterable[Feature], settings: AppSettings) -> AsyncGenerator[dict[str, ServerParts]]:
+    """Open what others use for the length of the block. Yield it by the feature's name. Raises UsageError."""
     async with AsyncExitStack() as stack:
-        opening = (each.open_first(settings) for each in features if each.open_first is not None)
-        yield [await stack.enter_async_context(each) for each in opening]
+        opening = {each.name: each.open_first(settings) for each in features if each.open_first is not None}
+        yield {name: await stack.enter_async_context(each) for name, each in opening.items()}
 
 
 def tools_of(parts: Iterable[ServerParts]) -> Toolbox:
@@ -184,11 +187,20 @@ def tools_of(parts: Iterable[ServerParts]) -> Toolbox:
 
 
 @asynccontextmanager
-async def open_parts(features: Iterable[Feature], ground: Ground) -> AsyncGenerator[list[ServerParts]]:
-    """Open the owners of these features for the length of the block. Yield the parts of all features."""
+async def open_parts(
+    features: Iterable[Feature], ground: Ground, first: Mapping[str, ServerParts]
+) -> AsyncGenerator[list[ServerParts]]:
+    """Open the owners of these features for the length of the block. ``first`` are the parts that are open already.
+
+    Yield the parts of all features in the order of the list, so that this is the order in which hooks are asked; behind
+    them come those that need parts of others.
+    """
     async with AsyncExitStack() as stack:
-        parts: list[ServerParts] = [*features]
-        parts += [await stack.enter_async_context(each.open(ground)) for each in features if each.open is not None]
+        parts: list[ServerParts] = []
+        for each in features:
+            parts += [each, *([first[each.name]] if each.name in first else [])]
+            if each.open is not None:
+                parts.append(await stack.enter_async_context(each.open(ground)))
         last = [each.open_last for each in features if each.open_last is not None]
         yield [*parts, *[await stack.enter_async_context(open_last(ground, parts)) for open_last in last]]
 

@@ -37,7 +37,6 @@ from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, keep_log, s
 from appliance.platform.home import users_data, users_home
 from appliance.platform.machine import files_for, raise_open_files
 from appliance.platform.stopping import StopSignals, stop_signals
-from appliance.plugins.folders import DATA
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.trio_parts import Changed, beside, lacking, persist
@@ -120,7 +119,6 @@ async def _run(
             found=found,
             remembered=StateFile(installed_folder()),
             downloading=_downloading(settings),
-            plugin_data=data / DATA,
             data=data,
             learns=not settings.echo,
             echo=echo,

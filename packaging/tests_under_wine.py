@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 FOLDERS = (
-    "agents", "catalog", "children", "cli", "core", "engines", "features", "http", "owners",
-    "platform", "plugins", "plugins_bundled", "store", "tools", "traffic", "upstream",
+    "catalog", "children", "cli", "core", "engines", "features", "http", "owners",
+    "platform", "plugins_bundled", "store", "tools", "traffic", "upstream",
 )  # fmt: skip
 """Folders that run unless the command names tests."""
 ELSEWHERE = {

@@ -45,18 +45,17 @@ from appliance.errors import ApplianceError
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
 from appliance.features.config_editing.verb import config
+from appliance.features.plugins.registry import AgentList, ListedPlugin
 from appliance.features.runs.record import RunResult, RunStatus
 from appliance.features.runs.routes import KEYS
 from appliance.features.runs.verb import agent
 from appliance.http import errors as http_errors
-from appliance.http.control.agent_routes import AgentList as Agents
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.way import routes
 from appliance.plugins import testing
-from appliance.plugins.folders import HOOKS, SETTINGS
+from appliance.plugins.loading import HOOKS, SETTINGS
 from appliance.plugins.manifest import DEFAULT_TIMEOUT
 from appliance.plugins.manifest import KEYS as PLUGIN_KEYS
-from appliance.plugins.registry import ListedPlugin
 from appliance.traffic.request import PAGE_PATHS
 from appliance.wire import ListedModel
 
@@ -384,7 +383,7 @@ def test_what_the_configuration_says_of_plugins_and_lists_show_is_there() -> Non
     for key in PluginConfig.__struct_fields__:
         assert f"| `{key}` |" in section, key
     listing = PLUGINS[PLUGINS.index("`GET /api/agents` lists") : PLUGINS.index("## config.json")]
-    for key in (*Agents.__struct_fields__, *ListedPlugin.__struct_fields__):
+    for key in (*AgentList.__struct_fields__, *ListedPlugin.__struct_fields__):
         assert f'"{key}": ' in listing or f"`{key}`" in listing, key
     assert f"dataclass `{SETTINGS}`" in PLUGINS
     for flag in ("--plugins DIR", "--no-plugins"):

@@ -72,7 +72,7 @@ CHANCE = 10
 MEMORY = 4 << 30
 
 ROOMS = {
-    "agents": "agents",
+    "agents": "features/tools/test_chat_tools.py",
     "catalog": "catalog http/test_model_routes.py",
     "cli": "cli",
     "core": "core/test_*.py engines/test_unpacking.py platform/test_hardware.py http/test_relay.py",
@@ -81,7 +81,7 @@ ROOMS = {
     "engines/test_known.py",
     "core/llama": "catalog/test_preset_models.py features/ollama/test_ollama.py",
     "core/models": "core/fit/test_fit_estimate.py core/fit/test_fit_plan.py catalog/test_preset_models.py",
-    "core/runs": "agents/test_chain.py cli/test_chat_stream.py",
+    "core/runs": "features/plugins/test_chain.py cli/test_chat_stream.py",
     "core/tools": "features/tools",
     "core/turns": "features/runs/test_run_routes.py features/tools/test_chat_tools.py",
     "engines": "engines",
@@ -90,7 +90,6 @@ ROOMS = {
     "http": "http/test_errors.py http/test_shutdown.py",
     "http/bytes": "http/test_wire.py http/test_tls.py http/test_unix_sockets.py http/test_shutdown.py "
     "features/sockets/test_websocket.py http/test_disconnect.py",
-    "http/chat": "features/tools/test_chat_tools.py http/test_plugin_chain.py http/test_configured_plugins_http.py",
     "http/control": "http/test_*route*.py http/test_control.py http/test_swap_api.py http/test_events.py "
     "http/test_static_files.py http/test_under_way.py "
     "http/test_predict.py features/streams",
@@ -98,10 +97,10 @@ ROOMS = {
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "
     "http/test_swap_pipeline.py http/test_swap_upstream.py features/pool/test_pool_way.py http/test_loading.py "
     "features/streams http/test_disconnect.py http/test_hangs.py features/ollama/test_ollama.py "
-    "http/test_plugin_chain.py http/test_inward.py features/tools/test_tool_routes.py "
+    "features/plugins/test_plugin_chain.py http/test_inward.py features/tools/test_tool_routes.py "
     "features/pool/peers/test_peer_relay.py",
     "platform": "platform children/test_platform.py upstream/test_client.py http/test_unix_sockets.py",
-    "plugins": "plugins plugins_bundled/test_plugin_shapes.py http/test_plugin_chain.py",
+    "plugins": "features/plugins plugins_bundled/test_plugin_shapes.py",
     "replay": "features/streams agents/test_run_routes.py",
     "store": "store",
     "top": "test_trio_parts.py http/test_errors.py http/test_reload*.py e2e/test_lifetimes.py",

@@ -141,12 +141,6 @@ def _rpc_worker() -> click.Command:
     return rpc_worker
 
 
-def _agents() -> click.Command:
-    from appliance.cli.agents import agents
-
-    return agents
-
-
 def _load_test() -> click.Command:
     from appliance.cli.load_test import load_test
 
@@ -195,13 +189,6 @@ KERNEL_VERBS = (
         "Lend this machine's devices to models on another machine.",
         _rpc_worker,
         page="rpc.md",
-    ),
-    Verb(
-        "agents",
-        "for developers",
-        "List the plugins behind slash commands, load them again, or create one.",
-        _agents,
-        page="plugins.md",
     ),
     Verb("load-test", "for developers", "Ask models many times at once, and show how fast each answers.", _load_test),
 )

@@ -1,6 +1,7 @@
 """The list of the features. Nothing else names one: a feature that is not here is not in the program.
 
-Refuses to hold anything else: what two features need is the kernel's.
+Its order is the order in which hooks are asked: the turn of plugins takes the commands from a text before that of tools
+sees it. Refuses to hold anything else: what two features need is the kernel's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
 from appliance.features.older.feature import OLDER
 from appliance.features.ollama.feature import OLLAMA
+from appliance.features.plugins.feature import PLUGINS
 from appliance.features.pool.feature import POOL
 from appliance.features.programs.feature import PROGRAMS
 from appliance.features.runs.feature import RUNS
@@ -38,6 +40,7 @@ FEATURES: tuple[Feature, ...] = (
     DOCTOR,
     OLDER,
     OLLAMA,
+    PLUGINS,
     POOL,
     PROGRAMS,
     RUNS,

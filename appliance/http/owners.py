@@ -16,7 +16,6 @@ from appliance.engines.owner import Engines
 from appliance.errors import Conflict, Forbidden, ModelNotFound
 from appliance.fleet.owner import Fleet
 from appliance.platform.samples import Samples
-from appliance.plugins.registry import Plugins
 from appliance.store.history import History
 from appliance.traffic.other_servers import OtherServers
 from appliance.traffic.targets import refresh
@@ -31,7 +30,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     catalog: Catalog
     peers: OtherServers
     samples: Samples
-    plugins: Plugins
     downloads: Downloads | None
     """None where nothing is ever downloaded. Without a cache that is served it is only what presets name."""
     configuration: ConfigInForce | None

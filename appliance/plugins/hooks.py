@@ -20,7 +20,7 @@ from msgspec import Struct
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.errors import ApplianceError, BadRequest, PluginFailed
 from appliance.plugins import Appliance, AskFailed, Context, Event, Pending, Refused, Request, Response
-from appliance.plugins.folders import PluginHooks
+from appliance.plugins.loading import PluginHooks
 
 T = TypeVar("T")
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]

@@ -31,7 +31,6 @@ from quart import Quart
 
 import appliance.features.ollama
 import appliance.http
-import appliance.http.chat
 import appliance.http.sockets
 from appliance.core.bodies import http_request
 from appliance.core.settings import HttpSettings
@@ -40,6 +39,7 @@ from appliance.features.conversations.core import formats as conversation_format
 from appliance.features.conversations.file_routes import FileRoutes
 from appliance.features.cors_proxy import proxy
 from appliance.features.ollama import sink as ollama
+from appliance.features.plugins import turn
 from appliance.features.pool import link
 from appliance.features.tools import chat_tools, mcp_offered, mcp_server, tool_routes
 from appliance.features.tools.core import mcp_serving
@@ -250,7 +250,7 @@ def _read_by(path: str) -> Reads:
     if path == routes.MCP:
         return reads(mcp_server, mcp_offered)
     of = {routes.TOOLS: tool_routes, routes.CORS_PROXY: proxy, PREDICT: predict}
-    way = (appliance.http.way, appliance.http.chat, chat_tools, appliance.http.sockets)
+    way = (appliance.http.way, turn, chat_tools, appliance.http.sockets)
     return reads(of[path]) if path in of else reads(*way)
 
 

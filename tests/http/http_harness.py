@@ -433,7 +433,6 @@ async def open_appliance(
         found=Finder(lambda: [engine], only=True),
         remembered=StateFile(model_file.parent),
         downloading=downloads or DownloadSettings(cache=model_file.parent),
-        plugin_data=model_file.parent / "plugin-data",
         data=pool.parent if pool is not None else model_file.parent,
         defaults=Config(keep_context="disk", streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
         chooser=chooser,

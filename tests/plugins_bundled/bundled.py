@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from appliance.plugins.folders import PREFIX, load_hooks
+from appliance.plugins.loading import PREFIX, load_hooks
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 NAMES = ("json", "parallel", "rag", "summarize")

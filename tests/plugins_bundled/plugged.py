@@ -15,7 +15,6 @@ from command_lines import command_line
 from http_harness import CHAT, Answer, Appliance, open_appliance
 from port_blocks import port_block
 from swap_harness import configure
-from waiting import until
 
 from appliance.engines.found import find_engine
 
@@ -123,8 +122,8 @@ async def open_plugged(
     config.write_text(json.dumps(told | top), "utf-8")
     async with open_appliance(fake, fake_model, config=config, plugins=(copies,)) as server:
         with trio.fail_after(3 * PATIENCE):
-            await until(lambda: {each.name for each in server.owners.plugins.listed()} >= set(NAMES))
-            yield Plugged(server, fake_model.parent / "plugin-data")
+            await server.good("POST", "/api/agents/reload")
+            yield Plugged(server, fake_model.parent / "plugins")
 
 
 def script(*turns: object) -> list[str]:

@@ -19,7 +19,7 @@ from appliance.core.scheduling.routing import Local, Remote, Router, Virtual
 from appliance.errors import UsageError
 from appliance.features.config_editing.edit_verbs import edit, restore, versions
 from appliance.platform.console import EXIT_USER, say
-from appliance.plugins.folders import choice_of, scan
+from appliance.plugins.folders import choice_of, places_of, unknown_plugins
 
 
 class CheckOutput(Struct, frozen=True, kw_only=True):
@@ -60,8 +60,10 @@ def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> i
     """
     outcome = Files(config=config_file, config_dir=config_dir).read()
     models = len(outcome.config.models) if outcome.config else 0
-    named = outcome.config is not None and outcome.config.plugins
-    problems = (*outcome.problems, *(scan(choice_of(outcome.config, ())).unknown if named else ()))  # none is loaded
+    problems = outcome.problems
+    if outcome.config is not None and outcome.config.plugins:
+        places, _ = places_of(choice_of(outcome.config, ()).folders)
+        problems = (*problems, *unknown_plugins(outcome.config.plugins, places))
     if as_json:
         print_json(CheckOutput(ok=outcome.config is not None, models=models, problems=problems))
     else:

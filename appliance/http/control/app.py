@@ -26,7 +26,6 @@ from appliance.errors import (
     RouteNotFound,
 )
 from appliance.fleet.status import state_of
-from appliance.http.control.agent_routes import add_agent_routes
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.events import EventSources
@@ -128,7 +127,6 @@ def create_app(
     records = RecordRoutes(traffic.recorder, owners.history, owners.samples, detect)
     add_routes(own, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_routes(own, ModelRoutes(owners, traffic.lifetime))
-    add_agent_routes(own, owners.plugins)
     fleet = owners.fleet
     engines = EngineRoutes(
         owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine, may_choose=settings.admin

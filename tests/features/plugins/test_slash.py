@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.answers.families import Family, family_of
-from appliance.core.runs.slash import MAX_COMMANDS, Commands, split
 from appliance.errors import BadRequest
+from appliance.features.plugins.core.slash import MAX_COMMANDS, Commands, split
 
 KNOWN = frozenset(("rag", "parallel", "a-b.c_9"))
 CHAT = Commands(Family.CHAT, KNOWN)

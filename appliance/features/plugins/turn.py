@@ -9,20 +9,20 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.agents.chain import MAX_ANSWER, Answer, Chain, Chains, ModelEvents, error_of
 from appliance.core.bodies.head import RequestHead
 from appliance.core.bodies.json_text import OBJECT
 from appliance.core.headers import field, without
 from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
+from appliance.features.plugins.chain import MAX_ANSWER, Answer, Chain, Chains, ModelEvents, error_of
+from appliance.features.plugins.registry import Plugins
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import AskModel, ModelRequest, Use
 from appliance.http.way.handover import HandoverReply, answered
 from appliance.http.way.progress import Pings, sending
 from appliance.http.way.routes import Route
 from appliance.plugins import Event, Response
-from appliance.plugins.registry import Plugins
 from appliance.traffic.record import aside
 from appliance.traffic.request import Sink, send_whole
 
@@ -65,70 +65,59 @@ class PluginChains:
             asked = structs.replace(job, body=body, streams=streams, extended=True)  # plugins may ask for tools
             if not chain.answers and streams == job.streams:
                 await ask(asked)
-                return
-            turn = _Turn(chain, job, model, self._pings.after, ask)
-            if job.streams:
-                await turn.stream(asked)
+            elif job.streams:
+                await _stream(chain, asked, model, ask, self._pings.after)
             else:
-                await turn.whole(asked)
+                await _whole(chain, asked, model, ask)
 
 
-class _Turn:
-    """One answer that plugins look at."""
+async def _whole(chain: Chain, job: ModelRequest, model: str, ask: AskModel) -> None:
+    async with answered(ask, job) as reply:
+        if reply.status != 200:
+            await _pass(reply, job.sink)
+            return
+        events = _EngineEvents(reply, model)
+        with events.scope:
+            events.made = await chain.respond(await _given(reply, events, model), stream=False)
+        error = events.ended()
+    if error is not None or not isinstance(events.made, Response):
+        raise UpstreamFailed(model, (error and error_of(error)) or "its stream ended with an error")
+    kept = without(reply.headers, _OF_THE_BODY)
+    await send_whole(job.sink, events.made.status, (*kept, JSON_TYPE), msgspec.json.encode(events.made.body))
 
-    def __init__(self, chain: Chain, job: ModelRequest, model: str, ping_after: float, ask: AskModel) -> None:
-        self._chain = chain
-        self._model = model
-        self._ping_after = ping_after
-        self._ask = ask
-        self._sink = job.sink
 
-    async def whole(self, job: ModelRequest) -> None:
-        async with answered(self._ask, job) as reply:
-            if reply.status != 200:
-                await _pass(reply, self._sink)
-                return
-            events = _EngineEvents(reply, self._model)
-            with events.scope:
-                events.made = await self._chain.respond(await self._given(reply, events), stream=False)
-            error = events.ended()
-        if error is not None or not isinstance(events.made, Response):
-            raise UpstreamFailed(self._model, (error and error_of(error)) or "its stream ended with an error")
-        kept = without(reply.headers, _OF_THE_BODY)
-        await send_whole(self._sink, events.made.status, (*kept, JSON_TYPE), msgspec.json.encode(events.made.body))
-
-    async def stream(self, job: ModelRequest) -> None:
-        """Hooks and client each in their own task, so that a client gets a sign of life when the hooks are silent."""
-        chain = self._chain
-        async with sending(self._sink, self._ping_after) as sender, answered(self._ask, job) as reply:
-            if reply.status != 200:
-                await sender.refuse(reply, MAX_ANSWER, job.route.dialect)
-                return
-            if reply.event_stream:
-                sender.headers = reply.headers
-            events = _EngineEvents(reply, self._model)
-            with events.scope:
-                answer = await chain.respond(await self._given(reply, events), stream=True)
-                assert not isinstance(answer, Response)
-                async for event in answer:
-                    await sender.send(chain.encode(event))
-            if (error := events.ended()) is not None:
-                await sender.send(chain.encode(error))
-
-    async def _given(self, reply: HandoverReply, events: _EngineEvents) -> Answer:
-        """Return the engine's answer.
-
-        Hooks are given the end of an answer only when its lease is given back, so that they may ask other models.
-        """
-        coding = field(reply.headers, b"content-encoding") or b"identity"
-        if coding.lower() != b"identity":
-            raise UpstreamFailed(self._model, f"its answer is in the coding {coding.decode('latin-1')}, unasked")
+async def _stream(chain: Chain, job: ModelRequest, model: str, ask: AskModel, ping_after: float) -> None:
+    """Hooks and client each in their own task, so that a client gets a sign of life when the hooks are silent."""
+    async with sending(job.sink, ping_after) as sender, answered(ask, job) as reply:
+        if reply.status != 200:
+            await sender.refuse(reply, MAX_ANSWER, job.route.dialect)
+            return
         if reply.event_stream:
-            return events
-        body = decoded(OBJECT, await reply.read(MAX_ANSWER))
-        if body is None:
-            raise UpstreamFailed(self._model, "its answer is not a JSON object, and plugins cannot read it")
-        return Response(status=reply.status, body=body)
+            sender.headers = reply.headers
+        events = _EngineEvents(reply, model)
+        with events.scope:
+            answer = await chain.respond(await _given(reply, events, model), stream=True)
+            assert not isinstance(answer, Response)
+            async for event in answer:
+                await sender.send(chain.encode(event))
+        if (error := events.ended()) is not None:
+            await sender.send(chain.encode(error))
+
+
+async def _given(reply: HandoverReply, events: _EngineEvents, model: str) -> Answer:
+    """Return the engine's answer.
+
+    Hooks are given the end of an answer only when its lease is given back, so that they may ask other models.
+    """
+    coding = field(reply.headers, b"content-encoding") or b"identity"
+    if coding.lower() != b"identity":
+        raise UpstreamFailed(model, f"its answer is in the coding {coding.decode('latin-1')}, unasked")
+    if reply.event_stream:
+        return events
+    body = decoded(OBJECT, await reply.read(MAX_ANSWER))
+    if body is None:
+        raise UpstreamFailed(model, "its answer is not a JSON object, and plugins cannot read it")
+    return Response(status=reply.status, body=body)
 
 
 class _EngineEvents(ModelEvents):

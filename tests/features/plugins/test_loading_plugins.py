@@ -15,15 +15,16 @@ from waiting import until
 
 from appliance.core.answers.families import Family
 from appliance.errors import PluginFailed
-from appliance.plugins.folders import scan
-from appliance.plugins.manifest import BadManifest, PluginSelection, read_manifest
-from appliance.plugins.registry import ListedPlugin, Plugins, open_plugins
+from appliance.features.plugins.found import scan
+from appliance.features.plugins.registry import ListedPlugin, Plugins, open_plugins
+from appliance.plugins.folders import PluginSelection
+from appliance.plugins.manifest import BadManifest, read_manifest
 
 NOTHING = "def on_request(request, context): pass"
 
 
 def listed(plugins: Plugins) -> dict[str, ListedPlugin]:
-    return {each.name: each for each in plugins.listed()}
+    return {each.name: each for each in plugins.listed().agents}
 
 
 async def states(*folders: Path) -> dict[str, ListedPlugin]:
@@ -223,7 +224,7 @@ async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
         await plugins.look()
         await plugins.wait_loaded()
         assert plugins.commands(Family.CHAT).names == {"stays", "broken"}
-        assert {each.name: each.state for each in plugins.listed()} == dict.fromkeys(
+        assert {each.name: each.state for each in plugins.listed().agents} == dict.fromkeys(
             ("broken", "comes", "stays"), "ready"
         )
 

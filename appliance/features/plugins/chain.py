@@ -22,11 +22,11 @@ from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import ChatCompletion, Embeddings, error_text
 from appliance.core.runs.inward import Asker, InwardReply
-from appliance.core.runs.slash import SlashPlan
 from appliance.errors import ApplianceError, PluginFailed, UpstreamFailed
+from appliance.features.plugins.core.slash import SlashPlan
+from appliance.features.plugins.registry import Plugins
 from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.hooks import HookedStream, PluginHost, PluginStep, Replayed
-from appliance.plugins.registry import Plugins
 from appliance.trio_parts import beside
 
 MAX_ANSWER = 64 << 20

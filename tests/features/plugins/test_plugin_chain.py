@@ -8,6 +8,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+import http_harness
 import pytest
 from http_harness import CHAT, Appliance, OpenServer, chat
 from plugin_folders import write_plugin
@@ -16,6 +17,8 @@ from appliance.core.answers.families import Family, family_of
 from appliance.core.answers.forms import whole_of
 from appliance.core.bodies.sse import Decoder
 from appliance.core.settings import FleetSettings
+from appliance.features import FEATURES
+from appliance.features.plugins.feature import PLUGINS
 
 SEEN = '''
 """Writes its name into whatever passes."""
@@ -146,6 +149,15 @@ async def test_only_routes_with_a_prompt_have_commands(server: Appliance, plugin
     assert "/one hi" in passed.json["body"]
 
 
+async def test_without_the_feature_a_slash_is_only_a_slash(
+    open_server: OpenServer, plugins: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(http_harness, "FEATURES", [each for each in FEATURES if each is not PLUGINS])
+    async with open_server(plugins=[plugins]) as server:
+        assert (await echo(server, "/two /one Hello"))["messages"] == [{"role": "user", "content": "/two /one Hello"}]
+        assert (await server.ask("GET", "/api/agents")).status == 404
+
+
 async def test_a_plugin_is_for_its_end_points(open_server: OpenServer, tmp_path: Path):
     write_plugin(tmp_path / "plugins", "one", SEEN, {"end_point": ["/completions", "/v1/messages"]})
     write_plugin(tmp_path / "plugins", "off", SEEN, {"enabled": False})
@@ -225,7 +237,7 @@ async def test_a_plugin_asks_models_through_the_program(open_server: OpenServer,
     found = json.loads(answer.json["body"])["found"]
     assert found == [TEXT, 10, [97, 98], ["alpha", "beta"], [1, None]]
     assert answer.json["threaded"] == "kept"
-    assert (tmp_path / "plugin-data" / "ask" / "kept.txt").read_text() == "kept"
+    assert (tmp_path / "plugins" / "ask" / "kept.txt").read_text() == "kept"
 
 
 async def test_a_hook_for_answers_may_load_another_model_in_place_of_the_one_that_answered(
@@ -354,7 +366,7 @@ async def test_a_client_that_leaves_ends_hooks_and_generation(open_server: OpenS
         async with server.begun(asked(CHAT, "/waits hi", stream=True, fake={"stall_after_tokens": 2})) as client:
             await client.data()
         await server.wait_idle("alpha")
-    assert (tmp_path / "plugin-data" / "waits" / "ended").exists()
+    assert (tmp_path / "plugins" / "waits" / "ended").exists()
 
 
 # ---- around it -------------------------------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ import pytest
 import trio
 from plugin_folders import write_plugin
 
-from appliance.agents.chain import Chain, Chains
 from appliance.core.runs.inward import ProgressWatch
 from appliance.errors import ModelNotFound, PluginFailed
+from appliance.features.plugins.chain import Chain, Chains
+from appliance.features.plugins.registry import open_plugins
 from appliance.plugins import Event, Response
-from appliance.plugins.manifest import PluginSelection
-from appliance.plugins.registry import open_plugins
+from appliance.plugins.folders import PluginSelection
 from appliance.plugins.testing import reply, streamed
 
 CHAT = "/v1/chat/completions"

@@ -10,9 +10,8 @@ import trio
 from plugin_folders import write_plugin
 
 from appliance.core.config.additions import PluginConfig
-from appliance.plugins.folders import bundled_folder
-from appliance.plugins.manifest import PluginSelection
-from appliance.plugins.registry import ListedPlugin, Plugins, open_plugins
+from appliance.features.plugins.registry import ListedPlugin, Plugins, open_plugins
+from appliance.plugins.folders import PluginSelection, bundled_folder
 
 TYPED = """
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ def choice(folder: Path, **plugins: object) -> PluginSelection:
 
 
 def listed(plugins: Plugins) -> dict[str, ListedPlugin]:
-    return {each.name: each for each in plugins.listed()}
+    return {each.name: each for each in plugins.listed().agents}
 
 
 async def one(folder: Path, **plugins: object) -> ListedPlugin:
@@ -143,7 +142,7 @@ async def test_only_plugins_whose_values_change_are_loaded_again(tmp_path: Path)
         assert opened.entry("one").plugin.settings == {"a": 2}
         opened.choice = PluginSelection(off="for this test")
         await opened.look()
-        assert opened.listed() == []
+        assert opened.listed().agents == []
 
 
 async def test_every_plugin_that_ships_says_what_can_be_set():

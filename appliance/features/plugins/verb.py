@@ -7,19 +7,19 @@ import logging
 from pathlib import Path
 
 import click
-from msgspec import Struct
 
 from appliance.catalog.configuration import Files
 from appliance.cli.options import existing, plugin_option, source_options
 from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import json_option, print_json, print_table
-from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
+from appliance.features.plugins.core.slash import NAME
+from appliance.features.plugins.found import DATA
+from appliance.features.plugins.registry import AgentList, ListedPlugin, open_plugins
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.home import users_data
-from appliance.plugins.folders import DATA, choice_of
+from appliance.plugins.folders import choice_of
 from appliance.plugins.manifest import PROMPTS
-from appliance.plugins.registry import ListedPlugin, open_plugins
 
 AGENT = '''"""What the plugin is for, in a line."""
 
@@ -97,15 +97,6 @@ def write_agent(folder: Path, name: str) -> Path:
     return home
 
 
-class AgentListing(Struct, frozen=True, kw_only=True):
-    """The output of ``agents ls --json`` and ``agents reload --json``; the answer to ``GET /api/agents``."""
-
-    agents: list[ListedPlugin]
-    folders: tuple[str, ...]
-    problems: tuple[str, ...]
-    off: str | None
-
-
 @click.group()
 def agents() -> None:
     """Manage plugins: a prompt that begins with /NAME goes through the plugin of that name, and so does its answer.
@@ -138,8 +129,7 @@ async def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[P
     logging.getLogger("appliance").addHandler(logging.NullHandler())  # what goes wrong is listed
     async with open_plugins(choice, users_data() / DATA) as opened:
         await opened.wait_loaded()
-        folders = tuple(map(str, choice.folders))
-        listing = AgentListing(agents=opened.listed(), folders=folders, problems=opened.problems, off=choice.off)
+        listing = opened.listed()
     _print(listing, as_json=as_json)
     return 0
 
@@ -154,11 +144,11 @@ async def reload(server: RunningServer, as_json: bool) -> int:
     Examples:
       llama-appliance agents reload
     """
-    _print(await ask(server, "POST", "/api/agents/reload", AgentListing), as_json=as_json)
+    _print(await ask(server, "POST", "/api/agents/reload", AgentList), as_json=as_json)
     return 0
 
 
-def _print(listing: AgentListing, *, as_json: bool) -> None:
+def _print(listing: AgentList, *, as_json: bool) -> None:
     if as_json:
         print_json(listing)
         return
@@ -187,13 +177,10 @@ def _cells(each: ListedPlugin) -> tuple[str, ...]:
 
 def _values(each: ListedPlugin) -> list[tuple[str, ...]]:
     """The settings that somebody has set, and those in the plugin's own config.json."""
-    shown = [
-        key
+    return [
+        (f"/{each.name}", key, json.dumps(each.values[key], ensure_ascii=False), source)
         for key, source in each.sources.items()
         if source == "configuration" or (source == "config.json" and key != "enabled")
-    ]
-    return [
-        (f"/{each.name}", key, json.dumps(each.values[key], ensure_ascii=False), each.sources[key]) for key in shown
     ]
 
 

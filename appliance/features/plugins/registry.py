@@ -17,29 +17,17 @@ from msgspec import Struct, structs
 from appliance.core.answers.families import Family
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.config.nodes import Problem
-from appliance.core.runs.slash import Commands
 from appliance.errors import PluginFailed
-from appliance.plugins.folders import (
-    PREFIX,
-    BadPlugin,
-    Files,
-    FoundPlugin,
-    PluginHooks,
-    Scan,
-    bundled_folder,
-    forget,
-    load_hooks,
-    scan,
-)
+from appliance.features.plugins.core.settings import CheckedSettings, Source, check_settings
+from appliance.features.plugins.core.slash import Commands
+from appliance.features.plugins.found import Files, FoundPlugin, Scan, scan
+from appliance.plugins.folders import PluginSelection, bundled_folder
 from appliance.plugins.hooks import Plugin
-from appliance.plugins.manifest import CheckedSettings, PluginSelection, Source, check_settings
+from appliance.plugins.loading import HOOKS, PREFIX, BadPlugin, PluginHooks, forget, load_hooks
 from appliance.trio_parts import beside, persist, watch
 
 FIRST_LOOK = 1.0
-"""Seconds by which the first look at the folders may delay the start of the program; on a slow disk it continues
-after.
-"""
-
+"""Seconds by which the first look at the folders may delay the start of the program; a slow one goes on after them."""
 OF_ALL = ("enabled", "timeout")
 """Keys that every plugin has; the others are settings, and of those only the plugin's own."""
 State = Literal["loading", "ready", "disabled", "error"]
@@ -58,12 +46,22 @@ class ListedPlugin(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()
     folder: str
-    hides: tuple[str, ...] = ()
-    """Folders whose plugin of the same name it overrides."""
-    sources: dict[str, Source] = {}
-    """The source of each value, by dotted key of config.json."""
-    values: dict[str, object] = {}
-    """The values, JSON, which may be secrets: `core.secret_settings` hides those."""
+    hides: tuple[str, ...] = ()  # folders whose plugin of the same name it overrides
+    sources: dict[str, Source] = {}  # by dotted key of config.json
+    values: dict[str, object] = {}  # JSON, which may be secrets: `core.secrets` hides those
+
+
+class AgentList(Struct, frozen=True, kw_only=True):
+    """The answer to ``GET /api/agents``, and what ``agents ls --json`` prints.
+
+    ``problems`` are folders that cannot be read, and plugins of the configuration that are not there. ``off`` is None,
+    or why there are no plugins at all, and how there would be some.
+    """
+
+    agents: list[ListedPlugin]
+    folders: tuple[str, ...]
+    problems: tuple[str, ...]
+    off: str | None
 
 
 class BadSettings(BadPlugin):
@@ -153,7 +151,7 @@ class PluginEntry:
             state=self.state,
             error=self.error,
             warnings=self._warnings,
-            hooks=tuple(n for n in ("on_request", "on_response", "on_stream") if hooks and getattr(hooks, n)),
+            hooks=tuple(n for n in HOOKS if hooks and getattr(hooks, n)),
             folder=str(self.found.folder),
             hides=tuple(str(path) for path in hides),
             sources={key: each.source for key, each in known.items()},
@@ -192,9 +190,15 @@ class Plugins:
     def entry(self, name: str) -> PluginEntry:
         return self._entries[name]
 
-    def listed(self) -> list[ListedPlugin]:
+    def listed(self) -> AgentList:
+        """Return the plugins as known now, with the secrets in their settings."""
         hidden = self._scan.hidden
-        return [entry.listed(hidden.get(name, ())) for name, entry in self._entries.items()]
+        return AgentList(
+            agents=[entry.listed(hidden.get(name, ())) for name, entry in self._entries.items()],
+            folders=tuple(map(str, self.choice.folders)),
+            problems=self.problems,
+            off=self.choice.off,
+        )
 
     @property
     def unknown(self) -> tuple[Problem, ...]:
@@ -208,7 +212,7 @@ class Plugins:
     async def look(self) -> None:
         """Look into the folders. Unchanged plugins stay loaded; new ones start to load."""
         async with self._looking:
-            found = await trio.to_thread.run_sync(scan, self.choice, abandon_on_cancel=True)
+            found = await self._search()
             before, self._entries = self._entries, {}
             for each in found.found:
                 old = before.get(each.name)
@@ -242,8 +246,10 @@ class Plugins:
         await watch(self._files, self.look, seen=self._scan.files())
 
     async def _files(self) -> Files:
-        found = await trio.to_thread.run_sync(scan, self.choice, abandon_on_cancel=True)
-        return found.files()
+        return (await self._search()).files()
+
+    async def _search(self) -> Scan:
+        return await trio.to_thread.run_sync(scan, self.choice, abandon_on_cancel=True)
 
 
 def _commands(entries: Mapping[str, PluginEntry]) -> dict[Family, Commands]:
