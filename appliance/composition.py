@@ -27,7 +27,7 @@ from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
-from appliance.engines.owner import Chooser, open_engines
+from appliance.engines.owner import open_engines
 from appliance.feature import (
     Assembled,
     Feature,
@@ -39,6 +39,7 @@ from appliance.feature import (
     open_slots,
     tools_of,
 )
+from appliance.fleet.chooser import Chooser
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies

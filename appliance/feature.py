@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from appliance.core.config.types import Config
     from appliance.core.runs.inward import Asker
     from appliance.core.turns.tasks import TaskEnd, Tell
-    from appliance.engines.owner import Chooser
+    from appliance.fleet.chooser import Chooser
     from appliance.fleet.hold import SlotHold
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
@@ -103,8 +103,8 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     others: it comes behind every ``open``, with all parts that are there then. ``slots`` opens before the fleet what
     gives requests their slots, and yields it with the parts that need it; one feature at most has that. ``check`` looks
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
-    serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong
-    ends the start there, with UsageError.
+    serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends the
+    start there, with UsageError.
     """
 
     name: str
@@ -130,10 +130,9 @@ class Ground(Struct, frozen=True, kw_only=True):
     """The facts and the owners of the kernel with which a feature opens its own.
 
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
-    as its own client, from the moment it serves. ``recorder`` notifies observers of requests, ``metrics`` has
-    counters for what a feature counts.
-    ``assembled`` returns as soon as the program is put together. ``tools`` are those that models
-    may use.
+    as its own client, from the moment it serves. ``recorder`` notifies observers of requests, ``metrics`` has counters
+    for what a feature counts, ``tools`` are those that models may use. ``assembled`` returns as soon as the program is
+    put together.
     """
 
     settings: AppSettings

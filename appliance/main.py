@@ -22,10 +22,11 @@ from appliance.catalog.hub import hub_access
 from appliance.catalog.sources import STARTER, ModelFolders
 from appliance.composition import AppliancePaths, OpenAppliance, open_appliance
 from appliance.core.config.types import Config
+from appliance.core.engine import Engine
 from appliance.core.installed import MODELS, NAME
 from appliance.core.server_choice import LET_IN
 from appliance.core.settings import DEFAULT_PORT, DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE, Listen, UnixSocket, at_port
-from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
+from appliance.engines.found import Finder, finder, installed_folder, list_engines
 from appliance.engines.owner import usual_port
 from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import trio
 
+from appliance.core.engine import Engine
 from appliance.core.machine_look import MachineLook
 from appliance.core.models.model import Model
-from appliance.engines.found import Engine
 from appliance.fleet.owner import Fleet
 
 FAKE = Path(__file__).parent / "fakes" / "llama_server.py"

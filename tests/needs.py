@@ -48,7 +48,8 @@ DEBIAN = {
 
 def compiled(backend: str = "") -> Iterator[Path]:
     """Yield the programs of llama.cpp that were built and are whole, those for the processor first."""
-    from appliance.engines.found import EMBEDDED, list_engines  # not at the top: most tests do without
+    from appliance.core.engine import EMBEDDED
+    from appliance.engines.found import list_engines  # not at the top: most tests do without
 
     found = [each for each in list_engines() if each.name != EMBEDDED and not each.damage]
     for engine in sorted(found, key=lambda engine: engine.backend != "cpu"):

@@ -15,8 +15,9 @@ import trio
 from hollow_models import dense, encode
 from waiting import until
 
+from appliance.core.engine import Engine
 from appliance.core.engines.workers import NO_DEBUGGER
-from appliance.engines.found import Engine, list_engines
+from appliance.engines.found import list_engines
 from appliance.engines.probing import look_at_worker
 from appliance.errors import UsageError
 from appliance.fleet.rpc_server import server_program

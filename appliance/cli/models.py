@@ -28,7 +28,7 @@ from appliance.cli.remote import (
 )
 from appliance.cli.show import human_count, human_size, json_option, print_json, print_table
 from appliance.cli.verbs import Verb
-from appliance.core.engines.listing import Manual
+from appliance.core.engine import Manual
 from appliance.core.fit.budget import room_of
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import FitPlan

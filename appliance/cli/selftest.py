@@ -27,11 +27,12 @@ from appliance.cli.remote import (
     whole_answer,
 )
 from appliance.cli.show import json_option, print_json
+from appliance.core.engine import Engine
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.model import Model
 from appliance.core.openai import ChatCompletion
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import ENGINE_HELP, Engine, find_engine, finder, installed_folder
+from appliance.engines.found import ENGINE_HELP, find_engine, finder, installed_folder
 from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError
 from appliance.fleet.owner import Fleet, open_fleet

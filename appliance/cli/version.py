@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from appliance import __version__
 from appliance.cli.show import json_option, print_json
+from appliance.core.engine import Engine
 from appliance.core.payload import LIST, Payload, digest_of, read_payload
-from appliance.engines.found import ENGINE_HELP, Engine, find_engine, list_engines
+from appliance.engines.found import ENGINE_HELP, find_engine, list_engines
 from appliance.errors import EngineNotFound
 from appliance.platform.console import PROGRAM, is_frozen
 

@@ -23,8 +23,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from msgspec import Struct
 
+from appliance.core.engine import EMBEDDED, Engine
 from appliance.core.engines.builds import MANIFEST, Build, FileSum, numbers_of, platform_of
-from appliance.core.engines.listing import Manual
 from appliance.engines import embedded
 from appliance.errors import EngineNotFound, UsageError
 from appliance.platform.console import is_frozen
@@ -43,7 +43,6 @@ SHOWN = 3
 log = logging.getLogger(__name__)
 ENGINE_VARIABLE = "LLAMA_APPLIANCE_ENGINE"
 FOLDER_VARIABLE = "LLAMA_APPLIANCE_ENGINES_DIR"
-EMBEDDED = "embedded"
 LARGEST_SCRIPT = 1 << 20
 """Bytes of a command that Python's package managers write; a build of llama-server has more."""
 EXECUTABLE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
@@ -54,7 +53,6 @@ ENGINE_HELP = (
 """The values of ``--engine``, for the help of every verb that has it."""
 BACKENDS = re.compile(r"cpu|vulkan|cuda\d*|rocm|metal|sycl")
 BUILD_ID = re.compile(r"[a-z0-9]+-[a-z0-9]+-[a-z0-9]+/[\w.-]+")
-NO_GPUS: Mapping[str, str] = {}
 
 
 def read_build(folder: Path) -> Build:
@@ -135,44 +133,6 @@ def _names(files: list[str]) -> str:
     more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
     shown = [name if name.isprintable() else repr(name) for name in files[:SHOWN]]
     return f"{', '.join(shown)}{more} {'is' if len(files) == 1 else 'are'}"
-
-
-class Engine(Struct, frozen=True, kw_only=True):
-    """One way to start llama-server. ``command`` is the start of its argv; ``args`` and then flags are appended."""
-
-    name: str
-    backend: str
-    """cpu, cuda12, vulkan, metal ... or ``unknown`` for a program the user named."""
-    version: str | None
-    command: tuple[str, ...]
-    source: str
-    """The place where it was found, in words for the user."""
-    id: str = ""
-    """`Build.id`, ``embedded``, or the path of a program that is not part of a build."""
-    digest: str = ""
-    """Changes when its files do; facts about it are remembered under this."""
-    folder: str | None = None
-    """The folder of a build; None for a program alone."""
-    damage: str = ""
-    """The fault of its files, in one line; empty if sizes and times show none."""
-    rpc: str | None = None
-    """Version of the RPC protocol that it speaks."""
-    seat: str = ""
-    """`Seat.id`, where its devices were chosen, too: ``args`` then name them."""
-    args: tuple[str, ...] = ()
-    manual: Manual | None = None
-    """Its ``--help``, parsed; None: it was not asked yet."""
-    gpus: Mapping[str, str] = NO_GPUS
-    """Its devices' names to what their memory is called in budgets, ``{"CUDA1": "gpu0"}``; none on the processor."""
-
-    def in_words(self) -> str:
-        """Describe the engine for people."""
-        return f"{self.name} {self.version or ''}".rstrip() + f" ({self.backend}; {self.source})"
-
-
-def same_start(one: Engine, other: Engine) -> bool:
-    """True if a process is started alike on both; their known devices may differ."""
-    return (one.command, one.digest, one.args) == (other.command, other.digest, other.args)
 
 
 class EngineFolders(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from appliance.core.engines.listing import DeviceListing, Manual, parse_listing, parse_manual, printable
+from appliance.core.engine import Engine, Manual
+from appliance.core.engines.listing import DeviceListing, parse_listing, parse_manual, printable
 from appliance.core.engines.proofs import Fault
 from appliance.core.engines.trials import LOST_LIBRARY
 from appliance.core.engines.workers import (
@@ -29,7 +30,6 @@ from appliance.core.engines.workers import (
     choose_workers,
     split_endpoint,
 )
-from appliance.engines.found import Engine
 from appliance.errors import ModelFailedToStart
 from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import MOST, Ran, run_to_end

@@ -16,11 +16,11 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from appliance.core.engine import Engine
 from appliance.core.engines import trials
 from appliance.core.engines.listing import CPU, Device, printable
 from appliance.core.engines.proofs import EngineTimings, Proof, ProofKey, ProvenSpeeds, next_request, speeds_of
 from appliance.core.lenient_json import decoded
-from appliance.engines.found import Engine
 from appliance.engines.trial import TrialFailed, TrialServer, open_trial
 from appliance.platform.children import Children
 from appliance.platform.home import users_cache

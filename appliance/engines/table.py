@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from appliance.core.engine import Engine
 from appliance.core.engines.builds import Catalogue, UpdateChannel
 from appliance.core.engines.choice import Ranked, Seat, Standing, best
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState, Role
-from appliance.engines.found import Engine
 from appliance.engines.installing import offers_here
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import trio
 
+from appliance.core.engine import Engine
 from appliance.core.engines import trials
 from appliance.core.engines.listing import printable
 from appliance.core.engines.proofs import Fault
 from appliance.core.engines.workers import NO_DEBUGGER
-from appliance.engines.found import Engine
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.children import Child, Children, describe_status, inherited_env
 from appliance.platform.machine import engine_threads

@@ -13,12 +13,13 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from appliance.core.engine import Engine
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.events import BuildRefused, StepDone, UpdateBegun
 from appliance.core.engines.proofs import EngineTimings, Proof, ProvenSpeeds, canary_failure, speeds_of
 from appliance.core.engines.state import Journal, Step
 from appliance.core.lenient_json import UNREADABLE
-from appliance.engines.found import Engine, find_engine
+from appliance.engines.found import find_engine
 from appliance.engines.owner import open_engines
 from appliance.engines.shelf import Shelf
 from appliance.engines.trial import TrialFailed, open_trial

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from appliance.catalog.headers import Headers
 from appliance.core.config.types import Config, Memory, ModelConfig
-from appliance.core.engines.listing import Manual
+from appliance.core.engine import Engine, Manual
 from appliance.core.fit.budget import GpuMemory, budgets_of, squeezed
 from appliance.core.fit.estimate import RAM, estimate
 from appliance.core.fit.plan import RESERVE, FitOptions, FitPlan, asked_of, plan
@@ -25,7 +25,6 @@ from appliance.core.models.shape import Shape
 from appliance.core.scheduling.effects import Terms
 from appliance.core.scheduling.policy import NO_MEMORY, FleetLimits, FreePolicy, Policy, policy_of
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
-from appliance.engines.found import Engine
 from appliance.errors import WillNotFit
 from appliance.platform.drivers import Gpus, process_memory
 from appliance.platform.machine import free_memory, group_memory, own_bytes, total_memory

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from appliance.catalog.identities import made_of
 from appliance.core.config.types import ModelConfig
+from appliance.core.engine import EMBEDDED, Engine
 from appliance.core.engines.trials import explanation
 from appliance.core.engines.workers import Crew, RpcWorker, room_of
 from appliance.core.fit.plan import FitPlan
@@ -18,10 +19,9 @@ from appliance.core.models.model import Model
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.settings import FleetSettings
 from appliance.engines.embedded.params import refuses
-from appliance.engines.found import EMBEDDED, Engine
-from appliance.engines.owner import Chooser
 from appliance.engines.probing import workers_for
 from appliance.errors import EngineNotFound, ModelFailedToStart, WillNotFit
+from appliance.fleet.chooser import Chooser
 from appliance.fleet.launch import (
     NOBODY,
     Launch,

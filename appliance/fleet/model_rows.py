@@ -7,7 +7,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from appliance.core.engines.listing import Manual
+from appliance.core.engine import Manual
 from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import trio
 
+from appliance.core.engine import Engine
 from appliance.core.fit.picture import DeviceMemory, LoadForecast, picture
 from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
@@ -13,7 +14,6 @@ from appliance.core.scheduling.effects import ProcessState
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.scheduling.schedule import Schedule
 from appliance.core.scheduling.waiting import LoadTimes
-from appliance.engines.found import Engine
 from appliance.fleet.budgets import Budgets
 from appliance.fleet.run import ModelRun
 from appliance.fleet.status import memory_of_runs, status_of

@@ -11,14 +11,14 @@ from functools import partial
 import trio
 
 from appliance.core.config.types import Config
+from appliance.core.engine import Engine, same_start
 from appliance.core.fit.budget import GpuMemory
 from appliance.core.models.model import Model
 from appliance.core.records.history import Tell, refusal, told_to_nobody
 from appliance.core.scheduling.effects import Cause, ProcessState, Terms
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import Engine, same_start
-from appliance.engines.owner import Chooser, OneEngine
 from appliance.errors import ApplianceError, ModelNotFound, ModelUnloaded
+from appliance.fleet.chooser import Chooser, OneEngine
 from appliance.fleet.failures import Hangs
 from appliance.fleet.hold import SlotHold
 from appliance.fleet.lease import Lease, QueuePlace, Supply

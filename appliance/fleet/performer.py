@@ -9,10 +9,10 @@ from functools import partial
 import trio
 from msgspec import Struct
 
+from appliance.core.engine import NO_GPUS
 from appliance.core.fit.budget import GpuMemory, gpu_memory
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import EVICTING, Drain, Effect, Grant, Refuse, Start, Stop
-from appliance.engines.found import NO_GPUS
 from appliance.errors import ApplianceError, ModelUnloaded
 from appliance.fleet.budgets import keep_measuring, policy_for
 from appliance.fleet.failures import Failures

@@ -13,9 +13,9 @@ from pathlib import Path
 import trio
 from msgspec import Struct
 
+from appliance.core.engine import Engine
 from appliance.core.engines.listing import LINE
 from appliance.core.engines.workers import NO_DEBUGGER, RpcWorker
-from appliance.engines.found import Engine
 from appliance.engines.probing import look_at_worker
 from appliance.errors import UsageError
 from appliance.platform.children import Child, Children, describe_status, inherited_env

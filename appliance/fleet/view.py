@@ -11,8 +11,8 @@ from appliance.catalog.identities import made_of
 from appliance.core.bodies.head import ODD_SLOT
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import GOING
-from appliance.engines.owner import Chooser
 from appliance.errors import KillsEngines, ModelUnloaded, ShuttingDown
+from appliance.fleet.chooser import Chooser
 from appliance.fleet.failures import Failures
 from appliance.fleet.hold import SlotHold
 from appliance.fleet.launch import Launch, same_launch

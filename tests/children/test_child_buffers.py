@@ -12,11 +12,11 @@ from waiting import until
 
 from appliance.catalog.headers import Headers
 from appliance.core.config.types import ModelConfig
+from appliance.core.engine import Engine
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.embedded import available, command
-from appliance.engines.found import Engine
 from appliance.fleet.budgets import RAM, corrected, expected_of, plan_of
 from appliance.fleet.child import ModelProcess
 from appliance.fleet.launch import engine_launch

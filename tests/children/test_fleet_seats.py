@@ -13,9 +13,9 @@ import trio
 from fleet_harness import InOrder, fake_engine, fake_model
 from waiting import until
 
+from appliance.core.engine import Engine
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import Engine
 from appliance.errors import EngineNotFound, ModelFailedToStart, UpstreamFailed
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.upstream.client import Address, HttpCall

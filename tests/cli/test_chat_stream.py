@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.remote import CHAT_PATH, Ask, ChatRequest, RunMessage, stream_answer, whole_answer
+from appliance.core.engine import Engine
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.upstream.client import HttpAnswer, HttpCall

@@ -22,8 +22,8 @@ from command_line import Command
 from engine_folders import make_build
 from rpc_builds import build_with_rpc
 
+from appliance.core.engine import Engine
 from appliance.core.engines.workers import RpcWorker
-from appliance.engines.found import Engine
 from appliance.engines.probing import look_at_worker
 from appliance.fleet.rpc_server import PROGRAM, RpcServing
 

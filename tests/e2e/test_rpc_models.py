@@ -11,7 +11,7 @@ import trio
 from program import Answer, Server, http
 from rpc_builds import bare_worker, build_with_rpc, write_noise
 
-from appliance.engines.found import Engine
+from appliance.core.engine import Engine
 
 pytestmark = pytest.mark.needs("ggml-rpc-server")
 ASKED = {"prompt": [1, *range(300, 330)], "temperature": 0, "ignore_eos": True, "return_tokens": True}

@@ -18,12 +18,13 @@ from fleet_harness import fake_model
 from msgspec import structs
 from waiting import until
 
+from appliance.core.engine import Engine
 from appliance.core.engines.events import EngineChosen, StepDone, UpdateBegun
 from appliance.core.records.history import Happening
 from appliance.core.settings import FleetSettings
 from appliance.engines import probing
 from appliance.engines.background import keeping_up
-from appliance.engines.found import EXECUTABLE, Engine, EngineFolders, Finder, list_engines
+from appliance.engines.found import EXECUTABLE, EngineFolders, Finder, list_engines
 from appliance.engines.owner import Engines, open_engines, usual_port
 from appliance.errors import EngineNotFound
 from appliance.fleet.owner import open_fleet

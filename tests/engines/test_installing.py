@@ -18,9 +18,10 @@ import pytest
 import trio
 from engine_folders import HERE, make_build, pack
 
+from appliance.core.engine import Engine
 from appliance.core.engines.builds import BACKENDS, Archive, AvailableBuild, Build, BuildNeeds
 from appliance.engines import installing
-from appliance.engines.found import EXECUTABLE, Engine, EngineFolders, check_build, list_engines
+from appliance.engines.found import EXECUTABLE, EngineFolders, check_build, list_engines
 from appliance.engines.installing import (
     BuildSources,
     CannotInstall,

@@ -12,10 +12,10 @@ import psutil
 import pytest
 import trio
 
+from appliance.core.engine import Engine
 from appliance.core.engines.listing import Device, DeviceListing
 from appliance.core.sizes import MIB
 from appliance.engines import embedded
-from appliance.engines.found import Engine
 from appliance.engines.probing import list_devices
 from appliance.platform.children import open_children
 

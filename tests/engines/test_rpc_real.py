@@ -8,7 +8,7 @@ import pytest
 import trio
 from rpc_builds import LOOPBACK, bare_worker, build_with_rpc
 
-from appliance.engines.found import Engine
+from appliance.core.engine import Engine
 from appliance.engines.probing import look_at_worker
 
 pytestmark = pytest.mark.needs("ggml-rpc-server")

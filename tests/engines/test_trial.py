@@ -16,7 +16,7 @@ from engine_runs import engine_in
 from msgspec import structs
 from waiting import SOON
 
-from appliance.engines.found import Engine
+from appliance.core.engine import Engine
 from appliance.engines.trial import FIRST_LINES, LAST_LINES, MAX_LINE, TrialFailed, TrialServer, open_trial
 from appliance.platform.children import open_children
 from appliance.upstream.client import HttpCall

@@ -27,14 +27,15 @@ from appliance.core.bodies.head import read_query
 from appliance.core.config.additions import RunsConfig, StreamsConfig
 from appliance.core.config.load import Loaded
 from appliance.core.config.types import Config
+from appliance.core.engine import Engine
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
-from appliance.engines.found import Engine, Finder
-from appliance.engines.owner import Chooser
+from appliance.engines.found import Finder
 from appliance.feature import Feature, ServerParts
 from appliance.features import FEATURES
 from appliance.features.tools.box import OpenToolbox
 from appliance.features.tools.feature import TOOLS, tool_parts
+from appliance.fleet.chooser import Chooser
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.traffic.request import Request

@@ -17,8 +17,9 @@ from quart_trio import QuartTrio
 from waiting import PATIENCE, until
 
 from appliance.catalog.sources import STARTER
+from appliance.core.engine import Engine
 from appliance.core.engines.events import StepDone, UpdateBegun
-from appliance.engines.found import Engine, EngineFolders, list_engines
+from appliance.engines.found import EngineFolders, list_engines
 from appliance.engines.owner import open_engines
 from appliance.engines.shelf import Shelf, alone
 from appliance.errors import ApplianceError

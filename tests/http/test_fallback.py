@@ -17,9 +17,9 @@ from swap_harness import Configure
 from waiting import until
 
 from appliance.core.bodies.sse import Decoder
+from appliance.core.engine import Engine
 from appliance.core.settings import FleetSettings
 from appliance.core.tools.choice import chosen_tools
-from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
 from appliance.features.tools.box import open_own_tools
 

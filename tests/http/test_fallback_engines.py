@@ -12,7 +12,8 @@ from msgspec import structs
 from slow import one_of
 from test_fallback import records, said
 
-from appliance.engines.found import EMBEDDED, find_engine, list_engines
+from appliance.core.engine import EMBEDDED
+from appliance.engines.found import find_engine, list_engines
 
 LENGTH = 600
 """Tokens: enough that an engine can be killed before it has said all of them."""

@@ -27,13 +27,14 @@ from appliance.cli.engines.sources import (
 from appliance.cli.engines.update import update
 from appliance.cli.remote import RunningServer, home_options, server_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
+from appliance.core.engine import Engine
 from appliance.core.engines.events import Forgotten
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.workers import DEFAULT_PORT, split_endpoint
 from appliance.core.machine_look import MachineLook
 from appliance.core.settings import is_loopback
 from appliance.engines.choosing import keep
-from appliance.engines.found import ENGINE_HELP, Engine, EngineFolders, find_engine, list_engines
+from appliance.engines.found import ENGINE_HELP, EngineFolders, find_engine, list_engines
 from appliance.engines.shelf import alone
 from appliance.engines.table import BuildRow, SeatRow, Table
 from appliance.errors import UsageError

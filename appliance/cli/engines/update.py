@@ -42,13 +42,14 @@ from appliance.cli.remote import (
 )
 from appliance.cli.show import human_size, json_option, print_json
 from appliance.core.config.types import Config
+from appliance.core.engine import Engine
 from appliance.core.engines.builds import AvailableBuild, Catalogue, UpdateChannel, parse_asked
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.events import Followed
 from appliance.core.engines.state import Step, line_of
 from appliance.core.records.activity import MAX_LIMIT, Query
 from appliance.engines.choosing import keep
-from appliance.engines.found import Engine, here
+from appliance.engines.found import here
 from appliance.engines.installing import BuildSources, CannotInstall, forget_downloads, read_manifest, stage
 from appliance.engines.proving import alone_on_machine
 from appliance.engines.shelf import Shelf, alone

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, structs
 
+from appliance.core.engine import Manual
 from appliance.core.engines.proofs import Fault
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.sizes import MIB
@@ -114,19 +115,6 @@ class DeviceListing(Struct, frozen=True, kw_only=True):
     """One line: the fault, or the build's remark about devices that it could not use."""
     targets: Mapping[str, str] = NO_TARGETS
     """Compute capabilities of CUDA and HIP devices, ``8.9`` or ``gfx1100``, by name."""
-
-
-class Manual(Struct, frozen=True, kw_only=True):
-    """The part of a build's own ``--help`` that the program acts on."""
-
-    options: str = ""
-    """Every long option, separated by spaces: one word in the file of results, where a list would be 300 lines."""
-    port: int | None = None
-    """The port that it listens on unless told otherwise; None: it does not say."""
-
-    def names(self, option: str) -> bool:
-        """Return whether the build has this long option."""
-        return option in self.options.split(" ")
 
 
 def parse_manual(text: str) -> Manual:

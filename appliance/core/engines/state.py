@@ -12,9 +12,10 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from appliance.core.engine import Manual
 from appliance.core.engines.builds import UpdateChannel
 from appliance.core.engines.choice import Ranked, Seat
-from appliance.core.engines.listing import Device, Manual
+from appliance.core.engines.listing import Device
 from appliance.core.engines.proofs import Probation, Proof, ProofKey
 from appliance.core.machine_look import MachineLook
 from appliance.errors import Conflict, UsageError

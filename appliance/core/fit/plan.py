@@ -18,7 +18,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from appliance.core.engines.listing import Manual
+from appliance.core.engine import Manual
 from appliance.core.fit.compute import FLOAT
 from appliance.core.fit.estimate import (
     AUTO_PARALLEL,

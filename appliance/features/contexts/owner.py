@@ -23,7 +23,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.bodies.blocks import Prefix, prefix_of
-from appliance.core.engines.listing import Manual
+from appliance.core.engine import Engine, Manual
 from appliance.core.lenient_json import decoded
 from appliance.core.llama.flags import from_env, merge, split
 from appliance.core.models.model import Model
@@ -31,14 +31,14 @@ from appliance.core.openai import error_text
 from appliance.core.records.accounting import Usage
 from appliance.core.records.cache_misses import SlotNews
 from appliance.core.sizes import MIB
-from appliance.engines.found import Engine
-from appliance.engines.owner import Chooser, manual_of
+from appliance.engines.owner import manual_of
 from appliance.errors import Busy, UpstreamFailed, UsageError
 from appliance.features.contexts.core.kept import KeptContext, best, replaced, worth
 from appliance.features.contexts.core.options import context_flags, may_name_slots
 from appliance.features.contexts.core.origin import Origin, outdated
 from appliance.features.contexts.core.slots import LEAST_TOKENS, NO_SLOT, ROUNDING, SlotContent, SlotTable
 from appliance.features.contexts.files import KeptContexts, find_origin
+from appliance.fleet.chooser import Chooser
 from appliance.fleet.hold import HeldPlace, RestoreFailed, SlotHold
 from appliance.fleet.launch import Launch
 from appliance.upstream.client import Address, HttpCall

@@ -27,6 +27,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Files, config_paths
 from appliance.catalog.sources import ModelFolders, default_models_dir
 from appliance.core.config.types import Config
+from appliance.core.engine import Engine
 from appliance.core.engines.builds import BuildNeeds
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import FitPlan
@@ -34,7 +35,7 @@ from appliance.core.machine_look import MachineLook
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import ENGINE_VARIABLE, Engine, EngineFolders, find_engine, installed_folder, read_build
+from appliance.engines.found import ENGINE_VARIABLE, EngineFolders, find_engine, installed_folder, read_build
 from appliance.engines.installing import offers_here
 from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError

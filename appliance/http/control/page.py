@@ -23,8 +23,8 @@ import msgspec
 import trio
 
 from appliance import __version__
+from appliance.core.engine import Engine
 from appliance.core.settings import Listen
-from appliance.engines.found import Engine
 from appliance.errors import RouteNotFound
 from appliance.http.bytes.listening import shown
 from appliance.http.control.static_files import OTHER_TYPE, TYPES, is_known

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from appliance.core.engine import EMBEDDED
 from appliance.core.llama.schemas import has_schema, kept
-from appliance.engines.found import EMBEDDED
 from appliance.fleet.status import ChildStatus
 from appliance.traffic.request import Request, Sink
 from appliance.upstream.address import Address

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from contract_harness import Engine, Json, Running, Start, started
 
-from appliance.engines.found import EMBEDDED, list_engines
+from appliance.core.engine import EMBEDDED
+from appliance.engines.found import list_engines
 
 LONG: Json = {"n_predict": 100_000, "max_tokens": 100_000, "ignore_eos": True}
 

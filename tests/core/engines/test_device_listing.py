@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.listing import MAX_DEVICES, DeviceListing, Manual, parse_listing, parse_manual
+from appliance.core.engine import Manual
+from appliance.core.engines.listing import MAX_DEVICES, DeviceListing, parse_listing, parse_manual
 from appliance.core.llama.flags import FLAGS
 from appliance.core.sizes import MIB
 

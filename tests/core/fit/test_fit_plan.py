@@ -9,7 +9,7 @@ from hollow_models import bert, dense, experts, gemma, latent, mamba, shape_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.listing import Manual
+from appliance.core.engine import Manual
 from appliance.core.fit.estimate import AUTO_PARALLEL, RAM, estimate
 from appliance.core.fit.plan import (
     CACHE,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.bodies.blocks import Prefix, prefix_of
-from appliance.core.engines.listing import Manual
+from appliance.core.engine import Manual
 from appliance.core.llama.flags import split
 from appliance.features.contexts.core.kept import KeptContext, best, replaced
 from appliance.features.contexts.core.options import context_flags, may_name_slots

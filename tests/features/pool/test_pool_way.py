@@ -16,8 +16,9 @@ from random_models import random_dense, write_random
 from test_fallback import DIES, STORY, marks, text
 from waiting import until
 
+from appliance.core.engine import EMBEDDED
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import EMBEDDED, find_engine
+from appliance.engines.found import find_engine
 from appliance.errors import NotPlaced
 from appliance.features.pool import peers as owner
 from appliance.features.pool.at_boxes import admit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from appliance.core.engines.listing import Manual
+from appliance.core.engine import Manual
 from appliance.core.fit.plan import CACHE
 from appliance.core.llama.flags import Option, last
 from appliance.features.contexts.core.slots import LEAST_SIMILARITY
