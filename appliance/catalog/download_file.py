@@ -14,7 +14,7 @@ from msgspec import Struct
 from appliance.catalog.download_plan import DownloadPlan, PlannedFile
 from appliance.catalog.download_status import DownloadFailed, HubFailed, UnderWay
 from appliance.catalog.hub import HubAnswer
-from appliance.core.models.download import LONGEST_RETRY_AFTER, StartOver, Throttle, judge, retry_delay
+from appliance.core.models.transfer import LONGEST_RETRY_AFTER, StartOver, Throttle, judge, retry_delay
 from appliance.store.partial_file import FileTaken, PartialFile, WrongContents, claim, open_partial
 from appliance.wire import PartialHead, PartialSource
 

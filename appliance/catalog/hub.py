@@ -28,9 +28,10 @@ from appliance.catalog.download_status import (
 )
 from appliance.core.config.types import Timeouts
 from appliance.core.lenient_json import decoded
-from appliance.core.models.download import RemoteFile, asked_to_wait, is_oid, is_passing, retry_after
+from appliance.core.models.download import RemoteFile, is_oid
 from appliance.core.models.hub_address import MAIN
 from appliance.core.models.names import is_commit
+from appliance.core.models.transfer import asked_to_wait, is_passing, retry_after
 from appliance.errors import ApplianceError, NotFound, UpstreamFailed, UsageError
 from appliance.upstream.address import Address, address_of
 from appliance.upstream.client import HttpAnswer, HttpCall

@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from appliance.core.machine import GpuSample
 from appliance.core.machine_look import Gpu, normal_pci
 from appliance.core.sizes import MIB
+from appliance.platform.small_files_linux import entries, read_number, read_text
 
 ROOT = Path("/")
 NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"
@@ -256,30 +257,6 @@ def _watts(hwmon: Path, *names: str) -> float | None:
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
-
-
-def read_text(path: Path) -> str | None:
-    """Return the text of one small file; None if it is empty, absent, or cannot be read now (EBUSY, EPERM)."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip() or None
-    except (OSError, ValueError):  # a name with a zero byte
-        return None
-
-
-def read_number(path: Path) -> int | None:
-    """Return the decimal number in one small file."""
-    try:
-        return int(read_text(path) or "")
-    except ValueError:
-        return None
-
-
-def entries(folder: Path) -> list[Path]:
-    """Return what is in a folder, in the order of names; nothing if it cannot be read."""
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
 
 
 def _driver(folder: Path) -> str:

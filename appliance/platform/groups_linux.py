@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from appliance.platform.cards_linux import read_number, read_text
+from appliance.platform.small_files_linux import read_number, read_text
 
 UNIFIED = ""
 """The controller that stands for version 2, as in ``/proc/self/cgroup``."""

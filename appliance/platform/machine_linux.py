@@ -18,8 +18,8 @@ from pathlib import Path
 from appliance.core.machine import CpuNames, Environment, OperatingSystem
 from appliance.core.machine_look import Gpu, arm_level, x86_level
 from appliance.platform import cards_linux, groups_linux
-from appliance.platform.cards_linux import read_number, read_text
 from appliance.platform.libraries import WANTED, find_library, loaders
+from appliance.platform.small_files_linux import read_number, read_text
 
 ROOT = Path("/")
 CPUINFO = "proc/cpuinfo"

@@ -24,6 +24,7 @@ from msgspec import structs
 from waiting import until
 
 from appliance.catalog.catalog import Catalog
+from appliance.catalog.download import Download
 from appliance.catalog.download_plan import unfinished_in
 from appliance.catalog.download_status import (
     DownloadEvent,
@@ -39,7 +40,7 @@ from appliance.catalog.download_status import (
     events_between,
     is_for,
 )
-from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
+from appliance.catalog.downloads import Downloads, DownloadSettings, open_downloads
 from appliance.catalog.hub import Hub, HubAccess, hub_access
 from appliance.catalog.removal import plan_removal
 from appliance.catalog.sources import ModelFolders

@@ -15,7 +15,7 @@ from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat, raw_
 from reload_harness import RELOAD, File
 from waiting import PATIENCE, until
 
-from appliance.http.way.fast_path import MAX_KNOWN, FastPath
+from appliance.http.way.known_heads import MAX_KNOWN, KnownHeads
 from appliance.platform.poller import Poller
 from appliance.traffic.record import Record
 
@@ -298,4 +298,4 @@ async def test_heads_are_not_remembered_without_end(server: Appliance, client: C
         await client.send("POST", CHAT, body, [("X-Number", str(number))])
         assert (await client.answer()).status == 200
         client.next_request()
-    assert max(len(each._known) for each in gc.get_objects() if isinstance(each, FastPath)) == MAX_KNOWN
+    assert max(len(each._known) for each in gc.get_objects() if isinstance(each, KnownHeads)) == MAX_KNOWN

@@ -46,7 +46,7 @@ from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.state import line_of
-from appliance.core.models.download import Throttle
+from appliance.core.models.transfer import Throttle
 from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, EngineFolders, installed_folder, list_engines
 from appliance.engines.installing import (
     BuildSources,

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
+from appliance.catalog.download import Download
 from appliance.catalog.download_source import here
-from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
+from appliance.catalog.downloads import Downloads, DownloadSettings, open_downloads
 from appliance.catalog.found import preset_file
 from appliance.catalog.hub import HubAccess
 from appliance.cli.llama_server.front import is_on, value

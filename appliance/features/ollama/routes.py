@@ -11,8 +11,8 @@ import trio
 from msgspec import structs
 
 from appliance import __version__
+from appliance.catalog.download import Download
 from appliance.catalog.download_status import FileProgress
-from appliance.catalog.downloads import Download
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.errors import ApplianceError
 from appliance.features.ollama.core import asking, models

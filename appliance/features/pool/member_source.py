@@ -23,8 +23,8 @@ from appliance.catalog.download_plan import DownloadPlan, PlannedFile
 from appliance.catalog.download_status import MemberFailed
 from appliance.catalog.found import UnsafeName, current_snapshot, join_inside
 from appliance.catalog.hub import HubAnswer
-from appliance.core.models.download import StartOver, is_passing, judge, retry_after
 from appliance.core.models.names import folder_of
+from appliance.core.models.transfer import StartOver, is_passing, judge, retry_after
 from appliance.errors import BadRequest, Conflict, UpstreamFailed
 from appliance.features.pool.core.blobs import FileSources, HashedFile, blob_path, cached_repo, check_names
 from appliance.store.file_hashes import SHA256

@@ -38,8 +38,9 @@ from appliance.features.pool.hands import BoxParts, OwnHands
 from appliance.features.pool.link import ModelState
 from appliance.features.pool.on_bus import BUS, OnBus
 from appliance.features.pool.orders import BoxOrders
-from appliance.features.pool.peers import Member, PeerStatus, PoolSide
+from appliance.features.pool.peers import PoolSide
 from appliance.features.pool.pool_file import KeptPool, write_pool
+from appliance.features.pool.remote_peer import Member, PeerStatus
 from appliance.trio_parts import AGAIN, Changed
 from appliance.wire import Trouble
 

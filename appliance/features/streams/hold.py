@@ -20,9 +20,10 @@ from appliance.http.bytes.connection import Connection
 from appliance.http.kernel import Kernel
 from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.explaining import ending, explain, followed
-from appliance.http.way.fast_path import FastPath, FastRequest, FoundProcess, KnownHead
+from appliance.http.way.fast_path import FastPath, FastRequest, FoundProcess
 from appliance.http.way.guard import Guard
 from appliance.http.way.hooks import HoldEnded, Serve, Spoken
+from appliance.http.way.known_heads import KnownHead
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.routes import Route
 from appliance.replay.generation import Generation, GenerationEnd, nothing

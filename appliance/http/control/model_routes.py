@@ -14,8 +14,9 @@ import trio
 from msgspec import Raw, Struct, structs
 from quart import Response, request
 
+from appliance.catalog.download import Download
 from appliance.catalog.download_status import DownloadEvent, DownloadStatus, events_between, is_for
-from appliance.catalog.downloads import Download, Downloads
+from appliance.catalog.downloads import Downloads
 from appliance.core.bodies.head import read_json
 from appliance.core.bodies.sse import PING, SseEvent, encode
 from appliance.core.lenient_json import decoded

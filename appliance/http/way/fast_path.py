@@ -1,8 +1,7 @@
 """The fast path: a plain request whose model is ready makes its exchange at once, in the poller's turn, without a task.
 
 Nearly every request is like one before it: the same head, but for its length, from the same address, for a model that
-is ready. The meaning of such a head is learnt once (`KnownHead`), by the functions that every request goes through.
-Each of their inputs is part of the key of a known head, or clears all known heads when it changes.
+is ready. The meaning of such a head is learnt once (`http.way.known_heads`).
 
 Anything that is not plain, or has to wait, is left to the connection's task before anything has happened. After that
 the exchange runs to its end by itself (`core.exchange`). If it ends well, or its client has left, nothing else is
@@ -19,16 +18,11 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
-from appliance.core.answers.families import family_of
 from appliance.core.bodies import head as heads
 from appliance.core.bodies.head import RequestHead
-from appliance.core.bodies.http_request import HttpHead, RequestError
-from appliance.core.bodies.http_request import read_request as read_head
-from appliance.core.bodies.sse import Dialect
-from appliance.core.exchange import Exchange, RelayOptions, Stale
+from appliance.core.exchange import Exchange, Stale
 from appliance.core.models.model import Model
 from appliance.errors import (
-    ApplianceError,
     BadRequest,
     BodyTooLarge,
     Busy,
@@ -43,17 +37,18 @@ from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.bytes.connection import Connection
 from appliance.http.way.ask import Ask
 from appliance.http.way.context import ModelRequest, RequestContext
-from appliance.http.way.course import FALLBACK, Course
+from appliance.http.way.course import Course
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import followed
 from appliance.http.way.hooks import Hold, HoldEnded
+from appliance.http.way.known_heads import KnownHead, KnownHeads
 from appliance.http.way.outgoing import IDENTITY
-from appliance.http.way.pipeline import KEEP_ALIVE, MEANWHILE, Pipeline
+from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.process import Process
 from appliance.http.way.progress import Ping
-from appliance.http.way.routes import Route, is_passed
+from appliance.http.way.routes import Route
 from appliance.traffic.record import Record, aside
-from appliance.traffic.request import Headers, Request, Sink, read_request
+from appliance.traffic.request import Request, Sink
 from appliance.traffic.targets import Target
 from appliance.upstream.address import Address
 from appliance.upstream.connect import SocketWire, connect_now, is_here
@@ -61,76 +56,9 @@ from appliance.upstream.pool import Pool
 
 log = logging.getLogger(__name__)
 
-MAX_KNOWN = 512
-"""Heads whose meaning is remembered; one more takes the place of the oldest."""
 MAX_HEAD = 4 << 10
 """Bytes of a head whose meaning is remembered; a longer one needs a task."""
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([1-9][0-9]{0,14})\r\n")
-_MEANINGFUL = (FALLBACK, KEEP_ALIVE, MEANWHILE)
-"""Headers that ask this program for something that is not plain."""
-_JSON = b"application/json"
-
-
-class KnownHead:
-    """The meaning of a head, and the head that the model's process gets for it."""
-
-    __slots__ = (
-        "address",
-        "build",
-        "cors",
-        "head",
-        "holder",
-        "options",
-        "request",
-        "route",
-        "sent",
-        "target",
-        "values",
-        "varying",
-    )
-
-    def __init__(
-        self, head: HttpHead, request: Request, route: Route, cors: Headers, holder: str, varying: tuple[bytes, ...]
-    ) -> None:
-        self.head = head
-        self.holder = holder
-        self.request = request
-        self.route = route
-        self.cors = cors
-        names = [name.lower() for name, _ in head.headers]
-        self.varying = [(names.index(name), name) for name in varying]
-        """The headers whose values are not a part of what the head is remembered by: places and names."""
-        self.values = [request.first[name] for _, name in self.varying]
-        self.target: Target | None = None
-        self.address: Address | None = None
-        self.sent: tuple[bytes, bytes] | None = None
-        """The head for the process of ``target`` at ``address``, in two parts: the body's length goes between them.
-        None where such requests are not plain.
-        """
-        self.build = ""
-        """The id of the process's engine. The embedded one drops a schema that it does not keep to."""
-        self.options = RelayOptions(label="", dialect=route.dialect, family=family_of(route.name))
-
-    def request_with(self, values: list[bytes]) -> Request:
-        """The request with these values in the headers that vary."""
-        like = self.request
-        if values == self.values:
-            return like
-        fields, first = list(like.headers), dict(like.first)
-        for (at, name), value in zip(self.varying, values, strict=True):
-            fields[at] = fields[at][0], value
-            first[name] = value
-        return Request(
-            method=like.method,
-            path=like.path,
-            target=like.target,
-            query=like.query,
-            headers=fields,
-            http_version=like.http_version,
-            client=like.client,
-            peer=like.peer,
-            first=first,
-        )
 
 
 class FoundProcess(NamedTuple):
@@ -190,15 +118,12 @@ class FastPath:
         self.pool = ask.pool
         self.traffic = edge.traffic
         self._settings = edge.settings
-        self._guard = edge.guard
         self._bodies = edge.bodies
         self._fleet = ask.fleet
         self._pipeline = pipeline
         self._hold = hold
-        self._held = _value_of(hold.header, hold.most) if hold is not None else None
         self._is_open = ask.pool.poller.listens and edge.settings.static is None and not edge.settings.held_for
-        self._known: dict[tuple[str, bytes, bytes] | tuple[str, bytes, bytes, bytes], KnownHead] = {}
-        self._rules = edge.guard.adopted
+        self._heads = KnownHeads(edge, pipeline, hold)
 
     def begin(self, connection: Connection, data: bytes) -> bool:
         """See `bytes.connection.Answers`."""
@@ -206,8 +131,7 @@ class FastPath:
         length = _LENGTH.search(data, 0, end) if self._is_open and 3 < end <= MAX_HEAD else None
         if length is None or len(data) - end != int(length[1]) or connection.left or connection.ending:
             return False
-        held = self._held.search(data, 0, end) if self._held is not None else None
-        known = self._know(connection, data[:end], length, held)
+        held, known = self._heads.know(connection.peer, data[:end], length)
         if known is None:
             return False
         content = data[end:]
@@ -245,58 +169,6 @@ class FastPath:
             body.release()
             return False
         return True
-
-    def _know(
-        self, connection: Connection, raw: bytes, length: re.Match[bytes], held: re.Match[bytes] | None
-    ) -> KnownHead | None:
-        """The meaning of a head. It is remembered by its bytes, but for the values that differ each time."""
-        # Whether a head is let in depends on the rules and on the client's address. The address is a part of the key;
-        # new rules clear everything. A head that was learnt under old keys would let its sender in for ever.
-        if self._rules != self._guard.adopted:
-            self._rules = self._guard.adopted
-            self._known.clear()
-        start, end = length.span(1)
-        if held is None:
-            key = connection.peer, raw[:start], raw[end:]
-        else:
-            first, last = held.span(1)
-            cut = (start, end, first, last) if start < first else (first, last, start, end)
-            key = connection.peer, raw[: cut[0]], raw[cut[1] : cut[2]], raw[cut[3] :]
-        known = self._known.get(key)
-        if known is None and (known := self._learn(connection, raw, kept=held is not None)) is not None:
-            if len(self._known) >= MAX_KNOWN:
-                del self._known[next(iter(self._known))]
-            self._known[key] = known
-        return known
-
-    def _learn(self, connection: Connection, raw: bytes, *, kept: bool) -> KnownHead | None:
-        """The meaning of the head; None where requests with it are not plain, or not let in."""
-        try:
-            head = read_head(raw)
-            request = read_request(head, self._settings.api_prefix, connection.peer)
-            route = self._pipeline.route(request)
-            if head.method != "POST" or not head.length or head.upgrade or head.expects or request.query:
-                return None
-            if route is None or not route.loads or route.dialect is Dialect.OLLAMA or is_passed(request.path):
-                return None
-            if request.path == self._settings.health:
-                return None
-            first = request.first
-            header = self._hold.header if self._hold is not None else b""
-            if (
-                (header in first) != kept
-                or any(name in first for name in _MEANINGFUL)
-                or first.get(b"content-type", _JSON) != _JSON
-            ):
-                return None
-            self._guard.check_place(request)
-            if not request.public:
-                self._guard.check_key(request)
-        except (RequestError, ApplianceError):
-            return None
-        varying = (b"content-length", header) if kept else (b"content-length",)
-        cors, holder = self._guard.cors_headers(request), self._guard.holder(request)
-        return KnownHead(head, request, route, cors, holder, varying)
 
     def _find(self, known: KnownHead, asked: RequestHead, content: bytes) -> FoundProcess | None:
         """The model's process that the request is for, if that is ready and gets it as it is."""
@@ -539,9 +411,3 @@ class FastRequest:
     def _failed(self, failure: Exception) -> None:
         self.connection.on_left = None
         self.connection.go_on_in_task(partial(self._fast_path.ending.go_on_in_task, self, failure))
-
-
-def _value_of(header: bytes, most: int) -> re.Pattern[bytes]:
-    """Return what finds the value of a header in a head: in small letters, or with the first of each word large."""
-    words = b"-".join(b"[%b%b]%b" % (word[:1].upper(), word[:1], word[1:]) for word in header.split(b"-"))
-    return re.compile(rb"\r\n%b: ?([!-~]{1,%d})\r\n" % (words, most))

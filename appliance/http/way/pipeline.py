@@ -116,12 +116,16 @@ class Pipeline:
             return known
         return next((found for each in self.hooks.translates if (found := each.route(request)) is not None), None)
 
+    def translate_of(self, request: Request) -> Translate | None:
+        """Return what takes a request in another dialect."""
+        return next((each for each in self.hooks.translates if each.route(request) is not None), None)
+
     async def answer(self, context: RequestContext) -> None:
         """Raises ApplianceError for what cannot be answered, also after the answer has begun; ClientLeft."""
         if is_passed(context.request.path) and not self._settings.single:
             await self._pass_through(context)
             return
-        translate = next((each for each in self.hooks.translates if each.route(context.request) is not None), None)
+        translate = self.translate_of(context.request)
         job = await (self._read(context) if translate is None else translate.read(context))
         if job is None:
             return

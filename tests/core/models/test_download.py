@@ -8,20 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.models.download import (
+from appliance.core.models.download import ModelReference, RemoteFile, choose, parse_reference
+from appliance.core.models.transfer import (
     MAX_RETRY_AFTER,
     PACE_STEP,
     PACE_WINDOW,
     Continue,
     DownloadPace,
-    ModelReference,
-    RemoteFile,
     StartOver,
     Throttle,
     asked_to_wait,
-    choose,
     judge,
-    parse_reference,
     retry_after,
     retry_delay,
 )

@@ -20,10 +20,11 @@ from appliance.core.engine import EMBEDDED
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import find_engine
 from appliance.errors import NotPlaced
-from appliance.features.pool import peers as owner
+from appliance.features.pool import remote_peer as owner
 from appliance.features.pool.at_boxes import admit
 from appliance.features.pool.core.placing import BoxChoice, Need
-from appliance.features.pool.peers import Member, PoolSide
+from appliance.features.pool.peers import PoolSide
+from appliance.features.pool.remote_peer import Member
 from appliance.traffic.targets import Target
 from appliance.upstream.client import address_of
 

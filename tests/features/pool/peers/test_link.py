@@ -14,7 +14,8 @@ from waiting import SOON, until
 from appliance.core.config.types import Config, Peer
 from appliance.features.pool.link import ModelState
 from appliance.features.pool.link_socket import serve_link
-from appliance.features.pool.peers import Peers, PeerStatus, open_peers
+from appliance.features.pool.peers import Peers, open_peers
+from appliance.features.pool.remote_peer import PeerStatus
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.way.context import RequestContext
 from appliance.traffic.request import Request, send_whole

@@ -13,7 +13,8 @@ from appliance.core.config.types import Config, Peer
 from appliance.core.scheduling.routing import Remote, Router
 from appliance.errors import PeerFailed, UsageError
 from appliance.features.pool.link import ModelState, read_listing
-from appliance.features.pool.peers import Member, Peers, PeerStatus, open_peers
+from appliance.features.pool.peers import Peers, open_peers
+from appliance.features.pool.remote_peer import Member, PeerStatus
 from appliance.upstream.client import address_of
 
 Ready = Callable[[dict[str, PeerStatus]], bool]
