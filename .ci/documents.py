@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from appliance.cli.app import command_line
-from appliance.cli.verbs import GROUPS, Verb
+from appliance.cli.verb import GROUPS, Verb
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
 

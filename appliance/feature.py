@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from appliance.cli.verbs import KERNEL_VERBS, Verb
+from appliance.cli.verb import Verb
+from appliance.cli.verbs import KERNEL_VERBS
 from appliance.core.tools.box import NoTools, Toolbox
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from appliance import __version__
-from appliance.cli.verbs import GROUPS, Verb
+from appliance.cli.verb import GROUPS, Verb
 from appliance.errors import ApplianceError, CallerError, OpenDoor
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import Program, Start

@@ -27,7 +27,7 @@ from appliance.cli.remote import (
     files_options,
 )
 from appliance.cli.show import human_count, human_size, json_option, print_json, print_table
-from appliance.cli.verbs import Verb
+from appliance.cli.verb import Verb
 from appliance.core.engine import Manual
 from appliance.core.fit.budget import room_of
 from appliance.core.fit.estimate import RAM

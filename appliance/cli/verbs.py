@@ -1,4 +1,4 @@
-"""A verb of the command line: its name, its place in the help, and the function that imports its command.
+"""The verbs that no feature brings.
 
 The module of a verb is imported when the verb is used, so that ``--help`` and ``version`` answer at once. The imports
 are written out, so that a freezer and a type checker see them.
@@ -6,31 +6,9 @@ are written out, so that a freezer and a type checker see them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Literal, NamedTuple, get_args
-
 import click
 
-Group = Literal["models", "server", "this machine", "several machines", "for developers"]
-"""The parts of the help, in their order."""
-GROUPS: tuple[Group, ...] = get_args(Group)
-
-
-class Verb(NamedTuple):
-    """``summary`` is one sentence; ``command`` imports the command, when it is used.
-
-    ``alone`` is called where the program was started without a verb. It returns True if it had something to say then,
-    which takes the place of the help. ``page`` is the document in docs/ that says more. ``removed`` is called with each
-    model whose files were removed while no server runs.
-    """
-
-    name: str
-    group: Group
-    summary: str
-    command: Callable[[], click.Command]
-    alone: Callable[[], bool] | None = None
-    page: str = ""
-    removed: Callable[[str], Awaitable[None]] | None = None
+from appliance.cli.verb import Verb
 
 
 def _serve() -> click.Command:
@@ -192,4 +170,3 @@ KERNEL_VERBS = (
     ),
     Verb("load-test", "for developers", "Ask models many times at once, and show how fast each answers.", _load_test),
 )
-"""The verbs that no feature brings."""

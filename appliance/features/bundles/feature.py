@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.cli.verbs import Verb
+from appliance.cli.verb import Verb
 from appliance.feature import Feature
 from appliance.start import ONE_FILE
 

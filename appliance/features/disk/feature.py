@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.cli.verbs import Verb
+from appliance.cli.verb import Verb
 from appliance.feature import Feature
 
 if TYPE_CHECKING:

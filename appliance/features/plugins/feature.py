@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from appliance.cli.verbs import Verb
+from appliance.cli.verb import Verb
 from appliance.feature import Feature, Ground, ServerParts
 
 if TYPE_CHECKING:

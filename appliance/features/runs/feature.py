@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.cli.verbs import Verb
+from appliance.cli.verb import Verb
 from appliance.feature import Feature, Ground, ServerParts
 
 if TYPE_CHECKING:

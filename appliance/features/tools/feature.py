@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from appliance.cli.verbs import Verb
+from appliance.cli.verb import Verb
 from appliance.feature import Feature, ServerParts
 
 if TYPE_CHECKING:
