@@ -94,10 +94,6 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     echo: Echo | None = None
     """Called with every line that model processes print."""
 
-    def in_force(self) -> Config:
-        """The configuration in force, or the defaults."""
-        return self.catalog.snapshot.config or self.defaults
-
 
 class OpenAppliance(Struct, frozen=True, kw_only=True):
     """A program that is open."""
@@ -235,11 +231,8 @@ async def open_appliance(
         pipeline = Pipeline(edge, catalog, ask, hooks, inward)
 
         def gateway() -> Gateway:
-            own: Sequence[EdgeRoute] = (
-                Predict(http.predict, inward),
-                EdgeRoutes(edge, owners),
-            )
-            edges = (*(make(kernel) for each in parts for make in each.edges), *own)
+            signed_in = [make(kernel) for each in parts for make in each.edges]
+            edges = (*signed_in, Predict(http.predict, inward), EdgeRoutes(edge, owners))
             routes = [each.routes for each in parts if each.routes is not None]
             return Gateway(
                 edge,

@@ -72,7 +72,6 @@ CHANCE = 10
 MEMORY = 4 << 30
 
 ROOMS = {
-    "agents": "features/tools/test_chat_tools.py",
     "catalog": "catalog http/test_model_routes.py",
     "cli": "cli",
     "core": "core/test_*.py engines/test_unpacking.py platform/test_hardware.py http/test_relay.py",
@@ -98,7 +97,7 @@ ROOMS = {
     "http/test_swap_pipeline.py http/test_swap_upstream.py features/pool/test_pool_way.py http/test_loading.py "
     "features/streams http/test_disconnect.py http/test_hangs.py features/ollama/test_ollama.py "
     "features/plugins/test_plugin_chain.py http/test_inward.py features/tools/test_tool_routes.py "
-    "features/pool/peers/test_peer_relay.py",
+    "features/pool/peers/test_peer_relay.py features/tools/test_chat_tools.py",
     "platform": "platform children/test_platform.py upstream/test_client.py http/test_unix_sockets.py",
     "plugins": "features/plugins plugins_bundled/test_plugin_shapes.py",
     "replay": "features/streams agents/test_run_routes.py",

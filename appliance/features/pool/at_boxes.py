@@ -14,7 +14,7 @@ from appliance.core.bodies.filters import Edits
 from appliance.core.bodies.head import is_object
 from appliance.core.exchange import Declined, RelayOptions
 from appliance.core.models.model import Model
-from appliance.errors import NotPlaced, PeerFailed, UpstreamFailed
+from appliance.errors import NotPlaced, PeerFailed
 from appliance.features.pool.core.placing import Affinity, BoxChoice, BoxNow, Need, Prompt, place, prompt_of
 from appliance.features.pool.hands import refuse_eviction, room_for
 from appliance.features.pool.peers import Peers
@@ -25,7 +25,7 @@ from appliance.http.way.context import ModelRequest
 from appliance.http.way.course import Course, NotTaken, Place
 from appliance.http.way.outgoing import IDENTITY, JSON, edited, renamed
 from appliance.http.way.process import Process
-from appliance.http.way.to_others import AnswersHooks, for_peers
+from appliance.http.way.to_others import AnswersHooks, OtherServer, for_peers
 from appliance.traffic.targets import Target, Targets
 from appliance.upstream.client import ConnectFailed, Outgoing, relay
 
@@ -164,7 +164,7 @@ class _ThisBox:
         await self._process.answer(course)
 
 
-class _OtherBox:
+class _OtherBox(OtherServer):
     """Another box, as a `Place`."""
 
     is_followed = True
@@ -172,7 +172,7 @@ class _OtherBox:
     def __init__(
         self, name: str, model: str, ask: Ask, peers: Peers, target: Target, meant: str, sent: Callable[[str], None]
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self._model = model
         self._ask = ask
         self._peers = peers
@@ -224,18 +224,6 @@ class _OtherBox:
     def seat(self, model: Model) -> str:
         """See `Place`."""
         return self.name
-
-    def build(self, model: Model) -> str:
-        """See `Place`."""
-        return ""
-
-    def has_fallback(self, model: Model) -> bool:
-        """See `Place`."""
-        return False
-
-    def failure(self, error: UpstreamFailed) -> PeerFailed:
-        """See `Place`."""
-        return PeerFailed(self.name, error.why)
 
 
 def admit(fleet: Fleet, target: Target) -> None:

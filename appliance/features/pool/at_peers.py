@@ -5,7 +5,7 @@ from __future__ import annotations
 from appliance.core.answers.families import family_of
 from appliance.core.exchange import RelayOptions
 from appliance.core.models.model import Model
-from appliance.errors import PeerFailed, UpstreamFailed
+from appliance.errors import PeerFailed
 from appliance.features.pool.peers import Peers
 from appliance.fleet.status import Broken
 from appliance.http.way.ask import Ask
@@ -13,7 +13,7 @@ from appliance.http.way.context import ModelRequest
 from appliance.http.way.course import Course, NotTaken
 from appliance.http.way.hooks import Placing
 from appliance.http.way.outgoing import edited, renamed
-from appliance.http.way.to_others import AnswersHooks, all_failed, for_peers
+from appliance.http.way.to_others import AnswersHooks, OtherServer, all_failed, for_peers
 from appliance.traffic.targets import Target
 from appliance.upstream.client import ConnectFailed, Headers, Outgoing, relay
 
@@ -41,7 +41,7 @@ class AtPeers:
         return Course(places, self._ask.fleet.tell, Model(id=order[0][1], source="config"), job, job.body)
 
 
-class _AtPeer:
+class _AtPeer(OtherServer):
     """A peer, as a `Place`. Its engines are its own: nothing else goes on where it broke."""
 
     is_followed = False
@@ -49,7 +49,7 @@ class _AtPeer:
     def __init__(
         self, name: str, model: str, ask: Ask, peers: Peers, target: Target, path: str, headers: Headers
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self._model = model
         self._ask = ask
         self._peers = peers
@@ -90,18 +90,6 @@ class _AtPeer:
 
     def seat(self, model: Model) -> None:
         """See `Place`."""
-
-    def build(self, model: Model) -> str:
-        """See `Place`."""
-        return ""
-
-    def has_fallback(self, model: Model) -> bool:
-        """See `Place`."""
-        return False
-
-    def failure(self, error: UpstreamFailed) -> PeerFailed:
-        """See `Place`."""
-        return PeerFailed(self.name, error.why)
 
 
 class AtBoxesLater:

@@ -15,7 +15,6 @@ from typing import assert_never
 import trio
 from msgspec import Struct, structs
 
-from appliance.agents.tool_use import use_each, use_tool
 from appliance.core.runs.inward import Asker, InwardReply
 from appliance.core.tools.box import Toolbox
 from appliance.core.turns.chat import ChatEvents
@@ -45,6 +44,7 @@ from appliance.errors import ApplianceError, ModelFailedToStart
 from appliance.features.runs.record import Clocks, Feed, RunRecord, RunTimeouts, pending_call, status_of
 from appliance.features.runs.rules import prompt_of
 from appliance.fleet.owner import Fleet
+from appliance.http.way.tool_use import use_each, use_tool
 
 CHAT = "/v1/chat/completions"
 MAX_WHOLE = 64 << 20

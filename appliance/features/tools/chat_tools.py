@@ -21,7 +21,6 @@ import msgspec
 import trio
 from msgspec import Meta, Raw, Struct, structs
 
-from appliance.agents.tool_use import use_each, use_tool
 from appliance.core.answers.families import Family, family_of
 from appliance.core.bodies.head import EXTENSION, RequestHead
 from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
@@ -54,6 +53,7 @@ from appliance.http.way.context import AskModel, ModelRequest, Use
 from appliance.http.way.handover import HandoverReply, answered
 from appliance.http.way.progress import sending
 from appliance.http.way.routes import Route
+from appliance.http.way.tool_use import use_each, use_tool
 from appliance.traffic.request import send_whole
 
 _NEEDLE = f'"{EXTENSION}"'.encode()

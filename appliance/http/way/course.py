@@ -25,6 +25,7 @@ from appliance.core.records.history import Happening, Tell, refusal
 from appliance.errors import ApplianceError, BadRequest, ModelFailedToStart, PeerFailed, UpstreamFailed, WillNotFit
 from appliance.fleet.status import Broken
 from appliance.http.way.context import ModelRequest
+from appliance.http.way.to_others import all_failed
 from appliance.traffic.record import aside
 from appliance.traffic.request import Request
 
@@ -164,9 +165,7 @@ class Course:
 
     def _last_word(self, told: ApplianceError) -> ApplianceError:
         failed = [(name, error.why) for name, error in self._declined if isinstance(error, PeerFailed)]
-        if len(failed) < 2 or len(failed) < len(self._declined):
-            return told
-        return PeerFailed(", ".join(name for name, _ in failed), "; ".join(f"{name}: {why}" for name, why in failed))
+        return all_failed(failed, failed) if len(failed) == len(self._declined) else told
 
     def begin(self, model: Model) -> None:
         """The place has the request. ``model`` is what the name has turned out to mean."""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from appliance.core.exchange import Exchange
 from appliance.core.headers import fields, without
+from appliance.core.models.model import Model
 from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.http.way.outgoing import CONVERSATION, IDENTITY
 from appliance.traffic.other_servers import OtherServers
@@ -14,6 +15,25 @@ from appliance.upstream.client import ConnectFailed, Headers, forwardable_to_pee
 VIA = (b"Via", b"1.1 llama-appliance")
 MAX_HOPS = 4
 """Appliances that one request may pass; two that name each other for a model would pass it on for ever."""
+
+
+class OtherServer:
+    """The parts of a `Place` that are alike for every server that is not this one: its engines are its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def build(self, model: Model) -> str:
+        """See `Place`."""
+        return ""
+
+    def has_fallback(self, model: Model) -> bool:
+        """See `Place`."""
+        return False
+
+    def failure(self, error: UpstreamFailed) -> PeerFailed:
+        """See `Place`."""
+        return PeerFailed(self.name, error.why)
 
 
 class AnswersHooks:
@@ -65,6 +85,7 @@ def for_peers(headers: Headers, candidates: Sequence[tuple[str, str]]) -> list[t
 
 
 def all_failed(candidates: Sequence[tuple[str, str]], failures: Sequence[tuple[str, str]]) -> PeerFailed:
+    """Return the error of servers that all failed: ``failures`` are pairs of id and reason, in the order of asking."""
     if not failures:
         return PeerFailed(_names(candidates), "not in the configuration any more")
     if len(failures) == 1:

@@ -1,1 +1,0 @@
-"""The surroundings of a model's turns: the use of tools. Refuses to know HTTP."""
