@@ -60,8 +60,7 @@ if TYPE_CHECKING:
 PART, WHOLE, MANIFEST = ".part", ".kv", ".json"
 LOCK = "lock"
 FOLDER = "contexts"
-LEAST_MEMORY = GIB
-"""A smaller file system in memory, such as the 64 MiB of a container, has room for nothing."""
+LEAST_MEMORY = GIB  # a smaller file system in memory, such as the 64 MiB of a container, has room for nothing
 MAX_MANIFEST = 16 * MIB
 READ_SIZE = MIB
 HOUR = 3600.0
@@ -73,8 +72,7 @@ Tier = Literal["ram", "disk"]
 
 class ContextPlace(Struct, frozen=True):
     folder: Path
-    in_memory: bool
-    """Its files take memory instead of room on a disk."""
+    in_memory: bool  # its files take memory instead of room on a disk
 
 
 def context_places(data: Path) -> dict[Tier, ContextPlace]:

@@ -43,24 +43,17 @@ from appliance.fleet.hold import HeldPlace, RestoreFailed, SlotHold
 from appliance.fleet.launch import Launch
 from appliance.upstream.client import Address, HttpCall
 
-IDLE = 2.0
-"""Seconds after which an idle slot is saved while its process has no request..."""
-BUSY_IDLE = 20.0
-"""... and after which it is saved in any case: a save holds up the requests of all slots."""
+IDLE = 2.0  # seconds after which an idle slot is saved while its process has no request ...
+BUSY_IDLE = 20.0  # ... and after which it is saved in any case: a save holds up the requests of all slots
 LOOK_EVERY = 0.25
-SAVE_TIME = 120.0
-"""Seconds that a save may take; the engine may read a long prompt first."""
-LEAST_LIMIT = 1.0
-"""Seconds that a restore may always take; else it may take as long as it saves."""
+SAVE_TIME = 120.0  # seconds that a save may take; the engine may read a long prompt first
+LEAST_LIMIT = 1.0  # seconds that a restore may always take; else it may take as long as it saves
 SECONDS_A_BYTE = 5e-10
 """Assumed time for a byte of a restore, with the check of its file, until one was measured. It is that of a fast
 machine: what is assumed to be slow is never tried."""
-SPEED_SAMPLE = 64
-"""Tokens that must have been read for the speed of reading to count."""
-PROVING_SHARE = 0.9
-"""The share of the tokens given back that the next answer has to have found in its slot."""
-STRIKES = 2
-"""Restores of no use, in a row, after which nothing is kept for this build and architecture."""
+SPEED_SAMPLE = 64  # tokens that must have been read for the speed of reading to count
+PROVING_SHARE = 0.9  # the share of the tokens given back that the next answer has to have found in its slot
+STRIKES = 2  # restores of no use, in a row, after which nothing is kept for this build and architecture
 MAX_ANSWER, MAX_SLOTS = 1 << 16, 1 << 22
 
 log = logging.getLogger(__name__)
@@ -78,8 +71,7 @@ class _Restored(Struct):
 class _HeldSlot(Struct):
     id: int
     is_processing: bool = False
-    n_prompt_tokens: int = 0
-    """All tokens that the slot holds, in llama-server b11434."""
+    n_prompt_tokens: int = 0  # all tokens that the slot holds, in llama-server b11434
 
 
 class Contexts(SlotHold):
@@ -94,10 +86,8 @@ class Contexts(SlotHold):
         self._chooser = chooser
         self._processes: dict[str, ProcessContexts] = {}
         self._strikes: dict[tuple[str, str], int] = {}
-        self._origins: dict[str, Origin] = {}
-        """By model: the origin of its next process, if contexts are kept of that."""
-        self._manuals: dict[str, Manual] = {}
-        """By seat: of engines that nobody has asked before."""
+        self._origins: dict[str, Origin] = {}  # by model: the origin of its next process, if contexts are kept of that
+        self._manuals: dict[str, Manual] = {}  # by seat: of engines that nobody has asked before
 
     def of(self, model_id: str) -> ProcessContexts | None:
         """Return the contexts of the model's process; None: it chooses the slots of its requests by itself."""
@@ -199,20 +189,13 @@ class Placed:
         self, process: ProcessContexts, ticket: int, session: str, prefix: Prefix, *, names_slot: bool
     ) -> None:
         self.ticket = ticket
-        self.slot: int | None = None
-        """None: no slot is idle, so that the engine chooses later."""
-        self.kept: KeptContext | None = None
-        """The file that has more of its prompt than its slot."""
-        self.has = 0
-        """Tokens of its prompt that its slot has."""
-        self.waits = False
-        """A slot is being saved, and it may be its conversation's."""
-        self.evicted: SlotContent | None = None
-        """The slot's content, which is dear, and which no file has."""
-        self.restored = 0
-        """Tokens that came back for it."""
-        self.seconds = 0.0
-        """The time that `prepare` took."""
+        self.slot: int | None = None  # none: no slot is idle, so that the engine chooses later
+        self.kept: KeptContext | None = None  # the file that has more of its prompt than its slot
+        self.has = 0  # tokens of its prompt that its slot has
+        self.waits = False  # a slot is being saved, and it may be its conversation's
+        self.evicted: SlotContent | None = None  # the slot's content, which is dear, and which no file has
+        self.restored = 0  # tokens that came back for it
+        self.seconds = 0.0  # the time that `prepare` took
         self._process = process
         self._session = session
         self._prefix = prefix
@@ -325,21 +308,17 @@ class ProcessContexts:
     def __init__(self, owner: Contexts, launch: Launch, origin: Origin, model_id: str, architecture: str) -> None:
         self.owner = owner
         self.table = SlotTable(launch.slots)
-        self.moving = trio.Lock()
-        """Held while a slot is saved or restored."""
+        self.moving = trio.Lock()  # held while a slot is saved or restored
         self.launch = launch
         engine = launch.engine
         self.pair = (engine.digest or engine.id if engine is not None else ""), architecture
         """The build and the architecture, of which it is known whether giving back helps."""
-        self.is_kept = True
-        """False: it was found to be of no use."""
+        self.is_kept = True  # false: it was found to be of no use
         self._origin = origin
         self._model_id = model_id
-        self._token_seconds = 0.0
-        """Seconds for reading one token; 0: not known."""
+        self._token_seconds = 0.0  # seconds for reading one token; 0: not known
         self._uses: list[tuple[str, int]] = []
-        self._news = trio.Event()
-        """Something may have to be saved, or counted."""
+        self._news = trio.Event()  # something may have to be saved, or counted
 
     def needed(self) -> int:
         """See `Slots.needed`."""

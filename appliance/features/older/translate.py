@@ -30,10 +30,8 @@ from appliance.upstream.pool import Pool
 
 METRICS = "/metrics"
 _LENGTHS = (b"content-length", b"transfer-encoding")
-MAX_TOLD = 16 << 20
-"""Bytes of an engine's answer about itself."""
-MAX_HELD = 128 << 20
-"""Bytes of an answer without words: it repeats the prompt, which is not longer than a body may be."""
+MAX_TOLD = 16 << 20  # bytes of an engine's answer about itself
+MAX_HELD = 128 << 20  # bytes of an answer without words: it repeats the prompt, which is not longer than a body may be
 
 
 class OlderBodies:

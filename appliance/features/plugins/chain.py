@@ -29,8 +29,7 @@ from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.hooks import HookedStream, PluginHost, PluginStep, Replayed
 from appliance.trio_parts import beside
 
-MAX_ANSWER = 64 << 20
-"""Largest answer that is held as a whole, in bytes."""
+MAX_ANSWER = 64 << 20  # largest answer that is held as a whole, in bytes
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
 _T = TypeVar("_T")

@@ -14,10 +14,8 @@ from appliance.features.plugins.core.slash import NAME
 from appliance.plugins.folders import AGENT, CONFIG, PluginSelection, places_of, unknown_plugins
 from appliance.plugins.manifest import LARGEST, BadManifest, ParsedManifest, PluginManifest, read_manifest
 
-DATA = "plugins"
-"""The folder below the program's data in which each plugin has a folder for its own."""
-MAX_FILES = 1000
-"""Number of files of one plugin that are watched for changes."""
+DATA = "plugins"  # the folder below the program's data in which each plugin has a folder for its own
+MAX_FILES = 1000  # number of files of one plugin that are watched for changes
 Signature = tuple[tuple[str, int, int], ...]
 Files = dict[str, Signature]
 

@@ -174,8 +174,7 @@ class Plugins:
     """Owns the loaded plugins. Made by `open_plugins`; it answers from the last look at the folders."""
 
     def __init__(self, choice: PluginSelection, load: Callable[[PluginEntry], None], data: Path) -> None:
-        self.choice = choice
-        """The choice of plugins. After a change, have the folders searched again."""
+        self.choice = choice  # the choice of plugins. After a change, have the folders searched again.
         self._load = load
         self._data = data
         self._entries: dict[str, PluginEntry] = {}

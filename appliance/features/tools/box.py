@@ -57,10 +57,8 @@ class OpenToolbox:
     """
 
     def __init__(self, sources: Sequence[ToolSource] = (), servers: Sequence[McpClient] = ()) -> None:
-        self.enabled = bool(sources)
-        """True if somebody asked for tools, though there may be none."""
-        self.servers = {server.name: server for server in servers}
-        """The MCP servers by name."""
+        self.enabled = bool(sources)  # true if somebody asked for tools, though there may be none
+        self.servers = {server.name: server for server in servers}  # the MCP servers by name
         self._sources: dict[str, ToolSource] = {}
         self._specs: dict[str, ToolSpec] = {}
         for source in sources:

@@ -46,19 +46,15 @@ from appliance.platform.children import REAP_TIME, Child, Children, inherited_en
 from appliance.platform.process import Command, Sink, StopSteps, before_end, ignore, into, open_process
 from appliance.trio_parts import beside
 
-START_TIME = 120.0
-"""Seconds that a container may take to start, its image's download included."""
+START_TIME = 120.0  # seconds that a container may take to start, its image's download included
 LOOK_EVERY = 0.05
-END_TIME = 2.0
-"""Seconds that a container gets to end once its shell's input is closed."""
+END_TIME = 2.0  # seconds that a container gets to end once its shell's input is closed
 REMOVE_TIME = 3.0
-GRACE = 0.5
-"""Seconds to wait for the last words of the containers' program."""
+GRACE = 0.5  # seconds to wait for the last words of the containers' program
 
 log = logging.getLogger(__name__)
 TRUNCATED = "\n[output truncated]"
-MAX_BASE64 = 32 * MIB
-"""llama-server's (b11434)."""
+MAX_BASE64 = 32 * MIB  # llama-server's (b11434)
 MAX_EDITED = 32 * MIB
 _EDITING = trio.CapacityLimiter(2)
 """Looking for many pieces in a large file takes seconds; nobody else should wait for that."""

@@ -60,8 +60,7 @@ _NEEDLE = f'"{EXTENSION}"'.encode()
 _PATH = Path((PathStep(EXTENSION.encode()),))
 _OWNED = frozenset((EXTENSION, "model", "messages", "tools", "stream", "stream_options", "parallel_tool_calls", "n"))
 """Members of the request that the loop says itself, for each of its turns."""
-MAX_ANSWER = 64 << 20
-"""Bytes of one turn's answer that is not a stream."""
+MAX_ANSWER = 64 << 20  # bytes of one turn's answer that is not a stream
 
 
 class WantedTools(Struct, forbid_unknown_fields=True):

@@ -22,8 +22,7 @@ from appliance.platform.process import Command, into
 from appliance.platform.rooted_files import home_folder, open_folder, open_regular, resolved
 
 PIECE = 1 << 18
-MAX_LISTING = 8 << 20
-"""Bytes of git's list of files; llama-server's (b11434)."""
+MAX_LISTING = 8 << 20  # bytes of git's list of files; llama-server's (b11434)
 INFO_TIME = 5.0
 GIT = ("git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 """Switches off the program that a repository's own configuration may name: writing files would otherwise run
@@ -32,8 +31,7 @@ commands.
 NO_FETCHING = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
 """Otherwise git would fetch the objects that a repository lacks on purpose, by a command of the same configuration."""
 
-_THREADS = trio.CapacityLimiter(8)
-"""Files on a network that is gone must not use up the threads of everybody else."""
+_THREADS = trio.CapacityLimiter(8)  # files on a network that is gone must not use up the threads of everybody else
 
 
 class HostPlace:

@@ -37,12 +37,9 @@ from appliance.features.tools.mcp_session import McpSession, SessionLost, Start,
 from appliance.platform.children import Children
 from appliance.trio_parts import beside
 
-START_TIME = 10.0
-"""Seconds, at least, that a server has to start; its own time limit is for its uses."""
-COOLDOWN = 5.0
-"""Seconds after a failed start until the next attempt."""
-MAX_PAGES = 20
-"""Limit on a list of tools."""
+START_TIME = 10.0  # seconds, at least, that a server has to start; its own time limit is for its uses
+COOLDOWN = 5.0  # seconds after a failed start until the next attempt
+MAX_PAGES = 20  # limit on a list of tools
 MAX_LIST = 4 << 20
 """Limit in bytes on one server's description of its tools: every client of /tools gets it, and every model that may use
 all.
@@ -51,10 +48,8 @@ GIVE_UP_TIME = 1.0
 
 log = logging.getLogger(__name__)
 
-Tools = list[tuple[ToolSpec, str]]
-"""Each tool as it is offered, and its name on the server."""
-WARM_UP_TIME = 10.0
-"""Seconds for one server to start and to list its tools; all do it at once."""
+Tools = list[tuple[ToolSpec, str]]  # each tool as it is offered, and its name on the server
+WARM_UP_TIME = 10.0  # seconds for one server to start and to list its tools; all do it at once
 
 
 class Unavailable(Exception):

@@ -21,15 +21,12 @@ from appliance.core.turns.tasks import RunTask, Tell
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.features.tools.core.specs import schema_of
 
-ORIGIN = "mcp"
-"""The client's name in the list of requests in flight."""
+ORIGIN = "mcp"  # the client's name in the list of requests in flight
 MAX_ANSWER = 64 << 20
 MAX_REFUSAL = 1 << 16
-TELL_EVERY = 0.5
-"""Seconds between two pieces of progress."""
+TELL_EVERY = 0.5  # seconds between two pieces of progress
 
-Result = dict[str, object]
-"""The result of ``tools/call``."""
+Result = dict[str, object]  # the result of `tools/call`
 _OWNED = ("model", "messages", "stream", "tools", "appliance")
 DESCRIPTION = "Lets a language model on this machine work on a task with tools, and waits for what comes of it."
 

@@ -45,21 +45,16 @@ from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import Command, StopSteps, end, open_process
 from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall, address_of
 
-ERROR_TAIL = 4096
-"""Bytes kept of its standard error."""
-MAX_NOISE = 512 << 20
-"""Bytes of output in a row without an answer; a server that writes more is given up."""
+ERROR_TAIL = 4096  # bytes kept of its standard error
+MAX_NOISE = 512 << 20  # bytes of output in a row without an answer; a server that writes more is given up
 LEAVE = StopSteps(closed=0.7, asked=0.5, group=1.0)
 """A server that is reported as gone has left no grandchildren that were killed and still run."""
 IN_A_HURRY = StopSteps(asked=LEAVE.asked, group=LEAVE.group)
 """For a server that is working, and may not notice EOF on its standard input."""
-PIPE_GRACE = 0.5
-"""Seconds for the rest in the pipes of a process that has ended."""
-REPLY_TIME = 5.0
-"""Seconds for the server to take the answer to its own question."""
+PIPE_GRACE = 0.5  # seconds for the rest in the pipes of a process that has ended
+REPLY_TIME = 5.0  # seconds for the server to take the answer to its own question
 log = logging.getLogger(__name__)
-VERSION = "2025-11-25"
-"""The newest revision that begins with a handshake; a server may answer with an older one."""
+VERSION = "2025-11-25"  # the newest revision that begins with a handshake; a server may answer with an older one
 CONNECT_TIME = 10
 MAX_REFUSAL = 1 << 16
 GIVE_UP_TIME = 1.0
@@ -81,12 +76,10 @@ class SessionLost(Exception):
 class McpSession(ABC):
     """Handles one request at a time. Runs in a task of `open_mcp`, which ends it."""
 
-    version: str
-    """The protocol revision to request."""
+    version: str  # the protocol revision to request
 
     def __init__(self) -> None:
-        self.last: int = 0
-        """The id of the last request."""
+        self.last: int = 0  # the id of the last request
         self._lost = ""
         self._gone = trio.Event()
 
@@ -123,8 +116,7 @@ class McpSession(ABC):
         self._gone.set()
 
 
-Start = Callable[[], Awaitable[McpSession]]
-"""Begins a session in a task of its own. Raises SessionLost."""
+Start = Callable[[], Awaitable[McpSession]]  # begins a session in a task of its own. Raises SessionLost.
 
 
 class StdioSession(McpSession):
@@ -132,8 +124,7 @@ class StdioSession(McpSession):
 
     version = PROTOCOL
 
-    stdin: SendStream
-    """Set before anybody has the session."""
+    stdin: SendStream  # set before anybody has the session
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -145,10 +136,8 @@ class StdioSession(McpSession):
         self._news = trio.Event()
         self._noise = 0
         self._errors = bytearray()
-        self.busy = False
-        """The server is working and may not notice EOF on its standard input."""
-        self.drained = trio.Event()
-        """Its output has ended."""
+        self.busy = False  # the server is working and may not notice EOF on its standard input
+        self.drained = trio.Event()  # its output has ended
         self.ending = trio.CancelScope()
 
     @property

@@ -22,13 +22,10 @@ from appliance.platform.process import Command, Sink, StopSteps, into
 
 PIPE_GRACE = 2.0
 """Seconds to read the rest from the pipes, once the command has ended with everything that it has started."""
-WITH_INPUT = StopSteps(closed=2.0)
-"""A command that may run on another machine: closing its input is what ends it there."""
+WITH_INPUT = StopSteps(closed=2.0)  # a command that may run on another machine: closing its input is what ends it there
 MAX_ERRORS = 4096
-KILLED = -9
-"""The status of a command that hangs in the kernel, which will kill it."""
-KILL_AFTER = 1.0
-"""Seconds beyond its budget that the process gets to report its end."""
+KILLED = -9  # the status of a command that hangs in the kernel, which will kill it
+KILL_AFTER = 1.0  # seconds beyond its budget that the process gets to report its end
 MAX_MESSAGES = 64 << 20
 _FOUND: msgspec.json.Decoder[Found] = msgspec.json.Decoder(Found)
 
@@ -96,8 +93,7 @@ class CommandEnded(Struct, frozen=True, kw_only=True):
 
     status: int
     timed_out: bool = False
-    errors: str = ""
-    """The beginning of its standard error, if that was separate."""
+    errors: str = ""  # the beginning of its standard error, if that was separate
 
 
 async def run(children: Children, command: Command, take: Sink, *, seconds: float) -> CommandEnded:

@@ -128,8 +128,7 @@ SSH_OPTIONS = (
 """No user is there to answer questions: keys alone, and only known machines."""
 SCRIPT_TIME = 15.0
 MAX_LISTING = 8 << 20
-NOT_THERE = (126, 127, 255)
-"""Exit statuses of ssh and the container programs when they did not come to run anything."""
+NOT_THERE = (126, 127, 255)  # exit statuses of ssh and the container programs when they did not come to run anything
 
 
 def listed_names(output: bytes) -> tuple[str, list[tuple[str, Kind]]]:

@@ -32,8 +32,7 @@ from appliance.features.tools.core.search import (
 )
 from appliance.platform.rooted_files import listed, open_folder, open_regular
 
-MAX_SCANNED = 1 << 20
-"""Bytes of one line that are searched."""
+MAX_SCANNED = 1 << 20  # bytes of one line that are searched
 BINARY_LOOK = 8192
 
 _JOB = msgspec.json.Decoder(SearchJob)

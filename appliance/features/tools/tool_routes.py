@@ -21,8 +21,7 @@ from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.traffic import Lifetime
 
 METHODS = ("GET", "HEAD", "POST")
-MAX_AT_ONCE = 64
-"""Each may be a process."""
+MAX_AT_ONCE = 64  # each may be a process
 DISABLED = errors.disabled("--tools or --mcp-servers-config")
 EMPTY = Raw(b"{}")
 

@@ -81,8 +81,7 @@ class Relay:
     def __init__(self, url: str, address: Address) -> None:
         self._url = url
         self._address = address
-        self._version = b""
-        """The version that ``initialize`` agreed on; newer clients send theirs in every request."""
+        self._version = b""  # the version that `initialize` agreed on; newer clients send theirs in every request
         self._under_way: dict[Id, trio.CancelScope] = {}
         self._places = trio.Semaphore(MAX_AT_ONCE)
         self._client_left = trio.CancelScope()

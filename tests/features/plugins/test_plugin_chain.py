@@ -59,8 +59,7 @@ async def on_stream(events, context):
         yield event
 """
 )
-TEXT = "Once upon a time a small llama carried"
-"""What the fake engine says."""
+TEXT = "Once upon a time a small llama carried"  # what the fake engine says
 ROUTES = {
     "/v1/chat/completions": "messages",
     "/chat/completions": "messages",

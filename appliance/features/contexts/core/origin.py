@@ -32,12 +32,9 @@ class Origin(Struct, frozen=True, kw_only=True):
     """The digest of everything on which its contexts depend; only a process with the same key may have one back."""
     shape: str = ""
     """The part of the key that does not depend on the seat: the digest of the model's files, and of its options."""
-    build: str = ""
-    """The id of its engine's build."""
-    engine: str = ""
-    """The digest of that build."""
-    seat: str = ""
-    """The id of the seat."""
+    build: str = ""  # the id of its engine's build
+    engine: str = ""  # the digest of that build
+    seat: str = ""  # the id of the seat
 
 
 def files_named(options: Iterable[Option]) -> tuple[str, ...]:

@@ -22,37 +22,27 @@ from msgspec import Struct, structs
 from appliance.core.bodies.blocks import Prefix, prefix_of
 from appliance.core.records.cache_misses import SlotNews
 
-HALF_LIFE = 600
-"""Seconds without use after which a slot's tokens count half."""
-KEPT_SHARE = 0.1
-"""Cost of losing a token that a kept file has, beside one that must be read again."""
-TOKENS_PER_BYTE = 0.25
-"""Assumed until the first answer says how many tokens its prompt had."""
-LEAST_TOKENS = 512
-"""Shorter contexts are not worth a file."""
+HALF_LIFE = 600  # seconds without use after which a slot's tokens count half
+KEPT_SHARE = 0.1  # cost of losing a token that a kept file has, beside one that must be read again
+TOKENS_PER_BYTE = 0.25  # assumed until the first answer says how many tokens its prompt had
+LEAST_TOKENS = 512  # shorter contexts are not worth a file
 LEAST_SIMILARITY = 0.5
 """The share of a prompt in a slot for which the engine takes this slot; our processes are started with it."""
 NO_SLOT = -1
 LEAST_GROWTH = 256
-LEAST_SHARE = 0.1
-"""A context is saved again when it has grown by this share, and by `LEAST_GROWTH` tokens."""
-ROUNDING = 2
-"""Tokens by which an engine may count a slot's context otherwise than its answers did."""
-MAX_TAKEN = 1000
-"""Conversations without a slot that are remembered; the one that lost its slot first goes first."""
+LEAST_SHARE = 0.1  # a context is saved again when it has grown by this share, and by `LEAST_GROWTH` tokens
+ROUNDING = 2  # tokens by which an engine may count a slot's context otherwise than its answers did
+MAX_TAKEN = 1000  # conversations without a slot that are remembered; the one that lost its slot first goes first
 
 
 class SlotContent(Struct, frozen=True):
     """The tokens in a slot: a prompt, and the answer behind it."""
 
-    session: str = ""
-    """The conversation; empty for a request that named none."""
+    session: str = ""  # the conversation; empty for a request that named none
     prefix: Prefix = Prefix()
-    prompt: int = 0
-    """Tokens of the prompt alone."""
+    prompt: int = 0  # tokens of the prompt alone
     tokens: int = 0
-    kept: int = 0
-    """The first tokens that a kept file also has."""
+    kept: int = 0  # the first tokens that a kept file also has
 
     @property
     def conversation(self) -> tuple[str, bytes]:
@@ -68,10 +58,8 @@ class SlotContent(Struct, frozen=True):
 
 
 class Placement(Struct, frozen=True):
-    slot: int | None = None
-    """None: the engine chooses, as soon as a slot is free."""
-    held: int = 0
-    """Tokens of the prompt that the slot is believed to have already."""
+    slot: int | None = None  # none: the engine chooses, as soon as a slot is free
+    held: int = 0  # tokens of the prompt that the slot is believed to have already
     evicted: SlotContent | None = None
     """To be saved before this request is sent: it goes, and no kept file has the last tokens of it."""
 
@@ -81,8 +69,7 @@ class ListedSlot(Struct, frozen=True):
 
     session: str
     tokens: int
-    idle: float | None
-    """Seconds since its last use; None while it is in use, or was never used."""
+    idle: float | None  # seconds since its last use; None while it is in use, or was never used
     in_use: bool
 
 
@@ -92,8 +79,7 @@ class SlotTable:
     def __init__(self, count: int) -> None:
         self._slots = {at: _Slot() for at in range(count)}
         self._waiting: dict[int, _Asked] = {}
-        self._taken: dict[tuple[str, bytes], _Taken] = {}
-        """The conversations that have lost their slots."""
+        self._taken: dict[tuple[str, bytes], _Taken] = {}  # the conversations that have lost their slots
         self._tokens_per_byte = TOKENS_PER_BYTE
 
     def place(self, ticket: int, session: str, prefix: Prefix, now: float, wanted: int | None = None) -> Placement:
@@ -345,22 +331,16 @@ class _Asked(Struct, frozen=True):
 
 class _Taken(Struct, frozen=True):
     by: str
-    prefix: Prefix
-    """The last prompt of the conversation that was there."""
+    prefix: Prefix  # the last prompt of the conversation that was there
 
 
 class _Slot(Struct, eq=False):
     content: SlotContent = SlotContent()
-    ticket: int | None = None
-    """The latest request."""
-    asked: _Asked | None = None
-    """The same one's prompt, until its answer says what the slot holds now."""
-    short: bytes | None = None
-    """The body of a short request that was here last, instead of its content."""
-    beginning: bytes = b""
-    """The part of it with which its conversation's next turn begins."""
-    owner: bytes = b""
-    """The client of the short request."""
+    ticket: int | None = None  # the latest request
+    asked: _Asked | None = None  # the same one's prompt, until its answer says what the slot holds now
+    short: bytes | None = None  # the body of a short request that was here last, instead of its content
+    beginning: bytes = b""  # the part of it with which its conversation's next turn begins
+    owner: bytes = b""  # the client of the short request
     in_use: bool = False
     used_at: float = -math.inf
 

@@ -19,10 +19,8 @@ from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edit
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import BadRequest
 
-MAX_COMMANDS = 16
-"""In one request; each may ask models of its own."""
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""The form of a command's name."""
+MAX_COMMANDS = 16  # in one request; each may ask models of its own
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # the form of a command's name
 
 _WORD = re.compile(rf"(\\?)/({NAME.pattern})(?!\S)")
 _BLANK = re.compile(r"\s*+")
@@ -30,8 +28,7 @@ _GAP = re.compile(r"[^\S\r\n]*+(?:\r?\n(?:[^\S\r\n]*+\r?\n)*+)?")
 """The text that belongs to a command: blanks behind it and empty lines, but not the indentation of the text's first
 line.
 """
-_ESCAPED_SLASH = b"\\u002"
-"""JSON may also write a slash by its number, 002f or 002F."""
+_ESCAPED_SLASH = b"\\u002"  # JSON may also write a slash by its number, 002f or 002F
 _ABSENT = Raw()
 _TEXT_PARTS = ("text", "input_text")
 

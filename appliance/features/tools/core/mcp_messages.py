@@ -15,8 +15,7 @@ from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NO_PARAMETERS
 from appliance.core.tools.box import ToolOutcome, ToolSpec
 
-MAX_LINE = 8 << 20
-"""Bytes of one message; a longer one is dropped, as llama-server does."""
+MAX_LINE = 8 << 20  # bytes of one message; a longer one is dropped, as llama-server does
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -24,12 +23,9 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 
-Id = int | float | str
-"""JSON-RPC's; 1 and 1.0 are one number."""
-MAX_TOOLS = 1000
-"""For one server."""
-PROTOCOL = "2024-11-05"
-"""The revision to request from servers on standard input and output, as llama-server does."""
+Id = int | float | str  # JSON-RPC's; 1 and 1.0 are one number
+MAX_TOOLS = 1000  # for one server
+PROTOCOL = "2024-11-05"  # the revision to request from servers on standard input and output, as llama-server does
 CLIENT_INFO = {"name": "llama.cpp", "version": "1.0"}
 _NO_TEXT = "MCP tool returned an error"
 
@@ -131,8 +127,7 @@ class LineCutter:
         self._limit = limit
         self._held = bytearray()
         self._dropping = False
-        self.dropped = 0
-        """Number of lines that were too long."""
+        self.dropped = 0  # number of lines that were too long
 
     @property
     def held(self) -> int:
@@ -196,8 +191,7 @@ class ToolPage(Struct, frozen=True, kw_only=True):
 
     tools: tuple[tuple[ToolSpec, str], ...]
     warnings: tuple[str, ...] = ()
-    cursor: str | None = None
-    """The cursor of the next page."""
+    cursor: str | None = None  # the cursor of the next page
 
 
 _PAGE = msgspec.json.Decoder(_Page)

@@ -9,10 +9,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from appliance.core.lenient_json import decoded
 from appliance.features.tools.core.mcp_messages import RpcAnswer
 
-MAX_OFFERS = 500
-"""Prompts, and resources, of one server."""
-MAX_TEXT = 4 << 20
-"""Characters of one prompt or resource."""
+MAX_OFFERS = 500  # prompts, and resources, of one server
+MAX_TEXT = 4 << 20  # characters of one prompt or resource
 T = TypeVar("T")
 
 

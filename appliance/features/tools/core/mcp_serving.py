@@ -26,8 +26,7 @@ from appliance.features.tools.core.mcp_messages import (
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN_VERSIONS = ("2026-07-28",)
-VERSIONS = (*reversed(MODERN_VERSIONS), *reversed(HANDSHAKE_VERSIONS))
-"""The newest first."""
+VERSIONS = (*reversed(MODERN_VERSIONS), *reversed(HANDSHAKE_VERSIONS))  # the newest first
 
 HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
@@ -40,8 +39,7 @@ META_VERSION = "io.modelcontextprotocol/protocolVersion"
 META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 META_SERVER = "io.modelcontextprotocol/serverInfo"
 
-TOOLS_TTL = 60_000
-"""Milliseconds for which a client may keep the list of tools."""
+TOOLS_TTL = 60_000  # milliseconds for which a client may keep the list of tools
 INSTRUCTIONS = (
     "Runs language models on the machine it is installed on. 'list_models' lists the models, 'chat' asks one of "
     "them. A model that is not loaded yet is loaded first, which can take a minute."
@@ -58,8 +56,7 @@ class ToolsCall(Struct, frozen=True, kw_only=True):
     name: str
     arguments: bytes
     modern: bool
-    token: str | int | None = None
-    """The token for progress reports, if any."""
+    token: str | int | None = None  # the token for progress reports, if any
 
 
 class Immediate(Struct, frozen=True, kw_only=True):

@@ -15,8 +15,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-MAX_GLOB = 1000
-"""Longest pattern in characters; the cost of a name grows with it."""
+MAX_GLOB = 1000  # longest pattern in characters; the cost of a name grows with it
 
 _GLOB_TOKEN = re.compile(
     r"""
@@ -30,8 +29,7 @@ _GLOB_TOKEN = re.compile(
 _STARS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 _RANGE = re.compile("(.)(?:-(.))?", re.DOTALL)
 _NOTHING = r"[^\x00-\x{10ffff}]"
-MAX_REGEX = 4000
-"""Longest pattern, in characters."""
+MAX_REGEX = 4000  # longest pattern, in characters
 _CODE = r"x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|c[A-Za-z]"
 _TOKEN = re.compile(
     rf"""

@@ -20,8 +20,7 @@ from appliance.features.tools.core.texts import TextEdit
 
 MAX_MATCHES = 100
 MAX_SECONDS = 60
-MAX_CONTEXT = 50
-"""Lines before and after a match."""
+MAX_CONTEXT = 50  # lines before and after a match
 _GLOB = "A glob without '/' is matched with the file's name at any depth; one with '/' with its path below 'path'"
 
 

@@ -19,8 +19,7 @@ from msgspec import Meta, Struct
 from appliance.core.capped_output import MAX_OUTPUT, readable, whole_characters
 
 TRUNCATED = "[output truncated]"
-MAX_EDITS = 1000
-"""Limit on edits: each is looked for in all of the text."""
+MAX_EDITS = 1000  # limit on edits: each is looked for in all of the text
 _ALIKE = {
     **dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b"), "'"),
     **dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f"), '"'),
@@ -44,8 +43,7 @@ class LineWindow:
         self._line = 1
         self._inside = False
         self._kept = bytearray()
-        self.full = last is not None and last < self._first
-        """True if further input would not change `text`."""
+        self.full = last is not None and last < self._first  # true if further input would not change `text`
         self._truncated = False
 
     def feed(self, data: bytes) -> None:
