@@ -73,10 +73,7 @@ class OwnContainer:
     async def running(self) -> RunningContainer:
         """Return the running container. Raises ToolProblem when it cannot be started."""
         async with self._starting:
-            container = self._running
-            if container is None:
-                container = await self._nursery.start(self._run)
-            return container
+            return self._running or await self._nursery.start(self._run)
 
     async def _run(self, *, task_status: trio.TaskStatus[RunningContainer]) -> None:
         engine, name = self._image.engine, f"{self._image.engine}:{self._image.name}"
@@ -103,8 +100,10 @@ class OwnContainer:
             finally:
                 self._running = None
                 if container is not None and child is not None and child.status != 0:
+                    # Its program did not end in good order; else ``--rm`` has removed it.
+                    remove = Command(argv=(engine, "rm", "-f", container.id), env=inherited_env())
                     with trio.move_on_after(REMOVE_TIME + REAP_TIME, shield=True):
-                        await self._remove(container)
+                        await process.run(self._children, remove, ignore, seconds=REMOVE_TIME)
         if container is None:
             why = text_answer.text().strip()[-500:] or f"it did not start within {START_TIME:g} s"
             raise ToolProblem(name, f"failed to start the container: {why}")
@@ -120,11 +119,6 @@ class OwnContainer:
         with trio.move_on_after(START_TIME):
             return await before_end(child, look)
         return None
-
-    async def _remove(self, container: RunningContainer) -> None:
-        """Remove a container whose program did not end in good order; ``--rm`` has removed all others."""
-        command = Command(argv=(container.engine, "rm", "-f", container.id), env=inherited_env())
-        await process.run(self._children, command, ignore, seconds=REMOVE_TIME)
 
 
 @asynccontextmanager
@@ -162,10 +156,10 @@ async def grep_search(place: ToolPlace, asked: GrepSearch) -> ToolOutcome:
 
 
 async def exec_shell_command(children: Children, place: ToolPlace, asked: ExecShellCommand) -> ToolOutcome:
-    output = CappedOutput(_limit(asked))
+    output = _output(asked)
     # It is read on beyond the limit: a command that could not write would wait for ever.
     ended = await _run(children, place, asked, into(output))
-    return text_answer(output.text() + (TRUNCATED if output.truncated else "") + tail(ended))
+    return text_answer(output.text() + _tail(output, ended))
 
 
 @asynccontextmanager
@@ -184,7 +178,7 @@ async def stream_shell_command(
 async def _print_found(
     children: Children, place: ToolPlace, asked: ExecShellCommand, sending: trio.MemorySendChannel[bytes | ToolOutcome]
 ) -> None:
-    output, pieces = CappedOutput(_limit(asked)), text_decoder()
+    output, pieces = _output(asked), text_decoder()
     async with sending:
 
         async def take(data: bytes) -> bool:
@@ -197,10 +191,9 @@ async def _print_found(
         except (FileProblem, ToolProblem) as problem:
             await sending.send(failed(str(problem)))
             return
-        rest = pieces.decode(b"", final=True) if not output.truncated else ""
-        last = rest + (TRUNCATED if output.truncated else "") + tail(ended)
-        await sending.send(last.encode())
-        await sending.send(text_answer(output.text() + last[len(rest) :]))
+        rest, last = pieces.decode(b"", final=True) if not output.truncated else "", _tail(output, ended)
+        await sending.send(f"{rest}{last}".encode())
+        await sending.send(text_answer(output.text() + last))
 
 
 async def get_info(place: ToolPlace) -> ToolOutcome:
@@ -222,17 +215,23 @@ async def _run(children: Children, place: ToolPlace, asked: ExecShellCommand, ta
         raise ToolProblem(SHELL, f"no command can be started: {error}") from None
 
 
-def tail(ended: CommandEnded) -> str:
-    return f"\n[exit code: {ended.status}]{' [exit due to timed out]' if ended.timed_out else ''}"
+def _output(asked: ExecShellCommand) -> CappedOutput:
+    return CappedOutput(min(max(asked.max_output_size, 0), MAX_OUTPUT))
 
 
-def _limit(asked: ExecShellCommand) -> int:
-    return min(max(asked.max_output_size, 0), MAX_OUTPUT)
+def _tail(output: CappedOutput, ended: CommandEnded) -> str:
+    cut, late = TRUNCATED if output.truncated else "", " [exit due to timed out]" if ended.timed_out else ""
+    return f"{cut}\n[exit code: {ended.status}]{late}"
 
 
 async def read_file(place: ToolPlace, asked: ReadFile, *, as_base64: bool) -> ToolOutcome:
     if as_base64:
-        return await _read_base64(place, asked.path)
+        try:
+            content = await _whole(place, asked.path, MAX_BASE64)
+        except FileTooLarge as error:
+            return failed(f"file too large ({error.size} bytes, max {MAX_BASE64})")
+        encoded = base64.b64encode(content).decode("ascii")
+        return answer({"base64": encoded, "size_bytes": len(content)}, f"{len(content)} bytes in base64: {encoded}")
     whole = asked.end_line == -1
     window = LineWindow(asked.start_line, None if whole else max(asked.end_line, 0), numbered=asked.append_loc)
 
@@ -247,15 +246,6 @@ async def read_file(place: ToolPlace, asked: ReadFile, *, as_base64: bool) -> To
             f"file too large ({error.size} bytes, max {MAX_OUTPUT}); name start_line and end_line to read a part of it"
         )
     return text_answer(window.text())
-
-
-async def _read_base64(place: ToolPlace, path: str) -> ToolOutcome:
-    try:
-        content = await _whole(place, path, MAX_BASE64)
-    except FileTooLarge as error:
-        return failed(f"file too large ({error.size} bytes, max {MAX_BASE64})")
-    encoded = base64.b64encode(content).decode("ascii")
-    return answer({"base64": encoded, "size_bytes": len(content)}, f"{len(content)} bytes in base64: {encoded}")
 
 
 async def write_file(place: ToolPlace, asked: WriteFile) -> ToolOutcome:
@@ -330,8 +320,26 @@ class Builtins:
 
     async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
         """Raises BadRequest, Forbidden, NotFound and ToolProblem."""
+        if name not in ARGUMENTS:
+            raise NotFound(f"there is no built-in tool '{name}'")
+        asked = read_arguments(name, arguments, ARGUMENTS[name])
         try:
-            return await self._call(name, arguments, context)
+            place = await self._place(context)
+            match asked:
+                case ReadFile():
+                    return await read_file(place, asked, as_base64=context.base64)
+                case FileGlobSearch():
+                    return await file_glob_search(place, asked)
+                case GrepSearch():
+                    return await grep_search(place, asked)
+                case ExecShellCommand():
+                    return await exec_shell_command(self._children, place, asked)
+                case WriteFile():
+                    return await write_file(place, asked)
+                case EditFile():
+                    return await edit_file(place, asked)
+                case _:
+                    return await get_info(place)
         except FileProblem as problem:
             return failed(str(problem))
 
@@ -350,27 +358,6 @@ class Builtins:
         async with stream_shell_command(self._children, place, asked) as pieces:
             yield pieces
 
-    async def _call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
-        if name not in ARGUMENTS:
-            raise NotFound(f"there is no built-in tool '{name}'")
-        asked = read_arguments(name, arguments, ARGUMENTS[name])
-        place = await self._place(context)
-        match asked:
-            case ReadFile():
-                return await read_file(place, asked, as_base64=context.base64)
-            case FileGlobSearch():
-                return await file_glob_search(place, asked)
-            case GrepSearch():
-                return await grep_search(place, asked)
-            case ExecShellCommand():
-                return await exec_shell_command(self._children, place, asked)
-            case WriteFile():
-                return await write_file(place, asked)
-            case EditFile():
-                return await edit_file(place, asked)
-            case _:
-                return await get_info(place)
-
     async def _place(self, context: ToolContext) -> ToolPlace:
         """Return the place of this use. Raises ToolProblem, and Forbidden for a way out of the root."""
         if context.runtime:
@@ -382,11 +369,8 @@ class Builtins:
                 target: RunningContainer | Ssh = running_target(context.runtime)
             except BadToolTarget as error:
                 raise ToolProblem("runtime", str(error)) from None
-            return Runtime(self._children, target, context.cwd)
-        match self._runtime:
-            case None:
-                return HostPlace(self._children, context.cwd, self._root)
-            case OwnContainer() as own:
-                return Runtime(self._children, await own.running(), context.cwd)
-            case target:
-                return Runtime(self._children, target, context.cwd)
+        elif self._runtime is None:
+            return HostPlace(self._children, context.cwd, self._root)
+        else:
+            target = await self._runtime.running() if isinstance(self._runtime, OwnContainer) else self._runtime
+        return Runtime(self._children, target, context.cwd)

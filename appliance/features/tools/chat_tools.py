@@ -13,9 +13,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
-from typing import Annotated, assert_never
+from typing import Annotated, Literal, assert_never
 
 import msgspec
 import trio
@@ -25,7 +25,8 @@ from appliance.core.answers.families import Family, family_of
 from appliance.core.bodies.head import EXTENSION, RequestHead
 from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
 from appliance.core.lenient_json import UNREADABLE
-from appliance.core.openai import ToolDefinition
+from appliance.core.openai import FunctionDefinition, ToolDefinition
+from appliance.core.tools.box import ToolSpec
 from appliance.core.turns.chat import ChatAnswer, ChatEvents, ToolActivity
 from appliance.core.turns.messages import (
     MAX_ITERATIONS,
@@ -139,7 +140,10 @@ def _read_chat(body: bytes, members: dict[str, Raw], wanted: WantedTools, toolbo
     task = Task(
         model=chat.model,
         messages=tuple(chat.messages),
-        tools=(*_ours(wanted, toolbox), *_theirs(chat)),
+        tools=(
+            *_tools(toolbox.select(wanted.tools), "server"),
+            *_tools([tool.function for tool in chat.tools or ()], "client"),
+        ),
         params={name: value for name, value in members.items() if name not in _OWNED},
         max_tool_iterations=wanted.max_iterations,
         parallel_tool_calls=bool(chat.parallel_tool_calls),
@@ -153,31 +157,12 @@ def _read_chat(body: bytes, members: dict[str, Raw], wanted: WantedTools, toolbo
     return ToolChat(task=task, stream=bool(chat.stream), include_usage=include_usage)
 
 
-def _ours(wanted: WantedTools, toolbox: OpenToolbox) -> list[Tool]:
-    """Return the server's tools. Arguments are any object: the tool itself reports a mistake to the model."""
-    return [
-        Tool(
-            name=spec.name,
-            description=spec.description,
-            parameters=spec.parameters,
-            runner="server",
-            arguments="object",
-        )
-        for spec in toolbox.select(wanted.tools)
-    ]
-
-
-def _theirs(chat: _Chat) -> list[Tool]:
-    return [
-        Tool(
-            name=tool.function.name,
-            description=tool.function.description,
-            parameters=tool.function.parameters,
-            runner="client",
-            arguments="any",
-        )
-        for tool in chat.tools or ()
-    ]
+def _tools(told: Iterable[ToolSpec | FunctionDefinition], runner: Literal["server", "client"]) -> Iterator[Tool]:
+    """Arguments for a tool of this server are any object: the tool itself reports a mistake to the model."""
+    arguments = "object" if runner == "server" else "any"
+    for each in told:
+        name, description, parameters = each.name, each.description, each.parameters
+        yield Tool(name=name, description=description, parameters=parameters, runner=runner, arguments=arguments)
 
 
 Give = Callable[[bytes], Awaitable[None]]
@@ -209,10 +194,7 @@ class ToolChats:
 
     async def _run(self, chat: ToolChat, job: ModelRequest, ask: AskModel) -> None:
         turns = _Turns(self._toolbox, self._timeout(), ask, job, chat)
-        if chat.stream:
-            await _stream(turns, job, self._ping_after)
-        else:
-            await _whole(turns, job)
+        await (_stream(turns, job, self._ping_after) if chat.stream else _whole(turns, job))
 
 
 class _Turns:
@@ -226,7 +208,7 @@ class _Turns:
         self._timeout = timeout
         self._ask = ask
         self._job = job
-        self._model = chat.task.model
+        self._task = chat.task
         self._loop = Loop(chat.task)
         self._todo: deque[Generate | RunTools] = deque()
         self._over = False
@@ -254,7 +236,7 @@ class _Turns:
                     await self._use(calls, give, parallel=parallel)
         end = self._loop.outcome()
         if end.state != "completed":
-            raise ToolLoopFailed(self._model, end.detail or end.state)
+            raise ToolLoopFailed(self._task.model, end.detail or end.state)
         return end
 
     async def _listen(self, reply: HandoverReply, give: Give) -> None:
@@ -280,7 +262,11 @@ class _Turns:
                 case Generate() | RunTools():
                     self._todo.append(command)
                 case ShowText(text):
-                    await give(self.answer.text(self._apart(text)))
+                    if self._new_turn and self.text and not self.text[-1].endswith("\n"):
+                        text = f"\n\n{text}"  # the texts of two turns are paragraphs
+                    self._new_turn = False
+                    self.text.append(text)
+                    await give(self.answer.text(text))
                 case ShowReasoning(text):
                     await give(self.answer.reasoning(text))
                 case Finish():
@@ -291,30 +277,22 @@ class _Turns:
                 case _:
                     assert_never(command)
 
-    def _apart(self, text: str) -> str:
-        """The texts of two turns are paragraphs."""
-        if self._new_turn and self.text and not self.text[-1].endswith("\n"):
-            text = f"\n\n{text}"
-        self._new_turn = False
-        self.text.append(text)
-        return text
-
     async def _use(self, calls: tuple[ModelCall, ...], give: Give, *, parallel: bool) -> None:
         async def use(call: ModelCall) -> bool:
-            if not self._over:
-                await give(self.answer.activity(ToolActivity(tool_call=call)))
-                step = self._job.record.begin_step("tool", call.name)
-                finished = await use_tool(self._toolbox, call, self._timeout)
-                step.ended = time.perf_counter()
-                if self._over:
-                    return False
-                if finished.failure is not None:  # the model may know another way
-                    told = f"error: {finished.failure}"
-                    finished = ToolFinished(call_id=call.id, content=told, seconds=finished.seconds)
-                commands = self._loop.on_event(finished, time.time())
-                trace = self._loop.outcome().tool_trace[-1]
-                await give(self.answer.activity(ToolActivity(tool_result=trace)))
-                await self._carry_out(commands, give)
+            if self._over:
+                return False
+            await give(self.answer.activity(ToolActivity(tool_call=call)))
+            step = self._job.record.begin_step("tool", call.name)
+            finished = await use_tool(self._toolbox, call, self._timeout)
+            step.ended = time.perf_counter()
+            if self._over:
+                return False
+            if finished.failure is not None:  # the model may know another way
+                told = f"error: {finished.failure}"
+                finished = ToolFinished(call_id=call.id, content=told, seconds=finished.seconds)
+            commands = self._loop.on_event(finished, time.time())
+            await give(self.answer.activity(ToolActivity(tool_result=self._loop.outcome().tool_trace[-1])))
+            await self._carry_out(commands, give)
             return not self._over
 
         await use_each(calls, use, parallel=parallel)
@@ -336,7 +314,6 @@ async def _whole(turns: _Turns, job: ModelRequest) -> None:
 
 async def _stream(turns: _Turns, job: ModelRequest, ping_after: float) -> None:
     """Run the model and the client each in a task, so that the client gets a sign of life when tools take long."""
-
     async with sending(job.sink, ping_after) as sender:
 
         async def refuse(reply: HandoverReply) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -40,9 +41,8 @@ class HostPlace:
     def __init__(self, children: Children, cwd: str | None, root: str | None) -> None:
         self._children = children
         self._root = root
-        self._cwd: str | None = None
-        if cwd:
-            self._cwd = self._path(cwd)
+        self._cwd: str | None = None  # from which the next line has its own paths begin
+        self._cwd = self._path(cwd) if cwd else None
 
     async def read(self, path: str, take: Callable[[bytes], bool], *, limit: int | None = None) -> None:
         with trio.move_on_after(BUDGET) as reading:
@@ -86,10 +86,12 @@ class HostPlace:
         argv = ("cmd", "/c", "ver") if sys.platform == "win32" else ("uname", "-a")
         if self._cwd is not None:
             await self._in_thread(partial(_look, self._cwd, self._root), self._cwd)
-        system = await self._output(Command(argv=argv, env=inherited_env()))
-        return system.strip() or "unknown", self._cwd or self._root or os.getcwd()  # noqa: PTH109
-
-    # ---- how ---------------------------------------------------------------------------------------------------------
+        output, system = CappedOutput(), ""
+        with suppress(OSError):
+            command = Command(argv=argv, env=inherited_env())
+            ended = await run(self._children, command, into(output), seconds=INFO_TIME)
+            system = output.text().strip() if ended.status == 0 else ""
+        return system or "unknown", self._cwd or self._root or os.getcwd()  # noqa: PTH109
 
     def _search(
         self, base: str, asked: FileGlobSearch | GrepSearch, listing: list[tuple[str, Kind]] | None, began: float
@@ -137,14 +139,6 @@ class HostPlace:
         if output.truncated:
             names.pop()
         return [(name, "file") for name in names if not max_depth or name.count("/") < max_depth]
-
-    async def _output(self, command: Command) -> str:
-        output = CappedOutput()
-        try:
-            ended = await run(self._children, command, into(output), seconds=INFO_TIME)
-        except OSError:
-            return ""
-        return output.text() if ended.status == 0 else ""
 
 
 def _look(base: str, root: str | None) -> None:

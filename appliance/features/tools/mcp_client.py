@@ -7,31 +7,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import trio
 from msgspec import Raw
 
-from appliance.core.config.mcp_servers import HttpServer, McpServer, McpServers, StdioServer
+from appliance.core.config.mcp_servers import McpServer, McpServers, StdioServer
 from appliance.core.tools.box import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.features.tools.core.mcp_messages import (
+    CLIENT_INFO,
     MAX_TOOLS,
-    RpcAnswer,
-    call_params,
-    failed,
-    initialize_params,
-    outcome,
-    read_tools,
-    unique,
-)
-from appliance.features.tools.core.mcp_offers import (
     McpPrompt,
     Offers,
     Resource,
+    RpcAnswer,
+    call_params,
+    failed,
+    outcome,
     prompt_text,
     read_offers,
+    read_tools,
     resource_text,
+    unique,
 )
 from appliance.features.tools.mcp_session import McpSession, SessionLost, Start, place_of, run_http, run_stdio
 from appliance.platform.children import Children
@@ -52,7 +50,7 @@ Tools = list[tuple[ToolSpec, str]]  # each tool as it is offered, and its name o
 WARM_UP_TIME = 10.0  # seconds for one server to start and to list its tools; all do it at once
 
 
-class Unavailable(Exception):
+class Unavailable(SessionLost):
     """The server could not be started, now or a moment ago."""
 
 
@@ -108,8 +106,6 @@ class McpClient:
                 session = await self._ready()
                 prompts = await self._ask(session, "prompts/list", None, self._timeout)
                 resources = await self._ask(session, "resources/list", None, self._timeout)
-            except Unavailable as unavailable:
-                return Offers(server=self.name, error=str(unavailable))
             except SessionLost as lost:
                 return Offers(server=self.name, error=lost.why)
         return Offers(
@@ -130,8 +126,6 @@ class McpClient:
         async with self._one_at_a_time:
             try:
                 answer = await self._ask(await self._ready(), method, params, self._timeout)
-            except Unavailable as unavailable:
-                raise ToolProblem(self.name, str(unavailable)) from None
             except SessionLost as lost:
                 raise ToolProblem(self.name, lost.why) from None
         if answer is None:
@@ -145,7 +139,7 @@ class McpClient:
 
     async def wait_gone(self) -> None:
         if self._session is not None:
-            await self._session.wait_gone()
+            await self._session.gone.wait()
 
     async def _ask_tool(self, params: object) -> ToolOutcome:
         session = await self._ready()
@@ -153,11 +147,8 @@ class McpClient:
         answer = await self._ask(session, "tools/call", params, self._timeout)
         if answer is not None:
             return outcome(answer)
-        if session.dropped > dropped:
-            return failed(
-                "request timed out; the MCP server sent a message that is longer than 8 MiB, which was dropped"
-            )
-        return failed("request timed out")
+        too_long = "; the MCP server sent a message that is longer than 8 MiB, which was dropped"
+        return failed(f"request timed out{too_long if session.dropped > dropped else ''}")
 
     async def _ready(self) -> McpSession:
         """Return the session, a new one if there is none. Raises Unavailable."""
@@ -166,7 +157,7 @@ class McpClient:
                 await trio.lowlevel.checkpoint()  # the first reports a process that has ended, the second fails
             if self._session.alive:
                 return self._session
-            await self._session.wait_gone()
+            await self._session.gone.wait()
             self._session = None
         if trio.current_time() < self._not_before:
             raise Unavailable("it failed to start a moment ago")
@@ -183,7 +174,8 @@ class McpClient:
         begun = False
         try:
             seconds = max(self._timeout, START_TIME)
-            answer = await self._ask(session, "initialize", initialize_params(session.version), seconds)
+            params = {"protocolVersion": session.version, "capabilities": {}, "clientInfo": CLIENT_INFO}
+            answer = await self._ask(session, "initialize", params, seconds)
             if answer is None:
                 raise SessionLost(f"it did not answer 'initialize' within {seconds:g} s")
             if answer.error is not None:
@@ -197,7 +189,7 @@ class McpClient:
         return session
 
     async def _ask(self, session: McpSession, method: str, params: object, seconds: float) -> RpcAnswer | None:
-        """Return None when the time is up. Raises SessionLost."""
+        """Return None when the time is up, which the server hears. Raises SessionLost."""
         settled = False
         try:
             with trio.move_on_after(seconds) as limit:
@@ -205,7 +197,9 @@ class McpClient:
                 settled = True
                 return answer
             settled = limit.cancelled_caught
-            await _give_up(session)
+            why = {"requestId": session.last, "reason": "it took too long"}
+            with trio.move_on_after(GIVE_UP_TIME), suppress(SessionLost):  # the next request finds out
+                await session.notify("notifications/cancelled", why)
             return None
         finally:
             if not settled:
@@ -229,28 +223,13 @@ class McpClient:
             for spec, name in page.tools:
                 size += spec.size
                 if len(found) == MAX_TOOLS or size > MAX_LIST:
-                    log.warning(
-                        "MCP server '%s' has more than %d tools, or describes them in more than %d MiB; the others are "
-                        "left out",
-                        self.name,
-                        MAX_TOOLS,
-                        MAX_LIST >> 20,
-                    )
+                    most = f"{MAX_TOOLS} tools, or describes them in more than {MAX_LIST >> 20} MiB"
+                    log.warning("MCP server '%s' has more than %s; the others are left out", self.name, most)
                     return found
                 found.append((spec, name))
-            cursor = page.cursor
-            if cursor is None:
+            if (cursor := page.cursor) is None:
                 break
         return found
-
-
-async def _give_up(session: McpSession) -> None:
-    """Notify the server that nobody waits for its last request any more."""
-    with trio.move_on_after(GIVE_UP_TIME):
-        try:
-            await session.notify("notifications/cancelled", {"requestId": session.last, "reason": "it took too long"})
-        except SessionLost:
-            pass  # the next request finds out
 
 
 class McpTools:
@@ -287,20 +266,14 @@ async def open_mcp(servers: McpServers, children: Children) -> AsyncGenerator[Mc
     The reader of the configuration reports `McpServers.warnings`. Leaving takes little more than a second, whatever the
     servers do. Raises UsageError for an address that cannot be used.
     """
-    places = {server.name: place_of(server) for server in servers.servers if isinstance(server, HttpServer)}
+    runs = [
+        partial(run_stdio, server, children) if isinstance(server, StdioServer) else partial(run_http, place_of(server))
+        for server in servers.servers
+    ]
     async with beside() as sessions:
-
-        def start_of(server: McpServer) -> Start:
-            async def start() -> McpSession:
-                match server:
-                    case StdioServer():
-                        return await sessions.start(partial(run_stdio, server, children))
-                    case HttpServer():
-                        return await sessions.start(partial(run_http, places[server.name]))
-
-            return start
-
-        clients = [McpClient(server, start_of(server)) for server in servers.servers]
+        clients = [
+            McpClient(server, partial(sessions.start, run)) for server, run in zip(servers.servers, runs, strict=True)
+        ]
         yield McpTools(await _warm_up(clients))
 
 

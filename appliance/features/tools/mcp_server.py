@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import count
 from typing import TypeVar
 
 import msgspec
@@ -104,20 +105,14 @@ class ServerTools:
 
     def __init__(self, kernel: Kernel) -> None:
         owners, words = kernel.owners, kernel.settings.mcp_server_tools
-        self._owners = owners
+        self._box = owners.tools
         self._inward = kernel.inward
         self._view = View(owners.fleet, owners.catalog, owners.peers, kernel.traffic.profile)
         self._run_task = kernel.run_task
         chosen = [self._tool(spec) for spec in owners.tools.select(words)]
         self._allowed = frozenset(tool.name for tool in chosen)
         own = self._own()
-        self._tools = {tool.name: tool for tool in (*chosen, *own)}  # of two with one name the own one counts
-
-    def listed(self) -> list[dict[str, object]]:
-        return [tool.listed() for tool in self._tools.values()]
-
-    def find(self, name: str) -> Offered | None:
-        return self._tools.get(name)
+        self.by_name = {tool.name: tool for tool in (*chosen, *own)}  # of two with one name the own one counts
 
     def _own(self) -> list[Offered]:
         listed = "Tells which language models this machine has, and which of them are loaded."
@@ -139,7 +134,7 @@ class ServerTools:
 
     def _tool(self, spec: ToolSpec) -> Offered:
         async def work(arguments: bytes, tell: Tell | None) -> Result:
-            found = await self._owners.tools.call(spec.name, arguments, ToolContext())
+            found = await self._box.call(spec.name, arguments, ToolContext())
             return failed_result(found.error) if found.error is not None else text_result(found.text)
 
         # reads_only: of an MCP server nobody knows
@@ -210,14 +205,13 @@ class McpServer:
             case Immediate(id=number, status=status, result=found):
                 await _send(sink, status, result(number, found))
             case ToolsListing(id=number, modern=modern):
-                listed: Result = {"tools": offer.listed()}
+                listed: Result = {"tools": [tool.listed() for tool in offer.by_name.values()]}
                 await _send(sink, 200, result(number, stamped(listed | cached(), SERVER) if modern else listed))
             case ToolsCall() as call:
                 await self._call(offer, call, sink, events=events)
 
     async def _call(self, offer: ServerTools, call: ToolsCall, sink: Sink, *, events: bool) -> None:
-        tool = offer.find(call.name)
-        if tool is None:
+        if (tool := offer.by_name.get(call.name)) is None:
             error = McpError(code=INVALID_PARAMS, message=f"Unknown tool: {call.name[:200]}")
             await _send(sink, 400 if call.modern else 200, refusal(call.id, error))
             return
@@ -225,46 +219,38 @@ class McpServer:
             raise Busy(f"the MCP server has {MAX_AT_ONCE} calls under way")
         self._under_way += 1
         try:
-            await _Answering(call, sink, self._settings.ping_after if events else None).work(tool)
+            await _answer_call(tool, call, sink, self._settings.ping_after if events else None)
         finally:
             self._under_way -= 1
 
 
-class _Answering:
-    """One call of a tool. ``ping_after``: seconds of silence before a stream's comment; 0: never, None: no stream."""
+async def _answer_call(tool: Offered, call: ToolsCall, sink: Sink, ping_after: float | None) -> None:
+    """``ping_after``: seconds of silence before a stream's comment; 0: never, None: no stream."""
+    writing, numbers = trio.Lock(), count(1)
 
-    def __init__(self, call: ToolsCall, sink: Sink, ping_after: float | None) -> None:
-        self._call = call
-        self._sink = sink
-        self._ping_after = ping_after
-        self._writing = trio.Lock()
-        self._told = 0
+    async def write(data: bytes) -> None:
+        async with writing:
+            if sink.status is None:
+                sink.start(200, STREAM)
+            await sink.write(data)
 
-    async def work(self, tool: Offered) -> None:
-        wants_progress = self._call.token is not None and self._ping_after is not None
-        async with trio.open_nursery() as nursery:
-            if self._ping_after:
-                nursery.start_soon(every, self._ping_after, partial(self._write, PING))
-            found = await used(tool, self._call.arguments, self._notify if wants_progress else None)
-            async with self._writing:  # a ping is written whole, or not at all
-                nursery.cancel_scope.cancel()
-        message = result(self._call.id, stamped(found, SERVER) if self._call.modern else found)
-        if self._sink.status is None:
-            await _send(self._sink, 200, message)
-        else:
-            await self._sink.write(_event(message))
-            await self._sink.end()
+    async def notify(words: str) -> None:
+        params = {"progressToken": call.token, "progress": next(numbers), "message": words}
+        await write(_event(notification("notifications/progress", params)))
 
-    async def _notify(self, words: str) -> None:
-        self._told += 1
-        params = {"progressToken": self._call.token, "progress": self._told, "message": words}
-        await self._write(_event(notification("notifications/progress", params)))
-
-    async def _write(self, data: bytes) -> None:
-        async with self._writing:
-            if self._sink.status is None:
-                self._sink.start(200, STREAM)
-            await self._sink.write(data)
+    wants_progress = call.token is not None and ping_after is not None
+    async with trio.open_nursery() as nursery:
+        if ping_after:
+            nursery.start_soon(every, ping_after, partial(write, PING))
+        found = await used(tool, call.arguments, notify if wants_progress else None)
+        async with writing:  # a ping is written whole, or not at all
+            nursery.cancel_scope.cancel()
+    message = result(call.id, stamped(found, SERVER) if call.modern else found)
+    if sink.status is None:
+        await _send(sink, 200, message)
+    else:
+        await sink.write(_event(message))
+        await sink.end()
 
 
 def _accepted(request: Request) -> set[str]:
@@ -273,12 +259,8 @@ def _accepted(request: Request) -> set[str]:
     if not said:
         return {"json"}
     kinds = {part.partition(";")[0].strip().lower() for part in said.split(",")}
-    found: set[str] = set()
-    if kinds & {"application/json", "application/*", "*/*"}:
-        found.add("json")
-    if kinds & {"text/event-stream", "text/*"}:
-        found.add("events")
-    return found
+    taken = {"json": {"application/json", "application/*", "*/*"}, "events": {"text/event-stream", "text/*"}}
+    return {form for form, names in taken.items() if kinds & names}
 
 
 def _event(message: bytes) -> bytes:

@@ -80,17 +80,13 @@ class McpSession(ABC):
 
     def __init__(self) -> None:
         self.last: int = 0  # the id of the last request
+        self.dropped = 0  # number of messages that were too long
+        self.gone = trio.Event()  # nothing is left of it
         self._lost = ""
-        self._gone = trio.Event()
 
     @property
     def alive(self) -> bool:
         return not self._lost
-
-    @property
-    def dropped(self) -> int:
-        """Number of messages that were too long."""
-        return 0
 
     @abstractmethod
     async def ask(self, method: str, params: object = None) -> RpcAnswer:
@@ -107,13 +103,6 @@ class McpSession(ABC):
     @abstractmethod
     def end(self, *, busy: bool = False) -> None:
         """Leave the server; returns at once. ``busy``: it works on something that nobody wants any more."""
-
-    async def wait_gone(self) -> None:
-        """Wait until nothing is left of it."""
-        await self._gone.wait()
-
-    def gone(self) -> None:
-        self._gone.set()
 
 
 Start = Callable[[], Awaitable[McpSession]]  # begins a session in a task of its own. Raises SessionLost.
@@ -139,10 +128,6 @@ class StdioSession(McpSession):
         self.busy = False  # the server is working and may not notice EOF on its standard input
         self.drained = trio.Event()  # its output has ended
         self.ending = trio.CancelScope()
-
-    @property
-    def dropped(self) -> int:
-        return self._lines.dropped
 
     @property
     def last_words(self) -> str:
@@ -187,6 +172,7 @@ class StdioSession(McpSession):
         self._noise += len(piece)
         for line in self._lines.feed(piece):
             await self._take(line)
+        self.dropped = self._lines.dropped
         if self._noise > MAX_NOISE:
             log.warning("MCP server '%s' is ended: it floods its standard output", self._name)
             self.lose(f"it wrote {MAX_NOISE >> 20} MiB in a row without an answer")
@@ -261,7 +247,7 @@ async def run_stdio(
     except (OSError, ValueError) as error:
         raise SessionLost(f"'{server.command}' cannot be started: {error}") from None
     finally:
-        session.gone()
+        session.gone.set()
 
 
 def _find(server: StdioServer, env: Mapping[str, str]) -> str:
@@ -316,7 +302,8 @@ class HttpSession(McpSession):
         self.last += 1
         try:
             async with self._post(request(self.last, method, params)) as response:
-                self._note_session(response)
+                if (value := field(response.headers, SESSION)) and len(value) <= MAX_SESSION_ID:
+                    self._session = value
                 if response.status >= 300:
                     return await self._refused(response)
                 if response.streaming:
@@ -367,11 +354,6 @@ class HttpSession(McpSession):
         if self._agreed is not None:
             found.append((b"MCP-Protocol-Version", self._agreed))
         return found
-
-    def _note_session(self, response: HttpAnswer) -> None:
-        value = field(response.headers, SESSION)
-        if value and len(value) <= MAX_SESSION_ID:
-            self._session = value
 
     async def _refused(self, response: HttpAnswer) -> RpcAnswer:
         """Return the error that it reports in JSON-RPC; any other refusal ends the session."""
@@ -430,4 +412,4 @@ async def run_http(place: McpEndpoint, *, task_status: trio.TaskStatus[HttpSessi
         session.end()
         with trio.move_on_after(GIVE_UP_TIME, shield=True):
             await session.leave()
-        session.gone()
+        session.gone.set()

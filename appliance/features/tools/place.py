@@ -64,12 +64,10 @@ class ToolPlace(Protocol):
     """Relative paths begin at its working directory; ``~`` is the home folder there."""
 
     async def read(self, path: str, take: Callable[[bytes], bool], *, limit: int | None = None) -> None:
-        """Pass a regular file's bytes to ``take`` until it has enough (False). Raises FileProblem, TooLarge."""
-        ...
+        """Pass a regular file's bytes to ``take`` until it has enough (False). Raises FileProblem, FileTooLarge."""
 
     async def write(self, path: str, content: bytes) -> None:
         """Write this to the file; create missing folders. Raises FileProblem."""
-        ...
 
     async def find(self, asked: FileGlobSearch, kind: Wanted) -> FoundFiles:
         """Raises FileProblem, also for a pattern that cannot be used."""
@@ -138,12 +136,8 @@ async def search(children: Children, job: SearchJob) -> SearchResult:
                     result.end, over = end, True
         return size < MAX_MESSAGES
 
-    command = Command(
-        argv=own_process(search_process.__name__),
-        env=inherited_env(),
-        stdin=msgspec.json.encode(job),
-        own_errors=True,
-    )
+    argv, stdin = own_process(search_process.__name__), msgspec.json.encode(job)
+    command = Command(argv=argv, env=inherited_env(), stdin=stdin, own_errors=True)
     try:
         ended = await run(children, command, take, seconds=job.search.seconds + KILL_AFTER)
     except OSError as error:

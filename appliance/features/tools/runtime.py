@@ -225,8 +225,6 @@ class Runtime:
         system, _, folder = output.text().strip().rpartition("\n")
         return (system or "unknown", folder) if ended.status == 0 else ("unknown", self._cwd or "unknown")
 
-    # ---- how ---------------------------------------------------------------------------------------------------------
-
     async def _listed(
         self, asked: FileGlobSearch, kind: Wanted, depth: int, *, limit: int
     ) -> tuple[str, SearchResult, bool]:
@@ -265,17 +263,14 @@ class Runtime:
     ) -> Command:
         """Raises ToolProblem when the program that leads there is not on this machine."""
         inner = ["sh", "-c", CD + script, "sh", self._cwd, *words]
-        argv = self._leading_to(inner)
+        match self._target:
+            case RunningContainer(engine, id):
+                argv = [engine, "exec", "-i", id, *inner]
+            case Ssh(target):
+                argv = ["ssh", *SSH_OPTIONS, target, quoted(inner)]
         if shutil.which(argv[0]) is None:
             raise ToolProblem(self._name, f"there is no program '{argv[0]}' on this machine; install it")
         return Command(argv=argv, env=inherited_env(), stdin=stdin, own_errors=own_errors, ending=ending)
-
-    def _leading_to(self, inner: list[str]) -> list[str]:
-        match self._target:
-            case RunningContainer(engine, id):
-                return [engine, "exec", "-i", id, *inner]
-            case Ssh(target):
-                return ["ssh", *SSH_OPTIONS, target, quoted(inner)]
 
     @property
     def _name(self) -> str:

@@ -153,10 +153,17 @@ class Relay:
             return
         answer = read_message(body)
         if not isinstance(answer, RpcAnswer) and b'"jsonrpc"' not in body[:100]:
-            self._fail(said.id, INTERNAL_ERROR, self._in_words(response.status, body))
+            # A refusal that is not MCP: of the key, of the feature, or from another program.
+            told = decoded(ErrorAnswer, body)
+            message = told.error.message if told is not None else body[:200].decode("utf-8", "replace").strip()
+            advice = key_advice() if response.status == 401 else ""
+            why = f"{message or 'it gave no reason'}{advice} ({self._url} answered {response.status})"
+            self._fail(said.id, INTERNAL_ERROR, why)
             return
         if said.method == "initialize" and isinstance(answer, RpcAnswer) and answer.result is not None:
-            self._version = _agreed(answer.result)
+            begun = decoded(_Begun, answer.result)
+            version = begun.protocolVersion if begun is not None else ""
+            self._version = version.encode() if version.isascii() else b""
         self._write_line(body)
 
     def _repeated(self, said: _Said) -> Headers:
@@ -169,13 +176,6 @@ class Relay:
             (b"Mcp-Name", said.params.name),
         ]
         return [(name, encoded_header(value)) for name, value in found if value]
-
-    def _in_words(self, status: int, body: bytes) -> str:
-        """A refusal that is not MCP: of the key, of the feature, or from another program."""
-        answer = decoded(ErrorAnswer, body)
-        message = answer.error.message if answer is not None else body[:200].decode("utf-8", "replace").strip()
-        advice = key_advice() if status == 401 else ""
-        return f"{message or 'it gave no reason'}{advice} ({self._url} answered {status})"
 
     def _fail(self, number: Id | None, code: int, why: str) -> None:
         """Send it to the client, or, if the client asked for nothing, to the reader of its log."""
@@ -225,11 +225,6 @@ def _understood(line: bytes) -> _Said | None:
     except UNREADABLE:
         return None
     return _Said(line, None if message.id is UNSET else message.id, message.method, params)
-
-
-def _agreed(result: Raw) -> bytes:
-    begun = decoded(_Begun, result)
-    return begun.protocolVersion.encode() if begun is not None and begun.protocolVersion.isascii() else b""
 
 
 @click.command()

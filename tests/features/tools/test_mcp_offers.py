@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from appliance.features.tools.core.mcp_messages import McpError, RpcAnswer
-from appliance.features.tools.core.mcp_offers import (
+from appliance.features.tools.core.mcp_messages import (
     MAX_OFFERS,
     MAX_TEXT,
+    McpError,
     McpPrompt,
     Resource,
+    RpcAnswer,
     prompt_text,
     read_offers,
     resource_text,

@@ -1,4 +1,7 @@
-"""Searching: messages between the program and the process that searches; the output of ``grep -n`` in their place."""
+"""Searching: messages between the program and the process that searches; the output of ``grep -n`` in their place.
+
+The process answers with one JSON array per line, each a `Found`.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +66,6 @@ class Grep(Struct, frozen=True, kw_only=True):
 class SearchJob(Struct, frozen=True, kw_only=True):
     search: Search
     grep: Grep | None = None
-
-
-# ---- what comes back, one JSON array per line ------------------------------------------------------------------------
 
 
 class FoundEntry(Struct, frozen=True, array_like=True, tag="entry"):
