@@ -45,8 +45,7 @@ class ChainClient:
         self._origin = f"plugin {plugin}"
 
     async def post(self, path: str, body: JsonObject) -> JsonObject:
-        answer = decoded(OBJECT, await self._post(path, body))
-        if answer is None:
+        if (answer := decoded(OBJECT, await self._post(path, body))) is None:
             raise AskFailed("the answer is not a JSON object")
         return answer
 
@@ -143,10 +142,9 @@ def error_of(event: Event) -> str | None:
 
 
 def _refuse(status: int, content: bytes) -> None:
-    if status < 400:
-        return
-    message = error_text(content) or f"the model's server answered {status}"
-    raise AskFailed(message, status=status, body=decoded(OBJECT, content))
+    if status >= 400:
+        message = error_text(content) or f"the model's server answered {status}"
+        raise AskFailed(message, status=status, body=decoded(OBJECT, content))
 
 
 @contextmanager
@@ -199,7 +197,8 @@ class Chains:
             try:
                 yield chain
             finally:
-                await chain.close()
+                for stream in reversed(chain.streams):  # stream hooks clean up, the last one first
+                    await stream.aclose()
 
 
 class Chain:
@@ -209,7 +208,7 @@ class Chain:
         self._path = path
         self._family = family_of(path) or Family.CHAT
         self._steps = steps
-        self._streams: list[HookedStream] = []
+        self.streams: list[HookedStream] = []
 
     @property
     def answers(self) -> bool:
@@ -252,14 +251,9 @@ class Chain:
             raise PluginFailed(names, "on_stream", f"an event is not JSON: {error}") from None
         return sse.encode(sse.SseEvent(text, event.name))
 
-    async def close(self) -> None:
-        """Let the stream hooks clean up, the last one first."""
-        for stream in reversed(self._streams):
-            await stream.aclose()
-
     def _hooked(self, step: PluginStep, events: AsyncIterator[Event]) -> HookedStream:
         stream = step.stream(events)
-        self._streams.append(stream)
+        self.streams.append(stream)
         return stream
 
     def _events(self, body: JsonObject) -> Iterable[Event]:
@@ -271,5 +265,5 @@ class Chain:
             return Response(status=200, body=whole_of(self._family, parts))
         except Torn as error:
             names = ", ".join(step.plugin.name for step in self._steps)
-            hook = "on_stream" if self._streams else "on_response"
+            hook = "on_stream" if self.streams else "on_response"
             raise PluginFailed(names, hook, f"the answer cannot be put together: {error}") from None

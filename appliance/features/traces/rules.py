@@ -142,12 +142,12 @@ def _attributes(request: EndedRequest, operation: str) -> dict[str, Attribute]:
         if host[2]:
             told["server.port"] = int(host[2])
     if (usage := request.usage) is not None:
-        counts = (
-            ("input_tokens", usage.prompt),
-            ("output_tokens", usage.tokens.output_tokens),
-            ("cache_read.input_tokens", usage.tokens.cache_tokens),
-        )
-        told |= {f"gen_ai.usage.{name}": number for name, number in counts if number >= 0}
+        counts = {
+            "input_tokens": usage.prompt,
+            "output_tokens": usage.tokens.output_tokens,
+            "cache_read.input_tokens": usage.tokens.cache_tokens,
+        }
+        told |= {f"gen_ai.usage.{name}": number for name, number in counts.items() if number >= 0}
     if request.build:
         told[f"{PROVIDER}.build"] = request.build
     if request.fault is not None:

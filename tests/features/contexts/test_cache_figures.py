@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.features.contexts.core.cache import CacheAnswer, CacheQuestion
-from appliance.features.contexts.figures import cache_answer
+from appliance.features.contexts.routes import cache_answer
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_memory
 from appliance.wire import Row, Tokens

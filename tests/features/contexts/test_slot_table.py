@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from appliance.core.bodies.blocks import Prefix, prefix_of
 from appliance.core.records.cache_misses import SlotNews
-from appliance.features.contexts.core.slots import MAX_TAKEN, ListedSlot, Placement, SlotContent, SlotTable
+from appliance.features.contexts.core.slots import MAX_TAKEN, Placement, SlotContent, SlotTable
 
 AFTER = 4.0
 T = TypeVar("T")
@@ -54,6 +54,23 @@ def ask(
     table.learn(ticket, prefix.size // 4, placement.held, answer)
     table.release(ticket, now)
     return placement.slot, placement.held
+
+
+def listed(table: SlotTable, now: float) -> list[tuple[str, int, float | None, bool]]:
+    """The session, tokens, seconds without use and state of each slot."""
+    return [
+        (
+            slot.asked.session if slot.in_use and slot.asked else slot.content.session,
+            slot.content.tokens,
+            None if slot.in_use or math.isinf(slot.used_at) else now - slot.used_at,
+            slot.in_use,
+        )
+        for slot in table.slots.values()
+    ]
+
+
+def sessions(table: SlotTable) -> list[str]:
+    return [session for session, *_ in listed(table, 0)]
 
 
 def test_a_conversation_in_two_slots_returns_to_the_longer_one() -> None:
@@ -99,7 +116,7 @@ def test_contents_move_to_the_slots_that_the_engine_chose(order: list[int], stra
         table.release(real, real)
     table.correct({at: 50 if at in strange else tokens[at] + 1 for at in range(4)})
     expected = ["" if at in strange else f"{at}" for at in range(4)]
-    assert [slot.session for slot in table.listing(99)] == expected
+    assert sessions(table) == expected
     assert [content.session for content in table.due(99, 0).values()] == [each for each in expected if each]
 
 
@@ -112,9 +129,9 @@ def test_a_request_in_another_slot_than_foreseen_is_found() -> None:
     table.place(3, "z", prompt((text("z", 9),)), 3, 1)
     table.correct({1: 1000})  # the engine has it in slot 0
     assert table.used_by(3) == 0
-    assert [slot.session for slot in table.listing(3)] == ["z", "x"]
+    assert sessions(table) == ["z", "x"]
     table.release(3, 4)
-    assert not any(slot.in_use for slot in table.listing(4))
+    assert not any(slot.in_use for slot in table.slots.values())
 
 
 def test_a_context_is_due_again_when_it_has_grown_by_a_tenth() -> None:
@@ -144,11 +161,11 @@ def test_the_oldest_request_that_waits_takes_the_first_free_slot() -> None:
         assert placement.slot == (ticket if ticket < 2 else None)
     assert table.place(3, "again", MAIN, 0) == Placement()
     table.release(1, 1)
-    assert [slot.session for slot in table.listing(1)] == ["s0", "s3"], "the third waits for slot 0"
+    assert sessions(table) == ["s0", "s3"], "the third waits for slot 0"
     table.release(4, 2)  # gives up while it waits
     table.release(0, 2)
     table.release(3, 2)
-    assert [(slot.session, slot.in_use) for slot in table.listing(2)] == [("s2", True), ("s3", False)]
+    assert [(session, in_use) for session, _, _, in_use in listed(table, 2)] == [("s2", True), ("s3", False)]
 
 
 def test_an_answer_that_says_nothing_leaves_an_estimate_that_is_not_saved() -> None:
@@ -161,11 +178,11 @@ def test_an_answer_that_says_nothing_leaves_an_estimate_that_is_not_saved() -> N
     table.place(2, "main", helper(2), 10)
     table.learn(2, 0, 0, 0)
     table.release(2, 11)
-    assert table.listing(12) == [ListedSlot("main", 4000, 1.0, False)]
+    assert listed(table, 12) == [("main", 4000, 1.0, False)]
     assert table.due(99, AFTER) == {}
     assert table.place(3, "refused", prompt(("else",)), 20) == Placement(0)
     table.release(3, 20, refused=True)
-    assert table.listing(21) == [ListedSlot("main", 4000, 10.0, False)]
+    assert listed(table, 21) == [("main", 4000, 10.0, False)]
 
 
 def test_an_answer_that_comes_after_its_slot_was_filled_anew_says_nothing() -> None:
@@ -174,7 +191,7 @@ def test_an_answer_that_comes_after_its_slot_was_filled_anew_says_nothing() -> N
     table.release(1, 1)
     table.restored(0, "other", helper(2), 2000)
     table.learn(1, 12_000, 0, 100)
-    assert table.listing(1) == [ListedSlot("other", 2000, 0.0, False)]
+    assert listed(table, 1) == [("other", 2000, 0.0, False)]
 
 
 @given(st.integers(0, 3), st.integers(-2, 5))
@@ -183,9 +200,11 @@ def test_a_table_knows_only_its_own_slots(count: int, at: int) -> None:
     table.restored(at, "s", MAIN, 600)
     table.kept(at, SlotContent("s", MAIN, 600, 600), 0)
     inside = 0 <= at < count
-    assert [slot.tokens for slot in table.listing(0)] == [600 if inside and each == at else 0 for each in range(count)]
+    assert [slot.content.tokens for slot in table.slots.values()] == [
+        600 if inside and each == at else 0 for each in range(count)
+    ]
     table.lost(at)
-    assert table.listing(0) == [ListedSlot("", 0, None, False)] * count
+    assert listed(table, 0) == [("", 0, None, False)] * count
     assert table.place(1, "s", MAIN, 0, wanted=at).slot == (at if inside else None)
 
 
@@ -361,8 +380,8 @@ class Slots(RuleBasedStateMachine):
 
     @invariant()
     def the_table_lists_what_is_so(self) -> None:
-        assert self.table.listing(self.now) == [
-            ListedSlot(
+        assert listed(self.table, self.now) == [
+            (
                 slot.asked[0] if slot.in_use and slot.asked else slot.session,
                 slot.tokens,
                 None if slot.in_use or math.isinf(slot.used_at) else self.now - slot.used_at,
@@ -429,7 +448,7 @@ class Slots(RuleBasedStateMachine):
                 else:
                     slot.used_at = self.now
                 if slot.asked:
-                    estimate = self.table.listing(self.now)[at].tokens
+                    estimate = self.table.slots[at].content.tokens
                     assert estimate >= slot.held(slot.asked[1])
                     slot.hold(*slot.asked, estimate, estimate, min(slot.kept, slot.held(slot.asked[1])))
                 if self.waiting:

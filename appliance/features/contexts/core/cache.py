@@ -1,6 +1,6 @@
 """The prompts' cache in figures: which question was asked, its answer, and which conversation sits in which slot.
 
-``figures`` beside this folder computes them.
+``routes`` beside this folder computes them.
 """
 
 from __future__ import annotations
