@@ -179,7 +179,6 @@ class Placed(Struct, eq=False):
 
     @property
     def held(self) -> HeldPlace:
-        """See `SlotPlace.held`."""
         return self
 
     @property
@@ -265,11 +264,9 @@ class ShortPlaced(Struct, eq=False):
     held: None = None
 
     def named_in(self, body: bytes) -> bytes:
-        """See `Placed.named_in`."""
         return _naming(body, self.slot) if self.names_slot else body
 
     def release(self, *, refused: bool) -> None:
-        """See `Placed.release`."""
         self.table.release_short(self.slot, trio.current_time())
 
 
@@ -292,7 +289,6 @@ class ProcessContexts:
         self._news = trio.Event()  # something may have to be saved, or counted
 
     def needed(self) -> int:
-        """See `Slots.needed`."""
         return self.table.needed()
 
     def place(self, ticket: int, session: str, body: bytes, owner: bytes, wanted: int, *, names_slot: bool) -> Placed:

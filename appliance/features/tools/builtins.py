@@ -24,19 +24,8 @@ from appliance.core.tools.box import ToolContext, ToolOutcome, ToolProblem, Tool
 from appliance.core.tools.choice import SHELL
 from appliance.core.tools.targets import BadToolTarget, ContainerImage, RunningContainer, Ssh, running_target
 from appliance.errors import Forbidden, NotFound
+from appliance.features.tools.core import specs
 from appliance.features.tools.core.search import KINDS, entry_text, footer
-from appliance.features.tools.core.specs import (
-    ARGUMENTS,
-    MAX_SECONDS,
-    SPECS,
-    EditFile,
-    ExecShellCommand,
-    FileGlobSearch,
-    GrepSearch,
-    ReadFile,
-    WriteFile,
-    read_arguments,
-)
 from appliance.features.tools.core.texts import EditProblem, LineWindow, apply_edits
 from appliance.features.tools.host import HostPlace
 from appliance.features.tools.place import CommandEnded, FileProblem, FileTooLarge, ToolPlace, run
@@ -137,7 +126,7 @@ def _content(file: Path) -> str:
         return ""  # not there yet
 
 
-async def file_glob_search(place: ToolPlace, asked: FileGlobSearch) -> ToolOutcome:
+async def file_glob_search(place: ToolPlace, asked: specs.FileGlobSearch) -> ToolOutcome:
     if asked.limit < 1:
         return failed(f"invalid limit: {asked.limit} (expected 1 or more)")
     kind = KINDS.get(asked.type)
@@ -145,17 +134,12 @@ async def file_glob_search(place: ToolPlace, asked: FileGlobSearch) -> ToolOutco
         return failed(f'invalid type: {asked.type} (expected "file", "dir" or "all")')
     found = await place.find(asked, kind)
     text = "".join(f"{entry_text(entry.path, entry.kind)}\n" for entry in found.entries)
-    text += footer(found.total, len(found.entries), what="entries", full=False, cut=found.cut)
+    text += footer(found.end.total, len(found.entries), what="entries", full=False, cut=found.end.cut)
     entries = [{"path": entry.path, "type": entry.kind} for entry in found.entries]
     return answer({"plain_text_response": text, "entries": entries, "base": found.base}, text)
 
 
-async def grep_search(place: ToolPlace, asked: GrepSearch) -> ToolOutcome:
-    found = await place.grep(asked)
-    return text_answer(found.text + footer(found.count, found.count, what="matches", full=found.full, cut=found.cut))
-
-
-async def exec_shell_command(children: Children, place: ToolPlace, asked: ExecShellCommand) -> ToolOutcome:
+async def exec_shell_command(children: Children, place: ToolPlace, asked: specs.ExecShellCommand) -> ToolOutcome:
     output = _output(asked)
     # It is read on beyond the limit: a command that could not write would wait for ever.
     ended = await _run(children, place, asked, into(output))
@@ -164,7 +148,7 @@ async def exec_shell_command(children: Children, place: ToolPlace, asked: ExecSh
 
 @asynccontextmanager
 async def stream_shell_command(
-    children: Children, place: ToolPlace, asked: ExecShellCommand
+    children: Children, place: ToolPlace, asked: specs.ExecShellCommand
 ) -> AsyncGenerator[AsyncIterator[bytes | ToolOutcome]]:
     """Yield the output as it comes, each piece whole UTF-8, then the outcome. Leaving the block kills the command.
 
@@ -176,7 +160,10 @@ async def stream_shell_command(
 
 
 async def _print_found(
-    children: Children, place: ToolPlace, asked: ExecShellCommand, sending: trio.MemorySendChannel[bytes | ToolOutcome]
+    children: Children,
+    place: ToolPlace,
+    asked: specs.ExecShellCommand,
+    sending: trio.MemorySendChannel[bytes | ToolOutcome],
 ) -> None:
     output, pieces = _output(asked), text_decoder()
     async with sending:
@@ -196,14 +183,9 @@ async def _print_found(
         await sending.send(text_answer(output.text() + last))
 
 
-async def get_info(place: ToolPlace) -> ToolOutcome:
-    system, cwd = await place.info()
-    return answer({"os": system, "cwd": cwd}, f"os: {system}\ncwd: {cwd}")
-
-
-async def _run(children: Children, place: ToolPlace, asked: ExecShellCommand, take: Sink) -> CommandEnded:
+async def _run(children: Children, place: ToolPlace, asked: specs.ExecShellCommand, take: Sink) -> CommandEnded:
     """Raises FileProblem when it cannot run in this place, ToolProblem when no command can."""
-    seconds = min(max(asked.timeout, 0), MAX_SECONDS)
+    seconds = min(max(asked.timeout, 0), specs.MAX_SECONDS)
     command = place.shell(asked.command)
     try:
         return await run(children, command, take, seconds=seconds)
@@ -215,7 +197,7 @@ async def _run(children: Children, place: ToolPlace, asked: ExecShellCommand, ta
         raise ToolProblem(SHELL, f"no command can be started: {error}") from None
 
 
-def _output(asked: ExecShellCommand) -> CappedOutput:
+def _output(asked: specs.ExecShellCommand) -> CappedOutput:
     return CappedOutput(min(max(asked.max_output_size, 0), MAX_OUTPUT))
 
 
@@ -224,7 +206,7 @@ def _tail(output: CappedOutput, ended: CommandEnded) -> str:
     return f"{cut}\n[exit code: {ended.status}]{late}"
 
 
-async def read_file(place: ToolPlace, asked: ReadFile, *, as_base64: bool) -> ToolOutcome:
+async def read_file(place: ToolPlace, asked: specs.ReadFile, *, as_base64: bool) -> ToolOutcome:
     if as_base64:
         try:
             content = await _whole(place, asked.path, MAX_BASE64)
@@ -248,14 +230,14 @@ async def read_file(place: ToolPlace, asked: ReadFile, *, as_base64: bool) -> To
     return text_answer(window.text())
 
 
-async def write_file(place: ToolPlace, asked: WriteFile) -> ToolOutcome:
+async def write_file(place: ToolPlace, asked: specs.WriteFile) -> ToolOutcome:
     content = asked.content.encode()
     await place.write(asked.path, content)
     result = {"result": "file written successfully", "path": asked.path, "bytes": len(content)}
     return answer(result, f"file written successfully: {asked.path}, {len(content)} bytes")
 
 
-async def edit_file(place: ToolPlace, asked: EditFile) -> ToolOutcome:
+async def edit_file(place: ToolPlace, asked: specs.EditFile) -> ToolOutcome:
     """Bytes in the file that are not UTF-8 stay as they are."""
     try:
         before = (await _whole(place, asked.path, MAX_EDITED)).decode("utf-8", "surrogateescape")
@@ -310,7 +292,7 @@ class Builtins:
         children: Children,
         runtime: OwnContainer | RunningContainer | Ssh | None,
     ) -> None:
-        self._specs = [spec for spec in SPECS if spec.name in settings.builtin]
+        self._specs = [spec for spec in specs.SPECS if spec.name in settings.builtin]
         self._root = root
         self._children = children
         self._runtime = runtime
@@ -320,26 +302,29 @@ class Builtins:
 
     async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
         """Raises BadRequest, Forbidden, NotFound and ToolProblem."""
-        if name not in ARGUMENTS:
+        if name not in specs.ARGUMENTS:
             raise NotFound(f"there is no built-in tool '{name}'")
-        asked = read_arguments(name, arguments, ARGUMENTS[name])
+        asked = specs.read_arguments(name, arguments, specs.ARGUMENTS[name])
         try:
             place = await self._place(context)
             match asked:
-                case ReadFile():
+                case specs.ReadFile():
                     return await read_file(place, asked, as_base64=context.base64)
-                case FileGlobSearch():
+                case specs.FileGlobSearch():
                     return await file_glob_search(place, asked)
-                case GrepSearch():
-                    return await grep_search(place, asked)
-                case ExecShellCommand():
+                case specs.GrepSearch():
+                    found = await place.grep(asked)
+                    count, full, cut = found.end.total, found.end.full, found.end.cut
+                    return text_answer(found.text + footer(count, count, what="matches", full=full, cut=cut))
+                case specs.ExecShellCommand():
                     return await exec_shell_command(self._children, place, asked)
-                case WriteFile():
+                case specs.WriteFile():
                     return await write_file(place, asked)
-                case EditFile():
+                case specs.EditFile():
                     return await edit_file(place, asked)
                 case _:
-                    return await get_info(place)
+                    system, cwd = await place.info()
+                    return answer({"os": system, "cwd": cwd}, f"os: {system}\ncwd: {cwd}")
         except FileProblem as problem:
             return failed(str(problem))
 
@@ -350,7 +335,7 @@ class Builtins:
         """Only exec_shell_command sends its output while it runs. Raises as `call`."""
         if name != SHELL:
             raise NotFound(f"the tool '{name}' does not stream")
-        asked = read_arguments(name, arguments, ExecShellCommand)
+        asked = specs.read_arguments(name, arguments, specs.ExecShellCommand)
         try:
             place = await self._place(context)
         except FileProblem as problem:

@@ -17,7 +17,7 @@ from appliance.core.capped_output import CappedOutput, readable
 from appliance.core.rooted_paths import BadPath, check_path, expanded
 from appliance.features.tools.core.search import BUDGET, Grep, Kind, Search, SearchJob, Wanted
 from appliance.features.tools.core.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
-from appliance.features.tools.place import FileProblem, FileTooLarge, FoundFiles, Matches, run, search
+from appliance.features.tools.place import FileProblem, FileTooLarge, SearchResult, run, search
 from appliance.platform.children import SHELL, Children, inherited_env
 from appliance.platform.process import Command, into
 from appliance.platform.rooted_files import home_folder, open_folder, open_regular, resolved
@@ -54,17 +54,16 @@ class HostPlace:
     async def write(self, path: str, content: bytes) -> None:
         await self._file(path, partial(_write, content), "failed to write file")
 
-    async def find(self, asked: FileGlobSearch, kind: Wanted) -> FoundFiles:
+    async def find(self, asked: FileGlobSearch, kind: Wanted) -> SearchResult:
         base, began = self._path(asked.path), trio.current_time()
         await self._in_thread(partial(_look, base, self._root), asked.path)
         depth = max(asked.max_depth, 0)
         listing = await self._tracked(base, depth) if kind == "file" else None
         where = self._search(base, asked, listing, began)
         wanted = structs.replace(where, kind=kind, max_depth=depth, limit=min(asked.limit, MAX_MATCHES))
-        result = await search(self._children, SearchJob(search=wanted))
-        return FoundFiles(base=base, entries=result.entries, total=result.end.total, cut=result.end.cut)
+        return await search(self._children, SearchJob(search=wanted))
 
-    async def grep(self, asked: GrepSearch) -> Matches:
+    async def grep(self, asked: GrepSearch) -> SearchResult:
         base, began = self._path(asked.path), trio.current_time()
         listing = await self._tracked(base, 0)
         grep = Grep(
@@ -76,8 +75,7 @@ class HostPlace:
             shown=asked.path,
             limit=MAX_MATCHES,
         )
-        result = await search(self._children, SearchJob(search=self._search(base, asked, listing, began), grep=grep))
-        return Matches(text="".join(result.text), count=result.matches, full=result.end.full, cut=result.end.cut)
+        return await search(self._children, SearchJob(search=self._search(base, asked, listing, began), grep=grep))
 
     def shell(self, command: str) -> Command:
         return Command(argv=(*SHELL, command), env=inherited_env(), cwd=self._cwd)

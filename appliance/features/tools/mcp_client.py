@@ -15,22 +15,7 @@ from msgspec import Raw
 
 from appliance.core.config.mcp_servers import McpServer, McpServers, StdioServer
 from appliance.core.tools.box import ToolContext, ToolOutcome, ToolProblem, ToolSpec
-from appliance.features.tools.core.mcp_messages import (
-    CLIENT_INFO,
-    MAX_TOOLS,
-    McpPrompt,
-    Offers,
-    Resource,
-    RpcAnswer,
-    call_params,
-    failed,
-    outcome,
-    prompt_text,
-    read_offers,
-    read_tools,
-    resource_text,
-    unique,
-)
+from appliance.features.tools.core import mcp_messages
 from appliance.features.tools.mcp_session import McpSession, SessionLost, Start, place_of, run_http, run_stdio
 from appliance.platform.children import Children
 from appliance.trio_parts import beside
@@ -83,9 +68,9 @@ class McpClient:
     async def call(self, tool: str, arguments: bytes) -> ToolOutcome:
         """Use a tool; the outcome reports every failure. Cancelling it ends the server's process."""
         try:
-            params = call_params(tool, arguments)
+            params = mcp_messages.call_params(tool, arguments)
         except ValueError as error:
-            return failed(str(error))
+            return mcp_messages.failed(str(error))
         async with self._one_at_a_time:
             try:
                 try:
@@ -95,11 +80,11 @@ class McpClient:
                         raise
                     return await self._ask_tool(params)  # the server had died before, and knows nothing of it
             except Unavailable:
-                return failed(f"MCP server unavailable: {self.name}")
+                return mcp_messages.failed(f"MCP server unavailable: {self.name}")
             except SessionLost as lost:
-                return failed(f"MCP server '{self.name}' failed during the call: {lost.why}")
+                return mcp_messages.failed(f"MCP server '{self.name}' failed during the call: {lost.why}")
 
-    async def offers(self) -> Offers:
+    async def offers(self) -> mcp_messages.Offers:
         """Return its prompts and resources; the answer reports a server that cannot be asked."""
         async with self._one_at_a_time:
             try:
@@ -107,20 +92,20 @@ class McpClient:
                 prompts = await self._ask(session, "prompts/list", None, self._timeout)
                 resources = await self._ask(session, "resources/list", None, self._timeout)
             except SessionLost as lost:
-                return Offers(server=self.name, error=lost.why)
-        return Offers(
+                return mcp_messages.Offers(server=self.name, error=lost.why)
+        return mcp_messages.Offers(
             server=self.name,
-            prompts=read_offers(prompts, "prompts", McpPrompt),
-            resources=read_offers(resources, "resources", Resource),
+            prompts=mcp_messages.read_offers(prompts, "prompts", mcp_messages.McpPrompt),
+            resources=mcp_messages.read_offers(resources, "resources", mcp_messages.Resource),
         )
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
         """Return the text that the server makes of a prompt. Raises ToolProblem."""
-        return await self._text("prompts/get", {"name": name, "arguments": dict(arguments)}, prompt_text)
+        return await self._text("prompts/get", {"name": name, "arguments": dict(arguments)}, mcp_messages.prompt_text)
 
     async def resource(self, uri: str) -> str:
         """Return the text of a resource. Raises ToolProblem."""
-        return await self._text("resources/read", {"uri": uri}, resource_text)
+        return await self._text("resources/read", {"uri": uri}, mcp_messages.resource_text)
 
     async def _text(self, method: str, params: object, text_of: Callable[[Raw], str]) -> str:
         async with self._one_at_a_time:
@@ -146,9 +131,9 @@ class McpClient:
         dropped = session.dropped
         answer = await self._ask(session, "tools/call", params, self._timeout)
         if answer is not None:
-            return outcome(answer)
+            return mcp_messages.outcome(answer)
         too_long = "; the MCP server sent a message that is longer than 8 MiB, which was dropped"
-        return failed(f"request timed out{too_long if session.dropped > dropped else ''}")
+        return mcp_messages.failed(f"request timed out{too_long if session.dropped > dropped else ''}")
 
     async def _ready(self) -> McpSession:
         """Return the session, a new one if there is none. Raises Unavailable."""
@@ -174,7 +159,7 @@ class McpClient:
         begun = False
         try:
             seconds = max(self._timeout, START_TIME)
-            params = {"protocolVersion": session.version, "capabilities": {}, "clientInfo": CLIENT_INFO}
+            params = {"protocolVersion": session.version, "capabilities": {}, "clientInfo": mcp_messages.CLIENT_INFO}
             answer = await self._ask(session, "initialize", params, seconds)
             if answer is None:
                 raise SessionLost(f"it did not answer 'initialize' within {seconds:g} s")
@@ -188,7 +173,9 @@ class McpClient:
                 session.end()
         return session
 
-    async def _ask(self, session: McpSession, method: str, params: object, seconds: float) -> RpcAnswer | None:
+    async def _ask(
+        self, session: McpSession, method: str, params: object, seconds: float
+    ) -> mcp_messages.RpcAnswer | None:
         """Return None when the time is up, which the server hears. Raises SessionLost."""
         settled = False
         try:
@@ -214,7 +201,7 @@ class McpClient:
             answer = await self._ask(session, "tools/list", asked, max(self._timeout, START_TIME))
             if answer is None:
                 raise SessionLost("it did not answer 'tools/list' in time")
-            page = read_tools(self.name, answer.result) if answer.result is not None else None
+            page = mcp_messages.read_tools(self.name, answer.result) if answer.result is not None else None
             if page is None:
                 why = answer.error.message if answer.error is not None else "its answer is not a list of tools"
                 raise SessionLost(f"'tools/list' failed: {why}")
@@ -222,8 +209,8 @@ class McpClient:
                 log.warning("%s", warning)
             for spec, name in page.tools:
                 size += spec.size
-                if len(found) == MAX_TOOLS or size > MAX_LIST:
-                    most = f"{MAX_TOOLS} tools, or describes them in more than {MAX_LIST >> 20} MiB"
+                if len(found) == mcp_messages.MAX_TOOLS or size > MAX_LIST:
+                    most = f"{mcp_messages.MAX_TOOLS} tools, or describes them in more than {MAX_LIST >> 20} MiB"
                     log.warning("MCP server '%s' has more than %s; the others are left out", self.name, most)
                     return found
                 found.append((spec, name))
@@ -241,7 +228,7 @@ class McpTools:
         self._clients: dict[str, tuple[McpClient, str]] = {}
         taken: set[str] = set()
         for client, tools in found:
-            kept, warnings = unique(tools, taken)
+            kept, warnings = mcp_messages.unique(tools, taken)
             for warning in warnings:
                 log.warning("%s", warning)
             for spec, name in kept:

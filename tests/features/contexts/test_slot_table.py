@@ -35,9 +35,6 @@ def begin_alike(one: tuple[T, ...], other: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-# -- one thing after the other
-
-
 SYSTEM = text("system", 800)
 MAIN = prompt((SYSTEM, text("main", 11_200)))
 LONGER = prompt((SYSTEM, text("main", 11_200), text("answer", 100), text("next", 100)))
@@ -235,9 +232,6 @@ def test_of_two_empty_slots_the_one_that_rested_longer_is_taken() -> None:
     assert ask(table, 4, "", helper(4), 11) == (1, 0)
 
 
-# -- what a conversation is told of its slot
-
-
 def test_a_conversation_learns_who_took_its_slot_and_where_its_prompt_differs() -> None:
     table = SlotTable(1)
     assert table.news("main", MAIN) == SlotNews()
@@ -263,9 +257,6 @@ def test_conversations_without_a_slot_are_forgotten_in_the_end() -> None:
     for number in range(MAX_TAKEN + 2):
         ask(table, number, f"s{number}", helper(number), number)
     assert [table.news(f"s{at}", helper(at)).taker for at in (0, 1, MAX_TAKEN)] == [None, "s2", f"s{MAX_TAKEN + 1}"]
-
-
-# -- anything after anything
 
 
 TEXTS = [text("system", 30), text("a", 300), text("b", 600), text("c", 2000), text("d", 9000)]

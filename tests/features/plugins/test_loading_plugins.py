@@ -34,9 +34,6 @@ async def states(*folders: Path) -> dict[str, ListedPlugin]:
         return listed(plugins)
 
 
-# ---- config.json -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -69,9 +66,6 @@ def test_an_unknown_key_is_told_with_the_one_that_was_probably_meant():
     warnings = read_manifest(b'{"endpoint": "/x", "zzz": 1}').warnings
     assert warnings[0] == "config.json: unknown key 'endpoint'; did you mean 'end_point'?"
     assert "the keys are enabled" in warnings[1]
-
-
-# ---- what is in the folders ------------------------------------------------------------------------------------------
 
 
 async def test_broken_plugins_are_listed_with_what_is_wrong_and_hinder_nobody(tmp_path: Path):
@@ -137,9 +131,6 @@ def test_a_folder_that_is_not_there_is_a_problem_and_no_more(tmp_path: Path):
     assert "no such folder" in seen.problems[0]
 
 
-# ---- loading ---------------------------------------------------------------------------------------------------------
-
-
 async def test_nothing_is_written_beside_a_plugin(tmp_path: Path):
     home = write_plugin(tmp_path, "one", "from . import helper\n" + NOTHING, helper="x = 1")
     before = sorted(home.iterdir())
@@ -199,9 +190,6 @@ async def test_a_plugin_that_never_finishes_loading_is_given_up_after_its_time(t
     async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         with trio.fail_after(20), pytest.raises(PluginFailed, match="still being loaded"):
             await plugins.entry("stuck").hooks()
-
-
-# ---- looking again ---------------------------------------------------------------------------------------------------
 
 
 async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):

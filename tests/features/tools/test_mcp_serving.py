@@ -22,13 +22,12 @@ from appliance.features.tools.core.mcp_serving import (
     read_request,
 )
 
-SERVER = {"name": "x", "version": "1"}
 META = {META_VERSION: MODERN_VERSIONS[0], META_CAPABILITIES: {}}
 
 
 def read(message: object, **headers: str):
     fields = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return read_request(json.dumps(message).encode(), fields, SERVER)
+    return read_request(json.dumps(message).encode(), fields)
 
 
 def asked(method: str, **params: object) -> dict[str, object]:
@@ -81,7 +80,7 @@ def test_headers_that_say_something_else(headers: dict[str, str], meta: object, 
     ],
 )
 def test_requests_that_cannot_be_answered(body: bytes, status: int, code: int) -> None:
-    found = read_request(body, (), SERVER)
+    found = read_request(body, ())
     assert (found.status, found.error.code) == (status, code)
 
 
@@ -117,7 +116,7 @@ def test_every_handshake_gets_a_revision_that_is_spoken() -> None:
 
 @given(st.binary(max_size=120), st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=8)), max_size=4))
 def test_garbage_is_refused_or_accepted(body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    found = read_request(body, headers, SERVER)
+    found = read_request(body, headers)
     assert isinstance(found, Immediate | Accepted)
     if isinstance(found, Immediate):
         assert found.error is not None
@@ -163,5 +162,5 @@ def test_a_name_in_a_header_is_the_name_in_the_body(name: str) -> None:
         (b"mcp-method", b"tools/call"),
         (b"MCP-NAME", header),
     ]
-    found = read_request(json.dumps(asked("tools/call", name=name, _meta=META)).encode(), headers, SERVER)
+    found = read_request(json.dumps(asked("tools/call", name=name, _meta=META)).encode(), headers)
     assert found.name == name

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from appliance import __version__
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.features.tools.core.mcp_messages import (
     INVALID_PARAMS,
@@ -28,6 +29,7 @@ HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN_VERSIONS = ("2026-07-28",)
 VERSIONS = (*reversed(MODERN_VERSIONS), *reversed(HANDSHAKE_VERSIONS))  # the newest first
 
+SERVER = {"name": "llama-appliance", "title": "Llama Appliance", "version": __version__}
 HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
 
@@ -101,8 +103,8 @@ _REQUEST = msgspec.json.Decoder(_ClientRequest)
 _PARAMS = msgspec.json.Decoder(_RequestParams)
 
 
-def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]], server: Mapping[str, str]) -> Reading:
-    """Return the meaning of a POST's body. ``server`` is name and version of this one."""
+def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Reading:
+    """Return the meaning of a POST's body."""
     try:
         found = _REQUEST.decode(body)
     except msgspec.ValidationError:
@@ -129,28 +131,20 @@ def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]], server: Ma
         return mistake
     if not modern and said is not None and said not in HANDSHAKE_VERSIONS:
         return _unsupported(found.id, said)
-    return _meaning(found.id, found.method, params, meta, server, modern=modern)
+    return _meaning(found.id, found.method, params, meta, modern=modern)
 
 
-def _meaning(
-    number: Id,
-    method: str,
-    params: _RequestParams,
-    meta: Mapping[str, Raw],
-    server: Mapping[str, str],
-    *,
-    modern: bool,
-) -> Reading:
+def _meaning(number: Id, method: str, params: _RequestParams, meta: Mapping[str, Raw], *, modern: bool) -> Reading:
     about: dict[str, object] = {"capabilities": {"tools": {}}, "instructions": INSTRUCTIONS}
     match method:
         case "initialize" if not modern:
             asked = params.protocolVersion
             version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
-            return Immediate(id=number, result={"protocolVersion": version, "serverInfo": server, **about})
+            return Immediate(id=number, result={"protocolVersion": version, "serverInfo": SERVER, **about})
         case "server/discover" if modern:
-            return Immediate(id=number, result=stamped({"supportedVersions": VERSIONS, **about, **cached()}, server))
+            return Immediate(id=number, result=stamped({"supportedVersions": VERSIONS, **about, **cached()}))
         case "ping":
-            return Immediate(id=number, result=stamped({}, server) if modern else {})
+            return Immediate(id=number, result=stamped({}) if modern else {})
         case "tools/list":
             return ToolsListing(id=number, modern=modern)
         case "tools/call":
@@ -198,9 +192,9 @@ def _call(number: Id, params: _RequestParams, meta: Mapping[str, Raw], *, modern
     return ToolsCall(id=number, name=params.name, arguments=arguments, modern=modern, token=token)
 
 
-def stamped(result: Mapping[str, object], server: Mapping[str, str]) -> dict[str, object]:
+def stamped(result: Mapping[str, object]) -> dict[str, object]:
     """Return a result in the form of the revision 2026-07-28."""
-    return {"resultType": "complete", **result, "_meta": {META_SERVER: server}}
+    return {"resultType": "complete", **result, "_meta": {META_SERVER: SERVER}}
 
 
 def cached() -> dict[str, object]:

@@ -89,12 +89,6 @@ class EditProblem(Exception):
     """The reason why nothing was changed."""
 
 
-class _Cut(Struct, frozen=True, order=True):
-    start: int
-    end: int
-    index: int
-
-
 def apply_edits(text: str, edits: Sequence[TextEdit]) -> str:
     """Return the text with every edit made. Raises EditProblem; it never makes only some of the edits."""
     if not edits:
@@ -102,7 +96,7 @@ def apply_edits(text: str, edits: Sequence[TextEdit]) -> str:
     if len(edits) > MAX_EDITS:
         raise EditProblem(f"there are {len(edits)} edits; the most is {MAX_EDITS}: use write_file for the whole file")
     plain: _PlainText | None = None
-    cuts: list[_Cut] = []
+    cuts: list[tuple[int, int, int]] = []  # beginning and end of each, and the edit's place in the list
     for index, edit in enumerate(edits):
         if not edit.old_text:
             raise EditProblem(f"edits[{index}].old_text must not be empty")
@@ -110,30 +104,24 @@ def apply_edits(text: str, edits: Sequence[TextEdit]) -> str:
         if span is None:
             plain = plain or _PlainText(text)
             span = plain.only(edit.old_text, index)
-        cuts.append(_Cut(*span, index))
+        cuts.append((*span, index))
     cuts.sort()
-    for before, after in pairwise(cuts):
-        if before.end > after.start:
-            raise EditProblem(
-                f"edits[{before.index}] and edits[{after.index}] overlap; merge them into one edit, or choose pieces "
-                "that are apart"
-            )
-    changed = _replaced(text, cuts, edits)
+    for (_, end, before), (start, _, after) in pairwise(cuts):
+        if end > start:
+            how = "merge them into one edit, or choose pieces that are apart"
+            raise EditProblem(f"edits[{before}] and edits[{after}] overlap; {how}")
+    parts: list[str] = []
+    at = 0
+    for start, end, index in cuts:
+        new = edits[index].new_text
+        if "\r\n" in text[start:end] and "\r" not in edits[index].old_text + new:
+            new = new.replace("\n", "\r\n")  # the file's lines end so, and the model did not see it
+        parts += (text[at:start], new)
+        at = end
+    changed = "".join((*parts, text[at:]))
     if changed == text:
         raise EditProblem("no changes made: the replacements equal the existing text")
     return changed
-
-
-def _replaced(text: str, cuts: Sequence[_Cut], edits: Sequence[TextEdit]) -> str:
-    parts: list[str] = []
-    at = 0
-    for cut in cuts:
-        new = edits[cut.index].new_text
-        if "\r\n" in text[cut.start : cut.end] and "\r" not in edits[cut.index].old_text + new:
-            new = new.replace("\n", "\r\n")  # the file's lines end so, and the model did not see it
-        parts += (text[at : cut.start], new)
-        at = cut.end
-    return "".join((*parts, text[at:]))
 
 
 def _only(text: str, old: str, index: int) -> tuple[int, int] | None:
