@@ -59,8 +59,7 @@ class ChainClient:
 
     @asynccontextmanager
     async def stream(self, path: str, body: JsonObject) -> AsyncGenerator[AsyncIterator[Event]]:
-        failure: ApplianceError | None = None
-        try:
+        with _explaining():
             sent = _encoded({**body, "stream": True})
             async with self._asker.ask(path, sent, origin=self._origin) as reply:
                 if reply.status != 200 or not reply.event_stream:
@@ -68,10 +67,6 @@ class ChainClient:
                     _refuse(reply.status, content)
                     raise AskFailed(f"{path} did not answer with a stream")
                 yield _AskedEvents(reply, str(body.get("model", "")))
-        except ApplianceError as error:
-            failure = error
-        if failure is not None:
-            raise AskFailed(str(failure)) from None
 
     async def chat(self, model: str, messages: Sequence[JsonObject], **params: JSON) -> str:
         body: JsonObject = {"model": model, "messages": list[JSON](messages), **params}

@@ -70,16 +70,6 @@ def sessions(table: SlotTable) -> list[str]:
     return [session for session, *_ in listed(table, 0)]
 
 
-def test_a_conversation_in_two_slots_returns_to_the_longer_one() -> None:
-    table = SlotTable(2)
-    table.place(1, "main", helper(1), 0)
-    table.place(2, "main", MAIN, 0)
-    for ticket, tokens in ((1, 2000), (2, 12_000)):
-        table.learn(ticket, tokens, 0, 0)
-        table.release(ticket, 2 - ticket)
-    assert ask(table, 3, "main", LONGER, 2) == (1, 12_000)
-
-
 def test_a_kept_context_goes_before_a_shorter_one_that_is_not() -> None:
     table = SlotTable(2)
     ask(table, 1, "main", MAIN, 0)
@@ -142,15 +132,6 @@ def test_a_context_is_due_again_when_it_has_grown_by_a_tenth() -> None:
     assert list(table.due(99, AFTER)) == [0]
 
 
-def test_a_context_that_the_engine_did_not_have_is_no_longer_covered() -> None:
-    table = SlotTable(1)
-    table.restored(0, "main", MAIN, 12_000)
-    assert table.place(1, "main", LONGER, 1) == Placement(0, 12_000)
-    table.learn(1, 12_200, 0, 10)
-    table.release(1, 2)
-    assert table.due(99, AFTER) == {0: SlotContent("main", LONGER, 12_200, 12_210)}
-
-
 def test_the_oldest_request_that_waits_takes_the_first_free_slot() -> None:
     table = SlotTable(2)
     for ticket in range(5):
@@ -180,15 +161,6 @@ def test_an_answer_that_says_nothing_leaves_an_estimate_that_is_not_saved() -> N
     assert table.place(3, "refused", prompt(("else",)), 20) == Placement(0)
     table.release(3, 20, refused=True)
     assert listed(table, 21) == [("main", 4000, 10.0, False)]
-
-
-def test_an_answer_that_comes_after_its_slot_was_filled_anew_says_nothing() -> None:
-    table = SlotTable(1)
-    table.place(1, "main", MAIN, 0)
-    table.release(1, 1)
-    table.restored(0, "other", helper(2), 2000)
-    table.learn(1, 12_000, 0, 100)
-    assert listed(table, 1) == [("other", 2000, 0.0, False)]
 
 
 @given(st.integers(0, 3), st.integers(-2, 5))

@@ -66,12 +66,7 @@ async def test_each_value_comes_from_the_strongest_that_has_it(tmp_path: Path):
         "settings.documents": "configuration",
         "settings.top_k": "config.json",
     }
-    assert told.values == {
-        "enabled": True,
-        "timeout": 5,
-        "settings.documents": ["~/papers"],
-        "settings.top_k": 7,
-    }
+    assert told.values == {"enabled": True, "timeout": 5, "settings.documents": ["~/papers"], "settings.top_k": 7}
 
 
 async def test_the_configuration_switches_on_and_off(tmp_path: Path):

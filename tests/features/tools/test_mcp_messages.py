@@ -35,6 +35,11 @@ from appliance.features.tools.core.mcp_messages import (
     result,
 )
 
+
+def raw(value: object) -> Raw:
+    return Raw(json.dumps(value).encode())
+
+
 LINE = st.binary(max_size=40).map(lambda data: data.replace(b"\n", b""))
 
 
@@ -115,46 +120,40 @@ def test_a_server_is_answered_properly() -> None:
         assert len(said["error"]["message"]) < 200
 
 
-def answered(**result_: object) -> RpcAnswer:
-    return RpcAnswer(id=1, result=Raw(json.dumps(result_).encode()))
+A, B, IMAGE, AUDIO = {"type": "text", "text": "a"}, {"type": "text", "text": "b"}, {"type": "image"}, {"type": "audio"}
 
 
 @pytest.mark.parametrize(
-    ("answer", "body"),
+    ("answer", "kind", "told"),
     [
-        (
-            answered(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
-            {"plain_text_response": "a\nb"},
-        ),
-        (answered(content=[{"type": "image"}, {"type": "text", "text": "a"}]), {"plain_text_response": "a"}),
-        (
-            answered(content=[{"type": "image"}, {"type": "audio"}, {"type": "image"}]),
-            {"plain_text_response": "[the tool returned no text but: image, audio]"},
-        ),
-        (answered(content=[{"type": "text"}], structuredContent={"a": 1}), {"plain_text_response": ""}),
-        (answered(content=[]), {"plain_text_response": ""}),
-        (answered(), {"plain_text_response": ""}),
-        (answered(content=[{"type": "text", "text": "no"}], isError=True), {"error": "no"}),
-        (answered(content=[], isError=True), {"error": "MCP tool returned an error"}),
-        (RpcAnswer(id=1, error=McpError(code=1, message="why")), {"error": "why"}),
-        (answered(structuredContent={"a": 1}), {"plain_text_response": '{"a": 1}'}),
+        ({"content": [A, B]}, "plain_text_response", "a\nb"),
+        ({"content": [IMAGE, A]}, "plain_text_response", "a"),
+        ({"content": [IMAGE, AUDIO, IMAGE]}, "plain_text_response", "[the tool returned no text but: image, audio]"),
+        ({"content": [{"type": "text"}], "structuredContent": {"a": 1}}, "plain_text_response", ""),
+        ({"content": []}, "plain_text_response", ""),
+        ({}, "plain_text_response", ""),
+        ({"structuredContent": {"a": 1}}, "plain_text_response", '{"a": 1}'),
+        ({"content": [A], "isError": True}, "error", "a"),
+        ({"content": [], "isError": True}, "error", "MCP tool returned an error"),
     ],
 )
-def test_results_in_llama_servers_words(answer: RpcAnswer, body: object) -> None:
-    assert json.loads(outcome(answer).body) == body
+def test_results_in_llama_servers_words(answer: dict[str, object], kind: str, told: str) -> None:
+    assert json.loads(outcome(RpcAnswer(id=1, result=raw(answer))).body) == {kind: told}
+    refused = outcome(RpcAnswer(id=1, error=McpError(code=1, message="why")))
+    assert json.loads(refused.body) == {"error": "why"}
 
 
 @given(JSON)
 def test_any_result_is_told_somehow(value: object) -> None:
-    found = outcome(RpcAnswer(id=1, result=Raw(json.dumps(value).encode())))
+    found = outcome(RpcAnswer(id=1, result=raw(value)))
     assert len(json.loads(found.body)) == 1
 
 
 @example({})
 @given(JSON)
 def test_any_list_of_tools_is_read_or_refused(value: object) -> None:
-    read_tools("s", Raw(json.dumps(value).encode()))
-    page = read_tools("s", Raw(json.dumps({"tools": [value, {"name": "good"}]}).encode()))
+    read_tools("s", raw(value))
+    page = read_tools("s", raw({"tools": [value, {"name": "good"}]}))
     spec, name = page.tools[-1]
     assert (spec.name, name) == ("s_good", "good")
 
@@ -162,7 +161,7 @@ def test_any_list_of_tools_is_read_or_refused(value: object) -> None:
 @pytest.mark.parametrize("schema", [None, 1, [], {}, {"type": "object"}, {"type": "string"}, {"properties": {"a": {}}}])
 def test_every_tool_has_an_object_for_its_parameters(schema: object) -> None:
     tool = {"name": "t", "inputSchema": schema}
-    page = read_tools("s", Raw(json.dumps({"tools": [tool, {"name": "none"}]}).encode()))
+    page = read_tools("s", raw({"tools": [tool, {"name": "none"}]}))
     for spec, _ in page.tools:
         found = json.loads(bytes(spec.parameters))
         assert found["type"] == "object"
@@ -181,10 +180,6 @@ def test_arguments_fit_into_one_line(arguments: dict[str, object], indent: int |
     line = request(1, "tools/call", call_params("t", text))
     assert b"\n" not in line
     assert msgspec.json.decode(line)["params"]["arguments"] == msgspec.json.decode(text)
-
-
-def raw(value: object) -> Raw:
-    return Raw(json.dumps(value).encode())
 
 
 def test_what_can_be_understood_is_offered_and_the_rest_left_out() -> None:
