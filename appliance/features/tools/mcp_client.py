@@ -176,7 +176,7 @@ class McpClient:
     async def _ask(
         self, session: McpSession, method: str, params: object, seconds: float
     ) -> mcp_messages.RpcAnswer | None:
-        """Return None when the time is up, which the server hears. Raises SessionLost."""
+        """Return None, and notify the server, when the time is up. Raises SessionLost."""
         settled = False
         try:
             with trio.move_on_after(seconds) as limit:

@@ -68,7 +68,7 @@ class SlotTable:
     """The slots of one process, from its start to its end."""
 
     def __init__(self, count: int) -> None:
-        self.slots = {at: Slot() for at in range(count)}
+        self.slots = {at: SlotState() for at in range(count)}
         self._waiting: dict[int, _Asked] = {}
         # The conversations that have lost their slots: by whom, and the last prompt of each.
         self._taken: dict[tuple[str, bytes], tuple[str, Prefix]] = {}
@@ -292,7 +292,7 @@ class SlotTable:
             self._fill(slot, content)
             slot.asked = slot.asked if slot.in_use else None
 
-    def _fill(self, slot: Slot, content: SlotContent) -> None:
+    def _fill(self, slot: SlotState, content: SlotContent) -> None:
         """Note who takes the slot of whom. An engine that empties a slot takes it for nobody."""
         before, slot.content = slot.content, content
         self._taken.pop(content.conversation, None)
@@ -309,7 +309,7 @@ class _Asked(Struct, frozen=True):
     wanted: int | None
 
 
-class Slot(Struct, eq=False):
+class SlotState(Struct, eq=False):
     """A slot, as the table believes it to be."""
 
     content: SlotContent = SlotContent()
@@ -339,7 +339,7 @@ class Slot(Struct, eq=False):
         return SlotContent(self.asked.session, prefix, tokens, tokens, min(self.content.kept, held))
 
 
-def _cost(slot: Slot, held: int, now: float) -> float:
+def _cost(slot: SlotState, held: int, now: float) -> float:
     """Return the tokens that are lost if a prompt has only the held ones; fewer the longer the slot was idle."""
     read_again = slot.content.tokens - held
     kept = max(0, slot.content.kept - held)
