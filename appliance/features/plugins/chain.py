@@ -177,13 +177,13 @@ class Chains:
     def plan(self, path: str, body: bytes) -> SlashPlan | None:
         """Return None for a request that names no plugin: nearly all. Raises BadRequest."""
         family = family_of(path)
-        commands = self._plugins.commands(family) if family is not None else None
+        commands = self._plugins.commands.get(family) if family is not None else None
         return commands.plan(body) if commands is not None else None
 
     @asynccontextmanager
     async def open(self, path: str, commands: Sequence[str], model: str) -> AsyncGenerator[Chain]:
         """Open the chain of one request; leaving the block ends the plugins' work. Raises PluginFailed."""
-        entries = [self._plugins.entry(name) for name in commands]
+        entries = [self._plugins.entries[name] for name in commands]
         loaded = [(await entry.hooks(), entry.plugin) for entry in entries]  # loading may change what is known
         async with beside() as nursery:
             steps = [PluginStep(plugin, hooks, model, self._host, nursery.start_soon) for hooks, plugin in loaded]

@@ -144,11 +144,11 @@ async def test_modules_of_two_plugins_and_two_loads_do_not_mix(tmp_path: Path):
         write_plugin(tmp_path, name, code, helper=f"NAME = '{name}'")
     async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         await plugins.wait_loaded()
-        first = {name: await plugins.entry(name).hooks() for name in ("one", "two")}
+        first = {name: await plugins.entries[name].hooks() for name in ("one", "two")}
         write_plugin(tmp_path, "one", code, helper="NAME = 'changed'")
         await plugins.look()
         await plugins.wait_loaded()
-        second = {name: await plugins.entry(name).hooks() for name in ("one", "two")}
+        second = {name: await plugins.entries[name].hooks() for name in ("one", "two")}
         told = [hooks.on_request(None, None) for hooks in (*first.values(), *second.values()) if hooks.on_request]
         assert told == ["one", "two", "changed", "two"]
         assert second["two"] is first["two"]  # unchanged: what it holds in memory stays
@@ -178,10 +178,10 @@ async def test_a_plugin_that_loads_slowly_holds_up_nobody_but_those_who_name_it(
     write_plugin(tmp_path, "quick", NOTHING)
     async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         with trio.fail_after(20):
-            await plugins.entry("quick").hooks()
+            await plugins.entries["quick"].hooks()
             assert listed(plugins)["slow"].state == "loading"
             gate.set()
-            await plugins.entry("slow").hooks()
+            await plugins.entries["slow"].hooks()
         assert listed(plugins)["slow"].state == "ready"
 
 
@@ -189,7 +189,7 @@ async def test_a_plugin_that_never_finishes_loading_is_given_up_after_its_time(t
     write_plugin(tmp_path, "stuck", WAITS, {"timeout": 0.05})
     async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         with trio.fail_after(20), pytest.raises(PluginFailed, match="still being loaded"):
-            await plugins.entry("stuck").hooks()
+            await plugins.entries["stuck"].hooks()
 
 
 async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
@@ -198,20 +198,20 @@ async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
     write_plugin(tmp_path, "broken", "import nothing_of_the_kind")
     async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         await plugins.wait_loaded()
-        assert plugins.commands(Family.CHAT).names == {
+        assert plugins.commands[Family.CHAT].names == {
             "stays",
             "goes",
             "broken",
         }  # a broken one is a command: who names it learns why
         with pytest.raises(PluginFailed, match="nothing_of_the_kind"):
-            await plugins.entry("broken").hooks()
+            await plugins.entries["broken"].hooks()
         (tmp_path / "goes" / "agent.py").unlink()
         (tmp_path / "goes" / "config.json").unlink()
         write_plugin(tmp_path, "comes", NOTHING, {"end_point": "/v1/messages"})
         write_plugin(tmp_path, "broken", NOTHING)
         await plugins.look()
         await plugins.wait_loaded()
-        assert plugins.commands(Family.CHAT).names == {"stays", "broken"}
+        assert plugins.commands[Family.CHAT].names == {"stays", "broken"}
         assert {each.name: each.state for each in plugins.listed().agents} == dict.fromkeys(
             ("broken", "comes", "stays"), "ready"
         )
