@@ -179,7 +179,10 @@ class ToolChats:
 
     async def _run(self, chat: ToolChat, job: ModelRequest, ask: AskModel) -> None:
         turns = _Turns(self._toolbox, self._timeout(), ask, job, chat)
-        await (_stream(turns, job, self._ping_after) if chat.stream else _whole(turns, job))
+        if chat.stream:
+            await _stream(turns, job, self._ping_after)
+        else:
+            await _whole(turns, job)
 
 
 class _Turns:

@@ -171,7 +171,7 @@ class McpServer:
         self, offer: dict[str, Offered], body: bytes, request: Request, sink: Sink, *, events: bool
     ) -> None:
         match mcp_serving.read_request(body, request.headers):
-            case mcp_serving.Accepted():
+            case None:
                 await send_whole(sink, 202, ())
             case mcp_serving.Immediate(id=number, status=status, result=None, error=error):
                 await _send(sink, status, refusal(number, error or McpError(code=INVALID_PARAMS)))

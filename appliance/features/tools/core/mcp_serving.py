@@ -78,11 +78,7 @@ class ToolsListing(Struct, frozen=True, kw_only=True):
     modern: bool
 
 
-class Accepted(Struct, frozen=True):
-    """Needs no answer: a notification, or an answer to a question that was never asked."""
-
-
-Reading = ToolsCall | ToolsListing | Immediate | Accepted
+Reading = ToolsCall | ToolsListing | Immediate
 
 
 class _ClientRequest(Struct):
@@ -103,8 +99,11 @@ _REQUEST = msgspec.json.Decoder(_ClientRequest)
 _PARAMS = msgspec.json.Decoder(_RequestParams)
 
 
-def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Reading:
-    """Return the meaning of a POST's body."""
+def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Reading | None:
+    """Return the meaning of a POST's body.
+
+    None: it needs no answer, as a notification, or an answer to a question that was never asked.
+    """
     try:
         found = _REQUEST.decode(body)
     except msgspec.ValidationError:
@@ -114,7 +113,7 @@ def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Reading
     if found.jsonrpc != "2.0":
         return _refuse(None, INVALID_REQUEST, 'the body is not JSON-RPC: "jsonrpc" is not "2.0"', 400)
     if found.method is UNSET or found.id is UNSET:
-        return Accepted()
+        return None
     if found.id is None:
         return _refuse(None, INVALID_REQUEST, "the id of a request is a text or a number", 400)
     try:
