@@ -1,4 +1,4 @@
-"""Edits: all against the original, exactly once each, and nothing else is touched."""
+"""Lines for a model, the same however the bytes come; and edits, each exactly once and against the original."""
 
 from __future__ import annotations
 
@@ -6,11 +6,84 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from appliance.features.tools.core.texts import EditProblem, TextEdit, apply_edits
+from appliance.core.capped_output import MAX_OUTPUT, CappedOutput, whole_characters
+from appliance.features.tools.core.texts import TRUNCATED, EditProblem, LineWindow, TextEdit, apply_edits
+
+TEXT = st.text("aé\n→", max_size=40)
+
+
+def fed(window: LineWindow, data: bytes, sizes: list[int]) -> str:
+    at = 0
+    for size in [*sizes, len(data)]:
+        window.feed(data[at : at + size])
+        at += size
+    return window.text()
+
+
+@given(
+    TEXT,
+    st.lists(st.integers(0, 9), max_size=8),
+    st.integers(-1, 5),
+    st.one_of(st.none(), st.integers(0, 6)),
+    st.booleans(),
+)
+def test_the_lines_that_were_asked_for(
+    text: str, sizes: list[int], first: int, last: int | None, numbered: bool
+) -> None:
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    wanted = [
+        f"{number}→{line}\n" if numbered else f"{line}\n"
+        for number, line in enumerate(lines, 1)
+        if number >= first and (last is None or number <= last)
+    ]
+    assert fed(LineWindow(first, last, numbered=numbered), text.encode(), sizes) == "".join(wanted)
+
+
+@given(st.lists(st.integers(1, 9000), min_size=1, max_size=12), st.integers(1, 3))
+def test_it_is_cut_at_the_limit(lengths: list[int], first: int) -> None:
+    data = b"".join(b"x" * length + b"\n" for length in lengths)
+    wanted = "".join("x" * length + "\n" for length in lengths[first - 1 :])
+    window = LineWindow(first)
+    window.feed(data)
+    text = window.text()
+    if len(wanted) <= MAX_OUTPUT:
+        assert text == wanted
+    else:
+        assert text == wanted[:MAX_OUTPUT] + ("" if wanted[MAX_OUTPUT - 1] == "\n" else "\n") + TRUNCATED
+        assert window.full
+
+
+def test_a_character_is_not_cut() -> None:
+    window = LineWindow()
+    window.feed(b"x" * (MAX_OUTPUT - 1) + "é".encode() + b"\n")
+    assert window.text() == "x" * (MAX_OUTPUT - 1) + "\n" + TRUNCATED
+
+
+@given(TEXT, st.integers(0, 60), st.lists(st.integers(1, 9), max_size=8))
+def test_output_is_capped_and_whole(text: str, limit: int, sizes: list[int]) -> None:
+    output, data, at = CappedOutput(limit), text.encode(), 0
+    kept = b""
+    for size in [*sizes, len(data)]:
+        kept += output.feed(data[at : at + size])
+        at += size
+    assert kept == output.kept == data[:limit]
+    assert output.truncated == (len(data) > limit)
+    assert text.startswith(output.text())
+
+
+@given(st.binary(max_size=20))
+def test_of_any_bytes_at_most_one_character_is_left_out(data: bytes) -> None:
+    assert data.decode(errors="replace").startswith(whole := whole_characters(data))
+    assert any(whole == data[: len(data) - back].decode(errors="replace") for back in range(4))
 
 
 def edit(old: str, new: str) -> TextEdit:
     return TextEdit(old_text=old, new_text=new)
+
+
+MANY = [f"<{n}>" for n in range(1001)]
 
 
 @given(
@@ -52,6 +125,7 @@ def test_a_piece_is_found_although_its_spaces_and_quotes_are_others(words: list[
         ("abc", [edit("b", "b")], "no changes"),
         ("abc", [edit("z", "x")], "could not find"),
         ("abc", [edit("  ", "x")], "could not find"),
+        ("".join(MANY), [edit(each, "") for each in MANY], "there are 1001 edits; the most is 1000"),
     ],
 )
 def test_what_cannot_be_done_changes_nothing_and_says_why(text: str, edits: list[TextEdit], word: str) -> None:
@@ -81,9 +155,3 @@ def test_any_text_is_replaced_or_refused(text: str, old: str, new: str) -> None:
     if text.count(old) == 1:
         assume("\r" not in text)
         assert changed == text.replace(old, new)
-
-
-def test_the_number_of_edits_is_bounded():
-    edits = [TextEdit(old_text=f"{n};", new_text="") for n in range(1001)]
-    with pytest.raises(EditProblem, match="there are 1001 edits; the most is 1000"):
-        apply_edits("".join(f"<{n};>" for n in range(1001)), edits)
