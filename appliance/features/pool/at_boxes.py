@@ -31,8 +31,7 @@ from appliance.upstream.client import ConnectFailed, Outgoing, relay
 
 NO_EDITS = Edits(by_name={})
 _BOX = b"X-Appliance-Box"
-_LOADING = frozenset(("loading", "starting", "queued"))
-"""The states, in the words of ours and llama-swap's, in which a model will answer soon."""
+_LOADING = frozenset(("loading", "starting", "queued"))  # our words and llama-swap's for: it will answer soon
 
 
 class AtBoxes:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from appliance.features.pool.model_blobs import ModelFilesHere
 
 
-PIECE = 1 << 18
-"""Bytes that are read and written at once. Of what the system does not take, each try makes a copy."""
+PIECE = 1 << 18  # Bytes that are read and written at once. Of what the system does not take, each try makes a copy.
 log = logging.getLogger(__name__)
 
 

@@ -29,12 +29,9 @@ from appliance.features.pool.core.buckets import (
 from appliance.features.pool.core.nats import BusMessage
 from appliance.trio_parts import Changed
 
-WATCH_SILENCE = 4.0
-"""Seconds without a message after which a watch begins anew: four heartbeats."""
-ASK_AGAIN = 0.5
-"""Seconds without an answer after which a question that may come twice is asked again."""
-AGAIN = 0.3
-"""Seconds until a watch that could not begin is tried again."""
+WATCH_SILENCE = 4.0  # seconds without a message after which a watch begins anew: four heartbeats
+ASK_AGAIN = 0.5  # seconds without an answer after which a question that may come twice is asked again
+AGAIN = 0.3  # seconds until a watch that could not begin is tried again
 
 
 class Bucket:

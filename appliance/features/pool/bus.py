@@ -35,14 +35,11 @@ from appliance.features.pool.core.nats import (
 )
 from appliance.trio_parts import Changed, beside
 
-ANSWER_TIME = 2.0
-"""Seconds for the answer to a request. During the election of a leader there is none for up to 11 s."""
-FIRST_PAUSE, MOST_PAUSE = 0.1, 5.0
-"""Seconds between two rounds over all servers, at first and at last."""
+ANSWER_TIME = 2.0  # Seconds for the answer to a request. During the election of a leader there is none for up to 11 s.
+FIRST_PAUSE, MOST_PAUSE = 0.1, 5.0  # seconds between two rounds over all servers, at first and at last
 HOME_EVERY = 2.0
 """Seconds between two looks whether the first server is back. A client of another box's server fails with that box."""
-LEAVE_TIME = 1.0
-"""Seconds for the answers that are still to come from a server that is left."""
+LEAVE_TIME = 1.0  # seconds for the answers that are still to come from a server that is left
 
 Heard = Callable[[BusMessage], object]
 
@@ -60,8 +57,7 @@ class Bus:
     """The client. `open_bus` owns it; every method belongs to its event loop."""
 
     def __init__(self, access: BusAccess, tls: ssl.SSLContext | None) -> None:
-        self.news = Changed()
-        """Wakes when `state` changes."""
+        self.news = Changed()  # wakes when `state` changes
         self._access = access
         self._tls = tls
         self._link: BusLink | None = None
@@ -69,8 +65,7 @@ class Bus:
         self._subscriptions: dict[int, tuple[str, Heard]] = {}
         self._questions: dict[str, _Question] = {}
         self._numbers = 0
-        self._fault: Fault = "ended"
-        """The reason for which the last connection ended."""
+        self._fault: Fault = "ended"  # the reason for which the last connection ended
         self._inbox = f"_INBOX.{secrets.token_hex(8)}"
         self._subscribe(f"{self._inbox}.*", self._answered)
 

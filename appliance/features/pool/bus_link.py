@@ -27,14 +27,10 @@ from appliance.features.pool.core.nats import (
     connect_line,
 )
 
-ENTER_TIME = 3.0
-"""Seconds for each of connecting and logging in."""
-PING_EVERY = 1.5
-"""Seconds between two pings of this side, so that a live server has something to say."""
-SILENCE = 3.5
-"""Seconds without a byte after which a server is taken for dead; also the longest that it may take no byte."""
-MOST_WAITING = 4 << 20
-"""Bytes of commands that wait to be sent. A server that takes no more is lost within `SILENCE`."""
+ENTER_TIME = 3.0  # seconds for each of connecting and logging in
+PING_EVERY = 1.5  # seconds between two pings of this side, so that a live server has something to say
+SILENCE = 3.5  # seconds without a byte after which a server is taken for dead; also the longest that it may take none
+MOST_WAITING = 4 << 20  # Bytes of commands that wait to be sent. A server that takes no more is lost within `SILENCE`.
 RECEIVE_SIZE = 1 << 16
 
 
@@ -53,8 +49,7 @@ class BusLink:
         self.place = place
         self.stream = stream
         self.info = ServerInfo()
-        self.leaving = False
-        """True if nothing new is sent on it."""
+        self.leaving = False  # True if nothing new is sent on it
         self._reader = NatsReader()
         self._out = bytearray()
         self._wake = trio.Event()

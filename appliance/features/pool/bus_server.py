@@ -45,24 +45,17 @@ from appliance.upstream.client import HttpCall
 from appliance.wire import Trouble
 
 PROGRAM = "nats-server.exe" if sys.platform == "win32" else "nats-server"
-START_TIME = 20.0
-"""Seconds within which it says that it is ready. It takes some milliseconds, and longer after a crash."""
-STOP_TIME = 5.0
-"""Seconds that it gets after SIGTERM. It hands its leaderships over first."""
-STRANGER_TIME = 10.0
-"""Seconds for which it may meet servers of other pools only: it tries several times a second, and would for ever."""
+START_TIME = 20.0  # seconds within which it says that it is ready; it takes milliseconds, and longer after a crash
+STOP_TIME = 5.0  # Seconds that it gets after SIGTERM. It hands its leaderships over first.
+STRANGER_TIME = 10.0  # seconds for which it may meet servers of other pools only: it would try for ever
 HEALTH_EVERY = 10.0
 HEALTH_TIME = 3.0
 MOST_HEALTH = 1 << 16
-ROOM_EVERY = 5.0
-"""Seconds between two looks at a full disk."""
+ROOM_EVERY = 5.0  # seconds between two looks at a full disk
 STRANGERS = "strangers"
-ROOM = 64 << 20
-"""Bytes that have to be free on its disk before it is started again after the disk was full."""
-BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds until it is started again after the first, second ... death in a row; the last for every later one."""
-LIVED = 60.0
-"""Seconds after which a death is the first in a row again."""
+ROOM = 64 << 20  # bytes that have to be free on its disk before it is started again after the disk was full
+BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds until it is started again, by its deaths in a row
+LIVED = 60.0  # seconds after which a death is the first in a row again
 TAIL = 30
 
 log = logging.getLogger(__name__)
@@ -95,8 +88,7 @@ class BusProcess:
 
     def __init__(self, children: Children, folder: Path) -> None:
         """``folder`` belongs to the server alone."""
-        self.news = Changed()
-        """Wakes when `state` changes."""
+        self.news = Changed()  # wakes when `state` changes
         self._children = children
         self._folder = folder
         self._serving: BusServing | None = None
@@ -198,8 +190,7 @@ class _BusRun:
         self._state = ServerState()
         self._ready = trio.Event()
         self._full = trio.Event()
-        self._strangers = 0.0
-        """The time of the first word about a certificate of another pool; 0: none, or a route was made."""
+        self._strangers = 0.0  # when a certificate of another pool came first; 0: none did, or a route was made
         self._words = ""
 
     def take(self, line: bytes) -> None:

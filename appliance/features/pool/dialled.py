@@ -16,13 +16,11 @@ from appliance.platform.tls_socket import TlsSocket
 from appliance.trio_parts import Changed
 
 REVERSE = "/pool/reverse"
-UPGRADE = b"llama-appliance-reverse"
-"""The name of the protocol, in lower case."""
+UPGRADE = b"llama-appliance-reverse"  # the name of the protocol, in lower case
 SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: %b\r\n\r\n" % UPGRADE
 
 
-HandOver = Callable[[], TlsSocket | None]
-"""Gives a connection away. None: it has ended."""
+HandOver = Callable[[], TlsSocket | None]  # Gives a connection away. None: it has ended.
 
 
 class Dialled:

@@ -28,11 +28,9 @@ from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
 from appliance.upstream.connect import NotTrusted, SocketWire, connect
 
-DIAL_TIME = 3.0
-"""Seconds to be connected to a box of a local network, handshake included. A box that is off answers nothing."""
+DIAL_TIME = 3.0  # seconds to be connected in a local network, handshake included; a box that is off answers nothing
 ASK_TIME = 10.0
-JOIN_TIME = 25.0
-"""The other box writes the roster first, and the bus may be growing for another new box. A verb waits 30 s."""
+JOIN_TIME = 25.0  # the roster is written first, and the bus may be growing for another box; a verb waits 30 s
 NOBODY: Mapping[str, Dialled] = {}
 _JSON = ((b"Content-Type", b"application/json"),)
 

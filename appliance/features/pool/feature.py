@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from appliance.http.way.hooks import Placing
     from appliance.http.way.pipeline import Pipeline
 
-FILE = "pool.json"
-"""The file of the pool that this box is in, in the program's data folder."""
+FILE = "pool.json"  # the file of the pool that this box is in, in the program's data folder
 
 
 class PoolParts(ServerParts, frozen=True, kw_only=True):

@@ -25,12 +25,10 @@ from appliance.fleet.status import state_of
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
 
-HASH_PAUSE = 1.0
-"""Seconds between two questions for hashes that a box computes. Reading a model of 40 GB takes it some minutes."""
+HASH_PAUSE = 1.0  # seconds between two questions for hashes that a box computes, which take minutes for 40 GB
 LIST_TIME = 10.0
 MAX_LIST = 1 << 20
-MOST_FETCHES = 16
-"""Models that are fetched together: another box may say that it has any number of them, and never give one."""
+MOST_FETCHES = 16  # models that are fetched together: another box may say that it has many, and never give one
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +40,11 @@ class BoxParts(Struct, frozen=True, kw_only=True):
     catalog: Catalog
     downloads: Downloads
     peers: Peers
-    drained: Callable[[bool], object]
-    """Called with whether this box is drained, which its readiness says."""
-    speed: Callable[[], float]
-    """See `Beat.speed`."""
-    listen: str
-    """See `Beat.listen`."""
-    keyless: Callable[[], bool]
-    """See `Beat.keyless`."""
-    offline: bool
-    """The program may reach no other machine."""
+    drained: Callable[[bool], object]  # called with whether this box is drained, which its readiness says
+    speed: Callable[[], float]  # see `Beat.speed`
+    listen: str  # see `Beat.listen`
+    keyless: Callable[[], bool]  # see `Beat.keyless`
+    offline: bool  # the program may reach no other machine
 
 
 def room_for(fleet: Fleet, model: Model) -> Literal["free", "idle", "none"]:

@@ -26,10 +26,8 @@ from appliance.features.pool.core.lease import (
 )
 from appliance.platform.machine import here
 
-BUS_TIME = 1.0
-"""Seconds that a request waits for the bus. Then it goes on without a lease, as where there is no bus."""
-LOOK_AGAIN = 0.2
-"""Seconds between two looks at a record that another box holds. A request looks five times, so it needs no watch."""
+BUS_TIME = 1.0  # Seconds that a request waits for the bus. Then it goes on without a lease, as where there is no bus.
+LOOK_AGAIN = 0.2  # seconds between two looks at a record that another box holds: a request needs five, and no watch
 
 
 class PlacementKeys(Protocol):

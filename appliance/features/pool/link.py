@@ -23,13 +23,10 @@ MAX_MODELS = 10_000
 LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))
 """The states, in llama.cpp's, llama-swap's and our own words, in which a model answers without being loaded first."""
 LINK_PATH = "/api/link"
-IDENTITIES = "/v1/models?identity=1"
-"""The listing with what each model is, which boxes of a pool ask each other for."""
+IDENTITIES = "/v1/models?identity=1"  # the listing with what each model is, which boxes of a pool ask each other for
 PING_EVERY = 20.0
-SILENCE = 50.0
-"""Seconds without a word after which the other side is gone; two pings and some."""
-PAUSE = 0.05
-"""Seconds between two messages about changes, which come in bursts."""
+SILENCE = 50.0  # seconds without a word after which the other side is gone; two pings and some
+PAUSE = 0.05  # seconds between two messages about changes, which come in bursts
 MAX_MESSAGE = 4 << 20
 PING = '{"type":"ping"}'
 
@@ -39,8 +36,7 @@ class ModelState(Struct, frozen=True, kw_only=True):
 
     id: str
     state: str = "unloaded"
-    busy: int = 0
-    """Number of requests under way, queued ones included."""
+    busy: int = 0  # number of requests under way, queued ones included
 
     @property
     def loaded(self) -> bool:
@@ -91,8 +87,7 @@ def model_states(fleet: Fleet) -> list[ModelState]:
 
 
 LocalState = Callable[[], Sequence[ModelState]]
-WaitChanged = Callable[[], Awaitable[object]]
-"""Returns after the next change; one that happens before its first checkpoint counts."""
+WaitChanged = Callable[[], Awaitable[object]]  # returns after the next change, also one before its first checkpoint
 
 
 class Channel(Protocol):

@@ -32,11 +32,9 @@ from appliance.store.partial_file import holds
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
 
-SPAN = 64 << 20
-"""Bytes of one request: half a second on a line of 1 Gbit/s, after which a faster box can take over."""
+SPAN = 64 << 20  # bytes of one request: half a second on a line of 1 Gbit/s, after which a faster box can take over
 
-HEAD_TIME = 15.0
-"""Seconds until the next box is asked instead; one whose disk sleeps takes several to answer."""
+HEAD_TIME = 15.0  # seconds until the next box is asked instead; one whose disk sleeps takes several to answer
 
 
 class Members:

@@ -44,13 +44,10 @@ from appliance.features.pool.remote_peer import Member, PeerStatus
 from appliance.trio_parts import AGAIN, Changed
 from appliance.wire import Trouble
 
-PULL_EVERY = 3.0
-"""Seconds between two questions for the roster while there is no bus, each to another box."""
-TRIES = 10
-"""Changes of others that may come before one of this box, one after the other."""
+PULL_EVERY = 3.0  # seconds between two questions for the roster while there is no bus, each to another box
+TRIES = 10  # changes of others that may come before one of this box, one after the other
 
-BUS_FOLDER = "pool-bus"
-"""The folder of the bus's server, beside the pool's file."""
+BUS_FOLDER = "pool-bus"  # the folder of the bus's server, beside the pool's file
 
 log = logging.getLogger(__name__)
 
@@ -82,15 +79,11 @@ class Membership:
         self.kept = kept
         self.me = kept.me
         self.codes = Codes()
-        self.over = trio.Event()
-        """This box has left, or the others have removed it."""
-        self.door_closed = trio.Event()
-        """The door answers no request any more."""
+        self.over = trio.Event()  # this box has left, or the others have removed it
+        self.door_closed = trio.Event()  # the door answers no request any more
         self.door_closed.set()
-        self.ended = trio.Event()
-        """Nothing is left of it, not even the file."""
-        self.changed = Changed()
-        """Wakes after every change of the roster or of the secret."""
+        self.ended = trio.Event()  # nothing is left of it, not even the file
+        self.changed = Changed()  # wakes after every change of the roster or of the secret
         self.problem: Trouble | None = None
         self._path = path
         self._peers = parts.peers
@@ -99,21 +92,16 @@ class Membership:
         self._fences = Fences(kept.epochs, lambda: most_changes(time.time()))
         self.on_bus = OnBus(self, parts.fleet.children, path.with_name(BUS_FOLDER))
         self._orders = BoxOrders(kept.roster.pool, self.me, self._fences, hands, self._keep_epochs)
-        self._seed = secrets.token_bytes(32)
-        """The private key of this run's certificate."""
-        self._dialled: dict[str, Dialled] = {}
-        """The connections of boxes that dial out, from their first one on."""
-        self.ways = Ways(self.keys, self._dialled)
-        """The ways to the doors of the others."""
+        self._seed = secrets.token_bytes(32)  # the private key of this run's certificate
+        self._dialled: dict[str, Dialled] = {}  # the connections of boxes that dial out, from their first one on
+        self.ways = Ways(self.keys, self._dialled)  # the ways to the doors of the others
         self._door: ClaimedDoor | None = None
         self._writing = trio.Lock()
         self._turn = trio.Lock()
         self._pulled = 0
         self._adopted: tuple[Mapping[str, Member], PoolSide] | None = None
-        self._strangers: set[str] = set()
-        """Boxes that refuse this box's keys, which are those of now."""
-        self._apart: set[str] = set()
-        """Names that mean several models, as far as the log says so."""
+        self._strangers: set[str] = set()  # boxes that refuse this box's keys, which are those of now
+        self._apart: set[str] = set()  # names that mean several models, as far as the log says so
 
     @property
     def roster(self) -> Roster:

@@ -38,8 +38,7 @@ class ModelFilesHere:
     def __init__(self, catalog: Catalog, hashes: FileHashes) -> None:
         self._catalog = catalog
         self._hashes = hashes
-        self._read: dict[Path, int] = {}
-        """Files whose hashes are wanted, in this order, with the bytes that were read of them."""
+        self._read: dict[Path, int] = {}  # bytes that were read of files whose hashes are wanted, in this order
         self._more = trio.Event()
 
     async def files(self, name: str) -> FilesOfModel:

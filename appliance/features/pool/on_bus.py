@@ -40,17 +40,12 @@ from appliance.platform.machine import here
 from appliance.trio_parts import Changed, every, wait_any
 from appliance.wire import Trouble
 
-BUS = "the bus"
-"""The bus's name in errors."""
+BUS = "the bus"  # the bus's name in errors
 ROSTER_KEY = "roster"
-AGREE_TIME = 20.0
-"""Seconds for one change of the roster. An election of the bus takes up to 11 s."""
-LOOK_AGAIN = 0.2
-"""Seconds until the key of the roster is read again, after a put that another one overtook or nobody answered."""
-AGAIN = 1.0
-"""Seconds between two tries to have the bucket and the own roster in it."""
-SURE = 60.0
-"""Seconds between two looks while the own roster is there."""
+AGREE_TIME = 20.0  # Seconds for one change of the roster. An election of the bus takes up to 11 s.
+LOOK_AGAIN = 0.2  # seconds until the roster is read again, after a put that was overtaken or not answered
+AGAIN = 1.0  # seconds between two tries to have the bucket and the own roster in it
+SURE = 60.0  # seconds between two looks while the own roster is there
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +82,7 @@ class BusPart(Struct, frozen=True, kw_only=True):
 
     plan: BusPlan
     secret: bytes
-    addresses: tuple[str, ...]
-    """The addresses of this box: the certificate of its server names them, and the other servers look."""
+    addresses: tuple[str, ...]  # this box's: its server's certificate names them, and the other servers look
 
 
 class OnBus:
@@ -96,8 +90,7 @@ class OnBus:
 
     def __init__(self, membership: PoolNow, children: Children, folder: Path) -> None:
         """``folder`` is for the files of the server alone."""
-        self.up: Mapping[str, bool | None] = {}
-        """For each box whether it is there; None: unknown, so the links say alone."""
+        self.up: Mapping[str, bool | None] = {}  # whether each box is there; None: unknown, so the links alone say it
         self._membership = membership
         self._beats = f"pool.{membership.roster.pool}.beat"  # one NATS may serve several pools
         self._children = children
@@ -107,8 +100,7 @@ class OnBus:
         self._stopping = False
         self._presence = Presence(membership.me)
         self._server: BusProcess | None = None
-        self.bus: Bus | None = None
-        """The client, while the pool has a bus."""
+        self.bus: Bus | None = None  # the client, while the pool has a bus
         self._bucket: Bucket | None = None
         self._published = False
         self._news = Changed()

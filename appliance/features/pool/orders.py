@@ -28,10 +28,8 @@ from appliance.features.pool.core.roster import Count
 from appliance.features.pool.hands import OwnHands
 from appliance.features.pool.leases import PlacementLeases
 
-ORDER_TIME = 1.0
-"""Seconds for a box to accept an order. It answers before it carries the order out."""
-MOST_ORDERS = 64
-"""Orders that are looked at together. One more gets no answer, as from a box that is too slow."""
+ORDER_TIME = 1.0  # Seconds for a box to accept an order. It answers before it carries the order out.
+MOST_ORDERS = 64  # Orders that are looked at together. One more gets no answer, as from a box that is too slow.
 
 log = logging.getLogger(__name__)
 

@@ -42,16 +42,13 @@ from appliance.store.model_files import unlink
 from appliance.trio_parts import AGAIN, beside
 from appliance.wire import Trouble
 
-OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxc")
-"""Names of interfaces that lead to containers of the same machine. They come last."""
-HASHES = "pool-hashes.json"
-"""The file, beside the pool's, that remembers hashes of models' files."""
+OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxc")  # they lead to containers here
+HASHES = "pool-hashes.json"  # the file, beside the pool's, that remembers hashes of models' files
 NOT_IN = "this box is in no pool: 'llama-appliance pool create' makes one, and 'pool join CODE' joins one"
 
 log = logging.getLogger(__name__)
 
-Claim = Callable[[int], Awaitable[ClaimedDoor]]
-"""Takes the port of a door; 0 is any free one. Raises UsageError."""
+Claim = Callable[[int], Awaitable[ClaimedDoor]]  # Takes the port of a door; 0 is any free one. Raises UsageError.
 
 
 class BoxPool:
@@ -61,8 +58,7 @@ class BoxPool:
         self._nursery = nursery
         self._path = path
         self._claim = claim
-        self.files = files
-        """The files that other boxes may fetch."""
+        self.files = files  # the files that other boxes may fetch
         self._parts = parts
         self._hands = OwnHands(nursery, parts)
         self._turn = trio.Lock()

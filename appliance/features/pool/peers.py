@@ -41,14 +41,10 @@ class Orders(Protocol):
 class PoolSide(Struct, frozen=True, kw_only=True):
     """The other facts of a pool that decide where requests go."""
 
-    me: str = ""
-    """The name of this box."""
-    drained: Collection[str] = ()
-    """Boxes that get new requests only where no other one can answer."""
-    speeds: Mapping[str, float] = {}
-    """By box, in a unit that all boxes share."""
-    orders: Orders | None = None
-    """None: boxes load what does not evict, and nothing is fetched."""
+    me: str = ""  # the name of this box
+    drained: Collection[str] = ()  # boxes that get new requests only where no other one can answer
+    speeds: Mapping[str, float] = {}  # by box, in a unit that all boxes share
+    orders: Orders | None = None  # None: boxes load what does not evict, and nothing is fetched
 
 
 class Peers:
@@ -59,8 +55,7 @@ class Peers:
         self._local = local
         self._configured: dict[str, RemotePeer] = {}
         self._members: dict[str, RemotePeer] = {}
-        self._peers: dict[str, RemotePeer] = {}
-        """All of them. A box of the pool hides a configured peer of the same id."""
+        self._peers: dict[str, RemotePeer] = {}  # all; a box of the pool hides a configured peer of its id
         self.side = PoolSide()
         self._guests: dict[object, tuple[str, Sequence[ModelState]]] = {}
         self._news = Changed()

@@ -20,22 +20,18 @@ from appliance.features.pool.core.roster import Roster
 from appliance.store.model_files import read_start, write_whole
 
 VERSION = 1
-MAX_SIZE = 4 << 20
-"""Bytes: more than the largest roster, and `lease.MOST_MODELS` names and numbers."""
+MAX_SIZE = 4 << 20  # bytes: more than the largest roster, and `lease.MOST_MODELS` names and numbers
 
 
 class KeptPool(Struct, frozen=True, kw_only=True):
     """The membership of one box; the roster has the addresses and the port of its own door."""
 
     version: int = VERSION
-    secret: bytes
-    """32 bytes, from which all keys follow."""
+    secret: bytes  # 32 bytes, from which all keys follow
     me: str
     roster: Roster
-    chosen: bool = False
-    """A person has named this box's addresses: they stay, whatever the machine's own are."""
-    epochs: Mapping[str, int] = {}
-    """The highest epoch that was seen of each model's placement."""
+    chosen: bool = False  # a person has named this box's addresses: they stay, whatever the machine's own are
+    epochs: Mapping[str, int] = {}  # the highest epoch that was seen of each model's placement
 
 
 def read_pool(path: Path) -> KeptPool | None:

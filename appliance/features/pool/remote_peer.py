@@ -33,19 +33,14 @@ if TYPE_CHECKING:
     pass  # a program without a pool does not need it
 
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds until a server that is down is looked at again; doubled every time."""
-LOOK_EVERY = 60.0
-"""Seconds between two looks at a server that is well."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds until a server that is down is looked at again; doubled every time
+LOOK_EVERY = 60.0  # seconds between two looks at a server that is well
 LOOK_TIME = 10.0
-REFUSED_PAUSE = 60.0
-"""Seconds until a link is asked for again that the other side does not want."""
+REFUSED_PAUSE = 60.0  # seconds until a link is asked for again that the other side does not want
 MAX_LISTING = 16 << 20
-UNKNOWN_PAUSE = 2.0
-"""Seconds until a box is looked at again that is still working out what its models are."""
+UNKNOWN_PAUSE = 2.0  # seconds until a box is looked at again that is still working out what its models are
 _revisions = count(1)
-APPLIANCE = b"llama-appliance"
-"""The program's name in a Server header."""
+APPLIANCE = b"llama-appliance"  # the program's name in a Server header
 
 
 class PeerStatus(Struct, frozen=True, kw_only=True):
@@ -53,21 +48,18 @@ class PeerStatus(Struct, frozen=True, kw_only=True):
 
     id: str
     url: str
-    up: bool | None
-    """None: nobody has looked yet."""
+    up: bool | None  # None: nobody has looked yet
     error: str | None
     appliance: bool
     linked: bool
-    busy: int
-    """Requests of this program that it works on."""
+    busy: int  # requests of this program that it works on
     models: tuple[ModelState, ...]
 
 
 class Member(Struct, frozen=True, kw_only=True):
     """Another box of this program's pool. ``address`` is the one of its door."""
 
-    id: str
-    """The box's name."""
+    id: str  # the box's name
     address: Address
 
     @property
@@ -101,12 +93,9 @@ class RemotePeer:
         self.address = address
         self.up: bool | None = None
         self.error: str | None = None
-        self.models = tuple(config.models)
-        """Return the models of the file, or else those that the server lists."""
-        self.scope = trio.CancelScope()
-        """Cancelling it ends `run`."""
-        self.revision = 0
-        """A number that no other listing has: it changes with the listing."""
+        self.models = tuple(config.models)  # return the models of the file, or else those that the server lists
+        self.scope = trio.CancelScope()  # cancelling it ends `run`
+        self.revision = 0  # a number that no other listing has: it changes with the listing
         self._lists = lists
         self._local = local
         self._changed = changed

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from appliance.feature import Assembled
     from appliance.features.pool.owner import BoxPool
 
-OpenBoxPool = Callable[[Path, "Assembled"], "AbstractAsyncContextManager[BoxPool]"]
-"""Imports the owner; called in a thread."""
+OpenBoxPool = Callable[[Path, "Assembled"], "AbstractAsyncContextManager[BoxPool]"]  # called in a thread
 
 
 class PoolSeat:

@@ -26,8 +26,7 @@ from appliance.features.pool.export_verb import export
 from appliance.platform.console import say
 
 BOXES = ("BOX", "STATE", "LOADED", "HAS", "QUEUE", "ADDRESS")
-MOST_MODELS = 5
-"""Names of models in one cell of the table."""
+MOST_MODELS = 5  # names of models in one cell of the table
 T = TypeVar("T")
 
 

@@ -51,8 +51,7 @@ class Deciding:
     def __init__(self, keys: PlacementKeys, names: str = "abc", takes: float = 0.1) -> None:
         self.keys, self.takes = keys, takes
         self.leases = {name: PlacementLeases(name, "1", Fences({}, lambda: 1e9), trio.current_time) for name in names}
-        self.turns: list[int] = []
-        """The epoch of each."""
+        self.turns: list[int] = []  # the epoch of each
         self.under_way = 0
         self.found: list[str | None] = []
 

@@ -31,8 +31,7 @@ from appliance.http.control.listing import View, tell_models
 from appliance.traffic.targets import ActiveProfile, Target, Targets
 from appliance.upstream.client import address_of
 
-Files = dict[str, dict[str, int]]
-"""By box and name, which of two files the model is."""
+Files = dict[str, dict[str, int]]  # by box and name, which of two files the model is
 
 
 class Box:

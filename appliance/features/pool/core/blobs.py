@@ -14,13 +14,11 @@ from appliance.core.models.file_names import ends_with
 from appliance.core.models.names import is_speakable, model_name, stem_of
 from appliance.errors import BadRequest
 
-BLOBS = "/api/blobs"
-"""The list of a model's files with ``?model=ID``; the files themselves are below it."""
+BLOBS = "/api/blobs"  # the list of a model's files with ``?model=ID``; the files themselves are below it
 _BLOB = re.compile(r"/api/blobs/sha256:([0-9a-f]{64})")
 _RANGE = re.compile(r"bytes=(?:(?P<first>[0-9]{1,18})-(?P<last>[0-9]{0,18})|-(?P<suffix>[0-9]{1,18}))", re.IGNORECASE)
 _CACHED = re.compile(r"(?P<repo>[^/:]+/[^/:]+):(?P<tag>[A-Za-z0-9_.-]+)")
-MAX_FILES = 1010
-"""Parts of the largest model, its projector and its draft model."""
+MAX_FILES = 1010  # parts of the largest model, its projector and its draft model
 
 
 class HashedFile(Struct, frozen=True, kw_only=True):
@@ -124,10 +122,8 @@ def check_names(model_id: str, names: Sequence[str]) -> None:
 
 # ---- several boxes that have the same file ---------------------------------------------------------------------------
 
-EARLIER = -1
-"""Stands for the unknown boxes that gave the part which an earlier run has left."""
-RECOVERY = 1.05
-"""The estimate of a box's speed grows by this with each span that another one gives, so that it gets another trial."""
+EARLIER = -1  # stands for the unknown boxes that gave the part which an earlier run has left
+RECOVERY = 1.05  # a box's estimated speed grows by this with each span of another one, so that it gets another trial
 
 
 class FileSources:

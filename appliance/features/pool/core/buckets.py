@@ -25,18 +25,13 @@ WRONG_REVISION = (10071, 10164)
 """Error codes of a put that names another revision than the key has; the second one comes while another put is under
 way in a cluster.
 """
-NO_LEADER = 10008
-"""The error code of a cluster without a quorum."""
-EXISTS = 10058
-"""The error code for a bucket that is there already, with other settings."""
+NO_LEADER = 10008  # the error code of a cluster without a quorum
+EXISTS = 10058  # the error code for a bucket that is there already, with other settings
 REVISION_HEADER = "Nats-Expected-Last-Subject-Sequence"
 MARKER_HEADER = "KV-Operation"
-MOST_BYTES = 16 << 20
-"""Bytes of a bucket. A pool's facts are a few kilobytes; the limit guards the disk against a bug."""
-HEARTBEAT = 1.0
-"""Seconds between two signs of life of a watch in which nothing changes."""
-FORGOTTEN = 10.0
-"""Seconds after which the server forgets a watch that nobody listens to."""
+MOST_BYTES = 16 << 20  # Bytes of a bucket. A pool's facts are a few kilobytes; the limit guards the disk against a bug.
+HEARTBEAT = 1.0  # seconds between two signs of life of a watch in which nothing changes
+FORGOTTEN = 10.0  # seconds after which the server forgets a watch that nobody listens to
 NANO = 1_000_000_000
 UNSAFE = re.compile(rb"[^A-Za-z0-9_/-]")
 
@@ -123,8 +118,7 @@ def watch_request(name: str, consumer: str, inbox: str) -> bytes:
     )
 
 
-Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-"""A member of the pool may answer instead of the server, with numbers of any length."""
+Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # a box may answer instead of the server, with any number
 _DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
@@ -187,8 +181,7 @@ class Watching:
         self._prefix = f"$KV.{bucket}."
         self._entries: dict[str, BucketEntry] = {}
         self._last = 0
-        self.broken = False
-        """True if something is missing. Nothing is taken after that."""
+        self.broken = False  # True if something is missing. Nothing is taken after that.
 
     @property
     def entries(self) -> Mapping[str, BucketEntry]:

@@ -12,13 +12,10 @@ from msgspec import Struct
 
 from appliance.core.settings import in_url
 
-MOST_STORE = 256 << 20
-"""Bytes of disk that the server may use. A pool's facts take less than 1 MB, and models need the disk."""
+MOST_STORE = 256 << 20  # bytes of disk; a pool's facts take less than 1 MB, and models need the disk
 LOOPBACK = "127.0.0.1"
-CONFIG, CA, CERTIFICATE, KEY = "bus.conf", "bus-ca.pem", "bus-cert.pem", "bus-key.pem"
-"""Files of the server's folder. Its store is a folder beside them."""
-STORE = "bus-store-"
-"""The beginning of the name of a group's store; see `store_of`."""
+CONFIG, CA, CERTIFICATE, KEY = "bus.conf", "bus-ca.pem", "bus-cert.pem", "bus-key.pem"  # in its folder
+STORE = "bus-store-"  # the beginning of the name of a group's store; see `store_of`
 
 MONITOR = re.compile(r"Starting http monitor on (\S+)")
 FATAL = re.compile(r"(?:\[FTL\]|^nats-server:) (.*)")
@@ -28,23 +25,16 @@ FATAL = re.compile(r"(?:\[FTL\]|^nats-server:) (.*)")
 class BusServing(Struct, frozen=True, kw_only=True):
     """One box's server of the bus. A new value of it restarts the server."""
 
-    name: str
-    """The box. Servers know each other by it, so no other box may ever have it."""
-    group: str
-    """The servers that vote together. Another group begins with an empty store, so nobody has to be removed from it."""
+    name: str  # The box. Servers know each other by it, so no other box may ever have it.
+    group: str  # the servers that vote together; another group begins with an empty store, so nobody has to be removed
     host: str = "0.0.0.0"
-    port: int
-    """Port for clients."""
-    routes_port: int = 0
-    """Port for the other voters; 0: it is alone ("standalone"). A server that changes over loses what it has stored."""
-    routes: tuple[tuple[str, int], ...] = ()
-    """Hosts and ports of the other voters."""
+    port: int  # port for clients
+    routes_port: int = 0  # for the other voters; 0: it is alone. A server that changes over loses what it has stored.
+    routes: tuple[tuple[str, int], ...] = ()  # hosts and ports of the other voters
     ca: str
     certificate: str
-    key: str
-    """PEM texts: the pool's authority; this box's certificate, for servers and clients; its key."""
-    nkey: str
-    """The public key of the bus's one user, "U..."."""
+    key: str  # PEM texts: the pool's authority; this box's certificate, for servers and clients; its key
+    nkey: str  # the public key of the bus's one user, "U..."
     route_password: str
     system_password: str
 

@@ -6,11 +6,9 @@ from msgspec import Struct
 
 from appliance.features.pool.core.roster import Box, Roster
 
-PROTOCOL = 1
-"""The language of the doors. A box refuses one that speaks another, with the advice to upgrade the older one."""
+PROTOCOL = 1  # a box refuses one that speaks another, and tells it to upgrade the older one
 ROSTER, SECRET, JOIN = "/pool/roster", "/pool/secret", "/pool/join"
-MAX_MESSAGE = 1 << 20
-"""Bytes of a body or an answer; a roster has less (`roster.LARGEST`)."""
+MAX_MESSAGE = 1 << 20  # bytes of a body or an answer; a roster has less (`roster.LARGEST`)
 
 
 class JoinRequest(Struct, frozen=True, kw_only=True):

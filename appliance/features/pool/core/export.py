@@ -20,24 +20,15 @@ from appliance.core.settings import in_url, is_loopback
 NAME = "llama-appliance"
 KEY = "LLAMA_APPLIANCE_API_KEY"
 PORT = 8080
-EVERYWHERE = ("", "0.0.0.0", "::")
-"""Hosts that stand for every address of a machine."""
-USER = 10001
-"""The user that the container image runs as, and its group."""
-STATE = f"/var/lib/{NAME}"
-"""The image's one writable folder."""
-PATIENCE = 120
-"""Seconds from the stop signal to the kill: answers of slow models may finish."""
-GRACE = 105
-"""Seconds of these that the server gives requests. The rest is for `SETTLING`, and for the end of engines."""
-SETTLING = 5
-"""Seconds before the stop signal in which routers learn that a box goes: a closed port refuses their requests."""
-PICKER = "llama-appliance-picker"
-"""The Service of the endpoint picker, which its own chart installs."""
-WAITING = 2
-"""Requests in a box's queue, on average, from which on one more box is started."""
-MOST = 10
-"""Boxes up to which Kubernetes starts more by itself."""
+EVERYWHERE = ("", "0.0.0.0", "::")  # hosts that stand for every address of a machine
+USER = 10001  # the user that the container image runs as, and its group
+STATE = f"/var/lib/{NAME}"  # the image's one writable folder
+PATIENCE = 120  # seconds from the stop signal to the kill: answers of slow models may finish
+GRACE = 105  # Seconds of these that the server gives requests. The rest is for `SETTLING`, and for the end of engines.
+SETTLING = 5  # seconds before the stop signal in which routers learn that a box goes: a closed port refuses requests
+PICKER = "llama-appliance-picker"  # the Service of the endpoint picker, which its own chart installs
+WAITING = 2  # requests in a box's queue, on average, from which on one more box is started
+MOST = 10  # boxes up to which Kubernetes starts more by itself
 Node = dict[str, object]
 
 
@@ -47,10 +38,8 @@ class ExportBox(Struct, frozen=True, kw_only=True):
     name: str
     address: str
     port: int = PORT
-    models: Sequence[str] = ()
-    """The models that are on its disk."""
-    listen: str = ""
-    """The URL of its API with the address that it listens on; empty: it does not tell."""
+    models: Sequence[str] = ()  # the models that are on its disk
+    listen: str = ""  # the URL of its API with the address that it listens on; empty: it does not tell
 
     @property
     def url(self) -> str:

@@ -17,10 +17,8 @@ from appliance.core.signing import SEED_SIZE
 from appliance.errors import BadRequest
 
 TOKEN_SIZE = 16
-LIFE = 600.0
-"""Seconds for which a code is good. Only the box that made it counts them, so no clocks are compared."""
-MOST_ADDRESSES = 6
-"""Addresses in a code: each makes it longer, and a machine of containers has dozens."""
+LIFE = 600.0  # Seconds for which a code is good. Only the box that made it counts them, so no clocks are compared.
+MOST_ADDRESSES = 6  # addresses in a code: each makes it longer, and a machine of containers has dozens
 _HEAD = "LAP"
 _VERSION = "1"
 _SUM_SIZE = 4
@@ -30,8 +28,7 @@ _FORM = "a code begins with LAP1-; 'llama-appliance pool invite' on a box of the
 class JoinCode(Struct, frozen=True, kw_only=True):
     """``ca_public`` is the public key of the pool's authority, 32 bytes; ``token`` is 16 random ones."""
 
-    addresses: tuple[str, ...]
-    """Addresses where a box of the pool can be dialled, best first."""
+    addresses: tuple[str, ...]  # addresses where a box of the pool can be dialled, best first
     port: int
     ca_public: bytes
     token: bytes

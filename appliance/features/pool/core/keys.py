@@ -20,13 +20,11 @@ from msgspec import Struct
 from appliance.core.signing import SEED_SIZE, private_pem, public_of, sign, signer_of
 
 SECRET_SIZE = 32
-DOMAIN = "llama-pool"
-"""The certificates' issuer, and the domain of the boxes' names in them."""
+DOMAIN = "llama-pool"  # the certificates' issuer, and the domain of the boxes' names in them
 
 _SEQUENCE, _SET, _OCTETS, _BITS, _INTEGER, _OID = 0x30, 0x31, 0x04, 0x03, 0x02, 0x06
 _TRUE = b"\x01\x01\xff"
-_USER = 20 << 3
-"""The first byte of a user's public key in the text form of NATS; it makes the text begin with a U."""
+_USER = 20 << 3  # the first byte of a user's public key in the text form of NATS; it makes the text begin with a U
 
 
 class PoolKeys(Struct, frozen=True):

@@ -39,35 +39,24 @@ from msgspec import Meta, Struct
 
 from appliance.features.pool.core.roster import Count
 
-TERM = 15.0
-"""Seconds. An election takes 4 to 11 (rule 7)."""
-MARGIN = 2.0
-"""Seconds by which a holder stops before others may take over: for clocks that differ by up to 7 %."""
-FRESH = 30.0
-"""Seconds for which a decision is followed: about as long as a load takes. Then the models that the boxes list tell."""
-FOUNDED = "founded"
-"""The key that tells one store from the next. Its value is made once and never changed."""
-CREATE = 0
-"""The revision of a key that does not exist."""
-MOST_MODELS = 1000
-"""Models whose epochs a box knows; the one that was noted first goes first."""
-LONGEST_MODEL = 256
-"""Bytes of the name of a model that is placed. A request for one with a longer name goes on without an order."""
+TERM = 15.0  # Seconds. An election takes 4 to 11 (rule 7).
+MARGIN = 2.0  # seconds by which a holder stops before others may take over: for clocks that differ by up to 7 %
+FRESH = 30.0  # seconds for which a decision is followed, about as long as a load; then the lists of models tell
+FOUNDED = "founded"  # The key that tells one store from the next. Its value is made once and never changed.
+CREATE = 0  # the revision of a key that does not exist
+MOST_MODELS = 1000  # models whose epochs a box knows; the one that was noted first goes first
+LONGEST_MODEL = 256  # bytes of the name of a model that is placed; one with a longer name is loaded without an order
 
-Holder = Annotated[str, Meta(max_length=128)]
-"""The box and the incarnation of its program."""
+Holder = Annotated[str, Meta(max_length=128)]  # the box and the incarnation of its program
 
 
 class PlacementRecord(Struct, frozen=True, kw_only=True, array_like=True):
     """A model's record on the bus: a JSON list, to which later versions may add."""
 
-    holder: Holder
-    """Empty: released."""
+    holder: Holder  # empty: released
     epoch: Count
-    box: Annotated[str, Meta(max_length=63)] = ""
-    """The box that has been chosen; empty: no decision was made in this term."""
-    at: float = 0.0
-    """Unix time of the decision. It is read with other clocks, so it is only a hint: see rule 8."""
+    box: Annotated[str, Meta(max_length=63)] = ""  # the box that was chosen; empty: none in this term
+    at: float = 0.0  # Unix time of the decision. It is read with other clocks, so it is only a hint: see rule 8.
 
     def fresh(self, wall: float) -> bool:
         """True if there is a decision, and it was made in the last `FRESH` seconds or so. ``wall``: Unix time."""
@@ -170,11 +159,9 @@ class KnownStore:
     """
 
     def __init__(self, me: str) -> None:
-        self.me = me
-        """The holder's name in records: the box and the incarnation of its program."""
+        self.me = me  # the holder's name in records: the box and the incarnation of its program
         self.founded: bytes | None = None
-        self.settled_at = math.inf
-        """The own clock from which on a missing record means that nobody can hold it."""
+        self.settled_at = math.inf  # the own clock from which on a missing record means that nobody can hold it
         self._made = 0
 
     def on_founded(self, value: bytes | None, now: float) -> PutKey | None:
@@ -193,8 +180,7 @@ class _Put(Struct, frozen=True):
     epoch: int
     sent: float
     value: bytes
-    founded: bytes | None
-    """The store that was known before the record was read."""
+    founded: bytes | None  # the store that was known before the record was read
 
 
 class PlacementLease:
@@ -209,8 +195,7 @@ class PlacementLease:
     def __init__(self, model: str, key: str, fences: Fences, store: KnownStore) -> None:
         self.model = model
         self.key = key
-        self.epoch: int = 0
-        """The epoch of the last term, for orders. It counts only while `held`."""
+        self.epoch: int = 0  # The epoch of the last term, for orders. It counts only while `held`.
         self._fences, self._store = fences, store
         self._until = -math.inf
         self._last: _Put | None = None

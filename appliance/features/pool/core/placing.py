@@ -20,12 +20,9 @@ from msgspec import Struct
 
 from appliance.core.bodies.blocks import DIGEST_SIZE, HEAD, Block, Prefix, blocks_of
 
-MOST_BLOCKS = 4096
-"""Blocks that are remembered of each box. An agent's request has some hundred."""
-SLACK = 2.0
-"""Requests by which a queue may be longer than the shortest. A long prompt read anew takes about so long."""
-CROWDED = 8
-"""Requests at a box that has the model, from which on a load on another box is worth its time."""
+MOST_BLOCKS = 4096  # Blocks that are remembered of each box. An agent's request has some hundred.
+SLACK = 2.0  # Requests by which a queue may be longer than the shortest. A long prompt read anew takes about so long.
+CROWDED = 8  # requests at a box that has the model, from which on a load on another box is worth its time
 _ROLE = re.compile(rb'"role"\s*:\s*"(\w+)"')
 _OF_SYSTEM = (b"system", b"developer")
 
@@ -48,14 +45,11 @@ class BoxNow(Struct, frozen=True, kw_only=True):
     """Memory for the model: free now, free once idle models go, or held by models in use. Unknown counts as free: a
     box refuses a load that would evict.
     """
-    fetchable: bool = False
-    """It may fetch the model from another box."""
+    fetchable: bool = False  # it may fetch the model from another box
     drained: bool = False
     up: bool = True
-    queue: int = 0
-    """Requests there, those under way included."""
-    speed: float = 0.0
-    """Measured, in a unit that all boxes share; 0: unknown, which counts as the fastest."""
+    queue: int = 0  # requests there, those under way included
+    speed: float = 0.0  # measured, in a unit that all boxes share; 0: unknown, which counts as the fastest
 
 
 class BoxChoice(Struct, frozen=True):

@@ -10,8 +10,7 @@ from appliance.core.settings import is_loopback
 from appliance.features.pool.core.shapes import PoolBox
 from appliance.wire import Trouble
 
-MOST_NAMES = 5
-"""Names of models in one remark."""
+MOST_NAMES = 5  # names of models in one remark
 
 
 def listens_here_alone(listen: str) -> bool:

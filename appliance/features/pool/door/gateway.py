@@ -38,8 +38,7 @@ from appliance.http.way.guard import Guard
 from appliance.traffic.request import Request, read_request, send_whole
 from appliance.traffic.targets import refresh
 
-MAX_JOIN = 1 << 14
-"""Bytes of a body that comes without the key."""
+MAX_JOIN = 1 << 14  # bytes of a body that comes without the key
 LISTS = ("/v1/models", "/models")
 HEALTH = "/health"
 UPGRADES = (LINK_PATH, REVERSE)

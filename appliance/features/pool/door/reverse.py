@@ -32,10 +32,8 @@ from appliance.upstream.client import own_headers, read_head
 from appliance.upstream.connect import SocketWire, keep_alive, open_socket, secure
 
 NAME = b"X-Appliance-Box-Name"
-SPARE = 4
-"""Connections that wait at each door. So many requests at once begin without the time that it takes to dial."""
-KEEPALIVE = 20
-"""Seconds between probes: a router in between forgets a silent connection, often after some minutes."""
+SPARE = 4  # Connections that wait at each door. So many requests at once begin without the time that it takes to dial.
+KEEPALIVE = 20  # seconds between probes: a router in between forgets a silent connection, often after some minutes
 
 log = logging.getLogger(__name__)
 

@@ -37,8 +37,7 @@ from appliance.traffic.request import Request
 from appliance.traffic.traffic import Lifetime
 from appliance.trio_parts import beside
 
-CLIENTS = 1000
-"""Connections at once. Other boxes keep few of them, so more are an attack, which must not take files from clients."""
+CLIENTS = 1000  # connections at once: other boxes keep few, and an attack must not take files from clients
 
 
 class DoorParts(Struct, frozen=True, kw_only=True):

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from appliance.features.pool.core.export import PATIENCE, ExportBox, compose_files, kubernetes_files, smg_files
 
 ROOT = Path(__file__).resolve().parents[4]
-Objects = dict[str, Any]
-"""The documents, by file name."""
+Objects = dict[str, Any]  # the documents, by file name
 IMAGE = "registry.example/llama-appliance:0.2.0"
 
 Names = st.from_regex(r"[a-z][a-z0-9-]{0,10}[a-z0-9]", fullmatch=True)

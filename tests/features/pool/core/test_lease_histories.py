@@ -30,8 +30,7 @@ from appliance.features.pool.core.lease import (
 
 MODEL, KEY = "m", "place.m"
 DRIFT = 0.05
-FAULTS_END, END = 70.0, 115.0
-"""Seconds. In the time between them, each box has to get a turn."""
+FAULTS_END, END = 70.0, 115.0  # Seconds. In the time between them, each box has to get a turn.
 ANSWER_WITHIN = 1.0
 Call = Callable[[], None]
 
@@ -190,10 +189,8 @@ class BoxOfTest:
         self.request: int = 0
         self.waits = False
         self.running, self.frozen = False, False
-        self.cut_until = 0.0
-        """Until then its requests are lost: its link is down."""
-        self.pause_after_put = 0.0
-        """Seconds that it stands still after its next put, before the answer can come."""
+        self.cut_until = 0.0  # until then its requests are lost: its link is down
+        self.pause_after_put = 0.0  # seconds that it stands still after its next put, before the answer can come
         self.backlog: list[Call] = []
         self.disk: dict[str, int] = {}
         self.had_turn = False

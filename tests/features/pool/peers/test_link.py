@@ -27,8 +27,7 @@ class Fleet:
 
     def __init__(self, *models: ModelState) -> None:
         self.models: Sequence[ModelState] = models
-        self.asked_for = 0
-        """How often the list was fetched."""
+        self.asked_for = 0  # how often the list was fetched
         self._news = Changed()
         self.wait_changed = self._news.wait
 
