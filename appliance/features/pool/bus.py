@@ -147,8 +147,6 @@ class Bus:
         if self._state.state == "no-quorum":
             self._become(replace(self._state, state="connected", problem=None))
 
-    # ---- the connection ------------------------------------------------------------------------------------------
-
     async def run(self) -> Never:
         """Keep a connection. Called once, by `open_bus`."""
         pause: float = FIRST_PAUSE
@@ -227,8 +225,6 @@ class Bus:
                     continue
                 await trio.aclose_forcefully(back.stream)
                 self._leave(link)
-
-    # ---- parts ---------------------------------------------------------------------------------------------------
 
     def _subscribe(self, subject: str, heard: Heard) -> int:
         self._numbers += 1

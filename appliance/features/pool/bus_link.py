@@ -137,9 +137,6 @@ def _login(access: BusAccess, info: ServerInfo) -> Mapping[str, str]:
     return {"nkey": access.nkey, "sig": base64.urlsafe_b64encode(signature).decode().rstrip("=")}
 
 
-# ---- why it ended ----------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def broken_in_words() -> Generator[None]:
     """Make a BusBroken of everything by which a connection may fail."""

@@ -121,8 +121,6 @@ class Membership:
         addresses = own.addresses if own is not None else ()
         return self.keys.issue(self.me, tuple(dict.fromkeys((*addresses, "127.0.0.1", "::1"))), self._seed)
 
-    # ---- the tasks ---------------------------------------------------------------------------------------------------
-
     async def run(self, door: ClaimedDoor) -> None:
         """Serve the door and follow the pool, until this box is not in it any more, or cancelled."""
         self._door, shutdown = door, trio.Event()
@@ -258,8 +256,6 @@ class Membership:
                 nursery.start_soon(ask, box)
         return done
 
-    # ---- what the door asks ------------------------------------------------------------------------------------------
-
     async def admit(self, asked: JoinRequest) -> NewSecret:
         """Let a box in that has a token. Raises BadRequest, Conflict and BoxFailed."""
         until = self.codes.take(asked.token, trio.current_time())
@@ -304,8 +300,6 @@ class Membership:
         await self.learn(new.roster)
         await self._renew(new.secret)
         return self.roster
-
-    # ---- what people ask ---------------------------------------------------------------------------------------------
 
     def invite(self) -> JoinCode:
         """Make a code that lets one box in. Raises Conflict where no box could dial this one."""
@@ -383,8 +377,6 @@ class Membership:
             missed=[name for name in names if name not in reached],
         )
 
-    # ---- the state ---------------------------------------------------------------------------------------------------
-
     def see(self, boxes: Mapping[str, bool | None]) -> None:
         """Take what the beats tell of boxes at the moment of a change; None: nothing is known."""
         for name, is_up in boxes.items():
@@ -451,8 +443,6 @@ class Membership:
         running = {state.id: state for state in self._peers.own_states()}
         listed = [model.id for model in self.parts.catalog.snapshot.models if not model.hidden and model.error is None]
         return [running.get(id) or ModelState(id=id) for id in dict.fromkeys((*listed, *running))]
-
-    # ---- what changes ------------------------------------------------------------------------------------------------
 
     async def _change(self, make: Callable[[Roster], Roster]) -> None:
         async with self._turn:

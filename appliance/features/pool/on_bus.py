@@ -105,8 +105,6 @@ class OnBus:
         self._published = False
         self._news = Changed()
 
-    # ---- what others ask of it ---------------------------------------------------------------------------------------
-
     @property
     def kind(self) -> Literal["none", "standalone", "voters", "external"]:
         return self._part().plan.kind
@@ -185,8 +183,6 @@ class OnBus:
         if self.bus is not None:
             self._beat(self.bus)
 
-    # ---- the tasks ---------------------------------------------------------------------------------------------------
-
     async def run(self, orders: BoxOrders) -> Never:
         """Have the part that the roster gives this box, and let ``orders`` come and go, until cancelled."""
         async with open_bus_server(self._children, self._folder) as self._server:
@@ -258,8 +254,6 @@ class OnBus:
         if found != self._membership.roster:
             self._news.wake()
 
-    # ---- presence ----------------------------------------------------------------------------------------------------
-
     async def _be_present(self, bus: Bus) -> Never:
         """Beat, and follow the beats of the others."""
         with bus.subscription(f"{self._beats}.*", self._on_beat):
@@ -294,8 +288,6 @@ class OnBus:
         is_new = roster.box(beat.box) is None or self._presence.on_beat(beat, here.with_sleep())
         if is_new and beat.generation > roster.generation:
             self._news.wake()
-
-    # ---- parts -------------------------------------------------------------------------------------------------------
 
     def _serving(self, plan: BusPlan) -> BusServing | None:
         own = self._membership.roster.box(self._membership.me)

@@ -135,8 +135,6 @@ class BoxPool:
         await self.require().change(lambda roster: roster.drained(box, drained))
         return self.state()
 
-    # ---- being in a pool ---------------------------------------------------------------------------------------------
-
     async def _enter(self, asked: CreatePool | JoinPool, agree: Callable[[Box], Awaitable[NewSecret]]) -> None:
         """Be in the pool that ``agree`` has found for this box.
 

@@ -98,8 +98,6 @@ class Peers:
         """Return what this program tells others of its own models."""
         return self._local.state()
 
-    # ---- the boxes of the pool ---------------------------------------------------------------------------------------
-
     def absent(self, member_id: str, why: str) -> None:
         """The pool has lost sight of a box: it comes last until its task finds it well. Call it at the change."""
         if member_id in self._members:
@@ -158,8 +156,6 @@ class Peers:
         known = [(self._members[box], model) for box, model in boxes if box in self._members]
         return self.side.me in self.side.drained or any(box.up and box.state_of(model).loaded for box, model in known)
 
-    # ---- choosing and asking -----------------------------------------------------------------------------------------
-
     def order(self, candidates: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return pairs of peer id and model, best first: those that are not down, then where the model is loaded, then
         the least busy, then in the given order.
@@ -198,8 +194,6 @@ class Peers:
         """A request reached the peer: it is well."""
         if peer_id in self._peers:
             self._peers[peer_id].is_up()
-
-    # ---- knowing -----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[PeerStatus, ...]:
         """Return the states in the order of the configuration, the pool's boxes behind it."""

@@ -188,8 +188,6 @@ class RemotePeer:
         """Something says that it is not what its last look showed."""
         self._look_within(FIRST_PAUSE)
 
-    # ---- the task ----------------------------------------------------------------------------------------------------
-
     async def run(self) -> None:
         """Watch the server, and stay linked to it where it is an appliance, until cancelled."""
         with self.scope:
@@ -268,8 +266,6 @@ class RemotePeer:
             if not self.config.models:
                 self.models = tuple(listed)
             self._changed()
-
-    # ---- the link ----------------------------------------------------------------------------------------------------
 
     async def _stay_linked(self) -> None:
         pause = FIRST_PAUSE

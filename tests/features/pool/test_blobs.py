@@ -65,9 +65,6 @@ def test_only_a_hash_names_a_file(text: str) -> None:
     assert sha256_in(blob_path(HEX)) == HEX
 
 
-# ---- several boxes ---------------------------------------------------------------------------------------------------
-
-
 @given(st.data(), st.integers(1, 5), st.integers(1, 6), st.booleans())
 def test_the_file_comes_right_while_one_honest_box_has_it(data: st.DataObject, boxes: int, spans: int, kept: bool):
     """The others may lie or lack it, and an earlier run may have left a wrong part; no liar is asked for ever."""
@@ -130,9 +127,6 @@ def test_the_fastest_box_gives_most_and_a_break_moves_on(seconds: list[float], b
     assert box is not None
     sources.ended(box, well=False)
     assert sources.choose(99) != box
-
-
-# ---- names -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -239,9 +239,6 @@ async def test_the_door_lets_in_what_takes_nothing_from_others(open_server: Open
             admit(box.fleet, Target(peers=(("b2", "x"),), boxes=(("b2", "x"),), requested="x"))
 
 
-# ---- orders ----------------------------------------------------------------------------------------------------------
-
-
 class Orders:
     """An agreement of the pool: box b2 loads whatever is to be loaded, or nobody knows."""
 
@@ -272,8 +269,6 @@ async def test_a_load_is_ordered_and_an_answer_is_not(open_server: OpenServer, t
         assert box_of(await entry.ask("POST", CHAT, chat())) in (loaded_at, None)
         assert len(orders.asked) == 1
 
-
-# ---- real engines ----------------------------------------------------------------------------------------------------
 
 LENGTH = 200
 WORDS = "box pool model prefix cache token slot queue lease"
@@ -330,9 +325,6 @@ async def test_a_conversation_stays_with_the_box_that_has_read_it(
         assert all(len(boxes) == 1 for boxes in homes.values()), homes
         assert set[str | None]().union(*homes.values()) == {"b1", "b2"}, homes
         assert read >= 0.7 * whole, (read, whole)
-
-
-# ---- two files of one name -------------------------------------------------------------------------------------------
 
 
 def other_file(file: Path) -> Path:

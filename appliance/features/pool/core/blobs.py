@@ -82,9 +82,6 @@ def wanted_range(value: str | None, size: int) -> ByteRange | None:
     return ByteRange(first, min(last + 1, size)) if first < size else None
 
 
-# ---- the place of a model's files ------------------------------------------------------------------------------------
-
-
 def cached_repo(model_id: str) -> str | None:
     """Return the repository of a model whose place is the hub's cache; None for one in the models folder."""
     match = _CACHED.fullmatch(model_id)
@@ -119,8 +116,6 @@ def check_names(model_id: str, names: Sequence[str]) -> None:
             f"files of these names are not the model '{model_id}' on another box: {', '.join(names)[:500]}"
         )
 
-
-# ---- several boxes that have the same file ---------------------------------------------------------------------------
 
 EARLIER = -1  # stands for the unknown boxes that gave the part which an earlier run has left
 RECOVERY = 1.05  # a box's estimated speed grows by this with each span of another one, so that it gets another trial

@@ -166,9 +166,6 @@ def _entry(message: BusMessage, revision: int) -> BucketEntry:
     return BucketEntry(value=b"" if MARKER_HEADER in message.headers else message.data, revision=revision)
 
 
-# ---- the watch -------------------------------------------------------------------------------------------------------
-
-
 class Watching:
     """One consumer of a bucket, from its creation to its first gap. Owned by one watch.
 

@@ -87,8 +87,6 @@ def _quoted(*parts: str) -> str:
     return json.dumps("/".join(parts).replace("\\", "/"), ensure_ascii=False)
 
 
-# ---- what it prints --------------------------------------------------------------------------------------------------
-
 Sign = Literal["ready", "authority", "no-disk", "joined", "other"]
 """no-disk: a write has failed, and none is tried until the server is restarted. In a cluster it has switched JetStream
 off, and asked for its health it says "JetStream not enabled (10076)"; alone it names the write.

@@ -71,9 +71,6 @@ def is_closed(box: ExportBox) -> bool:
     return bool(box.listen) and is_loopback(box.address)
 
 
-# ---- SMG -------------------------------------------------------------------------------------------------------------
-
-
 def smg_files(boxes: Sequence[ExportBox]) -> dict[str, str]:
     """Return the list of workers, which SMG 1.13 reads again whenever it changes, and the command that starts SMG.
 
@@ -101,9 +98,6 @@ exec smg launch --host 127.0.0.1 --port 30000 --policy cache_aware \\
 """
 
 
-# ---- compose ---------------------------------------------------------------------------------------------------------
-
-
 def compose_files(boxes: Sequence[ExportBox], image: str) -> dict[str, str]:
     """Return a file for ``docker compose``: a service for each box. The first one is at port 8080 of the machine."""
     services: Node = {box.name: _composed(box.name, PORT + at, image) for at, box in enumerate(boxes)}
@@ -128,9 +122,6 @@ def _composed(name: str, port: int, image: str) -> Node:
         "stop_grace_period": f"{PATIENCE}s",
         "restart": "unless-stopped",
     }
-
-
-# ---- Kubernetes ------------------------------------------------------------------------------------------------------
 
 
 def kubernetes_files(count: int, image: str, namespace: str, hosts: Sequence[str] = ()) -> dict[str, str]:

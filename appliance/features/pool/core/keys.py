@@ -137,9 +137,6 @@ def is_signed_by(ca_public: bytes, certificate: bytes) -> bool:
     return signer_of((ca_public,), signed, bits[1:]) is not None
 
 
-# ---- DER (X.690) -----------------------------------------------------------------------------------------------------
-
-
 def _der(tag: int, *parts: bytes) -> bytes:
     """Return one value: its tag, its length, its bytes."""
     content = b"".join(parts)

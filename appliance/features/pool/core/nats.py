@@ -171,9 +171,6 @@ def _text(data: bytes) -> str:
         raise NatsGarbage(f"it is not UTF-8: {data[:40]!r}") from None
 
 
-# ---- commands --------------------------------------------------------------------------------------------------------
-
-
 def connect_line(login: Mapping[str, str], name: str, version: str) -> bytes:
     """Return CONNECT. ``name`` shows in the server's list of connections, ``version`` is the program's.
 

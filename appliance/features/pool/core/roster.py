@@ -166,9 +166,6 @@ def refusal(own: Roster, heard: Roster, wall: float) -> str:
     return ""
 
 
-# ---- the bus ---------------------------------------------------------------------------------------------------------
-
-
 class BusServer(Struct, frozen=True, kw_only=True):
     """A place where a box's server of the bus is reached. Its certificate names the box, whatever the address is."""
 

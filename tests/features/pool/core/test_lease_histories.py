@@ -91,8 +91,6 @@ class World:
             call()
         assert all(box.had_turn for box in self.boxes), "no progress after the faults ended"
 
-    # ---- the bus ------------------------------------------------------------
-
     def send(self, step: ReadKey | PutKey, answer: Answer) -> None:
         """Carry a request to the store, 0, 1 or 2 times, each with its own delay and answer."""
         for _ in range(self.copies()):
@@ -129,8 +127,6 @@ class World:
         late = not self.calm and self.chance.random() < self.bad * 0.1
         return self.chance.uniform(0.0, 4.0 if late else 0.02)
 
-    # ---- faults -------------------------------------------------------------
-
     def freeze(self) -> None:
         self.chance.choice(self.boxes).freeze(self.chance.choice((2.0, 14.0, 16.0, 40.0)) * self.chance.uniform(0.8, 1))
 
@@ -163,8 +159,6 @@ class World:
             box.thaw()
             if not box.running:
                 box.start()
-
-    # ---- checks -------------------------------------------------------------
 
     def granted(self, box: BoxOfTest, generation: int, *, known: int, held_in: int) -> None:
         """Check the end of an attempt: ``known`` is the highest epoch that the box knew, ``held_in`` that it held."""
@@ -229,8 +223,6 @@ class BoxOfTest:
         else:
             call()
 
-    # ---- a process ----------------------------------------------------------
-
     def turn(self) -> None:
         """Do one thing, and come back."""
         chance = self.world.chance
@@ -292,8 +284,6 @@ class BoxOfTest:
         else:
             self.carry_out(step)
 
-    # ---- orders -------------------------------------------------------------
-
     def order(self) -> None:
         """Send an order to some box. It may take far longer than the term."""
         chance = self.world.chance
@@ -309,8 +299,6 @@ class BoxOfTest:
             self.obeyed = (epoch, holder)
         else:
             assert epoch <= self.fences.highest(MODEL), "a good order was refused"
-
-    # ---- faults -------------------------------------------------------------
 
     def freeze(self, seconds: float) -> None:
         if self.running and not self.frozen:
