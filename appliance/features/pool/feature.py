@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from appliance.features.pool.peers import Peers
     from appliance.features.pool.seat import PoolSeat
     from appliance.http.control.routes import Routes
-    from appliance.http.kernel import EdgeRoute, Kernel
+    from appliance.http.kernel import Kernel
     from appliance.http.sockets.sockets import SocketRoute
     from appliance.http.way.hooks import Placing
     from appliance.http.way.pipeline import Pipeline
@@ -56,44 +56,35 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
 
         return pool_routes(kernel, peers, seat)
 
-    def state(kernel: Kernel) -> EdgeRoute:
-        return PoolStateRoute(seat, kernel.settings, kernel.edge.url)
-
-    def blobs(_: Kernel) -> EdgeRoute:
-        return BlobRoutes(seat)
-
     def link(kernel: Kernel, _: Pipeline) -> SocketRoute:
         from appliance.features.pool.link_socket import PeerLink
 
         return PeerLink(kernel.owners.fleet, peers, kernel.traffic.lifetime)
 
-    def at_boxes(kernel: Kernel) -> Placing:
-        from appliance.features.pool.at_peers import AtBoxesLater
+    def at_others(kernel: Kernel) -> Placing:
+        from appliance.features.pool.at_peers import AtOthers
 
-        return AtBoxesLater(kernel.ask, peers)
-
-    def at_peers(kernel: Kernel) -> Placing:
-        from appliance.features.pool.at_peers import AtPeers
-
-        return AtPeers(kernel.ask, peers)
+        return AtOthers(kernel.ask, peers)
 
     def adopt(config: Config) -> Sequence[str]:
         peers.adopt(config)
         return ()
 
-    states = partial(model_states, fleet)
     async with (
-        open_peers(settings.config, local_state=states, wait_changed=fleet.wait_changed) as peers,
+        open_peers(settings.config, partial(model_states, fleet), fleet.wait_changed) as peers,
         open_pool_seat(path, make_box_pool, ground.assembled) as seat,
     ):
         yield PoolParts(
             routes=routes,
-            edges=(state, blobs),
+            edges=(
+                lambda kernel: PoolStateRoute(seat.state, kernel.settings, kernel.edge.url),
+                lambda _: BlobRoutes(lambda: seat.owner and seat.owner.files),
+            ),
             sockets=(link,),
             adopt=adopt,
             wait_ended=seat.wait_quiet,
             other_servers=peers,
-            placings=(at_boxes, at_peers),
+            placings=(at_others,),
             troubles=lambda: seat.state().problems,
             peers=peers,
             seat=seat,

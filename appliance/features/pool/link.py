@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 import trio
@@ -87,6 +87,7 @@ def model_states(fleet: Fleet) -> list[ModelState]:
 
 
 LocalState = Callable[[], Sequence[ModelState]]
+Heard = Callable[[Sequence[ModelState]], None]
 WaitChanged = Callable[[], Awaitable[object]]  # returns after the next change, also one before its first checkpoint
 
 
@@ -105,20 +106,10 @@ class _Message(Struct, frozen=True):
     models: Sequence[ModelState] = ()
 
 
-class _Models(Struct, frozen=True):
-    models: Sequence[ModelState]
-    type: Literal["models"] = "models"
-
-
 _MESSAGE = msgspec.json.Decoder(_Message)
 
 
-async def exchange_states(
-    channel: Channel,
-    local_state: LocalState,
-    wait_changed: WaitChanged,
-    heard: Callable[[Sequence[ModelState]], None],
-) -> str:
+async def exchange_states(channel: Channel, heard: Heard, local_state: LocalState, wait_changed: WaitChanged) -> str:
     """Tell and listen until the link ends; returns why. ``heard`` gets every state of the other side, in order."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_send_states, channel, local_state, wait_changed)
@@ -133,13 +124,13 @@ async def _send_states(channel: Channel, local_state: LocalState, wait_changed: 
     while True:
         if (state := list(local_state())) == told:
             await wait_changed()
-        else:
-            await channel.send(msgspec.json.encode(_Models(state)).decode())
-            told = state
-            await trio.sleep(PAUSE)
+            continue
+        await channel.send(msgspec.json.encode({"type": "models", "models": state}).decode())
+        told = state
+        await trio.sleep(PAUSE)
 
 
-async def _listen(channel: Channel, heard: Callable[[Sequence[ModelState]], None]) -> str:
+async def _listen(channel: Channel, heard: Heard) -> str:
     while True:
         content: str | bytes | None = None
         with trio.move_on_after(SILENCE) as silence:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 
 from appliance.errors import ShuttingDown
 from appliance.features.pool.link import (
     LINK_PATH,
     MAX_MESSAGE,
+    Heard,
     LocalState,
-    ModelState,
     WaitChanged,
     exchange_states,
     model_states,
@@ -24,18 +23,10 @@ from appliance.traffic.traffic import Lifetime
 from appliance.upstream.websocket import NORMAL, Close
 
 
-async def serve_link(
-    handshake: Handshake,
-    local_state: LocalState,
-    wait_changed: WaitChanged,
-    heard: Callable[[Sequence[ModelState]], None],
-) -> None:
-    """Accept the websocket and keep it until either side ends it. The caller has checked the key.
-
-    ``heard`` gets the models that the other appliance has loaded.
-    """
+async def serve_link(handshake: Handshake, heard: Heard, local_state: LocalState, wait_changed: WaitChanged) -> None:
+    """Accept the websocket and keep it until either side ends it. The caller has checked the key."""
     websocket = await handshake.accept(most=MAX_MESSAGE)
-    why = await exchange_states(websocket, local_state, wait_changed, heard)
+    why = await exchange_states(websocket, heard, local_state, wait_changed)
     await websocket.close(Close(NORMAL, why))
 
 
@@ -49,9 +40,8 @@ class PeerLink:
         return request.path == LINK_PATH
 
     async def serve(self, context: RequestContext, handshake: Handshake) -> None:
-        """See `SocketRoute`."""
-        fleet, peers, lifetime = self._fleet, self._peers, self._lifetime
+        peers, lifetime, states = self._peers, self._lifetime, partial(model_states, self._fleet)
         with lifetime.feeds.reading(), peers.guest(context.request.client) as heard, lifetime.follower() as following:
-            await serve_link(handshake, partial(model_states, fleet), fleet.wait_changed, heard)
+            await serve_link(handshake, heard, states, self._fleet.wait_changed)
         if following.cancelled_caught:
             raise ShuttingDown

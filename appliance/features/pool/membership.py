@@ -40,8 +40,9 @@ from appliance.features.pool.on_bus import BUS, OnBus
 from appliance.features.pool.orders import BoxOrders
 from appliance.features.pool.peers import PoolSide
 from appliance.features.pool.pool_file import KeptPool, write_pool
-from appliance.features.pool.remote_peer import Member, PeerStatus
+from appliance.features.pool.remote_peer import PeerStatus
 from appliance.trio_parts import AGAIN, Changed
+from appliance.upstream.address import Address
 from appliance.wire import Trouble
 
 PULL_EVERY = 3.0  # seconds between two questions for the roster while there is no bus, each to another box
@@ -99,7 +100,7 @@ class Membership:
         self._writing = trio.Lock()
         self._turn = trio.Lock()
         self._pulled = 0
-        self._adopted: tuple[Mapping[str, Member], PoolSide] | None = None
+        self._adopted: tuple[Mapping[str, Address], PoolSide] | None = None
         self._strangers: set[str] = set()  # boxes that refuse this box's keys, which are those of now
         self._apart: set[str] = set()  # names that mean several models, as far as the log says so
 
@@ -196,8 +197,8 @@ class Membership:
     def _adopt(self) -> None:
         drained = frozenset(box.name for box in self.roster.boxes if box.drained)
         self._tell_drained(self.me in drained)
-        members = {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in self._in_reach(self.others)}
-        adopted = members, PoolSide(me=self.me, drained=drained, speeds=self.on_bus.speeds(), orders=self._orders)
+        doors = {box.name: self.ways.guess(box) for box in self._in_reach(self.others)}
+        adopted = doors, PoolSide(me=self.me, drained=drained, speeds=self.on_bus.speeds(), orders=self._orders)
         if adopted != self._adopted:
             self._adopted = adopted
             self._peers.adopt_members(*adopted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -16,11 +17,13 @@ from appliance.errors import PeerFailed
 from appliance.features.pool.core.names import groups_of
 from appliance.features.pool.link import (
     IDENTITIES,
+    Heard,
     LocalState,
     ModelState,
     WaitChanged,
+    exchange_states,
 )
-from appliance.features.pool.remote_peer import LocalSide, Member, PeerStatus, RemotePeer
+from appliance.features.pool.remote_peer import FIRST_PAUSE, PeerStatus, RemotePeer
 from appliance.trio_parts import Changed, beside
 from appliance.upstream.client import Address, address_of
 
@@ -50,9 +53,10 @@ class PoolSide(Struct, frozen=True, kw_only=True):
 class Peers:
     """Made by `open_peers`. Everything except `wait_changed` is synchronous."""
 
-    def __init__(self, nursery: trio.Nursery, local: LocalSide) -> None:
+    def __init__(self, nursery: trio.Nursery, own_states: LocalState, wait_changed: WaitChanged) -> None:
         self._nursery = nursery
-        self._local = local
+        self.own_states = own_states  # what this program tells others of its own models
+        self._tell = partial(exchange_states, local_state=own_states, wait_changed=wait_changed)
         self._configured: dict[str, RemotePeer] = {}
         self._members: dict[str, RemotePeer] = {}
         self._peers: dict[str, RemotePeer] = {}  # all; a box of the pool hides a configured peer of its id
@@ -66,21 +70,25 @@ class Peers:
         """
         wanted = config.peers if config is not None else {}
         kept = {peer_id: peer for peer_id, peer in self._configured.items() if peer.config == wanted.get(peer_id)}
-        configured = {id: kept.get(id) or self._make(id, peer, _address(id, peer)) for id, peer in wanted.items()}
+        configured = {
+            id: kept.get(id)
+            or self._make(id, peer, address_of(peer.proxy, id, api_key=peer.api_key, timeouts=peer.timeouts))
+            for id, peer in wanted.items()
+        }
         self._exchange(configured, self._members)
 
-    def adopt_members(self, members: Mapping[str, Member], side: PoolSide | None = None) -> None:
-        """Follow the pool's list of the other boxes, by id; configured peers and unchanged boxes keep their tasks."""
+    def adopt_members(self, doors: Mapping[str, Address], side: PoolSide | None = None) -> None:
+        """Follow the pool's list of the other boxes, by name; configured peers and unchanged boxes keep their tasks."""
         self.side = side or PoolSide()
-        kept = {id: peer for id, peer in self._members.items() if id in members and peer.address == members[id].address}
-        made = {
-            id: kept.get(id) or self._make(id, Peer(proxy=one.url), one.address, IDENTITIES)
-            for id, one in members.items()
-        }
+        kept = {id: peer for id, peer in self._members.items() if peer.address == doors.get(id)}
+        made: dict[str, RemotePeer] = {}
+        for id, door in doors.items():
+            url = f"{'https' if door.tls else 'http'}://{door.authority.decode()}{door.base_path}"
+            made[id] = kept.get(id) or self._make(id, Peer(proxy=url), door, IDENTITIES)
         self._exchange(self._configured, made)
 
     def _make(self, peer_id: str, config: Peer, address: Address, lists: str = "/v1/models") -> RemotePeer:
-        return RemotePeer(peer_id, address, config, self._local, self._news.wake, lists=lists)
+        return RemotePeer(peer_id, address, config, self._tell, self._news.wake, lists=lists)
 
     def _exchange(self, configured: dict[str, RemotePeer], members: dict[str, RemotePeer]) -> None:
         before = [*self._configured.values(), *self._members.values()]
@@ -94,10 +102,6 @@ class Peers:
                 self._nursery.start_soon(peer.run, name=f"peer {peer.id}")
         self._news.wake()
 
-    def own_states(self) -> Sequence[ModelState]:
-        """Return what this program tells others of its own models."""
-        return self._local.state()
-
     def absent(self, member_id: str, why: str) -> None:
         """The pool has lost sight of a box: it comes last until its task finds it well. Call it at the change."""
         if member_id in self._members:
@@ -105,13 +109,13 @@ class Peers:
 
     def present(self, member_id: str) -> None:
         """The pool sees a box again: one that counts as down is looked at now. Call it at the change."""
-        if member_id in self._members:
-            self._members[member_id].is_seen()
+        if member_id in self._members and self._members[member_id].up is False:
+            self._members[member_id].look_within(0)
 
     def doubted(self, member_id: str) -> None:
         """A box may not be what is known of it: it is looked at in a second."""
         if member_id in self._members:
-            self._members[member_id].is_doubted()
+            self._members[member_id].look_within(FIRST_PAUSE)
 
     def members(self) -> Collection[RemotePeer]:
         """Return the other boxes of the pool."""
@@ -223,7 +227,7 @@ class Peers:
         return msgspec.structs.replace(config, peers=peers)
 
     @contextmanager
-    def guest(self, label: str) -> Generator[Callable[[Sequence[ModelState]], None]]:
+    def guest(self, label: str) -> Generator[Heard]:
         """Keep another appliance's report about itself while the block runs; for the serving side of a link."""
         token = object()
 
@@ -252,16 +256,12 @@ class Peers:
             raise PeerFailed(peer_id, "it is not in the configuration any more") from None
 
 
-def _address(peer_id: str, peer: Peer) -> Address:
-    return address_of(peer.proxy, peer_id, api_key=peer.api_key, timeouts=peer.timeouts)
-
-
 @asynccontextmanager
 async def open_peers(
-    config: Config | None, *, local_state: LocalState = tuple, wait_changed: WaitChanged = trio.sleep_forever
+    config: Config | None, local_state: LocalState = tuple, wait_changed: WaitChanged = trio.sleep_forever
 ) -> AsyncGenerator[Peers]:
     """Own the tasks of ``config``'s peers, which get ``local_state`` after every change. Raises UsageError."""
     async with beside() as nursery:
-        peers = Peers(nursery, LocalSide(local_state, wait_changed))
+        peers = Peers(nursery, local_state, wait_changed)
         peers.adopt(config)
         yield peers

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
-from typing import TYPE_CHECKING
 
 import trio
 from msgspec import Struct
@@ -18,20 +17,15 @@ from appliance.errors import Busy, UpstreamFailed
 from appliance.features.pool.link import (
     IDENTITIES,
     LINK_PATH,
-    LocalState,
+    Channel,
+    Heard,
     ModelState,
-    WaitChanged,
-    exchange_states,
     read_identities,
     read_listing,
 )
 from appliance.trio_parts import persist
 from appliance.upstream.client import Address, HttpAnswer, HttpCall
 from appliance.upstream.websocket import open_upstream_websocket
-
-if TYPE_CHECKING:
-    pass  # a program without a pool does not need it
-
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds until a server that is down is looked at again; doubled every time
 LOOK_EVERY = 60.0  # seconds between two looks at a server that is well
@@ -40,7 +34,7 @@ REFUSED_PAUSE = 60.0  # seconds until a link is asked for again that the other s
 MAX_LISTING = 16 << 20
 UNKNOWN_PAUSE = 2.0  # seconds until a box is looked at again that is still working out what its models are
 _revisions = count(1)
-APPLIANCE = b"llama-appliance"  # the program's name in a Server header
+APPLIANCE = b"llama-appliance"  # its name in a Server header
 
 
 class PeerStatus(Struct, frozen=True, kw_only=True):
@@ -56,34 +50,18 @@ class PeerStatus(Struct, frozen=True, kw_only=True):
     models: tuple[ModelState, ...]
 
 
-class Member(Struct, frozen=True, kw_only=True):
-    """Another box of this program's pool. ``address`` is the one of its door."""
-
-    id: str  # the box's name
-    address: Address
-
-    @property
-    def url(self) -> str:
-        scheme = "https" if self.address.tls else "http"
-        return f"{scheme}://{self.address.authority.decode()}{self.address.base_path}"
-
-
-class LocalSide(Struct, frozen=True):
-    """The report to the other side of a link."""
-
-    state: LocalState
-    wait_changed: WaitChanged
-
-
 class RemotePeer:
-    """Owned by `Peers`, which runs `run` as a task. Every change calls ``changed``."""
+    """Owned by `Peers`, which runs `run` as a task. Every change calls ``changed``.
+
+    ``tell`` is `exchange_states` with what this program tells of its own models.
+    """
 
     def __init__(
         self,
         peer_id: str,
         address: Address,
         config: Peer,
-        local: LocalSide,
+        tell: Callable[[Channel, Heard], Awaitable[object]],
         changed: Callable[[], None],
         *,
         lists: str = "/v1/models",
@@ -93,11 +71,11 @@ class RemotePeer:
         self.address = address
         self.up: bool | None = None
         self.error: str | None = None
-        self.models = tuple(config.models)  # return the models of the file, or else those that the server lists
+        self.models = tuple(config.models)  # those of the file, or else those that the server lists
         self.scope = trio.CancelScope()  # cancelling it ends `run`
         self.revision = 0  # a number that no other listing has: it changes with the listing
         self._lists = lists
-        self._local = local
+        self._tell = tell
         self._changed = changed
         self._busy = 0
         self._attended: set[trio.CancelScope] = set()
@@ -177,16 +155,7 @@ class RemotePeer:
             self._changed()
         if was_up:
             self._failures = 1
-            self._look_within(FIRST_PAUSE)
-
-    def is_seen(self) -> None:
-        """Something else than a request has seen it. A look tells whether it can be reached as well."""
-        if self.up is False:
-            self._look_within(0)
-
-    def is_doubted(self) -> None:
-        """Something says that it is not what its last look showed."""
-        self._look_within(FIRST_PAUSE)
+            self.look_within(FIRST_PAUSE)
 
     async def run(self) -> None:
         """Watch the server, and stay linked to it where it is an appliance, until cancelled."""
@@ -207,7 +176,7 @@ class RemotePeer:
                     with trio.move_on_after(left):
                         await self._rescheduled.wait()
 
-    def _look_within(self, seconds: float) -> None:
+    def look_within(self, seconds: float) -> None:
         self._due = min(self._due, trio.current_time() + seconds)
         self._rescheduled.set()
 
@@ -217,33 +186,26 @@ class RemotePeer:
                 async with HttpCall(self.address, "GET", self._lists) as response:
                     content = await response.read(MAX_LISTING)
         except trio.TooSlowError:
-            self._look_unanswered(f"it did not answer GET /v1/models within {LOOK_TIME:g} s")
+            self._look_failed(f"it did not answer GET /v1/models within {LOOK_TIME:g} s", unanswered=True)
         except UpstreamFailed as error:
-            self._look_unanswered(error.why)
+            self._look_failed(error.why, unanswered=True)
         except Busy:
             return  # this machine has no sockets left, which says nothing of the other one
         else:
             self._take(response, content)
 
-    def _look_unanswered(self, why: str) -> None:
+    def _look_failed(self, why: str, *, unanswered: bool = False) -> None:
         was_down = self.up is False
-        self._look_failed(why)
-        for scope in self._attended if was_down else ():
+        self._failures += was_down
+        self.is_down(why)
+        for scope in self._attended if was_down and unanswered else ():
             scope.cancel()
 
-    def _look_failed(self, why: str) -> None:
-        if self.up is False:
-            self._failures += 1
-        self.is_down(why)
-
     def _take(self, response: HttpAnswer, content: bytes) -> None:
-        server = field(response.headers, b"server") or b""
-        self._appliance = server.startswith(APPLIANCE)
-        if response.status in (401, 403):
-            self._look_failed(f"it answers {response.status} to GET /v1/models; apiKey has to be one of its keys")
-            return
-        if response.status >= 500:
-            self._look_failed(f"it answers {response.status} to GET /v1/models")
+        self._appliance = (field(response.headers, b"server") or b"").startswith(APPLIANCE)
+        if response.status in (401, 403) or response.status >= 500:
+            fix = "; apiKey has to be one of its keys" if response.status < 500 else ""
+            self._look_failed(f"it answers {response.status} to GET /v1/models{fix}")
             return
         self.is_up()
         if self._appliance:
@@ -278,24 +240,22 @@ class RemotePeer:
                 pause = FIRST_PAUSE
                 self._told = None
                 self._changed()
-                self._look_within(0)  # it may have died
+                self.look_within(0)  # it may have died
             else:
                 pause = min(2 * pause, REFUSED_PAUSE)
             await trio.sleep(pause)
 
     async def _link(self) -> bool:
         """Until the link ends; False if there was none."""
-        try:
+        with suppress(UpstreamFailed, Busy):
             async with open_upstream_websocket(self.address, LINK_PATH) as found:
-                if isinstance(found, HttpAnswer):
-                    return False
-                await exchange_states(found, self._local.state, self._local.wait_changed, self._on_states)
-                return True
-        except (UpstreamFailed, Busy):
-            return False
+                if not isinstance(found, HttpAnswer):
+                    await self._tell(found, self._on_states)
+                    return True
+        return False
 
     def _on_states(self, models: Sequence[ModelState]) -> None:
         before, self._told = self._told, {model.id: model for model in models}
         if before is not None and before.keys() != self._told.keys():
-            self._look_within(0)
+            self.look_within(0)
         self._changed()

@@ -24,9 +24,8 @@ from appliance.features.pool import remote_peer as owner
 from appliance.features.pool.at_boxes import admit
 from appliance.features.pool.core.placing import BoxChoice, Need
 from appliance.features.pool.peers import PoolSide
-from appliance.features.pool.remote_peer import Member
 from appliance.traffic.targets import Target
-from appliance.upstream.client import address_of
+from appliance.upstream.client import Address, address_of
 
 SLOW = {"token_delay": 0.05}
 
@@ -77,10 +76,10 @@ async def pooled(entry: Appliance, **boxes: Appliance) -> AsyncGenerator[dict[st
     """Make these the other boxes of the pool of ``entry``, which is called b1, once it knows their models."""
     async with trio.open_nursery() as nursery:
         cables = {name: Cable(box.port) for name, box in boxes.items()}
-        members = dict[str, Member]()
+        members = dict[str, Address]()
         for name, cable in cables.items():
             port = await nursery.start(cable.lie)
-            members[name] = Member(id=name, address=address_of(f"http://127.0.0.1:{port}", name))
+            members[name] = address_of(f"http://127.0.0.1:{port}", name)
         peers = entry.owners.peers
         peers.adopt_members(members, PoolSide(me="b1"))
         await until(peers.names, lambda names: all(models for _, models in names), changed=peers.wait_changed)

@@ -15,12 +15,12 @@ from msgspec import structs
 from appliance.core.bodies.head import check_json
 from appliance.core.bodies.http_request import HttpHead
 from appliance.errors import BadRequest, RouteNotFound, Unauthorized
-from appliance.features.pool.blob_answer import answer_blob
 from appliance.features.pool.core.blobs import asks_for_blob
 from appliance.features.pool.core.door_words import JOIN, MAX_MESSAGE, ROSTER, SECRET, JoinRequest, NewSecret
 from appliance.features.pool.core.roster import Roster
 from appliance.features.pool.dialled import REVERSE
 from appliance.features.pool.door.reverse import wait_to_ask
+from appliance.features.pool.edges import answer_blob
 from appliance.features.pool.link import LINK_PATH
 from appliance.features.pool.membership import Membership
 from appliance.features.pool.model_blobs import ModelFilesHere
@@ -39,8 +39,6 @@ from appliance.traffic.request import Request, read_request, send_whole
 from appliance.traffic.targets import refresh
 
 MAX_JOIN = 1 << 14  # bytes of a body that comes without the key
-LISTS = ("/v1/models", "/models")
-HEALTH = "/health"
 UPGRADES = (LINK_PATH, REVERSE)
 
 T = TypeVar("T")
@@ -50,7 +48,7 @@ class DoorGuard(Guard):
     """Lets in the pool's key, and the request that joins, which has a token instead."""
 
     def knows(self, request: Request) -> bool:
-        return _joins(request) or super().knows(request)
+        return (request.method, request.path) == ("POST", JOIN) or super().knows(request)
 
 
 class DoorAnswers:
@@ -95,11 +93,8 @@ class DoorRoutes:
         shutdown: trio.Event,
     ) -> None:
         """``edges`` are those of features."""
-        self._view = view
-        self._edges = edges
-        self._membership = membership
-        self._files = files
-        self._shutdown = shutdown
+        self._view, self._membership, self._files = view, membership, files
+        self._edges, self._shutdown = edges, shutdown
 
     async def answer(self, context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead) -> None:
         """Raises ApplianceError and ClientLeft."""
@@ -130,34 +125,19 @@ class DoorRoutes:
     async def _health(self, _: bytes) -> object:
         return {"status": "ok"}
 
-    async def _join(self, body: bytes) -> object:
-        return await self._membership.admit(_read(body, JoinRequest))
-
     async def _roster(self, _: bytes) -> object:
         return self._membership.roster
 
-    async def _learn(self, body: bytes) -> object:
-        return await self._membership.learn(_read(body, Roster))
-
-    async def _propose(self, body: bytes) -> object:
-        return await self._membership.propose(_read(body, Roster))
-
-    async def _renew(self, body: bytes) -> object:
-        return await self._membership.learn_secret(_read(body, NewSecret))
-
     ROUTES: ClassVar[dict[tuple[str, str], Callable[[DoorRoutes, bytes], Awaitable[object]]]] = {
-        **dict.fromkeys((("GET", path) for path in LISTS), _models),
-        ("GET", HEALTH): _health,
-        ("POST", JOIN): _join,
+        ("GET", "/v1/models"): _models,
+        ("GET", "/models"): _models,
+        ("GET", "/health"): _health,
         ("GET", ROSTER): _roster,
-        ("PUT", ROSTER): _learn,
-        ("POST", ROSTER): _propose,
-        ("POST", SECRET): _renew,
+        ("PUT", ROSTER): lambda door, body: door._membership.learn(_read(body, Roster)),
+        ("POST", ROSTER): lambda door, body: door._membership.propose(_read(body, Roster)),
+        ("POST", JOIN): lambda door, body: door._membership.admit(_read(body, JoinRequest)),
+        ("POST", SECRET): lambda door, body: door._membership.learn_secret(_read(body, NewSecret)),
     }
-
-
-def _joins(request: Request) -> bool:
-    return request.method == "POST" and request.path == JOIN
 
 
 def _read(body: bytes, kind: type[T]) -> T:

@@ -53,7 +53,7 @@ class Side(Gateway):
             await handshake.refuse(403, (), b"")
             return
         with self.peers.guest("a guest") as heard:
-            await serve_link(handshake, self.fleet.state, self.fleet.wait_changed, heard)
+            await serve_link(handshake, heard, self.fleet.state, self.fleet.wait_changed)
 
     async def serve(self, context: RequestContext) -> None:
         self.fleet.asked_for += 1
@@ -75,7 +75,7 @@ async def appliance(
 ) -> AsyncGenerator[Side]:
     fleet = Fleet(*models)
     config = Config(peers={"other": Peer(proxy=f"http://127.0.0.1:{other}", api_key=key)})
-    async with open_peers(config, local_state=fleet.state, wait_changed=fleet.wait_changed) as peers:
+    async with open_peers(config, fleet.state, fleet.wait_changed) as peers:
         side = Side(fleet, peers, "key")
         async with serving(side, port=port) as side.port:
             yield side

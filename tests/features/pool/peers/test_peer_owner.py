@@ -14,8 +14,8 @@ from appliance.core.scheduling.routing import Remote, Router
 from appliance.errors import PeerFailed, UsageError
 from appliance.features.pool.link import ModelState, read_listing
 from appliance.features.pool.peers import Peers, open_peers
-from appliance.features.pool.remote_peer import Member, PeerStatus
-from appliance.upstream.client import address_of
+from appliance.features.pool.remote_peer import PeerStatus
+from appliance.upstream.client import Address, address_of
 
 Ready = Callable[[dict[str, PeerStatus]], bool]
 
@@ -111,8 +111,8 @@ async def test_a_new_configuration_leaves_the_same_peers_alone(start_server: Sta
         assert peers.snapshot() == ()
 
 
-def members(**urls: str) -> dict[str, Member]:
-    return {name: Member(id=name, address=address_of(url, name)) for name, url in urls.items()}
+def members(**urls: str) -> dict[str, Address]:
+    return {name: address_of(url, name) for name, url in urls.items()}
 
 
 async def test_boxes_of_the_pool_are_peers_beside_the_configured_ones(start_server: StartServer):
