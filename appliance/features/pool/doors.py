@@ -14,15 +14,15 @@ from typing import TypeVar
 
 import msgspec
 import trio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from appliance.core.lenient_json import decoded
 from appliance.core.openai import error_text
 from appliance.errors import BadRequest, BoxFailed, Busy, Conflict, UpstreamFailed
-from appliance.features.pool.core.door_words import JOIN, MAX_MESSAGE, JoinRequest, NewSecret
 from appliance.features.pool.core.join_code import JoinCode
 from appliance.features.pool.core.keys import PoolKeys, is_signed_by, server_name
-from appliance.features.pool.core.roster import Box
+from appliance.features.pool.core.roster import Box, Roster
 from appliance.features.pool.dialled import Dialled
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
@@ -31,10 +31,28 @@ from appliance.upstream.connect import NotTrusted, SocketWire, connect
 DIAL_TIME = 3.0  # seconds to be connected in a local network, handshake included; a box that is off answers nothing
 ASK_TIME = 10.0
 JOIN_TIME = 25.0  # the roster is written first, and the bus may be growing for another box; a verb waits 30 s
+PROTOCOL = 1  # a box refuses one that speaks another, and tells it to upgrade the older one
+ROSTER, SECRET, JOIN = "/pool/roster", "/pool/secret", "/pool/join"
+MAX_MESSAGE = 1 << 20  # bytes of a body or an answer; a roster has less (`roster.LARGEST`)
 NOBODY: Mapping[str, Dialled] = {}
 _JSON = ((b"Content-Type", b"application/json"),)
 
 T = TypeVar("T")
+
+
+class JoinRequest(Struct, frozen=True, kw_only=True):
+    """Body of ``POST /pool/join``; it needs no key, only the token of a code."""
+
+    token: bytes
+    box: Box
+    protocol: int = PROTOCOL
+
+
+class NewSecret(Struct, frozen=True, kw_only=True):
+    """The answer to a box that has joined, and the body of ``POST /pool/secret``."""
+
+    secret: bytes
+    roster: Roster
 
 
 class OtherKeys(BoxFailed):

@@ -24,16 +24,14 @@ from msgspec.structs import replace
 from appliance import __version__
 from appliance.core.models.holders import Holder, told_apart
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
-from appliance.features.pool.core.door_words import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret
 from appliance.features.pool.core.join_code import TOKEN_SIZE, Codes, JoinCode
 from appliance.features.pool.core.keys import SECRET_SIZE, BoxCertificate, PoolKeys
 from appliance.features.pool.core.lease import Fences
-from appliance.features.pool.core.names import names_apart
-from appliance.features.pool.core.remarks import apart_problems, keyless_problems
+from appliance.features.pool.core.remarks import apart_problems, keyless_problems, names_apart
 from appliance.features.pool.core.roster import Box, Roster, bus_plan, most_changes, newer, outvotes, refusal
 from appliance.features.pool.core.shapes import PoolBox, PoolBus, PoolModel, PoolRotation, PoolState
 from appliance.features.pool.dialled import Dialled
-from appliance.features.pool.doors import OtherKeys, Ways
+from appliance.features.pool.doors import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret, OtherKeys, Ways
 from appliance.features.pool.hands import BoxParts, OwnHands
 from appliance.features.pool.link import ModelState
 from appliance.features.pool.on_bus import BUS, OnBus

@@ -26,13 +26,12 @@ from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError, BadRequest, Conflict, Forbidden, StoreFailed, UsageError
 from appliance.feature import Assembled
 from appliance.features.pool.core.bus_words import external_access
-from appliance.features.pool.core.door_words import JoinRequest, NewSecret
 from appliance.features.pool.core.join_code import LIFE, read_code
 from appliance.features.pool.core.keys import SECRET_SIZE
 from appliance.features.pool.core.roster import DEFAULT_PORT, MOST_ADDRESSES, Box, Roster, box_name
 from appliance.features.pool.core.shapes import CreatePool, JoinPool, PoolInvitation, PoolState
 from appliance.features.pool.door.serving import DoorParts, claim_door
-from appliance.features.pool.doors import join_with
+from appliance.features.pool.doors import JoinRequest, NewSecret, join_with
 from appliance.features.pool.hands import BoxParts, OwnHands
 from appliance.features.pool.membership import ClaimedDoor, Membership
 from appliance.features.pool.model_blobs import ModelFilesHere, open_model_files

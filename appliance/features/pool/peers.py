@@ -14,7 +14,7 @@ from msgspec import Struct
 from appliance.core.config.types import Config, Peer
 from appliance.core.models.holders import Holder
 from appliance.errors import PeerFailed
-from appliance.features.pool.core.names import groups_of
+from appliance.features.pool.core.remarks import groups_of
 from appliance.features.pool.link import (
     IDENTITIES,
     Heard,

@@ -22,10 +22,10 @@ from pool_seat import seat_of
 from appliance.core.lenient_json import decoded
 from appliance.errors import BadRequest, Conflict
 from appliance.features.pool.core.buckets import BucketEntry, BusRefused, direct_entry
-from appliance.features.pool.core.door_words import NewSecret
 from appliance.features.pool.core.lease import MOST_MODELS, understood
 from appliance.features.pool.core.nats import BusMessage
 from appliance.features.pool.core.roster import LARGEST, MOST_BOXES, MOST_GONE, Box, Roster
+from appliance.features.pool.doors import NewSecret
 from appliance.features.pool.membership import Membership
 from appliance.features.pool.orders import PlacementOrder
 from appliance.features.pool.owner import BoxPool

@@ -23,7 +23,7 @@ from appliance.core.models.holders import Holder
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.errors import ModelNotFound, NotPlaced
-from appliance.features.pool.core.names import groups_of, names_apart
+from appliance.features.pool.core.remarks import groups_of, names_apart
 from appliance.features.pool.peers import Peers, PoolSide, open_peers
 from appliance.fleet.owner import open_fleet
 from appliance.http.control.listing import View, tell_models

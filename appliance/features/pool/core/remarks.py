@@ -1,8 +1,8 @@
-"""Remarks on a pool for its people, from what its boxes tell: what no box alone would find wrong."""
+"""What boxes of a pool have in common: models of one name, and remarks for people on what no box alone finds wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from appliance.core.models.holders import Holder, told_apart
@@ -11,6 +11,28 @@ from appliance.features.pool.core.shapes import PoolBox
 from appliance.wire import Trouble
 
 MOST_NAMES = 5  # names of models in one remark
+
+
+def groups_of(holders: Iterable[Holder]) -> list[list[Holder]]:
+    """Return the boxes of each model, in the order of ``holders``."""
+    found: dict[str, list[Holder]] = {}
+    for one in holders:
+        found.setdefault(one.identity or f"/{one.box}", []).append(one)
+    return list(found.values())
+
+
+def names_apart(boxes: Mapping[str, Mapping[str, str | None]]) -> dict[str, list[list[Holder]]]:
+    """Return the names that mean several models, with the boxes of each. ``boxes``: what each box tells, by name.
+
+    A box that is still working out what its models are says nothing yet.
+    """
+    holders: dict[str, list[Holder]] = {}
+    for box, models in boxes.items():
+        for name, identity in models.items():
+            if identity != "":
+                holders.setdefault(name, []).append(Holder(box, identity))
+    found = {name: groups_of(found) for name, found in sorted(holders.items())}
+    return {name: groups for name, groups in found.items() if len(groups) > 1}
 
 
 def listens_here_alone(listen: str) -> bool:

@@ -14,10 +14,10 @@ from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import UsageError
 from appliance.feature import Assembled
 from appliance.features.pool.at_boxes import admit
-from appliance.features.pool.core.door_words import SECRET
 from appliance.features.pool.core.keys import DOMAIN, BoxCertificate
 from appliance.features.pool.door.gateway import DoorAnswers, DoorGuard, DoorRoutes
 from appliance.features.pool.door.reverse import dial_out
+from appliance.features.pool.doors import SECRET
 from appliance.features.pool.link_socket import PeerLink
 from appliance.features.pool.membership import Membership
 from appliance.features.pool.model_blobs import ModelFilesHere

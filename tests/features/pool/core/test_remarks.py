@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from appliance.core.models.holders import Holder
 from appliance.features.pool.core.export import export_box, is_closed
-from appliance.features.pool.core.names import groups_of, names_apart
-from appliance.features.pool.core.remarks import apart_problems, keyless_problems
+from appliance.features.pool.core.remarks import apart_problems, groups_of, keyless_problems, names_apart
 from appliance.features.pool.core.shapes import PoolBox
 
 LISTENS = ("", "http://127.0.0.1:8080", "http://0.0.0.0:81", "https://[::]:8443/api", "http://10.0.0.1:80")
