@@ -57,22 +57,16 @@ class Bus:
     """The client. `open_bus` owns it; every method belongs to its event loop."""
 
     def __init__(self, access: BusAccess, tls: ssl.SSLContext | None) -> None:
+        self.state = BusState()
         self.news = Changed()  # wakes when `state` changes
-        self._access = access
-        self._tls = tls
+        self._access, self._tls = access, tls
         self._link: BusLink | None = None
-        self._state = BusState()
         self._subscriptions: dict[int, tuple[str, Heard]] = {}
         self._questions: dict[str, _Question] = {}
         self._numbers = 0
         self._fault: Fault = "ended"  # the reason for which the last connection ended
         self._inbox = f"_INBOX.{secrets.token_hex(8)}"
         self._subscribe(f"{self._inbox}.*", self._answered)
-
-    @property
-    def state(self) -> BusState:
-        """The state, with its problem in words for people."""
-        return self._state
 
     @property
     def connected(self) -> bool:
@@ -115,7 +109,7 @@ class Bus:
         finally:
             del self._questions[token]
         if question.answer is None:
-            why = self._state.problem.text if self._state.problem is not None else "the bus has no connection yet"
+            why = self.state.problem.text if self.state.problem is not None else "the bus has no connection yet"
             if question.over.is_set() or question.link is None:
                 raise BusLost(why)
             raise BusTimeout(f"no answer on {subject} within {timeout:g} s from {question.link.place}")
@@ -140,12 +134,12 @@ class Bus:
     def puts_fail(self, why: str) -> None:
         """A bucket says that the server accepts no puts."""
         if self._link is not None:
-            self._become(replace(self._state, state="no-quorum", problem=quorum_problem(str(self._link.place), why)))
+            self._become(replace(self.state, state="no-quorum", problem=quorum_problem(str(self._link.place), why)))
 
     def puts_work(self) -> None:
         """A bucket says that a put was answered."""
-        if self._state.state == "no-quorum":
-            self._become(replace(self._state, state="connected", problem=None))
+        if self.state.state == "no-quorum":
+            self._become(replace(self.state, state="connected", problem=None))
 
     async def run(self) -> Never:
         """Keep a connection. Called once, by `open_bus`."""
@@ -175,9 +169,8 @@ class Bus:
         except* BusBroken as group:
             broken = next(each for each in group.exceptions if isinstance(each, BusBroken))
             self._fault = broken.fault
-            self._become(
-                BusState(state="lost", server=str(place), problem=lost_problem(str(place), broken.fault, str(broken)))
-            )
+            problem = lost_problem(str(place), broken.fault, str(broken))
+            self._become(BusState(state="lost", server=str(place), problem=problem))
         finally:
             self._link = None
             if link is not None:
@@ -241,8 +234,8 @@ class Bus:
             question.over.set()
 
     def _become(self, state: BusState) -> None:
-        if state != self._state:
-            self._state = state
+        if state != self.state:
+            self.state = state
             self.news.wake()
 
 

@@ -88,17 +88,12 @@ class BusProcess:
 
     def __init__(self, children: Children, folder: Path) -> None:
         """``folder`` belongs to the server alone."""
+        self.state = ServerState()
         self.news = Changed()  # wakes when `state` changes
-        self._children = children
-        self._folder = folder
+        self._children, self._folder = children, folder
         self._serving: BusServing | None = None
         self._wanted = Changed()
-        self._state = ServerState()
         self._tail: deque[str] = deque(maxlen=TAIL)
-
-    @property
-    def state(self) -> ServerState:
-        return self._state
 
     @property
     def log(self) -> tuple[str, ...]:
@@ -143,7 +138,7 @@ class BusProcess:
             words = f"the configuration of the bus cannot be written: {cause}"
             return Trouble(id="bus-server-files", text=words, fix=f"make {self._folder} writable, or free its disk")
         argv = (program, "-c", str(self._folder / CONFIG))
-        self._become(ServerState(problem=self._state.problem))
+        self._become(ServerState(problem=self.state.problem))
         run = _BusRun(serving, self._folder, self._tail, self._become)
         command = Command(argv=argv, env=inherited_env(), ending=StopSteps(asked=STOP_TIME))
 
@@ -171,8 +166,8 @@ class BusProcess:
             write_whole(self._folder / name, text.encode(), private=True)
 
     def _become(self, state: ServerState) -> None:
-        if state != self._state:
-            self._state = state
+        if state != self.state:
+            self.state = state
             self.news.wake()
 
 
@@ -183,10 +178,7 @@ class _BusRun:
         self, serving: BusServing, folder: Path, tail: deque[str], become: Callable[[ServerState], None]
     ) -> None:
         self.over = trio.Event()
-        self._serving = serving
-        self._folder = folder
-        self._tail = tail
-        self._become = become
+        self._serving, self._folder, self._tail, self._become = serving, folder, tail, become
         self._state = ServerState()
         self._ready = trio.Event()
         self._full = trio.Event()
@@ -205,10 +197,15 @@ class _BusRun:
                 self._tell(ready=True, problem=None)
             case "no-disk":
                 self._full.set()
-            case "authority":
-                self._meet_stranger()
             case "joined":
                 self._strangers = math.inf
+            case "authority":
+                # A server of another pool that knocks here gives the same line. So a server that has found one of its
+                # own voters is never ended, nor one that is alone.
+                now = trio.current_time()
+                self._strangers = self._strangers or now
+                if self._serving.routes_port and now - self._strangers > STRANGER_TIME:
+                    self._end(STRANGERS)
             case "other":
                 pass
 
@@ -240,28 +237,13 @@ class _BusRun:
         The server goes on meanwhile: messages without a store still pass, and the other voters have the store.
         """
         await self._full.wait()
-        self._tell(
-            problem=Trouble(
-                id="bus-server-disk",
-                text=f"the disk of {self._folder} is full, so this box's server of the bus stores nothing",
-                fix=f"free {ROOM >> 20} MB there; the server is then started again by itself",
-            )
-        )
+        text = f"the disk of {self._folder} is full, so this box's server of the bus stores nothing"
+        fix = f"free {ROOM >> 20} MB there; the server is then started again by itself"
+        self._tell(problem=Trouble(id="bus-server-disk", text=text, fix=fix))
         while True:
             await trio.sleep(ROOM_EVERY)  # first, as a disk that lacks something else has room
             if shutil.disk_usage(self._folder).free >= ROOM:
                 return
-
-    def _meet_stranger(self) -> None:
-        """Note a certificate of another pool.
-
-        A server of another pool that knocks here gives the same line. So a server that has found one of its own voters
-        is never ended, nor one that is alone.
-        """
-        now = trio.current_time()
-        self._strangers = self._strangers or now
-        if self._serving.routes_port and now - self._strangers > STRANGER_TIME:
-            self._end(STRANGERS)
 
     def _end(self, words: str) -> None:
         self._words = words
@@ -275,21 +257,15 @@ class _BusRun:
         """Describe its end."""
         if self._words == STRANGERS:
             where = ", ".join(f"{host}:{port}" for host, port in self._serving.routes)
-            return Trouble(
-                id="bus-server-strangers",
-                text=f"the servers of the bus at {where} have certificates of another pool",
-                fix="this box, or the others, have an old secret: let this box join again with a new code",
-            )
+            text = f"the servers of the bus at {where} have certificates of another pool"
+            fix = "this box, or the others, have an old secret: let this box join again with a new code"
+            return Trouble(id="bus-server-strangers", text=text, fix=fix)
         words = self._words or end_of(self._tail) or f"it ended with {describe_status(status or 0)}"
-        taken = "address already in use" in words
-        ports = f"{self._serving.port}" + (f" and {self._serving.routes_port}" if self._serving.routes_port else "")
-        return Trouble(
-            id="bus-server-ended",
-            text=f"the server of the bus ended: {words}",
-            fix=f"end the program that uses port {ports}, or give this box another port"
-            if taken
-            else "it is started again by itself; if it ends again, look at its last lines in the log",
-        )
+        fix = "it is started again by itself; if it ends again, look at its last lines in the log"
+        if "address already in use" in words:
+            ports = " and ".join(str(port) for port in (self._serving.port, self._serving.routes_port) if port)
+            fix = f"end the program that uses port {ports}, or give this box another port"
+        return Trouble(id="bus-server-ended", text=f"the server of the bus ended: {words}", fix=fix)
 
 
 @asynccontextmanager

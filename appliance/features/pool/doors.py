@@ -48,7 +48,7 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     protocol: int = PROTOCOL
 
 
-class NewSecret(Struct, frozen=True, kw_only=True):
+class NewSecret(Struct, frozen=True):
     """The answer to a box that has joined, and the body of ``POST /pool/secret``."""
 
     secret: bytes

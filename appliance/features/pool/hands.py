@@ -41,7 +41,7 @@ class BoxParts(Struct, frozen=True, kw_only=True):
     downloads: Downloads
     peers: Peers
     drained: Callable[[bool], object]  # called with whether this box is drained, which its readiness says
-    speed: Callable[[], float]  # see `Beat.speed`
+    speed: Callable[[], float]  # that of the engine which an unknown model gets; see `Beat.speed`
     listen: str  # see `Beat.listen`
     keyless: Callable[[], bool]  # see `Beat.keyless`
     offline: bool  # the program may reach no other machine
@@ -62,8 +62,7 @@ class OwnHands:
     """The work that another box can order. Each returns once it has begun."""
 
     def __init__(self, nursery: trio.Nursery, parts: BoxParts) -> None:
-        self._nursery = nursery
-        self._parts = parts
+        self._nursery, self._parts = nursery, parts
         self._fetching: set[str] = set()
 
     def require(self, model: str) -> None:

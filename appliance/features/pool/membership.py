@@ -25,10 +25,10 @@ from appliance import __version__
 from appliance.core.models.holders import Holder, told_apart
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
 from appliance.features.pool.core.join_code import TOKEN_SIZE, Codes, JoinCode
-from appliance.features.pool.core.keys import SECRET_SIZE, BoxCertificate, PoolKeys
+from appliance.features.pool.core.keys import SECRET_SIZE, BoxCertificate
 from appliance.features.pool.core.lease import Fences
 from appliance.features.pool.core.remarks import apart_problems, keyless_problems, names_apart
-from appliance.features.pool.core.roster import Box, Roster, bus_plan, most_changes, newer, outvotes, refusal
+from appliance.features.pool.core.roster import Box, Roster, bus_plan, most_changes, outvotes
 from appliance.features.pool.core.shapes import PoolBox, PoolBus, PoolModel, PoolRotation, PoolState
 from appliance.features.pool.dialled import Dialled
 from appliance.features.pool.doors import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret, OtherKeys, Ways
@@ -37,9 +37,9 @@ from appliance.features.pool.link import ModelState
 from appliance.features.pool.on_bus import BUS, OnBus
 from appliance.features.pool.orders import BoxOrders
 from appliance.features.pool.peers import PoolSide
-from appliance.features.pool.pool_file import KeptPool, write_pool
+from appliance.features.pool.pool_file import KeptPool, PoolHere
 from appliance.features.pool.remote_peer import PeerStatus
-from appliance.trio_parts import AGAIN, Changed
+from appliance.trio_parts import AGAIN
 from appliance.upstream.address import Address
 from appliance.wire import Trouble
 
@@ -71,54 +71,30 @@ class ClaimedDoor(Protocol):
     def close(self) -> None: ...
 
 
-class Membership:
+class Membership(PoolHere):
     """Made, and run, by `owner.BoxPool`."""
 
     def __init__(self, path: Path, kept: KeptPool, parts: BoxParts, hands: OwnHands) -> None:
-        self.kept = kept
-        self.me = kept.me
+        super().__init__(path, kept)
         self.codes = Codes()
-        self.over = trio.Event()  # this box has left, or the others have removed it
         self.door_closed = trio.Event()  # the door answers no request any more
         self.door_closed.set()
         self.ended = trio.Event()  # nothing is left of it, not even the file
-        self.changed = Changed()  # wakes after every change of the roster or of the secret
         self.problem: Trouble | None = None
-        self._path = path
         self._peers = parts.peers
         self._tell_drained = parts.drained
-        self.parts = parts
+        self._parts = parts
         self._fences = Fences(kept.epochs, lambda: most_changes(time.time()))
-        self.on_bus = OnBus(self, parts.fleet.children, path.with_name(BUS_FOLDER))
+        self.on_bus = OnBus(self, parts, path.with_name(BUS_FOLDER))
         self._orders = BoxOrders(kept.roster.pool, self.me, self._fences, hands, self._keep_epochs)
-        self._seed = secrets.token_bytes(32)  # the private key of this run's certificate
         self._dialled: dict[str, Dialled] = {}  # the connections of boxes that dial out, from their first one on
         self.ways = Ways(self.keys, self._dialled)  # the ways to the doors of the others
         self._door: ClaimedDoor | None = None
-        self._writing = trio.Lock()
         self._turn = trio.Lock()
         self._pulled = 0
         self._adopted: tuple[Mapping[str, Address], PoolSide] | None = None
         self._strangers: set[str] = set()  # boxes that refuse this box's keys, which are those of now
         self._apart: set[str] = set()  # names that mean several models, as far as the log says so
-
-    @property
-    def roster(self) -> Roster:
-        return self.kept.roster
-
-    @property
-    def keys(self) -> PoolKeys:
-        return PoolKeys(self.kept.secret)
-
-    @property
-    def others(self) -> list[Box]:
-        return [box for box in self.roster.boxes if box.name != self.me]
-
-    def own_certificate(self) -> BoxCertificate:
-        """This run's certificate, for every address of this box, loopback, and its name."""
-        own = self.roster.box(self.me)
-        addresses = own.addresses if own is not None else ()
-        return self.keys.issue(self.me, tuple(dict.fromkeys((*addresses, "127.0.0.1", "::1"))), self._seed)
 
     async def run(self, door: ClaimedDoor) -> None:
         """Serve the door and follow the pool, until this box is not in it any more, or cancelled."""
@@ -186,9 +162,9 @@ class Membership:
 
     def _names_apart(self) -> dict[str, list[list[Holder]]]:
         boxes = {peer.id: {name: peer.identity_of(name) for name in peer.models} for peer in self._peers.members()}
-        known = self.parts.catalog.identities.current
+        known = self._parts.catalog.identities.current
         shared = {name for names in boxes.values() for name in names}
-        models = [model for model in self.parts.catalog.snapshot.models if model.id in shared and not model.hidden]
+        models = [model for model in self._parts.catalog.snapshot.models if model.id in shared and not model.hidden]
         own = {model.id: known(model) for model in models}
         return names_apart({self.me: own, **boxes})
 
@@ -220,14 +196,13 @@ class Membership:
             self._pulled += 1
             box = others[self._pulled % len(others)]
             try:
-                found = await self.ways.ask(box, "GET", ROSTER, Roster)
-                await self.learn(found)
-            except ApplianceError as error:
-                if isinstance(error, OtherKeys):
-                    self._strangers.add(box.name)
+                await self.learn(await self.ways.ask(box, "GET", ROSTER, Roster))
+                self._strangers.clear()
+                return
+            except OtherKeys:
+                self._strangers.add(box.name)
+            except ApplianceError:
                 continue
-            self._strangers.clear()
-            return
 
     async def _push_changes(self) -> None:
         """Carry each roster to the boxes that are in it, and to those that it has removed."""
@@ -266,7 +241,7 @@ class Membership:
         except BaseException:
             self.codes.give_back(asked.token, until)
             raise
-        return NewSecret(secret=self.kept.secret, roster=self.roster)
+        return NewSecret(self.kept.secret, self.roster)
 
     def dialled_by(self, name: str) -> Dialled:
         """Return the connections of a box that dials out, one of which has just come. Raises BadRequest."""
@@ -278,14 +253,6 @@ class Membership:
             self.changed.wake()
         self._peers.present(name)
         return self._dialled[name]
-
-    async def learn(self, roster: Roster) -> Roster:
-        """Take a roster if it is newer, and return the one in force, which the disk has then. Raises Conflict."""
-        if why := refusal(self.roster, roster, time.time()):
-            raise Conflict(why)
-        if self._take(roster):
-            await self._keep()
-        return self.roster
 
     async def propose(self, wanted: Roster) -> Roster:
         """Decide for all boxes: ``wanted`` is in force if it is the next one after this box's. Raises Conflict."""
@@ -302,8 +269,7 @@ class Membership:
 
     def invite(self) -> JoinCode:
         """Make a code that lets one box in. Raises Conflict where no box could dial this one."""
-        own = self.roster.box(self.me)
-        if own is None or not own.can_be_dialled:
+        if (own := self.own) is None or not own.can_be_dialled:
             raise Conflict(f"box '{self.me}' cannot be dialled, so nobody can join here: invite on another box")
         token = secrets.token_bytes(TOKEN_SIZE)
         self.codes.add(token, trio.current_time())
@@ -369,22 +335,9 @@ class Membership:
         new, others, ways = secrets.token_bytes(SECRET_SIZE), self.others, self.ways
         reached = await self._renew(new, [box for box in others if box.dials_out])
         rest = [box for box in others if not box.dials_out]
-        reached |= await self._ask_all(ways, rest, "POST", SECRET, NewSecret(secret=new, roster=self.roster))
-        names = [box.name for box in others]
-        return PoolRotation(
-            reached=[name for name in names if name in reached],
-            missed=[name for name in names if name not in reached],
-        )
-
-    def see(self, boxes: Mapping[str, bool | None]) -> None:
-        """Take what the beats tell of boxes at the moment of a change; None: nothing is known."""
-        for name, is_up in boxes.items():
-            if is_up is True:
-                self._peers.present(name)
-            elif is_up is False:
-                self._peers.absent(name, "it has sent no sign of life for 4 s")
-            else:
-                self._peers.doubted(name)
+        reached |= await self._ask_all(ways, rest, "POST", SECRET, NewSecret(new, self.roster))
+        missed = [box.name for box in others if box.name not in reached]
+        return PoolRotation(reached=[box.name for box in others if box.name in reached], missed=missed)
 
     def state(self) -> PoolState:
         plan, bus = bus_plan(self.roster, self.me), self.on_bus
@@ -398,14 +351,12 @@ class Membership:
             problems.append(Trouble(id="left_out", text=text, fix=fix))
         problems += bus.problems()
         if bus.cut_off and bus.heard(self.me) is not None and not bus.problems():
-            text = (
-                "this box is cut off: it reaches less than half of the pool, and shows the others as it saw them last"
-            )
+            text = "this box is cut off: it reaches less than half of the pool, and shows the others as last seen"
             problems.append(Trouble(id="cut-off", text=text, fix="look at its network; it serves what it has"))
         boxes = [self._shown(box, peers.get(box.name), voter=box.name in plan.voters) for box in self.roster.boxes]
         return PoolState(
             pool=self.roster.pool,
-            listen=self.parts.listen,
+            listen=self._parts.listen,
             me=self.me,
             generation=self.roster.generation,
             bus=PoolBus(kind=plan.kind, state=bus.state, server=bus.server),
@@ -429,8 +380,8 @@ class Membership:
             dials_out=box.dials_out,
             linked=peer is not None and peer.linked,
             version=__version__ if me else beat.version if beat is not None else "",
-            listen=self.parts.listen if me else beat.listen if beat is not None else "",
-            keyless=self.parts.keyless() if me else beat.keyless if beat is not None else None,
+            listen=self._parts.listen if me else beat.listen if beat is not None else "",
+            keyless=self._parts.keyless() if me else beat.keyless if beat is not None else None,
             beat_age=age,
             queue=sum(model.busy for model in models),
             error=peer.error if peer is not None else None,
@@ -440,7 +391,7 @@ class Membership:
     def _own_models(self) -> list[ModelState]:
         """Return the models of this box, as others read them in its list and over the link."""
         running = {state.id: state for state in self._peers.own_states()}
-        listed = [model.id for model in self.parts.catalog.snapshot.models if not model.hidden and model.error is None]
+        listed = [model.id for model in self._parts.catalog.snapshot.models if not model.hidden and model.error is None]
         return [running.get(id) or ModelState(id=id) for id in dict.fromkeys((*listed, *running))]
 
     async def _change(self, make: Callable[[Roster], Roster]) -> None:
@@ -456,16 +407,6 @@ class Membership:
                     return
         raise Busy("other boxes change the pool again and again; try it once more")
 
-    def _take(self, roster: Roster) -> bool:
-        """Follow a roster from now on. False: it is not newer."""
-        if newer(self.roster, roster) == self.roster:
-            return False
-        if roster.box(self.me) is None:
-            self.over.set()
-        self.kept = replace(self.kept, roster=roster)
-        self.changed.wake()
-        return True
-
     async def _renew(self, secret: bytes, dialling: Iterable[Box] = ()) -> set[str]:
         """Use a new secret. Before that ends the connections that boxes have dialled, tell these boxes the secret.
 
@@ -475,9 +416,7 @@ class Membership:
         self._strangers.clear()
         await self._keep()
         try:
-            return await self._ask_all(
-                self.ways, dialling, "POST", SECRET, NewSecret(secret=secret, roster=self.roster)
-            )
+            return await self._ask_all(self.ways, dialling, "POST", SECRET, NewSecret(secret, self.roster))
         finally:
             self.ways = Ways(self.keys, self._dialled)
             self.changed.wake()
@@ -489,9 +428,3 @@ class Membership:
         if (epochs := self._fences.stored()) != self.kept.epochs:
             self.kept = replace(self.kept, epochs=epochs)
             await self._keep()
-
-    async def _keep(self) -> None:
-        """Write what is in force by then. Raises StoreFailed."""
-        async with self._writing:
-            if not self.over.is_set():  # else the file is about to go
-                await trio.to_thread.run_sync(write_pool, self._path, self.kept)
