@@ -161,8 +161,9 @@ class BusProcess:
         for old in self._folder.glob(f"{STORE}*"):
             if old.name != store_of(serving.group):
                 shutil.rmtree(old, ignore_errors=True)
-        texts = {CA: serving.ca, CERTIFICATE: serving.certificate, KEY: serving.key}
-        for name, text in (texts | {CONFIG: config_text(serving, str(self._folder))}).items():
+        files, config = serving.files, config_text(serving, str(self._folder))
+        texts = {CA: files.ca, CERTIFICATE: files.certificate, KEY: files.key, CONFIG: config}
+        for name, text in texts.items():
             write_whole(self._folder / name, text.encode(), private=True)
 
     def _become(self, state: ServerState) -> None:

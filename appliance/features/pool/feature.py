@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from appliance.cli.verb import Verb
-from appliance.feature import Assembled, Feature, Ground, ServerParts
+from appliance.feature import Feature, Ground, ServerParts
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import click
 
     from appliance.core.config.types import Config
-    from appliance.features.pool.owner import BoxPool
     from appliance.features.pool.peers import Peers
     from appliance.features.pool.seat import PoolSeat
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import Kernel
-    from appliance.http.sockets.sockets import SocketRoute
     from appliance.http.way.hooks import Placing
-    from appliance.http.way.pipeline import Pipeline
 
+TELLS = "Make several boxes one: each answers for the models of all."
 FILE = "pool.json"  # the file of the pool that this box is in, in the program's data folder
 
 
@@ -39,27 +35,17 @@ class PoolParts(ServerParts, frozen=True, kw_only=True):
 async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     """A trial of a version, and a server for one model, have no place in a pool."""
     from appliance.features.pool.edges import BlobRoutes, PoolStateRoute
-    from appliance.features.pool.link import model_states
+    from appliance.features.pool.link import PeerLink, model_states
     from appliance.features.pool.peers import open_peers
     from appliance.features.pool.seat import open_pool_seat
 
     settings, fleet = ground.settings, ground.fleet
     path = None if settings.trial or settings.http.single else ground.data / FILE
 
-    def make_box_pool(path: Path, program: Assembled) -> AbstractAsyncContextManager[BoxPool]:
-        from appliance.features.pool.owner import open_box_pool  # few programs are in a pool
-
-        return open_box_pool(path, program, peers, ground.downloads, offline=settings.offline)
-
     def routes(kernel: Kernel) -> Routes:
         from appliance.features.pool.routes import pool_routes
 
         return pool_routes(kernel, peers, seat)
-
-    def link(kernel: Kernel, _: Pipeline) -> SocketRoute:
-        from appliance.features.pool.link_socket import PeerLink
-
-        return PeerLink(kernel.owners.fleet, peers, kernel.traffic.lifetime)
 
     def at_others(kernel: Kernel) -> Placing:
         from appliance.features.pool.at_peers import AtOthers
@@ -72,7 +58,7 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
 
     async with (
         open_peers(settings.config, partial(model_states, fleet), fleet.wait_changed) as peers,
-        open_pool_seat(path, make_box_pool, ground.assembled) as seat,
+        open_pool_seat(path, ground, peers) as seat,
     ):
         yield PoolParts(
             routes=routes,
@@ -80,7 +66,7 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
                 lambda kernel: PoolStateRoute(seat.state, kernel.settings, kernel.edge.url),
                 lambda _: BlobRoutes(lambda: seat.owner and seat.owner.files),
             ),
-            sockets=(link,),
+            sockets=(lambda kernel, _: PeerLink(fleet, peers.guest, kernel.traffic.lifetime),),
             adopt=adopt,
             wait_ended=seat.wait_quiet,
             other_servers=peers,
@@ -99,14 +85,6 @@ def _verb() -> click.Command:
 
 POOL = Feature(
     name="pool",
-    verbs=(
-        Verb(
-            "pool",
-            "several machines",
-            "Make several boxes one: each answers for the models of all.",
-            _verb,
-            page="pool.md",
-        ),
-    ),
+    verbs=(Verb("pool", "several machines", TELLS, _verb, page="pool.md"),),
     open=_open,
 )

@@ -1,27 +1,35 @@
 """Another server's models: read from its ``/v1/models``, or received over the live link between two appliances.
 
-Over the link two appliances tell each other which models they have loaded, and how busy those are. Text messages of
-JSON, the same in both directions, over any websocket. A ``models`` message holds the whole state and comes at once and
-after every change; a ``ping`` shows that the sender is alive. Other types are for later versions.
+Over the link, the websocket ``/api/link``, two appliances tell each other which models they have loaded, and how busy
+those are. Text messages of JSON, the same in both directions. A ``models`` message holds the whole state and comes at
+once and after every change; a ``ping`` shows that the sender is alive. Other types are for later versions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import trio
 from msgspec import Struct
 
 from appliance.core.lenient_json import UNREADABLE
+from appliance.errors import ShuttingDown
+from appliance.features.pool.core.shapes import ModelState
 from appliance.fleet.owner import Fleet
 from appliance.trio_parts import every
+from appliance.upstream.websocket import NORMAL, Close
+
+if TYPE_CHECKING:
+    from appliance.http.sockets.handshake import Handshake
+    from appliance.http.way.context import RequestContext
+    from appliance.traffic.request import Request
+    from appliance.traffic.traffic import Lifetime
 
 MAX_MODELS = 10_000
-LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))
-"""The states, in llama.cpp's, llama-swap's and our own words, in which a model answers without being loaded first."""
 LINK_PATH = "/api/link"
 IDENTITIES = "/v1/models?identity=1"  # the listing with what each model is, which boxes of a pool ask each other for
 PING_EVERY = 20.0
@@ -29,18 +37,6 @@ SILENCE = 50.0  # seconds without a word after which the other side is gone; two
 PAUSE = 0.05  # seconds between two messages about changes, which come in bursts
 MAX_MESSAGE = 4 << 20
 PING = '{"type":"ping"}'
-
-
-class ModelState(Struct, frozen=True, kw_only=True):
-    """One model of another server, from a link or a listing."""
-
-    id: str
-    state: str = "unloaded"
-    busy: int = 0  # number of requests under way, queued ones included
-
-    @property
-    def loaded(self) -> bool:
-        return self.state in LOADED_STATES
 
 
 class _Status(Struct, frozen=True):
@@ -147,3 +143,27 @@ async def _listen(channel: Channel, heard: Heard) -> str:
             return f"it sent something else than a message ({error})"
         if message.type == "models":
             heard(message.models[:MAX_MODELS])
+
+
+async def serve_link(handshake: Handshake, heard: Heard, local_state: LocalState, wait_changed: WaitChanged) -> None:
+    """Accept the websocket and keep it until either side ends it. The caller has checked the key."""
+    websocket = await handshake.accept(most=MAX_MESSAGE)
+    why = await exchange_states(websocket, heard, local_state, wait_changed)
+    await websocket.close(Close(NORMAL, why))
+
+
+class PeerLink:
+    """Serves the link for as long as the program accepts requests. ``guest`` is as in `Peers`."""
+
+    def __init__(self, fleet: Fleet, guest: Callable[[str], AbstractContextManager[Heard]], lifetime: Lifetime) -> None:
+        self._fleet, self._guest, self._lifetime = fleet, guest, lifetime
+
+    def answers(self, request: Request) -> bool:
+        return request.path == LINK_PATH
+
+    async def serve(self, context: RequestContext, handshake: Handshake) -> None:
+        lifetime, states = self._lifetime, partial(model_states, self._fleet)
+        with lifetime.feeds.reading(), self._guest(context.request.client) as heard, lifetime.follower() as following:
+            await serve_link(handshake, heard, states, self._fleet.wait_changed)
+        if following.cancelled_caught:
+            raise ShuttingDown

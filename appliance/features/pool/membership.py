@@ -14,9 +14,8 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import trio
 from msgspec.structs import replace
@@ -29,11 +28,9 @@ from appliance.features.pool.core.keys import SECRET_SIZE, BoxCertificate
 from appliance.features.pool.core.lease import Fences
 from appliance.features.pool.core.remarks import apart_problems, keyless_problems, names_apart
 from appliance.features.pool.core.roster import Box, Roster, bus_plan, most_changes, outvotes
-from appliance.features.pool.core.shapes import PoolBox, PoolBus, PoolModel, PoolRotation, PoolState
-from appliance.features.pool.dialled import Dialled
-from appliance.features.pool.doors import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret, OtherKeys, Ways
+from appliance.features.pool.core.shapes import ModelState, PoolBox, PoolBus, PoolRotation, PoolState
+from appliance.features.pool.doors import PROTOCOL, ROSTER, SECRET, Dialled, JoinRequest, NewSecret, OtherKeys, Ways
 from appliance.features.pool.hands import BoxParts, OwnHands
-from appliance.features.pool.link import ModelState
 from appliance.features.pool.on_bus import BUS, OnBus
 from appliance.features.pool.orders import BoxOrders
 from appliance.features.pool.peers import PoolSide
@@ -48,27 +45,9 @@ TRIES = 10  # changes of others that may come before one of this box, one after 
 
 BUS_FOLDER = "pool-bus"  # the folder of the bus's server, beside the pool's file
 
+Renew = Callable[[BoxCertificate, str], None]  # `door.serving.BoxDoor.renew`
+
 log = logging.getLogger(__name__)
-
-
-class ClaimedDoor(Protocol):
-    """The place of a door: clients that connect wait until it is served."""
-
-    @property
-    def port(self) -> int: ...
-
-    def renew(self, certificate: BoxCertificate, key: str) -> None:
-        """Show this certificate, and let in requests with this key alone. Requests with another key end.
-
-        Raises StoreFailed.
-        """
-        ...
-
-    async def serve(self, membership: Membership, shutdown: trio.Event) -> None:
-        """Answer members until ``shutdown``, or until the program ends."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class Membership(PoolHere):
@@ -89,20 +68,23 @@ class Membership(PoolHere):
         self._orders = BoxOrders(kept.roster.pool, self.me, self._fences, hands, self._keep_epochs)
         self._dialled: dict[str, Dialled] = {}  # the connections of boxes that dial out, from their first one on
         self.ways = Ways(self.keys, self._dialled)  # the ways to the doors of the others
-        self._door: ClaimedDoor | None = None
+        self._renew_door: Renew | None = None
         self._turn = trio.Lock()
         self._pulled = 0
         self._adopted: tuple[Mapping[str, Address], PoolSide] | None = None
         self._strangers: set[str] = set()  # boxes that refuse this box's keys, which are those of now
         self._apart: set[str] = set()  # names that mean several models, as far as the log says so
 
-    async def run(self, door: ClaimedDoor) -> None:
-        """Serve the door and follow the pool, until this box is not in it any more, or cancelled."""
-        self._door, shutdown = door, trio.Event()
-        await self._show_certificate(door)
+    async def run(self, renew: Renew, serve: Callable[[trio.Event], Awaitable[None]]) -> None:
+        """Serve the door and follow the pool, until this box is not in it any more, or cancelled.
+
+        ``serve`` answers until its event is set, and sets that when the program begins to end.
+        """
+        self._renew_door, shutdown = renew, trio.Event()
+        await self._show_certificate(renew)
         try:
             async with trio.open_nursery() as serving:
-                serving.start_soon(self._serve, door, shutdown)
+                serving.start_soon(self._serve, serve, shutdown)
                 serving.start_soon(self._say_stopping, shutdown)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follow)
@@ -112,15 +94,15 @@ class Membership(PoolHere):
                     nursery.cancel_scope.cancel()
                 shutdown.set()
         finally:
-            self._door = None
+            self._renew_door = None
             self._peers.adopt_members({})
             self._tell_drained(False)
 
-    async def _show_certificate(self, door: ClaimedDoor) -> None:
+    async def _show_certificate(self, renew: Renew) -> None:
         """A full disk does not end the program: the door opens, or knows new keys, when there is room."""
         while not self.over.is_set():
             try:
-                door.renew(self.own_certificate(), self.keys.door_key)
+                renew(self.own_certificate(), self.keys.door_key)
                 return
             except StoreFailed as error:
                 log.warning("other boxes cannot use the door of this one: %s", error)
@@ -128,13 +110,12 @@ class Membership(PoolHere):
                     await self.over.wait()
 
     async def _say_stopping(self, shutdown: trio.Event) -> None:
-        """The door sets ``shutdown`` when the program begins to end."""
         await shutdown.wait()
         self.on_bus.stop()
 
-    async def _serve(self, door: ClaimedDoor, shutdown: trio.Event) -> None:
+    async def _serve(self, serve: Callable[[trio.Event], Awaitable[None]], shutdown: trio.Event) -> None:
         self.door_closed = trio.Event()
-        await door.serve(self, shutdown)
+        await serve(shutdown)
         self.door_closed.set()
 
     async def _follow(self) -> None:
@@ -385,7 +366,7 @@ class Membership(PoolHere):
             beat_age=age,
             queue=sum(model.busy for model in models),
             error=peer.error if peer is not None else None,
-            models=[PoolModel(id=model.id, state=model.state, busy=model.busy) for model in models],
+            models=models,
         )
 
     def _own_models(self) -> list[ModelState]:
@@ -420,8 +401,8 @@ class Membership(PoolHere):
         finally:
             self.ways = Ways(self.keys, self._dialled)
             self.changed.wake()
-            if self._door is not None:
-                await self._show_certificate(self._door)
+            if self._renew_door is not None:
+                await self._show_certificate(self._renew_door)
 
     async def _keep_epochs(self) -> None:
         """Write the epochs of orders before one is carried out. Raises StoreFailed."""

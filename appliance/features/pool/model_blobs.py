@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -75,8 +75,10 @@ class ModelFilesHere:
     async def open(self, sha256: str) -> FileIO:
         """Open the file with this hash, which the caller closes. Raises NotFound if no model here has it."""
 
+        cache = self._catalog.sources.cache
+
         def find() -> FileIO | None:
-            for path in self._paths():
+            for path in (path for model in self._catalog.snapshot.models for _, path in given(model, cache)):
                 with suppress(OSError):
                     if self._hashes.known(path) == sha256:
                         file = open_regular(str(path))
@@ -89,10 +91,6 @@ class ModelFilesHere:
         if file is None:
             raise NotFound(f"no model on this box has a file with the hash {sha256}")
         return file
-
-    def _paths(self) -> Iterator[Path]:
-        for model in self._catalog.snapshot.models:
-            yield from (path for _, path in given(model, self._catalog.sources.cache))
 
     async def compute(self) -> Never:
         """The task that reads files."""

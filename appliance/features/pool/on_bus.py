@@ -261,7 +261,7 @@ class OnBus:
             self._news.wake()
 
     def _serving(self, plan: BusPlan) -> BusServing | None:
-        own, keys, certificate = self._pool.own, self._pool.keys, self._pool.own_certificate()
+        own, keys = self._pool.own, self._pool.keys
         if not plan.serves or own is None:
             return None
         return BusServing(
@@ -270,9 +270,7 @@ class OnBus:
             port=own.port + CLIENTS,
             routes_port=own.port + ROUTES if plan.kind == "voters" else 0,
             routes=tuple((each.address, each.port) for each in plan.routes),
-            ca=keys.ca_pem,
-            certificate=certificate.certificate,
-            key=certificate.key,
+            files=self._pool.own_certificate(),
             nkey=keys.bus_user,
             route_password=keys.route_password,
             system_password=keys.system_password,

@@ -29,10 +29,10 @@ from appliance.features.pool.core.join_code import LIFE, read_code
 from appliance.features.pool.core.keys import SECRET_SIZE
 from appliance.features.pool.core.roster import DEFAULT_PORT, MOST_ADDRESSES, Box, Roster, box_name
 from appliance.features.pool.core.shapes import CreatePool, JoinPool, PoolInvitation, PoolState
-from appliance.features.pool.door.serving import DoorParts, claim_door
+from appliance.features.pool.door.serving import BoxDoor, DoorParts, claim_door
 from appliance.features.pool.doors import JoinRequest, NewSecret, join_with
 from appliance.features.pool.hands import BoxParts, OwnHands
-from appliance.features.pool.membership import ClaimedDoor, Membership
+from appliance.features.pool.membership import Membership
 from appliance.features.pool.model_blobs import ModelFilesHere, open_model_files
 from appliance.features.pool.peers import Peers
 from appliance.features.pool.pool_file import KeptPool, read_pool, write_pool
@@ -45,7 +45,7 @@ HASHES = "pool-hashes.json"  # the file, beside the pool's, that remembers hashe
 
 log = logging.getLogger(__name__)
 
-Claim = Callable[[int], Awaitable[ClaimedDoor]]  # Takes the port of a door; 0 is any free one. Raises UsageError.
+Claim = Callable[[int], Awaitable[BoxDoor]]  # Takes the port of a door; 0 is any free one. Raises UsageError.
 
 
 class BoxPool:
@@ -179,7 +179,7 @@ class BoxPool:
         """Open the door as soon as its port is free."""
         own = membership.own
         assert own is not None  # `read_pool` has looked
-        door: ClaimedDoor | None = None
+        door: BoxDoor | None = None
         while door is None and not membership.over.is_set():
             try:
                 door = await self._claim(own.port)
@@ -208,11 +208,11 @@ class BoxPool:
                 log.info("the other boxes do not know this box's new addresses yet: %s", error)
                 await trio.sleep(AGAIN)
 
-    async def _run(self, membership: Membership, door: ClaimedDoor | None) -> None:
+    async def _run(self, membership: Membership, door: BoxDoor | None) -> None:
         """Be in the pool until this box is not any more; then forget it."""
         if door is not None:
             with closing(door):
-                await membership.run(door)
+                await membership.run(door.renew, partial(door.serve, membership))
         log.info("this box is not in the pool any more")
         with suppress(OSError):
             await trio.to_thread.run_sync(unlink, self._path)

@@ -15,15 +15,10 @@ from appliance.core.config.types import Config, Peer
 from appliance.core.models.holders import Holder
 from appliance.errors import PeerFailed
 from appliance.features.pool.core.remarks import groups_of
-from appliance.features.pool.link import (
-    IDENTITIES,
-    Heard,
-    LocalState,
-    ModelState,
-    WaitChanged,
-    exchange_states,
-)
+from appliance.features.pool.core.shapes import ModelState
+from appliance.features.pool.link import IDENTITIES, Heard, LocalState, WaitChanged, exchange_states
 from appliance.features.pool.remote_peer import FIRST_PAUSE, PeerStatus, RemotePeer
+from appliance.traffic.other_servers import Pair
 from appliance.trio_parts import Changed, beside
 from appliance.upstream.client import Address, address_of
 
@@ -51,7 +46,7 @@ class PoolSide(Struct, frozen=True, kw_only=True):
 
 
 class Peers:
-    """Made by `open_peers`. Everything except `wait_changed` is synchronous."""
+    """The `OtherServers` that there are, which says more of its methods. Made by `open_peers`."""
 
     def __init__(self, nursery: trio.Nursery, own_states: LocalState, wait_changed: WaitChanged) -> None:
         self._nursery = nursery
@@ -122,71 +117,59 @@ class Peers:
         return self._members.values()
 
     def boxes(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the models of each."""
         return {id: peer.models for id, peer in self._members.items()}
 
     def boxes_in_reach(self) -> list[str]:
-        """Return the ids of those that are not known to be down."""
         return [id for id, peer in self._members.items() if peer.up is not False]
 
     @property
     def me(self) -> str:
-        """The name of this box; empty while it is in no pool."""
         return self.side.me
 
     @property
     def revision(self) -> int:
-        """Changes with what the boxes list."""
         return max([peer.revision for peer in self._members.values()], default=0)
 
     def holders(self, model: str) -> list[Holder]:
-        """Return the other boxes that have a model of this name, and what it is there."""
         return [Holder(id, peer.identity_of(model)) for id, peer in self._members.items() if model in peer.models]
 
-    def boxes_with(self, model: str, identity: str) -> tuple[tuple[str, str], ...]:
-        """Return the other boxes that have just this model, as pairs of their id and the name."""
+    def boxes_with(self, model: str, identity: str) -> tuple[Pair, ...]:
         return tuple([(one.box, model) for one in self.holders(model) if identity and one.identity == identity])
 
     def groups(self, model: str) -> list[list[Holder]]:
-        """Return those boxes by what they have under the name: one list of boxes for each model."""
         return groups_of(self.holders(model))
 
-    def at_boxes(self, pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-        """Return the pairs of peer id and model whose peers are boxes of the pool."""
+    def at_boxes(self, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
         return tuple([pair for pair in pairs if pair[0] in self._members])
 
-    def decides(self, boxes: Sequence[tuple[str, str]]) -> bool:
-        """Return whether a model that is loaded here, and that these boxes have too, may be asked of one of them."""
+    def decides(self, boxes: Sequence[Pair]) -> bool:
         known = [(self._members[box], model) for box, model in boxes if box in self._members]
         return self.side.me in self.side.drained or any(box.up and box.state_of(model).loaded for box, model in known)
 
-    def order(self, candidates: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    def order(self, candidates: Sequence[Pair]) -> list[Pair]:
         """Return pairs of peer id and model, best first: those that are not down, then where the model is loaded, then
         the least busy, then in the given order.
 
         A peer that was down may be well again, so none is left out, except unknown ids.
         """
 
-        def rank(candidate: tuple[str, str]) -> tuple[bool, bool, int]:
+        def rank(candidate: Pair) -> tuple[bool, bool, int]:
             peer = self._peers[candidate[0]]
             return peer.up is False, not peer.state_of(candidate[1]).loaded, peer.load
 
         return sorted((pair for pair in candidates if pair[0] in self._peers), key=rank)
 
-    def may_answer(self, candidates: Sequence[tuple[str, str]]) -> bool:
-        """True unless every peer of these pairs is known to be down."""
+    def may_answer(self, candidates: Sequence[Pair]) -> bool:
         return any(peer_id in self._peers and self._peers[peer_id].up is not False for peer_id, _ in candidates)
 
     def address(self, peer_id: str) -> Address:
-        """Return the peer's address. Raises PeerFailed when the configuration has no such peer any more."""
         return self._get(peer_id).address
 
     def using(self, peer_id: str) -> AbstractContextManager[None]:
-        """Count one request at the peer for as long as the block runs. Raises PeerFailed as `address` does."""
         return self._get(peer_id).using()
 
     def attended(self, peer_id: str) -> AbstractContextManager[None]:
-        """The same, and the block ends where the peer is given up: see `RemotePeer.attended`."""
+        """The same as `using`, and the block ends where the peer is given up: see `RemotePeer.attended`."""
         return self._get(peer_id).attended()
 
     def failed(self, peer_id: str, why: str) -> None:
@@ -204,19 +187,14 @@ class Peers:
         return tuple(peer.status for peer in self._peers.values())
 
     def names(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Return peer ids and their models: everything that `complete` depends on, and cheap."""
         return tuple([(peer.id, peer.models) for peer in self._peers.values()]) if self._peers else ()
 
-    def loaded(self) -> list[tuple[str, str]]:
-        """Return pairs of peer id and model, of the models that are loaded."""
+    def loaded(self) -> list[Pair]:
         return [
             (peer.id, model) for peer in self._peers.values() for model in peer.models if peer.state_of(model).loaded
         ]
 
     def complete(self, config: Config) -> Config:
-        """Return the configuration with the pool's boxes as peers, and with the models that each of both lists if the
-        configuration names none; for resolving names.
-        """
         wanted = {**config.peers, **{id: member.config for id, member in self._members.items()}}
         peers = {
             peer_id: msgspec.structs.replace(peer, models=list(self._peers[peer_id].models))
@@ -246,7 +224,6 @@ class Peers:
         return list(self._guests.values())
 
     async def wait_changed(self) -> None:
-        """Return after the next change of anything above."""
         await self._news.wait()
 
     def _get(self, peer_id: str) -> RemotePeer:

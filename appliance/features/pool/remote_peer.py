@@ -14,12 +14,12 @@ from appliance.core.config.types import Peer
 from appliance.core.headers import field
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import Busy, UpstreamFailed
+from appliance.features.pool.core.shapes import ModelState
 from appliance.features.pool.link import (
     IDENTITIES,
     LINK_PATH,
     Channel,
     Heard,
-    ModelState,
     read_identities,
     read_listing,
 )

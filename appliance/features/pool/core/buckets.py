@@ -12,8 +12,6 @@ revision as any other, and without bytes. The next put has to name that revision
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
@@ -176,14 +174,9 @@ class Watching:
 
     def __init__(self, bucket: str) -> None:
         self._prefix = f"$KV.{bucket}."
-        self._entries: dict[str, BucketEntry] = {}
+        self.entries: dict[str, BucketEntry] = {}  # all keys that are known now
         self._last = 0
         self.broken = False  # True if something is missing. Nothing is taken after that.
-
-    @property
-    def entries(self) -> Mapping[str, BucketEntry]:
-        """All keys that are known now."""
-        return MappingProxyType(self._entries)
 
     def hear(self, message: BusMessage) -> Literal["changed", "more", "alive", "flow", "broken"]:
         """Take a message.
@@ -204,7 +197,7 @@ class Watching:
             self.broken = True
             return "broken"
         revision, self._last, pending = place
-        self._entries[message.subject.removeprefix(self._prefix)] = _entry(message, revision)
+        self.entries[message.subject.removeprefix(self._prefix)] = _entry(message, revision)
         return "more" if pending else "changed"
 
 

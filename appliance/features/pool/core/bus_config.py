@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from appliance.core.settings import in_url
+from appliance.features.pool.core.keys import BoxCertificate
 
 MOST_STORE = 256 << 20  # bytes of disk; a pool's facts take less than 1 MB, and models need the disk
 LOOPBACK = "127.0.0.1"
@@ -31,9 +32,7 @@ class BusServing(Struct, frozen=True, kw_only=True):
     port: int  # port for clients
     routes_port: int = 0  # for the other voters; 0: it is alone. A server that changes over loses what it has stored.
     routes: tuple[tuple[str, int], ...] = ()  # hosts and ports of the other voters
-    ca: str
-    certificate: str
-    key: str  # PEM texts: the pool's authority; this box's certificate, for servers and clients; its key
+    files: BoxCertificate  # for servers and clients
     nkey: str  # the public key of the bus's one user, "U..."
     route_password: str
     system_password: str

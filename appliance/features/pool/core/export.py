@@ -42,6 +42,11 @@ class ExportBox(Struct, frozen=True, kw_only=True):
     listen: str = ""  # the URL of its API with the address that it listens on; empty: it does not tell
 
     @property
+    def closed(self) -> bool:
+        """Only programs of its own machine reach its API."""
+        return bool(self.listen) and is_loopback(self.address)
+
+    @property
     def url(self) -> str:
         """The address for clients."""
         told = urlsplit(self.listen)
@@ -64,11 +69,6 @@ def export_box(
         models=models,
         listen=listen,
     )
-
-
-def is_closed(box: ExportBox) -> bool:
-    """Return whether only programs of its own machine reach the box's API."""
-    return bool(box.listen) and is_loopback(box.address)
 
 
 def smg_files(boxes: Sequence[ExportBox]) -> dict[str, str]:

@@ -96,18 +96,10 @@ class Presence:
         for name in self.heard.keys() - set(names):
             del self.heard[name], self._replaced[name]
         self._look(now)
-        up = {name: name == self._me or self._is_up(name, now) for name in names}
-        sure = now - self._listens_since > GONE and 2 * sum(up.values()) >= len(up)
-        return {name: True if is_up else False if sure or self._said_so(name) else None for name, is_up in up.items()}
-
-    def _is_up(self, name: str, now: float) -> bool:
-        last = self.heard.get(name)
-        return last is not None and not last.beat.stopping and now - last.at <= GONE
-
-    def _said_so(self, name: str) -> bool:
-        """True if its last word was that it stops: then its silence is its own."""
-        last = self.heard.get(name)
-        return last is not None and last.beat.stopping
+        stopped = {name for name, last in self.heard.items() if last.beat.stopping}  # then its silence is its own
+        up = {name for name, last in self.heard.items() if now - last.at <= GONE} - stopped | {self._me}
+        sure = now - self._listens_since > GONE and 2 * len(up.intersection(names)) >= len(names)
+        return {name: True if name in up else False if sure or name in stopped else None for name in names}
 
     def _look(self, now: float) -> None:
         own = self.heard.get(self._me)

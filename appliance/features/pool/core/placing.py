@@ -52,6 +52,9 @@ class BoxNow(Struct, frozen=True, kw_only=True):
     speed: float = 0.0  # measured, in a unit that all boxes share; 0: unknown, which counts as the fastest
 
 
+NEEDS = (Need.NOTHING, Need.NOTHING, Need.LOAD, Need.NOTHING, Need.EVICT, Need.FETCH, Need.EVICT)  # by `_rank`
+
+
 class BoxChoice(Struct, frozen=True):
     box: str
     need: Need
@@ -135,16 +138,17 @@ def place(model: str, prompt: Prompt, boxes: Sequence[BoxNow], shared: Callable[
     last = prompt.opening - 1
     opening, length = (prompt.blocks.digests[last], prompt.blocks.ends[last]) if prompt.opening else (b"", 0)
     found: list[BoxChoice] = []
-    for _, alike in sorted(ranked.items()):
-        reads = _need(alike[0]) is Need.NOTHING
+    for (_, rank), alike in sorted(ranked.items()):
+        need = NEEDS[rank]
+        reads = need is Need.NOTHING
         subject = opening if reads and opening else model.encode()
         read = {one.box: max(shared(one.box), length) if reads else 0 for one in alike}
-        found += [BoxChoice(one.box, _need(one)) for one in _ordered(alike, fastest, subject, read)]
+        found += [BoxChoice(one.box, need) for one in _ordered(alike, fastest, subject, read)]
     return found
 
 
 def _rank(one: BoxNow) -> int | None:
-    """Return how much has to happen at the box, 0 for nothing; None where it can do nothing for the model."""
+    """Return the place among the boxes, by how much has to happen first; None where it can do nothing for the model."""
     match one.state:
         case "loaded" | "loading":
             return 3 if one.queue >= CROWDED else int(one.state == "loading")
@@ -154,25 +158,12 @@ def _rank(one: BoxNow) -> int | None:
             return 5 if one.fetchable and one.room != "none" else None
 
 
-def _need(one: BoxNow) -> Need:
-    match one.state:
-        case "loaded" | "loading":
-            return Need.NOTHING
-        case "stored":
-            return Need.LOAD if one.room == "free" else Need.EVICT
-        case "absent":
-            return Need.FETCH
-
-
 def _ordered(alike: Sequence[BoxNow], fastest: float, subject: bytes, read: Mapping[str, int]) -> list[BoxNow]:
     waits = {one.box: (one.queue + 1) * (fastest / one.speed if one.speed else 1.0) for one in alike}
     near = min(waits.values()) + SLACK
 
     def key(one: BoxNow) -> tuple[float, int, bytes]:
-        return waits[one.box] if waits[one.box] > near else 0.0, -read[one.box], _hash(subject, one.box)
+        share = blake2b(subject + one.box.encode(), digest_size=DIGEST_SIZE).digest()
+        return waits[one.box] if waits[one.box] > near else 0.0, -read[one.box], share
 
     return sorted(alike, key=key)
-
-
-def _hash(data: bytes, of: str) -> bytes:
-    return blake2b(data + of.encode(), digest_size=DIGEST_SIZE).digest()

@@ -18,12 +18,20 @@ class PoolBus(Struct, frozen=True, kw_only=True):
     server: str = ""
 
 
-class PoolModel(Struct, frozen=True, kw_only=True):
-    """A model of a box. ``busy`` are requests under way, queued ones included."""
+LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))
+"""The states, in llama.cpp's, llama-swap's and our own words, in which a model answers without being loaded first."""
+
+
+class ModelState(Struct, frozen=True, kw_only=True):
+    """One model of a server. ``busy`` are requests under way, queued ones included."""
 
     id: str
-    state: str
-    busy: int
+    state: str = "unloaded"
+    busy: int = 0
+
+    @property
+    def loaded(self) -> bool:
+        return self.state in LOADED_STATES
 
 
 class PoolBox(Struct, frozen=True, kw_only=True):
@@ -44,7 +52,7 @@ class PoolBox(Struct, frozen=True, kw_only=True):
     beat_age: float | None = None  # seconds since its last sign of life on the bus
     queue: int = 0
     error: str | None = None
-    models: Sequence[PoolModel] = ()
+    models: Sequence[ModelState] = ()
 
 
 class PoolState(Struct, frozen=True, kw_only=True):

@@ -17,9 +17,8 @@ from appliance.core.bodies.http_request import HttpHead
 from appliance.errors import BadRequest, RouteNotFound, Unauthorized
 from appliance.features.pool.core.blobs import asks_for_blob
 from appliance.features.pool.core.roster import Roster
-from appliance.features.pool.dialled import REVERSE
 from appliance.features.pool.door.reverse import wait_to_ask
-from appliance.features.pool.doors import JOIN, MAX_MESSAGE, ROSTER, SECRET, JoinRequest, NewSecret
+from appliance.features.pool.doors import JOIN, MAX_MESSAGE, REVERSE, ROSTER, SECRET, JoinRequest, NewSecret
 from appliance.features.pool.edges import answer_blob
 from appliance.features.pool.link import LINK_PATH
 from appliance.features.pool.membership import Membership

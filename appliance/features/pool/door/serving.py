@@ -18,7 +18,7 @@ from appliance.features.pool.core.keys import DOMAIN, BoxCertificate
 from appliance.features.pool.door.gateway import DoorAnswers, DoorGuard, DoorRoutes
 from appliance.features.pool.door.reverse import dial_out
 from appliance.features.pool.doors import SECRET
-from appliance.features.pool.link_socket import PeerLink
+from appliance.features.pool.link import PeerLink
 from appliance.features.pool.membership import Membership
 from appliance.features.pool.model_blobs import ModelFilesHere
 from appliance.features.pool.peers import Peers
@@ -49,11 +49,10 @@ class DoorParts(Struct, frozen=True, kw_only=True):
 
 
 class BoxDoor:
-    """A `ClaimedDoor`, made by `claim_door`."""
+    """The place of a door: clients that connect wait until it is served. Made by `claim_door`."""
 
     def __init__(self, listeners: Sequence[Listener], parts: DoorParts) -> None:
-        self._listeners = listeners
-        self._parts = parts
+        self._listeners, self._parts = listeners, parts
         self._context: ssl.SSLContext | None = None
         self._key = ""
         self._adopt: Callable[[str], None] = lambda _: None
@@ -65,19 +64,21 @@ class BoxDoor:
         return bound[1]
 
     def context(self) -> ssl.SSLContext:
-        """See `ServerContexts`."""
         assert self._context is not None
         return self._context
 
     def renew(self, certificate: BoxCertificate, key: str) -> None:
-        """See `ClaimedDoor`."""
+        """Show this certificate, and let in requests with this key alone. Requests with another key end.
+
+        Raises StoreFailed.
+        """
         with certificate_files(certificate) as files:
             self._context = load_context(*files)
         self._key = key
         self._adopt(key)
 
     async def serve(self, membership: Membership, shutdown: trio.Event) -> None:
-        """See `ClaimedDoor`."""
+        """Answer members until ``shutdown``, or until the program ends, which sets it."""
         main, lifetime = self._parts.program.kernel.edge, self._parts.program.kernel.traffic.lifetime
         settings = _settings(main.settings, self._key)
         bound = public_places(self._listeners)
@@ -152,7 +153,7 @@ def _answers(edge: Edge, parts: DoorParts, membership: Membership, shutdown: tri
         edge,
         pipeline,
         DoorRoutes(view, membership, parts.files, parts.program.door(), shutdown),
-        partial(WebSockets, edge, (PeerLink(owners.fleet, peers, traffic.lifetime),)),
+        partial(WebSockets, edge, (PeerLink(owners.fleet, peers.guest, traffic.lifetime),)),
         partial(FastPath, edge, pipeline, ask, hold),
     )
     return DoorAnswers(edge, gateway)

@@ -12,8 +12,8 @@ from connection_harness import Gateway, serving
 from waiting import SOON, until
 
 from appliance.core.config.types import Config, Peer
-from appliance.features.pool.link import ModelState
-from appliance.features.pool.link_socket import serve_link
+from appliance.features.pool.core.shapes import ModelState
+from appliance.features.pool.link import serve_link
 from appliance.features.pool.peers import Peers, open_peers
 from appliance.features.pool.remote_peer import PeerStatus
 from appliance.http.sockets.handshake import Handshake

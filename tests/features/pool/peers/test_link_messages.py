@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.features.pool.link import PING_EVERY, SILENCE, ModelState, exchange_states
+from appliance.features.pool.core.shapes import ModelState
+from appliance.features.pool.link import PING_EVERY, SILENCE, exchange_states
 from appliance.trio_parts import Changed
 
 

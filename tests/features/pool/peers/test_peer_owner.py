@@ -12,7 +12,8 @@ from waiting import until
 from appliance.core.config.types import Config, Peer
 from appliance.core.scheduling.routing import Remote, Router
 from appliance.errors import PeerFailed, UsageError
-from appliance.features.pool.link import ModelState, read_listing
+from appliance.features.pool.core.shapes import ModelState
+from appliance.features.pool.link import read_listing
 from appliance.features.pool.peers import Peers, open_peers
 from appliance.features.pool.remote_peer import PeerStatus
 from appliance.upstream.client import Address, address_of
