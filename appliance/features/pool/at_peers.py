@@ -24,8 +24,7 @@ class AtOthers:
     """The `Placing` of a request whose model boxes of the pool have, too, or peers alone."""
 
     def __init__(self, ask: Ask, peers: Peers) -> None:
-        self._ask = ask
-        self._peers = peers
+        self._ask, self._peers = ask, peers
         self._at_boxes: Placing | None = None  # few programs need it: the first request for a box imports it
 
     async def course(self, job: ModelRequest, target: Target, wanted: Model | None) -> Course | None:

@@ -38,9 +38,7 @@ class Bucket:
     """One bucket. Its methods raise BusLost and BusTimeout, after which it is unknown whether anything was done."""
 
     def __init__(self, bus: Bus, name: str) -> None:
-        self._bus = bus
-        self._name = name
-        self._prefix = f"$KV.{name}."
+        self._bus, self._name, self._prefix = bus, name, f"$KV.{name}."
 
     async def create(self, replicas: int) -> None:
         """Make the bucket on so many servers, if it is not there yet. Raises BusRefused, NoResponders."""

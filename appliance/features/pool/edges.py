@@ -18,7 +18,7 @@ from msgspec import structs
 
 from appliance.core.settings import HttpSettings
 from appliance.errors import BadRequest, RouteNotFound
-from appliance.features.pool.core.blobs import BLOBS, ByteRange, asks_for_blob, sha256_in, wanted_range
+from appliance.features.pool.core.blobs import BLOBS, asks_for_blob, sha256_in, wanted_range
 from appliance.features.pool.core.shapes import PoolState
 from appliance.http.control.edge_routes import MAX_CONTROL_BODY
 from appliance.http.errors import JSON_TYPE
@@ -86,10 +86,10 @@ async def _send(context: RequestContext, sha256: str, file: FileIO) -> None:
     if part is None:
         await send_whole(sink, 416, (*about, (b"Content-Range", b"bytes */%d" % size)))
         return
-    whole = part == ByteRange(0, size)
+    whole = part == range(size)
     if not whole:
         about = (*about, (b"Content-Range", b"bytes %d-%d/%d" % (part.start, part.stop - 1, size)))
-    length = part.stop - part.start
+    length = len(part)
     kind = (b"Content-Type", b"application/octet-stream")
     sink.start(200 if whole else 206, (kind, (b"Content-Length", b"%d" % length), *about))
     rest = length if request.method == "GET" else 0

@@ -36,8 +36,7 @@ class ModelFilesHere:
     """Made by `open_model_files`."""
 
     def __init__(self, catalog: Catalog, hashes: FileHashes) -> None:
-        self._catalog = catalog
-        self._hashes = hashes
+        self._catalog, self._hashes = catalog, hashes
         self._read: dict[Path, int] = {}  # bytes that were read of files whose hashes are wanted, in this order
         self._more = trio.Event()
 

@@ -18,7 +18,6 @@ from typing import Literal, Never
 
 import msgspec
 import trio
-from msgspec import Struct
 
 from appliance import __version__
 from appliance.core.lenient_json import decoded
@@ -50,12 +49,8 @@ SURE = 60.0  # seconds between two looks while the own roster is there
 log = logging.getLogger(__name__)
 
 
-class BusPart(Struct, frozen=True):
-    """The facts on which this box's part depends."""
-
-    plan: BusPlan
-    secret: bytes
-    addresses: tuple[str, ...]  # this box's: its server's certificate names them, and the other servers look
+BusPart = tuple[BusPlan, bytes, tuple[str, ...]]
+"""This box's part, the secret, and its addresses, which the certificate of its server names: others look there."""
 
 
 class OnBus:
@@ -78,7 +73,7 @@ class OnBus:
 
     @property
     def kind(self) -> Literal["none", "standalone", "voters", "external"]:
-        return self._part().plan.kind
+        return self._part()[0].kind
 
     @property
     def state(self) -> Literal["none", "connected", "no-quorum", "lost"]:
@@ -157,9 +152,9 @@ class OnBus:
         async with open_bus_server(self._parts.fleet.children, self._folder) as self._server:
             while True:
                 part = self._part()
-                self._server.serve(self._serving(part.plan))
+                self._server.serve(self._serving(part[0]))
                 try:
-                    await wait_any(partial(self._be_client, part, orders), partial(self._wait_other, part))
+                    await wait_any(partial(self._be_client, part[0], orders), partial(self._wait_other, part))
                 finally:
                     self.bus, self._bucket, self._published, self.up = None, None, False, {}
 
@@ -169,15 +164,15 @@ class OnBus:
 
     def _part(self) -> BusPart:
         kept, own = self._pool.kept, self._pool.own
-        return BusPart(bus_plan(kept.roster, kept.me), kept.secret, own.addresses if own is not None else ())
+        return bus_plan(kept.roster, kept.me), kept.secret, own.addresses if own is not None else ()
 
-    async def _be_client(self, part: BusPart, orders: BoxOrders) -> Never:
-        if part.plan.kind == "none":
+    async def _be_client(self, plan: BusPlan, orders: BoxOrders) -> Never:
+        if plan.kind == "none":
             await trio.sleep_forever()
-        access = self._access(part.plan)
+        access = self._access(plan)
         async with open_bus(access, await self._tls(access)) as self.bus, trio.open_nursery() as nursery:
             self._bucket = bucket = Bucket(self.bus, f"pool_{self._pool.roster.pool}")
-            nursery.start_soon(self._keep_roster, self.bus, bucket, len(part.plan.voters) or 1)
+            nursery.start_soon(self._keep_roster, self.bus, bucket, len(plan.voters) or 1)
             nursery.start_soon(bucket.watch, self._on_entries)
             nursery.start_soon(self._be_present, self.bus)
             nursery.start_soon(orders.run, self.bus, bucket, self._may_be_up)

@@ -29,7 +29,7 @@ from appliance.features.pool.core.join_code import LIFE, read_code
 from appliance.features.pool.core.keys import SECRET_SIZE
 from appliance.features.pool.core.roster import DEFAULT_PORT, MOST_ADDRESSES, Box, Roster, box_name
 from appliance.features.pool.core.shapes import CreatePool, JoinPool, PoolInvitation, PoolState
-from appliance.features.pool.door.serving import BoxDoor, DoorParts, claim_door
+from appliance.features.pool.door.serving import BoxDoor, claim_door
 from appliance.features.pool.doors import JoinRequest, NewSecret, join_with
 from appliance.features.pool.hands import BoxParts, OwnHands
 from appliance.features.pool.membership import Membership
@@ -260,7 +260,7 @@ async def open_box_pool(
         offline=offline,
     )
     async with open_model_files(owners.catalog, path.with_name(HASHES)) as files, beside() as nursery:
-        claim = partial(claim_door, DoorParts(program=program, peers=peers, files=files))
+        claim = partial(claim_door, program, peers, files)
         pool = BoxPool(nursery, path, claim, parts, files)
         await pool.resume()
         yield pool

@@ -23,7 +23,7 @@ from appliance.features.pool.link import (
     read_identities,
     read_listing,
 )
-from appliance.trio_parts import persist
+from appliance.trio_parts import Changed, persist
 from appliance.upstream.client import Address, HttpAnswer, HttpCall
 from appliance.upstream.websocket import open_upstream_websocket
 
@@ -66,17 +66,13 @@ class RemotePeer:
         *,
         lists: str = "/v1/models",
     ) -> None:
-        self.id = peer_id
-        self.config = config
-        self.address = address
+        self.id, self.config, self.address = peer_id, config, address
         self.up: bool | None = None
         self.error: str | None = None
         self.models = tuple(config.models)  # those of the file, or else those that the server lists
         self.scope = trio.CancelScope()  # cancelling it ends `run`
         self.revision = 0  # a number that no other listing has: it changes with the listing
-        self._lists = lists
-        self._tell = tell
-        self._changed = changed
+        self._lists, self._tell, self._changed = lists, tell, changed
         self._busy = 0
         self._attended: set[trio.CancelScope] = set()
         self._appliance = False
@@ -85,8 +81,7 @@ class RemotePeer:
         self._told: dict[str, ModelState] | None = None
         self._failures = 0
         self._due = -math.inf
-        self._rescheduled = trio.Event()
-        self._link_wanted = trio.Event()
+        self._rescheduled, self._link_wanted = Changed(), Changed()
 
     @property
     def status(self) -> PeerStatus:
@@ -172,13 +167,12 @@ class RemotePeer:
                     pause = UNKNOWN_PAUSE if "" in self._identities.values() else LOOK_EVERY
                 self._due = trio.current_time() + pause
                 while (left := self._due - trio.current_time()) > 0:
-                    self._rescheduled = trio.Event()
                     with trio.move_on_after(left):
                         await self._rescheduled.wait()
 
     def look_within(self, seconds: float) -> None:
         self._due = min(self._due, trio.current_time() + seconds)
-        self._rescheduled.set()
+        self._rescheduled.wake()
 
     async def _look(self) -> None:
         try:
@@ -209,7 +203,7 @@ class RemotePeer:
             return
         self.is_up()
         if self._appliance:
-            self._link_wanted.set()
+            self._link_wanted.wake()
         if response.status == 200:
             self.learn(content)
 
@@ -232,11 +226,9 @@ class RemotePeer:
     async def _stay_linked(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            self._link_wanted = trio.Event()
             if not (self._appliance and self.up):
                 await self._link_wanted.wait()
-            was_linked = await self._link()
-            if was_linked:
+            if await self._link():
                 pause = FIRST_PAUSE
                 self._told = None
                 self._changed()

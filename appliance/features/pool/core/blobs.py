@@ -57,29 +57,22 @@ def sha256_in(path: str) -> str:
     return match[1]
 
 
-class ByteRange(Struct, frozen=True):
-    """A part of a file, from byte ``start`` up to and without byte ``stop``."""
-
-    start: int
-    stop: int
-
-
-def wanted_range(value: str | None, size: int) -> ByteRange | None:
-    """Return the meaning of a Range header (RFC 9110 section 14) for a file of this size.
+def wanted_range(value: str | None, size: int) -> range | None:
+    """Return the bytes that a Range header (RFC 9110 section 14) means, of a file of this size.
 
     None: the file has no such byte (416). A header that asks for several parts, or is malformed, is ignored, as the
     standard allows: the whole file answers it.
     """
     match = _RANGE.fullmatch(value.strip()) if value is not None else None
     if match is None:
-        return ByteRange(0, size)
+        return range(0, size)
     if match["suffix"] is not None:
         count = min(int(match["suffix"]), size)
-        return ByteRange(size - count, size) if count else None
+        return range(size - count, size) if count else None
     first, last = int(match["first"]), int(match["last"]) if match["last"] else size
     if last < first:
-        return ByteRange(0, size)
-    return ByteRange(first, min(last + 1, size)) if first < size else None
+        return range(0, size)
+    return range(first, min(last + 1, size)) if first < size else None
 
 
 def cached_repo(model_id: str) -> str | None:

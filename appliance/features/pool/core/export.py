@@ -134,7 +134,7 @@ def kubernetes_files(count: int, image: str, namespace: str, hosts: Sequence[str
         ),
         "statefulset.yaml": (_stateful_set(count, image, namespace, hosts), SECRET),
         "disruption.yaml": (
-            _object("policy/v1", "PodDisruptionBudget", NAME, {"maxUnavailable": 1, **_selector()}),
+            _object("policy/v1", "PodDisruptionBudget", NAME, {"maxUnavailable": 1, **SELECTOR}),
             "Nodes are emptied one box after the other.",
         ),
         "autoscaler.yaml": (_autoscaler(count), ADAPTER),
@@ -169,21 +169,17 @@ SCRAPING = """\
 Put this into the configuration of Prometheus. The key is in a file there, since /metrics needs it as well."""
 
 
-def _labels() -> Node:
-    return {"app.kubernetes.io/name": NAME}
+LABELS: Node = {"app.kubernetes.io/name": NAME}
+SELECTOR: Node = {"selector": {"matchLabels": LABELS}}
 
 
-def _object(api: str, kind: str, name: str, spec: Node) -> Node:
-    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": _labels()}, "spec": spec}
-
-
-def _selector() -> Node:
-    return {"selector": {"matchLabels": _labels()}}
+def _object(api: str, kind: str, name: str, spec: Node, **where: str) -> Node:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, **where, "labels": LABELS}, "spec": spec}
 
 
 def _service(name: str, **more: object) -> Node:
     ports = [{"name": "http", "port": PORT, "targetPort": "http"}]
-    return _object("v1", "Service", name, {**more, "selector": _labels(), "ports": ports})
+    return _object("v1", "Service", name, {**more, "selector": LABELS, "ports": ports})
 
 
 def _stateful_set(count: int, image: str, namespace: str, hosts: Sequence[str]) -> Node:
@@ -206,8 +202,8 @@ def _stateful_set(count: int, image: str, namespace: str, hosts: Sequence[str]) 
         "serviceName": f"{NAME}-boxes",
         "replicas": count,
         "podManagementPolicy": "Parallel",
-        **_selector(),
-        "template": {"metadata": {"labels": _labels()}, "spec": pod},
+        **SELECTOR,
+        "template": {"metadata": {"labels": LABELS}, "spec": pod},
         "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
     }
     return _object("apps/v1", "StatefulSet", NAME, spec)
@@ -263,12 +259,11 @@ def _autoscaler(count: int) -> Node:
 
 def _inference_pool(namespace: str) -> Node:
     spec: Node = {
-        **_selector(),
+        **SELECTOR,
         "targetPorts": [{"number": PORT}],
         "endpointPickerRef": {"name": PICKER, "port": {"number": 9002}, "failureMode": "FailOpen"},
     }
-    pool = _object("inference.networking.k8s.io/v1", "InferencePool", NAME, spec)
-    return pool | {"metadata": {"name": NAME, "namespace": namespace, "labels": _labels()}}
+    return _object("inference.networking.k8s.io/v1", "InferencePool", NAME, spec, namespace=namespace)
 
 
 def _scraping(namespace: str) -> Node:

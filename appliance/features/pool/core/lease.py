@@ -37,6 +37,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from appliance.core.lenient_json import decoded
 from appliance.features.pool.core.roster import Count
 
 TERM = 15.0  # Seconds. An election takes 4 to 11 (rule 7).
@@ -63,17 +64,9 @@ class PlacementRecord(Struct, frozen=True, kw_only=True, array_like=True):
         return bool(self.box) and abs(wall - self.at) < FRESH
 
 
-_decode = msgspec.json.Decoder(PlacementRecord).decode
-_UNREADABLE = PlacementRecord(holder="(unreadable)", epoch=0)
-"""Garbage or a marker of a person's tool counts as somebody's term, and is replaced after it."""
-
-
 def understood(value: bytes) -> PlacementRecord:
-    """Return the record in these bytes."""
-    try:
-        return _decode(value)
-    except (msgspec.DecodeError, RecursionError):
-        return _UNREADABLE
+    """Return the record in these bytes. Garbage, or the mark of a tool, is a term that runs out."""
+    return decoded(PlacementRecord, value) or PlacementRecord(holder="(unreadable)", epoch=0)
 
 
 def can_be_placed(model: str) -> bool:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 
 import trio
-from msgspec import Struct
 
 from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import UsageError
@@ -40,19 +39,11 @@ from appliance.trio_parts import beside
 CLIENTS = 1000  # connections at once: other boxes keep few, and an attack must not take files from clients
 
 
-class DoorParts(Struct, frozen=True, kw_only=True):
-    """The parts of the program that answer through the door."""
-
-    program: Assembled
-    peers: Peers
-    files: ModelFilesHere
-
-
 class BoxDoor:
     """The place of a door: clients that connect wait until it is served. Made by `claim_door`."""
 
-    def __init__(self, listeners: Sequence[Listener], parts: DoorParts) -> None:
-        self._listeners, self._parts = listeners, parts
+    def __init__(self, listeners: Sequence[Listener], program: Assembled, peers: Peers, files: ModelFilesHere) -> None:
+        self._listeners, self._program, self._peers, self._files = listeners, program, peers, files
         self._context: ssl.SSLContext | None = None
         self._key = ""
         self._adopt: Callable[[str], None] = lambda _: None
@@ -79,7 +70,8 @@ class BoxDoor:
 
     async def serve(self, membership: Membership, shutdown: trio.Event) -> None:
         """Answer members until ``shutdown``, or until the program ends, which sets it."""
-        main, lifetime = self._parts.program.kernel.edge, self._parts.program.kernel.traffic.lifetime
+        kernel = self._program.kernel
+        main, lifetime = kernel.edge, kernel.traffic.lifetime
         settings = _settings(main.settings, self._key)
         bound = public_places(self._listeners)
         guard = DoorGuard(settings, bound)
@@ -99,8 +91,7 @@ class BoxDoor:
                 await shutdown.wait()
 
         self._adopt = adopt
-        answers = _answers(edge, self._parts, membership, shutdown)
-        clients = Clients(answers, self._parts.program.kernel.ask.pool.poller, settings, self)
+        clients = Clients(self._answers(edge, membership, shutdown), kernel.ask.pool.poller, settings, self)
         async with beside(end_with_program, dial_out_until_the_end):
             # The program's own server ends the requests of both at the end of the grace. Here nothing is to end them,
             # or a box that leaves its pool would end those of its clients.
@@ -108,19 +99,34 @@ class BoxDoor:
                 self._listeners, Lifetime(), shutdown=shutdown, grace=settings.grace, others=trio.lowlevel.checkpoint
             )
 
+    def _answers(self, edge: Edge, membership: Membership, shutdown: trio.Event) -> DoorAnswers:
+        kernel, hold = self._program.kernel, self._program.hold
+        owners = kernel.owners
+        ask = Ask(edge, owners.fleet, kernel.ask.pool, kernel.ask.pings)
+        pipeline = Pipeline(edge, owners.catalog, ask, Hooks(hold=hold, admits=partial(admit, owners.fleet)))
+        view = View(owners.fleet, owners.catalog, self._peers, edge.traffic.profile)
+        gateway = Gateway(
+            edge,
+            pipeline,
+            DoorRoutes(view, membership, self._files, self._program.door(), shutdown),
+            partial(WebSockets, edge, (PeerLink(owners.fleet, self._peers.guest, edge.traffic.lifetime),)),
+            partial(FastPath, edge, pipeline, ask, hold),
+        )
+        return DoorAnswers(edge, gateway)
+
     def close(self) -> None:
         for listener in self._listeners:
             listener.close()
 
 
-async def claim_door(parts: DoorParts, port: int) -> BoxDoor:
+async def claim_door(program: Assembled, peers: Peers, files: ModelFilesHere, port: int) -> BoxDoor:
     """Take a port of every address of this machine; 0 is any free one. Raises UsageError."""
     try:
         listeners = await open_listeners([("0.0.0.0", port)])
     except UsageError as error:
         fault = str(error).partition(";")[0]  # behind it stands advice about another option
         raise UsageError(f"{fault}; choose another port for the pool with --port") from None
-    door = BoxDoor(listeners, parts)
+    door = BoxDoor(listeners, program, peers, files)
     with suppress(UsageError):  # a machine without IPv6
         listeners += await open_listeners([("::", door.port)])
     return door
@@ -140,23 +146,6 @@ def _settings(main: HttpSettings, key: str) -> HttpSettings:
         write_stall=main.write_stall,
         grace=main.grace,
     )
-
-
-def _answers(edge: Edge, parts: DoorParts, membership: Membership, shutdown: trio.Event) -> DoorAnswers:
-    kernel, peers, traffic = parts.program.kernel, parts.peers, edge.traffic
-    owners = kernel.owners
-    ask = Ask(edge, owners.fleet, kernel.ask.pool, kernel.ask.pings)
-    hold = parts.program.hold
-    pipeline = Pipeline(edge, owners.catalog, ask, Hooks(hold=hold, admits=partial(admit, owners.fleet)))
-    view = View(owners.fleet, owners.catalog, peers, traffic.profile)
-    gateway = Gateway(
-        edge,
-        pipeline,
-        DoorRoutes(view, membership, parts.files, parts.program.door(), shutdown),
-        partial(WebSockets, edge, (PeerLink(owners.fleet, peers.guest, traffic.lifetime),)),
-        partial(FastPath, edge, pipeline, ask, hold),
-    )
-    return DoorAnswers(edge, gateway)
 
 
 def _came_with(is_revoked: Callable[[Request], bool], request: Request) -> bool:
