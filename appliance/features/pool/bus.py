@@ -73,10 +73,7 @@ class Bus:
         return self._link is not None
 
     def publish(self, subject: str, data: bytes = b"") -> bool:
-        """Send a message to everybody who listens now, or to nobody. False: it was dropped, for lack of a server.
-
-        Raises ValueError for a subject that cannot be one.
-        """
+        """Send to all who listen now. False: it was dropped. Raises ValueError for what cannot be a subject."""
         commands = publish_lines(subject, data)
         return self._link is not None and len(data) <= self._link.info.max_payload and self._link.send(commands)
 
@@ -119,10 +116,7 @@ class Bus:
 
     @contextmanager
     def subscription(self, subject: str, heard: Heard) -> Generator[None]:
-        """Call ``heard`` with each message on this subject, as long as the block runs.
-
-        ``heard`` returns at once, and raises nothing. Without a connection the box misses messages.
-        """
+        """Call ``heard``, which returns at once and raises nothing, with each message on this subject."""
         sid = self._subscribe(subject, heard)
         try:
             yield

@@ -1,7 +1,4 @@
-"""This box's server of the bus: one process of nats-server.
-
-It is started again when it dies, when its disk was full, and when its configuration changes.
-"""
+"""This box's server of the bus: a process that is started again after a death, a full disk and a new configuration."""
 
 from __future__ import annotations
 
@@ -233,10 +230,7 @@ class _BusRun:
                 continue  # it ends, or is stopped by somebody: its end or its clients tell
 
     async def _wait_room(self) -> None:
-        """Wait for a full disk, and then for room on it.
-
-        The server goes on meanwhile: messages without a store still pass, and the other voters have the store.
-        """
+        """Wait for a full disk, and then for room on it. Meanwhile messages pass, and other voters have the store."""
         await self._full.wait()
         text = f"the disk of {self._folder} is full, so this box's server of the bus stores nothing"
         fix = f"free {ROOM >> 20} MB there; the server is then started again by itself"

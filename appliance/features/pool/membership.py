@@ -45,7 +45,7 @@ TRIES = 10  # changes of others that may come before one of this box, one after 
 
 BUS_FOLDER = "pool-bus"  # the folder of the bus's server, beside the pool's file
 
-Renew = Callable[[BoxCertificate, str], None]  # `door.serving.BoxDoor.renew`
+Renew = Callable[[BoxCertificate, str], None]  # `door.BoxDoor.renew`
 
 log = logging.getLogger(__name__)
 

@@ -85,10 +85,7 @@ class PlacementLeases:
         self._leases: dict[str, tuple[PlacementLease, trio.Lock]] = {}
 
     async def meet(self, keys: PlacementKeys) -> None:
-        """Learn which store the bus has, when the bus has been reached. Raises BusError.
-
-        A model without a record can be placed a term after that.
-        """
+        """Learn which store the bus has; a new model can be placed a term after that. Raises BusError."""
         while True:
             entry = await keys.get(FOUNDED)
             step = self._store.on_founded(entry.value if entry is not None else None, self._clock())

@@ -29,7 +29,7 @@ from appliance.features.pool.core.join_code import LIFE, read_code
 from appliance.features.pool.core.keys import SECRET_SIZE
 from appliance.features.pool.core.roster import DEFAULT_PORT, MOST_ADDRESSES, Box, Roster, box_name
 from appliance.features.pool.core.shapes import CreatePool, JoinPool, PoolInvitation, PoolState
-from appliance.features.pool.door.serving import BoxDoor, claim_door
+from appliance.features.pool.door import BoxDoor, claim_door
 from appliance.features.pool.doors import JoinRequest, NewSecret, join_with
 from appliance.features.pool.hands import BoxParts, OwnHands
 from appliance.features.pool.membership import Membership
@@ -221,10 +221,7 @@ class BoxPool:
 
 
 def own_addresses() -> list[str]:
-    """Return the machine's addresses that others may reach, the likeliest first; loopback if there is no other.
-
-    Those beyond `MOST_ADDRESSES` are left out.
-    """
+    """Return at most `MOST_ADDRESSES` of the machine, the likeliest way in first; loopback if there is no other."""
     found: list[tuple[bool, bool, str]] = []
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     for interface, addresses in psutil.net_if_addrs().items():

@@ -60,9 +60,7 @@ class Peers:
         self._news = Changed()
 
     def adopt(self, config: Config | None) -> None:
-        """Follow a configuration; members and unchanged peers keep their tasks. Raises UsageError, and changes nothing
-        then.
-        """
+        """Follow a configuration; unchanged peers keep their tasks. Raises UsageError, and changes nothing then."""
         wanted = config.peers if config is not None else {}
         kept = {peer_id: peer for peer_id, peer in self._configured.items() if peer.config == wanted.get(peer_id)}
         configured = {

@@ -57,9 +57,7 @@ def read_pool(path: Path) -> KeptPool | None:
 
 
 def write_pool(path: Path, kept: KeptPool) -> None:
-    """Replace the file, readable by this user alone. Waits for the disk. Raises StoreFailed, also where it could not be
-    read again.
-    """
+    """Replace the file, which this user alone can read. Raises StoreFailed, also where it could not be read again."""
     try:
         data = msgspec.json.encode(kept)
         if len(data) > MAX_SIZE:
@@ -107,9 +105,7 @@ class PoolHere:
         return self.keys.issue(self.me, tuple(dict.fromkeys((*addresses, "127.0.0.1", "::1"))), self._seed)
 
     async def learn(self, roster: Roster) -> Roster:
-        """Take a roster if it is newer, and return the one in force. Raises StoreFailed, and Conflict for one that
-        cannot be this pool's.
-        """
+        """Take a newer roster; return the one in force. Raises StoreFailed, and Conflict for one of another pool."""
         if why := refusal(self.roster, roster, time.time()):
             raise Conflict(why)
         if newer(self.roster, roster) != self.roster:

@@ -22,10 +22,10 @@ from appliance.features.pool.core.join_code import TOKEN_SIZE, JoinCode, read_co
 from appliance.features.pool.core.keys import PoolKeys
 from appliance.features.pool.core.roster import Box, Roster
 from appliance.features.pool.core.shapes import CreatePool, PoolState
-from appliance.features.pool.door.reverse import dial
 from appliance.features.pool.doors import PROTOCOL, ROSTER, JoinRequest, OtherKeys, Ways, ask_at, join_with
 from appliance.features.pool.membership import Membership
 from appliance.features.pool.pool_file import KeptPool, write_pool
+from appliance.features.pool.reverse import dial
 from appliance.http.bytes import listening
 from appliance.upstream.client import HttpCall
 from appliance.upstream.connect import NotTrusted

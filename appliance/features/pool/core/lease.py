@@ -84,10 +84,7 @@ class ReadKey(Struct, frozen=True):
 
 
 class PutKey(Struct, frozen=True):
-    """A step: put this value if the key has this revision, and tell `PlacementLease.on_stored` the new one.
-
-    After a conflict, and without an answer, `PlacementLease.attempt` begins anew.
-    """
+    """A step: put the value if the key has this revision, and tell `on_stored`. Else `attempt` begins anew."""
 
     key: str
     value: bytes

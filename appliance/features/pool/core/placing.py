@@ -113,10 +113,7 @@ def prompt_of(model: str, body: bytes) -> Prompt:
 
 
 def _is_of_system(message: Sequence[Block]) -> bool:
-    """True if it is not the user's. Its role is in its first block, or in the last.
-
-    A wrong guess, as where its text speaks of a "role", costs time alone.
-    """
+    """True if it is not the user's. Its first block, or its last, has the role. A wrong guess costs time alone."""
     roles = (_ROLE.search(block) for block in (*message[:1], *message[-1:]))
     role = next((role for role in roles if role is not None), None)
     return role is not None and role[1] in _OF_SYSTEM

@@ -22,10 +22,7 @@ def groups_of(holders: Iterable[Holder]) -> list[list[Holder]]:
 
 
 def names_apart(boxes: Mapping[str, Mapping[str, str | None]]) -> dict[str, list[list[Holder]]]:
-    """Return the names that mean several models, with the boxes of each. ``boxes``: what each box tells, by name.
-
-    A box that is still working out what its models are says nothing yet.
-    """
+    """Return the names that mean several models, with the boxes of each. A box that is not sure yet says nothing."""
     holders: dict[str, list[Holder]] = {}
     for box, models in boxes.items():
         for name, identity in models.items():

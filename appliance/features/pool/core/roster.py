@@ -153,10 +153,7 @@ def most_changes(wall: float) -> float:
 
 
 def refusal(own: Roster, heard: Roster, wall: float) -> str:
-    """Return why a roster that another box has sent cannot be one of this box's pool; empty: it may be.
-
-    ``wall``: the Unix time.
-    """
+    """Return why a roster from another box cannot be of this pool; empty: it may be. ``wall``: the Unix time."""
     if heard.pool != own.pool:
         return "the roster is another pool's"
     if heard.bus != own.bus:
