@@ -69,11 +69,8 @@ class Bucket:
         except BusConflict:
             self._bus.puts_work()  # the leader has compared it
             raise
-        except (BusTimeout, NoResponders) as cause:
-            self._bus.puts_fail(str(cause))
-            raise
-        except BusRefused as cause:
-            if cause.code == NO_LEADER:
+        except (BusTimeout, NoResponders, BusRefused) as cause:
+            if not isinstance(cause, BusRefused) or cause.code == NO_LEADER:
                 self._bus.puts_fail(str(cause))
             raise
         self._bus.puts_work()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Never
 
@@ -98,7 +98,11 @@ class BusLink:
         if access.tls == "late" or (access.tls == "off" and info.tls_required):
             await self._secure(tls)
         self.info = info
-        hello = connect_line(_login(access, info), access.client, __version__) + PING
+        login = access.login
+        if access.seed:
+            signature = SigningKey(access.seed).sign(info.nonce.encode()).signature
+            login = {"nkey": access.nkey, "sig": base64.urlsafe_b64encode(signature).decode().rstrip("=")}
+        hello = connect_line(login, access.client, __version__) + PING
         with broken_in_words(), trio.fail_after(ENTER_TIME):
             await self.stream.send_all(hello)
         while (event := await self.event(ENTER_TIME)) != "PONG":
@@ -128,13 +132,6 @@ async def enter(place: BusPlace, access: BusAccess, tls: ssl.SSLContext | None) 
 def refused(refusal: ServerRefusal) -> BusBroken:
     """Return the end that follows these words of the server; it has the same ones for each kind of wrong key."""
     return BusBroken("key" if "authorization" in refusal.words.lower() else "ended", refusal.words)
-
-
-def _login(access: BusAccess, info: ServerInfo) -> Mapping[str, str]:
-    if not access.seed:
-        return access.login
-    signature = SigningKey(access.seed).sign(info.nonce.encode()).signature
-    return {"nkey": access.nkey, "sig": base64.urlsafe_b64encode(signature).decode().rstrip("=")}
 
 
 @contextmanager

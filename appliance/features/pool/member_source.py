@@ -132,17 +132,10 @@ def plan_from_members(model_id: str, files: Sequence[HashedFile], cache: Path, m
 
 def _in_cache(model_id: str, repo: str, files: Sequence[HashedFile], folder: Path) -> DownloadPlan:
     snapshot = current_snapshot(folder) or folder / "snapshots" / files[0].sha256[:40]
-    planned = [
-        PlannedFile.in_repo(
-            blob_path(file.sha256),
-            file.name,
-            file.sha256,
-            file.size,
-            join_inside(snapshot, *file.name.split("/")),
-            folder,
-        )
-        for file in files
-    ]
+    planned: list[PlannedFile] = []
+    for file in files:
+        url, entry = blob_path(file.sha256), join_inside(snapshot, *file.name.split("/"))
+        planned.append(PlannedFile.in_repo(url, file.name, file.sha256, file.size, entry, folder))
     return DownloadPlan(
         model_id=model_id, repo=repo, commit=snapshot.name, folder=folder, files=tuple(planned), unchanged=()
     )

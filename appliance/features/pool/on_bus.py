@@ -27,8 +27,7 @@ from appliance.features.pool.bus import Bus, open_bus
 from appliance.features.pool.bus_server import BusProcess, open_bus_server
 from appliance.features.pool.core.buckets import BucketEntry, BusConflict, BusError
 from appliance.features.pool.core.bus_config import BusServing
-from appliance.features.pool.core.bus_words import BusAccess, BusPlace, external_access
-from appliance.features.pool.core.keys import server_name
+from appliance.features.pool.core.bus_words import BusAccess, external_access
 from appliance.features.pool.core.members import BEAT, GONE, Beat, Presence
 from appliance.features.pool.core.nats import BusMessage
 from appliance.features.pool.core.roster import CLIENTS, ROUTES, BusPlan, Roster, bus_plan, newer, refusal
@@ -78,8 +77,7 @@ class OnBus:
     @property
     def state(self) -> Literal["none", "connected", "no-quorum", "lost"]:
         """The state of the client, in the words of ``GET /api/pool``."""
-        state = self.bus.state.state if self.bus is not None else "none"
-        return "lost" if state == "connecting" else state
+        return self.bus.state.state if self.bus is not None else "none"
 
     @property
     def server(self) -> str:
@@ -264,19 +262,18 @@ class OnBus:
             group="-".join(plan.voters),
             port=own.port + CLIENTS,
             routes_port=own.port + ROUTES if plan.kind == "voters" else 0,
-            routes=tuple((each.address, each.port) for each in plan.routes),
+            routes=tuple((each.host, each.port) for each in plan.routes),
             files=self._pool.own_certificate(),
             nkey=keys.bus_user,
-            route_password=keys.route_password,
-            system_password=keys.system_password,
+            route_password=keys.derived("route").hex(),
+            system_password=keys.derived("system").hex(),
         )
 
     def _access(self, plan: BusPlan) -> BusAccess:
+        me, keys = self._pool.me, self._pool.keys
         if plan.kind == "external":
-            return external_access(plan.url, self._pool.me)
-        keys = self._pool.keys
-        places = tuple(BusPlace(host=s.address, port=s.port, name=server_name(s.box)) for s in plan.servers)
-        return BusAccess(places=places, client=self._pool.me, nkey=keys.bus_user, seed=keys.bus_seed)
+            return external_access(plan.url, me)
+        return BusAccess(places=plan.servers, client=me, nkey=keys.bus_user, seed=keys.bus_seed)
 
     async def _tls(self, access: BusAccess) -> ssl.SSLContext | None:
         """The TLS of a client that shows this box's certificate, and believes its authority alone."""

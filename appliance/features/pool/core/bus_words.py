@@ -47,7 +47,7 @@ class BusAccess(Struct, frozen=True, kw_only=True):
 class BusState(Struct, frozen=True, kw_only=True):
     """The state of one client. no-quorum: connected to a server that accepts no puts."""
 
-    state: Literal["connecting", "connected", "no-quorum", "lost"] = "connecting"
+    state: Literal["connected", "no-quorum", "lost"] = "lost"
     server: str = ""  # the server that it is connected to, or was last
     problem: Trouble | None = None
 

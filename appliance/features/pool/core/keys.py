@@ -63,14 +63,6 @@ class PoolKeys(Struct, frozen=True):
         head = bytes([_USER]) + public_of(self.bus_seed)
         return base64.b32encode(head + binascii.crc_hqx(head, 0).to_bytes(2, "little")).decode()
 
-    @property
-    def route_password(self) -> str:
-        return self.derived("route").hex()
-
-    @property
-    def system_password(self) -> str:
-        return self.derived("system").hex()
-
     def issue(self, box: str, addresses: Sequence[str], seed: bytes) -> BoxCertificate:
         """Make a box's certificate for ``addresses`` and for its name; ``seed`` is 32 random bytes, its private key."""
         names = _der(_SEQUENCE, *(_alternative(name) for name in (*addresses, server_name(box))))

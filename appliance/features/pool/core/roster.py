@@ -21,6 +21,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from appliance.errors import BadRequest
+from appliance.features.pool.core.bus_words import BusPlace
+from appliance.features.pool.core.keys import server_name
 
 VOTERS = 3  # Servers of a bus with a quorum. Two need both; a fourth would only raise the quorum to three.
 DEFAULT_PORT = 4280  # port of a door; the next two are the bus's, for its clients and for the routes of its servers
@@ -163,22 +165,14 @@ def refusal(own: Roster, heard: Roster, wall: float) -> str:
     return ""
 
 
-class BusServer(Struct, frozen=True, kw_only=True):
-    """A place where a box's server of the bus is reached. Its certificate names the box, whatever the address is."""
-
-    box: str
-    address: str
-    port: int
-
-
 class BusPlan(Struct, frozen=True, kw_only=True):
     """One box's part in the bus."""
 
     kind: Literal["none", "standalone", "voters", "external"] = "none"
     voters: tuple[str, ...] = ()  # Boxes that run a server. All boxes of a pool agree on them and on their order.
     serves: bool = False  # True if this box runs one of them, at the ports ``CLIENTS`` and ``ROUTES`` after its door's
-    servers: tuple[BusServer, ...] = ()  # for this box as a client, in the order to try: the own one first, on loopback
-    routes: tuple[BusServer, ...] = ()  # places of the other voters, for the own server
+    servers: tuple[BusPlace, ...] = ()  # for this box as a client, in the order to try: the own one first, on loopback
+    routes: tuple[BusPlace, ...] = ()  # places of the other voters, for the own server
     url: str = ""  # the external bus
 
 
@@ -199,7 +193,9 @@ def bus_plan(roster: Roster, me: str) -> BusPlan:
         return BusPlan()
     place = names.index(me) % len(voting)
     others = [box for box in voting[place:] + voting[:place] if box.name != me]
-    own = [BusServer(box=me, address="127.0.0.1", port=box.port + CLIENTS) for box in voting if box.name == me]
+    own = [
+        BusPlace(host="127.0.0.1", port=box.port + CLIENTS, name=server_name(me)) for box in voting if box.name == me
+    ]
     return BusPlan(
         kind="voters" if len(voting) > 1 else "standalone",
         voters=tuple(box.name for box in voting),
@@ -215,11 +211,11 @@ def outvotes(roster: Roster, wanted: Roster) -> bool:
     return bool(voters) and 2 * sum(wanted.box(name) is None for name in voters) >= len(voters)
 
 
-def _places(boxes: Sequence[Box], offset: int) -> tuple[BusServer, ...]:
+def _places(boxes: Sequence[Box], offset: int) -> tuple[BusPlace, ...]:
     """Return the best place of each box, and then the next best ones."""
     depth = max((len(box.addresses) for box in boxes), default=0)
     return tuple(
-        BusServer(box=box.name, address=box.addresses[rank], port=box.port + offset)
+        BusPlace(host=box.addresses[rank], port=box.port + offset, name=server_name(box.name))
         for rank in range(depth)
         for box in boxes
         if rank < len(box.addresses)
