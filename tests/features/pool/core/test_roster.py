@@ -75,12 +75,9 @@ def test_all_boxes_agree_on_the_servers_and_each_can_reach_them(history: list[Ro
         assert not plan.serves or (plan.servers[0].name, plan.servers[0].host) == (server_name(name), "127.0.0.1")
         routed = set(plan.voters) - {name} if plan.serves else set[str]()
         assert {route.name for route in plan.routes} == set(map(server_name, routed))
+        ports = {server_name(box.name): box.port for box in roster.boxes}
         for offset, places in ((CLIENTS, plan.servers), (ROUTES, plan.routes)):
-            assert all(
-                place.port == known.port + offset
-                for place in places
-                if (known := roster.box(place.name.partition(".")[0]))
-            )
+            assert all(place.port == ports[place.name] + offset for place in places)
 
 
 @given(histories())
