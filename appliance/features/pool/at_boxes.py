@@ -28,6 +28,7 @@ from appliance.http.way.process import Process
 from appliance.http.way.to_others import for_peers
 from appliance.traffic.targets import Target, Targets
 
+Sent = Callable[[str], None]  # notes that a box gets the request
 NO_EDITS = Edits(by_name={})
 _BOX = b"X-Appliance-Box"
 _LOADING = frozenset(("loading", "starting", "queued"))  # our words and llama-swap's for: it will answer soon
@@ -137,9 +138,7 @@ class _ThisBox:
 
     is_followed = True
 
-    def __init__(
-        self, name: str, process: Process, model: Model, targets: Targets, meant: str, sent: Callable[[str], None]
-    ) -> None:
+    def __init__(self, name: str, process: Process, model: Model, targets: Targets, meant: str, sent: Sent) -> None:
         self.name = name
         self.seat, self.build, self.has_fallback = process.seat, process.build, process.has_fallback
         self.broke, self.failure = process.broke, process.failure
@@ -159,9 +158,7 @@ class _OtherBox(AskedServer):
 
     is_followed = True
 
-    def __init__(
-        self, name: str, model: str, ask: Ask, peers: Peers, target: Target, meant: str, sent: Callable[[str], None]
-    ) -> None:
+    def __init__(self, name: str, model: str, ask: Ask, peers: Peers, target: Target, meant: str, sent: Sent) -> None:
         super().__init__(name, model, ask, peers, target)
         self._meant, self._sent = meant, sent
 

@@ -78,12 +78,7 @@ class Bus:
         return self._link is not None and len(data) <= self._link.info.max_payload and self._link.send(commands)
 
     async def request(
-        self,
-        subject: str,
-        data: bytes = b"",
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = ANSWER_TIME,
+        self, subject: str, data: bytes = b"", *, headers: Mapping[str, str] | None = None, timeout: float = ANSWER_TIME
     ) -> BusMessage:
         """Ask, and return the first answer. A connection that is not there is waited for.
 

@@ -37,9 +37,7 @@ _out_option = click.option(
     metavar="DIR",
     help="Write the files into this folder, which is made. Without it they are printed.",
 )
-_image_option = click.option(
-    "--image", default="llama-appliance:latest", show_default=True, help="The container image."
-)
+_image_option = click.option("--image", default="llama-appliance:latest", show_default=True, help="The image to run.")
 
 
 @click.group()
@@ -68,9 +66,7 @@ async def smg(server: RunningServer, port: int | None, address: str | None, out:
       llama-appliance pool export smg --out smg && smg/smg.sh
     """
     if not (boxes := _open(await _boxes(server, port, address))):
-        raise UsageError(
-            "no box listens for other machines: start one with 'serve --listen 0.0.0.0:8080 --api-key KEY'"
-        )
+        raise UsageError("no box listens for other machines; 'serve --listen 0.0.0.0:8080 --api-key KEY' starts one")
     if not any(box.models for box in boxes):
         raise UsageError("no box has a model; 'llama-appliance pull MODEL' fetches one")
     _give(smg_files(boxes), out)
@@ -84,9 +80,7 @@ async def smg(server: RunningServer, port: int | None, address: str | None, out:
 @click.option("--namespace", default="default", show_default=True, help="The namespace of all objects.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="HOST", help="Also a name of the boxes: of a gateway.")
 @_out_option
-async def kubernetes(
-    server: RunningServer, image: str, namespace: str, hosts: tuple[str, ...], out: Path | None
-) -> None:
+async def kubernetes(server: RunningServer, image: str, namespace: str, hosts: Sequence[str], out: Path | None) -> None:
     """Write as many boxes as the pool has, as objects of Kubernetes 1.30 or newer. Nothing in them needs root.
 
     \b

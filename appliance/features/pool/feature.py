@@ -83,8 +83,4 @@ def _verb() -> click.Command:
     return pool
 
 
-POOL = Feature(
-    name="pool",
-    verbs=(Verb("pool", "several machines", TELLS, _verb, page="pool.md"),),
-    open=_open,
-)
+POOL = Feature(name="pool", verbs=(Verb("pool", "several machines", TELLS, _verb, page="pool.md"),), open=_open)

@@ -124,9 +124,7 @@ def plan_from_members(model_id: str, files: Sequence[HashedFile], cache: Path, m
         raise BadRequest(f"'{model_id}' has a file whose name cannot be used here: {error}") from None
     for file in plan.files:
         if file.entry.exists() and not holds(file.entry, file.oid, file.size, trio.from_thread.check_cancelled):
-            raise Conflict(
-                f"{file.entry} is another file than that of '{model_id}' on the other box; remove one of them"
-            )
+            raise Conflict(f"{file.entry} is another file than that of '{model_id}' on the other box; remove one")
     return plan
 
 

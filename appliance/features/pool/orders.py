@@ -72,6 +72,7 @@ class PlacementKeys(Protocol):
     async def put(self, key: str, value: bytes, revision: int | None) -> int: ...
 
 
+IsUp = Callable[[str], bool]  # whether a box may be there
 Decide = Callable[[int, str], Awaitable[str]]
 """Chooses a box, sends it an order of this epoch and holder (`Fences.admits`), and returns its name; empty: none."""
 
@@ -94,9 +95,7 @@ class PlacementLeases:
             with suppress(BusConflict):
                 await keys.put(step.key, step.value, step.revision)
 
-    async def place(
-        self, keys: PlacementKeys, model: str, decide: Decide, follows: Callable[[str], bool]
-    ) -> str | None:
+    async def place(self, keys: PlacementKeys, model: str, decide: Decide, follows: IsUp) -> str | None:
         """Return the box that has the model, or soon will: by a fresh decision that ``follows`` accepts, or ``decide``.
 
         ``decide`` is cancelled at the end of the term, and may raise. None: nobody has decided, or it is unknown. Then
@@ -125,9 +124,7 @@ class PlacementLeases:
                         await keys.put(step.key, step.value, step.revision)
             return box or None
 
-    async def _take(
-        self, keys: PlacementKeys, lease: PlacementLease, follows: Callable[[str], bool]
-    ) -> PlacementRecord | None:
+    async def _take(self, keys: PlacementKeys, lease: PlacementLease, follows: IsUp) -> PlacementRecord | None:
         """Return a decision to follow, or None once the lease is held. Raises BusError."""
         while not lease.held(self._clock()):
             step = lease.attempt(self._clock())
@@ -160,10 +157,10 @@ class BoxOrders:
         self._leases = PlacementLeases(f"{me}/{secrets.token_hex(8)}", fences)
         self._bus: Bus | None = None
         self._bucket: Bucket | None = None
-        self._is_up: Callable[[str], bool] = lambda _: False
+        self._is_up: IsUp = lambda _: False
         self._looked_at = 0
 
-    async def run(self, bus: Bus, bucket: Bucket, is_up: Callable[[str], bool]) -> None:
+    async def run(self, bus: Bus, bucket: Bucket, is_up: IsUp) -> None:
         """Take orders for as long as there is this bus. Ends when cancelled."""
         async with trio.open_nursery() as nursery:
 

@@ -188,9 +188,7 @@ class Peers:
         return tuple([(peer.id, peer.models) for peer in self._peers.values()]) if self._peers else ()
 
     def loaded(self) -> list[Pair]:
-        return [
-            (peer.id, model) for peer in self._peers.values() for model in peer.models if peer.state_of(model).loaded
-        ]
+        return [(one.id, model) for one in self._peers.values() for model in one.models if one.state_of(model).loaded]
 
     def complete(self, config: Config) -> Config:
         wanted = {**config.peers, **{id: member.config for id, member in self._members.items()}}

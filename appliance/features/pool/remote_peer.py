@@ -15,14 +15,7 @@ from appliance.core.headers import field
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import Busy, UpstreamFailed
 from appliance.features.pool.core.shapes import ModelState
-from appliance.features.pool.link import (
-    IDENTITIES,
-    LINK_PATH,
-    Channel,
-    Heard,
-    read_identities,
-    read_listing,
-)
+from appliance.features.pool.link import IDENTITIES, LINK_PATH, Channel, Heard, read_identities, read_listing
 from appliance.trio_parts import Changed, persist
 from appliance.upstream.client import Address, HttpAnswer, HttpCall
 from appliance.upstream.websocket import open_upstream_websocket

@@ -160,9 +160,7 @@ async def drain(server: RunningServer, box: str, undo: bool, as_json: bool) -> i
 
 
 @pool.command()
-@click.option(
-    "--without", multiple=True, metavar="BOX", help="A box that is not to have the new keys; may be repeated."
-)
+@click.option("--without", multiple=True, metavar="BOX", help="A box that gets no new keys; may be repeated.")
 @server_options
 @json_option
 async def rotate(server: RunningServer, without: tuple[str, ...], as_json: bool) -> int:

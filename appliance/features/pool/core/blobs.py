@@ -105,9 +105,7 @@ def check_names(model_id: str, names: Sequence[str]) -> None:
         top = all(len(path) == 1 and model_name(stem_of(path[0]) or "") == model_id for path in paths)
         good = top or all(len(path) == 2 and path[0] == model_id for path in paths)
     if not good:
-        raise BadRequest(
-            f"files of these names are not the model '{model_id}' on another box: {', '.join(names)[:500]}"
-        )
+        raise BadRequest(f"files of these names are not model '{model_id}' on another box: {', '.join(names)[:500]}")
 
 
 EARLIER = -1  # stands for the unknown boxes that gave the part which an earlier run has left

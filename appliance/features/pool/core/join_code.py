@@ -101,9 +101,7 @@ class Codes:
             self._wrong += 1
             if self._wrong >= self.MOST_WRONG:
                 self._until.clear()
-            raise BadRequest(
-                f"the box does not know the code; it was started again, or voided it: {again}", param="code"
-            )
+            raise BadRequest(f"the box does not know the code; it has restarted, or voided it: {again}", param="code")
         if until <= now:
             raise BadRequest(f"the code is too old, it was good for {LIFE / 60:g} minutes: {again}", param="code")
         del self._until[token]

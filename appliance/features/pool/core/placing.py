@@ -76,9 +76,7 @@ class Affinity:
     def shared(self, box: str, prefix: Prefix) -> int:
         """Return the bytes of the longest beginning that the box was sent before."""
         known = self._boxes.get(box, ())
-        found = (
-            end for digest, end in zip(reversed(prefix.digests), reversed(prefix.ends), strict=True) if digest in known
-        )
+        found = (end for digest, end in zip(prefix.digests[::-1], prefix.ends[::-1], strict=True) if digest in known)
         return next(found, 0)
 
     def sent(self, box: str, prefix: Prefix) -> None:
