@@ -90,12 +90,7 @@ class BusProcess:
         self._children, self._folder = children, folder
         self._serving: BusServing | None = None
         self._wanted = Changed()
-        self._tail: deque[str] = deque(maxlen=TAIL)
-
-    @property
-    def log(self) -> tuple[str, ...]:
-        """The last lines that it printed."""
-        return tuple(self._tail)
+        self.log: deque[str] = deque(maxlen=TAIL)  # the last lines that it printed
 
     def serve(self, serving: BusServing | None) -> None:
         """Run the server so from now on, or not at all. A change stops the present one gracefully."""
@@ -136,7 +131,7 @@ class BusProcess:
             return Trouble(id="bus-server-files", text=words, fix=f"make {self._folder} writable, or free its disk")
         argv = (program, "-c", str(self._folder / CONFIG))
         self._become(ServerState(problem=self.state.problem))
-        run = _BusRun(serving, self._folder, self._tail, self._become)
+        run = _BusRun(serving, self._folder, self.log, self._become)
         command = Command(argv=argv, env=inherited_env(), ending=StopSteps(asked=STOP_TIME))
 
         async def wait_change() -> None:
@@ -149,7 +144,7 @@ class BusProcess:
         if not (ended or run.over.is_set()):
             return None
         problem = run.why(child.status)
-        log.warning("%s; its last lines:\n%s", problem.text, "\n".join(self._tail))
+        log.warning("%s; its last lines:\n%s", problem.text, "\n".join(self.log))
         return problem
 
     def _write(self, serving: BusServing) -> None:

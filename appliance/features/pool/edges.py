@@ -17,7 +17,7 @@ import trio
 from msgspec import structs
 
 from appliance.core.settings import HttpSettings
-from appliance.errors import BadRequest, RouteNotFound
+from appliance.errors import BadRequest
 from appliance.features.pool.core.blobs import BLOBS, asks_for_blob, sha256_in, wanted_range
 from appliance.features.pool.core.shapes import PoolState
 from appliance.http.control.edge_routes import MAX_CONTROL_BODY
@@ -58,8 +58,8 @@ class BlobRoutes:
 
     async def answer(self, context: RequestContext) -> None:
         """Raises ApplianceError and ClientLeft."""
-        if (files := self._files()) is None:
-            raise RouteNotFound(context.request.method, context.request.path)
+        files = self._files()
+        assert files is not None  # `answers` has looked
         await answer_blob(context, files)
 
 

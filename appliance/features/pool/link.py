@@ -60,21 +60,16 @@ class _Listing(Struct, frozen=True):
     data: list[_Entry]
 
 
-_LISTING = msgspec.json.Decoder(_Listing)
+def read_listing(content: bytes) -> tuple[dict[str, ModelState], dict[str, str | None]]:
+    """Return the server's own models, in its order, and what each listed model is (see `core.models.identity`).
 
-
-def read_listing(content: bytes) -> dict[str, ModelState]:
-    """Return the server's own models, in its order. Raises msgspec.MsgspecError for anything but a listing."""
-    entries = [entry for entry in _LISTING.decode(content).data if entry.id and not entry.elsewhere]
-    return {entry.id: ModelState(id=entry.id, state=entry.status.value) for entry in entries[:MAX_MODELS]}
-
-
-def read_identities(content: bytes) -> dict[str, str | None]:
-    """Return what each model of a listing is, see `core.models.identity`; empty while the server works it out.
-
-    None: it does not tell, as one of an older version. Raises as `read_listing`.
+    The latter is empty while the server works it out, and None where an older one does not tell. Raises
+    msgspec.MsgspecError for anything but a listing.
     """
-    return {entry.id: entry.identity for entry in _LISTING.decode(content).data[:MAX_MODELS]}
+    listed = msgspec.json.decode(content, type=_Listing).data
+    own = [entry for entry in listed if entry.id and not entry.elsewhere][:MAX_MODELS]
+    states = {entry.id: ModelState(id=entry.id, state=entry.status.value) for entry in own}
+    return states, {entry.id: entry.identity for entry in listed[:MAX_MODELS]}
 
 
 def model_states(fleet: Fleet) -> list[ModelState]:
@@ -100,9 +95,6 @@ class Channel(Protocol):
 class _Message(Struct, frozen=True):
     type: str
     models: Sequence[ModelState] = ()
-
-
-_MESSAGE = msgspec.json.Decoder(_Message)
 
 
 async def exchange_states(channel: Channel, heard: Heard, local_state: LocalState, wait_changed: WaitChanged) -> str:
@@ -138,7 +130,7 @@ async def _listen(channel: Channel, heard: Heard) -> str:
         if len(content) > MAX_MESSAGE:
             return "it sent a message that is too long"
         try:
-            message = _MESSAGE.decode(content)
+            message = msgspec.json.decode(content, type=_Message)
         except UNREADABLE as error:
             return f"it sent something else than a message ({error})"
         if message.type == "models":

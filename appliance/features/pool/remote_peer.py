@@ -15,7 +15,7 @@ from appliance.core.headers import field
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import Busy, UpstreamFailed
 from appliance.features.pool.core.shapes import ModelState
-from appliance.features.pool.link import IDENTITIES, LINK_PATH, Channel, Heard, read_identities, read_listing
+from appliance.features.pool.link import IDENTITIES, LINK_PATH, Channel, Heard, read_listing
 from appliance.trio_parts import Changed, persist
 from appliance.upstream.client import Address, HttpAnswer, HttpCall
 from appliance.upstream.websocket import open_upstream_websocket
@@ -203,13 +203,14 @@ class RemotePeer:
     def learn(self, content: bytes) -> None:
         """Take its list of models."""
         try:
-            listed = read_listing(content)
-            identities = read_identities(content) if self._lists == IDENTITIES else {}
+            listed, identities = read_listing(content)
         except UNREADABLE:
             if not self.config.models:
                 self.error = "its /v1/models cannot be read; name its models in the configuration"
                 self._changed()
             return
+        if self._lists != IDENTITIES:
+            identities = {}
         if (listed, identities) != (self._listed, self._identities):
             self._listed, self._identities, self.revision = listed, identities, next(_revisions)
             if not self.config.models:

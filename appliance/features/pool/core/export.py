@@ -8,7 +8,7 @@ from its environment, and its models from its volume.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -126,30 +126,21 @@ def _composed(name: str, port: int, image: str) -> Node:
 
 def kubernetes_files(count: int, image: str, namespace: str, hosts: Sequence[str] = ()) -> dict[str, str]:
     """Return the objects of ``count`` boxes, and what ``kubectl apply -k`` needs. ``hosts`` are names of gateways."""
-    objects: Mapping[str, tuple[Node, str]] = {
-        "services.yaml": (_service(NAME), "For clients: any box that is ready."),
-        "boxes.yaml": (
-            _service(f"{NAME}-boxes", clusterIP="None", publishNotReadyAddresses=True),
-            "Gives each box a name of its own.",
-        ),
-        "statefulset.yaml": (_stateful_set(count, image, namespace, hosts), SECRET),
-        "disruption.yaml": (
-            _object("policy/v1", "PodDisruptionBudget", NAME, {"maxUnavailable": 1, **SELECTOR}),
-            "Nodes are emptied one box after the other.",
-        ),
-        "autoscaler.yaml": (_autoscaler(count), ADAPTER),
-        "inference-pool.yaml": (_inference_pool(namespace), GATEWAY),
+    boxes = _service(f"{NAME}-boxes", clusterIP="None", publishNotReadyAddresses=True)
+    budget = _object("policy/v1", "PodDisruptionBudget", NAME, {"maxUnavailable": 1, **SELECTOR})
+    files = {
+        "services.yaml": _document(_service(NAME), "For clients: any box that is ready."),
+        "boxes.yaml": _document(boxes, "Gives each box a name of its own."),
+        "statefulset.yaml": _document(_stateful_set(count, image, namespace, hosts), SECRET),
+        "disruption.yaml": _document(budget, "Nodes are emptied one box after the other."),
+        "autoscaler.yaml": _document(_autoscaler(count), ADAPTER),
     }
-    files = {name: _document(tree, said) for name, (tree, said) in objects.items()}
-    applied = [name for name in objects if name != "inference-pool.yaml"]
-    whole: Node = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "namespace": namespace,
-        "resources": applied,
+    api = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    return files | {
+        "kustomization.yaml": _document({**api, "namespace": namespace, "resources": [*files]}, "kubectl apply -k ."),
+        "inference-pool.yaml": _document(_inference_pool(namespace), GATEWAY),
+        "prometheus.yaml": _document({"scrape_configs": [_scraping(namespace)]}, SCRAPING),
     }
-    scraped = _document({"scrape_configs": [_scraping(namespace)]}, SCRAPING)
-    return files | {"kustomization.yaml": _document(whole, "kubectl apply -k ."), "prometheus.yaml": scraped}
 
 
 SECRET = f"""\
@@ -240,13 +231,8 @@ def _probe(path: str, *, every: int, failures: int) -> Node:
 
 
 def _autoscaler(count: int) -> Node:
-    metric: Node = {
-        "type": "Pods",
-        "pods": {
-            "metric": {"name": "llama_appliance_waiting"},
-            "target": {"type": "AverageValue", "averageValue": str(WAITING)},
-        },
-    }
+    target = {"type": "AverageValue", "averageValue": str(WAITING)}
+    metric: Node = {"type": "Pods", "pods": {"metric": {"name": "llama_appliance_waiting"}, "target": target}}
     spec: Node = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": NAME},
         "minReplicas": count,

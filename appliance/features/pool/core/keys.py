@@ -77,10 +77,8 @@ class PoolKeys(Struct, frozen=True):
 
     def _certificate(self, subject: str, public: bytes, is_ca: bytes, more: bytes) -> str:
         """Return a certificate, signed (RFC 5280, section 4.1). Its number follows from its key: nobody counts them."""
-        key_ids = (
-            _extension(14, _der(_OCTETS, _key_id(public))),
-            _extension(35, _der(_SEQUENCE, _der(0x80, _key_id(self.ca_public)))),
-        )
+        key_id = _extension(14, _der(_OCTETS, _key_id(public)))
+        signer_id = _extension(35, _der(_SEQUENCE, _der(0x80, _key_id(self.ca_public))))
         constraints = _extension(19, _der(_SEQUENCE, is_ca), critical=True)
         content = _der(
             _SEQUENCE,
@@ -91,7 +89,7 @@ class PoolKeys(Struct, frozen=True):
             _der(_SEQUENCE, _der(0x17, b"700101000000Z"), _der(0x18, b"99991231235959Z")),
             _name(subject),
             _der(_SEQUENCE, _ED25519, _der(_BITS, b"\0" + public)),
-            _der(0xA3, _der(_SEQUENCE, constraints, *key_ids, more)),
+            _der(0xA3, _der(_SEQUENCE, constraints, key_id, signer_id, more)),
         )
         signature = sign(self.derived("ca"), content)
         der = _der(_SEQUENCE, content, _ED25519, _der(_BITS, b"\0" + signature))

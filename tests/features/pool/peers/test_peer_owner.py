@@ -168,7 +168,7 @@ async def test_a_models_list_that_changes(start_server: StartServer, tmp_path: P
 
 
 def test_listings_of_other_servers():
-    found = read_listing(
+    found, _ = read_listing(
         b'{"data":[{"id":"a","object":"model","created":1},{"id":"","x":1},{"id":"b","status":{"value":"loaded"}},'
         b'{"id":"p/c","meta":{"llamaswap":{"type":"peer","peerID":"p"}}},{"id":"d","meta":{"n_ctx":5}}]}'
     )
