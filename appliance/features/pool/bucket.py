@@ -94,13 +94,11 @@ class Bucket:
         consumer, inbox = secrets.token_hex(8), f"_INBOX.{secrets.token_hex(8)}"
 
         def hear(message: BusMessage) -> None:
-            match watching.hear(message):
-                case "changed":
-                    changed(watching.entries)
-                case "flow":
-                    self._bus.publish(message.reply)
-                case _:
-                    pass
+            heard = watching.hear(message)
+            if heard == "changed":
+                changed(watching.entries)
+            elif heard == "flow":
+                self._bus.publish(message.reply)
             news.wake()
 
         with self._bus.subscription(inbox, hear):

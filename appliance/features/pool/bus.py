@@ -37,8 +37,7 @@ from appliance.trio_parts import Changed, beside
 
 ANSWER_TIME = 2.0  # Seconds for the answer to a request. During the election of a leader there is none for up to 11 s.
 FIRST_PAUSE, MOST_PAUSE = 0.1, 5.0  # seconds between two rounds over all servers, at first and at last
-HOME_EVERY = 2.0
-"""Seconds between two looks whether the first server is back. A client of another box's server fails with that box."""
+HOME_EVERY = 2.0  # seconds between two looks for the first server: a client of another box's fails with that box
 LEAVE_TIME = 1.0  # seconds for the answers that are still to come from a server that is left
 
 Heard = Callable[[BusMessage], object]

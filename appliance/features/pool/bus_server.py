@@ -244,7 +244,6 @@ class _BusRun:
         self._become(self._state)
 
     def why(self, status: int | None) -> Trouble:
-        """Describe its end."""
         if self._words == STRANGERS:
             where = ", ".join(f"{host}:{port}" for host, port in self._serving.routes)
             text = f"the servers of the bus at {where} have certificates of another pool"

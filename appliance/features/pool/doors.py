@@ -202,16 +202,12 @@ async def ask_at(
             raise BoxFailed(address.label, f"its answer to {method} {path} cannot be read; are the versions the same?")
         return found
     said = error_text(content)
-    match response.status:
-        case 400 if said:
-            raise BadRequest(said)
-        case 409 if said:
-            raise Conflict(said)
-        case 401:
-            raise OtherKeys(address.label, "it does not let in the key of this box")
-        case status:
-            why = said or "it gave no reason"
-            raise BoxFailed(address.label, f"it answered {status} to {method} {path}: {why}")
+    if said and (refusal := {400: BadRequest, 409: Conflict}.get(response.status)) is not None:
+        raise refusal(said)
+    if response.status == 401:
+        raise OtherKeys(address.label, "it does not let in the key of this box")
+    why = said or "it gave no reason"
+    raise BoxFailed(address.label, f"it answered {response.status} to {method} {path}: {why}")
 
 
 def _door(host: str, port: int, context: ssl.SSLContext, name: str = server_name("any")) -> Address:

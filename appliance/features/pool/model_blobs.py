@@ -26,8 +26,7 @@ from appliance.store.file_hashes import FileHashes
 from appliance.store.model_files import open_regular
 from appliance.trio_parts import beside
 
-GIVEN: tuple[Source, ...] = ("path", "models_dir", "cache", "lm_studio")
-"""Sources of models that are nothing but their files. A preset or a command has options too, which stay here."""
+GIVEN: tuple[Source, ...] = ("path", "models_dir", "cache", "lm_studio")  # others have options too, which stay here
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +91,6 @@ class ModelFilesHere:
         return file
 
     async def compute(self) -> Never:
-        """The task that reads files."""
         while True:
             await self._more.wait()
             path = next(iter(self._read))

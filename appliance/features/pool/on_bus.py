@@ -111,7 +111,6 @@ class OnBus:
         return (found.beat, here.with_sleep() - found.at) if found is not None else None
 
     def speeds(self) -> dict[str, float]:
-        """Return the speeds of the boxes that have measured theirs."""
         return {box: last.beat.speed for box, last in self._presence.heard.items() if last.beat.speed}
 
     async def agree(self, wanted: Roster) -> Roster:
@@ -214,7 +213,6 @@ class OnBus:
             self._news.wake()
 
     async def _be_present(self, bus: Bus) -> Never:
-        """Beat, and follow the beats of the others."""
         with bus.subscription(f"{self._beats}.*", self._on_beat):
             await every(BEAT, lambda: self._beat(bus), first=0)
 

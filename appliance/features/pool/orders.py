@@ -73,8 +73,7 @@ class PlacementKeys(Protocol):
 
 
 IsUp = Callable[[str], bool]  # whether a box may be there
-Decide = Callable[[int, str], Awaitable[str]]
-"""Chooses a box, sends it an order of this epoch and holder (`Fences.admits`), and returns its name; empty: none."""
+Decide = Callable[[int, str], Awaitable[str]]  # orders of a box, with this epoch and holder; returns its name, or ""
 
 
 class PlacementLeases:

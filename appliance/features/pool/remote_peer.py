@@ -100,7 +100,7 @@ class RemotePeer:
         return known.get(model) or ModelState(id=model)
 
     def identity_of(self, model: str) -> str | None:
-        """Return what the model is there, see `read_identities`."""
+        """Return what the model is there, see `read_listing`."""
         return self._identities.get(model)
 
     @contextmanager
@@ -201,7 +201,6 @@ class RemotePeer:
             self.learn(content)
 
     def learn(self, content: bytes) -> None:
-        """Take its list of models."""
         try:
             listed, identities = read_listing(content)
         except UNREADABLE:

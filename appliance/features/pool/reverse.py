@@ -36,8 +36,7 @@ KEEPALIVE = 20  # seconds between probes: a router in between forgets a silent c
 
 log = logging.getLogger(__name__)
 
-Adopt = Callable[[TlsSocket, bytes], None]
-"""Serves a connection that was turned round, with the bytes of a request that have come on it."""
+Adopt = Callable[[TlsSocket, bytes], None]  # serves a connection that was turned round, with what has come on it
 
 
 async def wait_to_ask(

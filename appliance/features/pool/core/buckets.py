@@ -19,10 +19,7 @@ from msgspec import Meta, Struct
 
 from appliance.features.pool.core.nats import BusMessage
 
-WRONG_REVISION = (10071, 10164)
-"""Error codes of a put that names another revision than the key has; the second one comes while another put is under
-way in a cluster.
-"""
+WRONG_REVISION = (10071, 10164)  # codes of a put that names another revision; the second: while one is under way
 NO_LEADER = 10008  # the error code of a cluster without a quorum
 EXISTS = 10058  # the error code for a bucket that is there already, with other settings
 REVISION_HEADER = "Nats-Expected-Last-Subject-Sequence"

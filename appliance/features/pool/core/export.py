@@ -48,7 +48,6 @@ class ExportBox(Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """The address for clients."""
         told = urlsplit(self.listen)
         return f"{told.scheme or 'http'}://{in_url(self.address)}:{self.port}{told.path}"
 
@@ -268,6 +267,5 @@ def _scraping(namespace: str) -> Node:
 
 
 def _document(tree: Node, said: str) -> str:
-    """Return one YAML document below comments."""
     comments = "".join(f"# {line}\n" for line in said.splitlines())
     return comments + yaml_text(msgspec.to_builtins(tree))

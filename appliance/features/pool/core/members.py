@@ -25,10 +25,7 @@ from appliance.features.pool.core.roster import BoxName, Count
 
 BEAT = 1.0  # seconds between two beats of a box
 GONE = 4.0  # seconds of silence after which a box is gone: three beats may be lost or late
-GAP = 2.0
-"""Seconds without an own beat after which this box does not trust its ears. Less than `GONE`, so that it notices
-its own silence before anybody else's.
-"""
+GAP = 2.0  # seconds without an own beat after which its ears are not trusted: it notices that before `GONE` of others
 REPLACED = 8  # Incarnations of a box that are remembered as over. A beat is not late by that many starts of a program.
 
 Short = Annotated[str, Meta(max_length=64)]

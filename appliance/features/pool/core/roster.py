@@ -45,8 +45,7 @@ class Box(Struct, frozen=True, kw_only=True):
     """One program in the pool."""
 
     name: BoxName
-    addresses: Annotated[tuple[HostText, ...], Meta(max_length=MOST_ADDRESSES)] = ()
-    """Hosts at which the others dial it, best first."""
+    addresses: Annotated[tuple[HostText, ...], Meta(max_length=MOST_ADDRESSES)] = ()  # where it is dialled, best first
     port: DoorPort = DEFAULT_PORT
     dials_out: bool = False  # True if the others cannot dial it. It never serves the bus.
     drained: bool = False  # True if it gets no new work. It still serves the bus and answers by its own API.
@@ -62,8 +61,7 @@ class Roster(Struct, frozen=True, kw_only=True):
     pool: PoolId  # the id of the pool, which stays the same as long as the pool exists
     generation: Annotated[int, Meta(ge=1, le=MOST)] = 1  # Number of the change. The higher one is in force.
     boxes: Annotated[tuple[Box, ...], Meta(max_length=MOST_BOXES)]
-    gone: Annotated[tuple[BoxName, ...], Meta(max_length=MOST_GONE)] = ()
-    """Names of boxes that have left. The oldest goes when there are too many."""
+    gone: Annotated[tuple[BoxName, ...], Meta(max_length=MOST_GONE)] = ()  # names that have left; the oldest goes
     bus: Annotated[str, Meta(max_length=2000)] = ""
     """URL of a NATS that is there already; empty: the boxes serve the bus. It stays the same, as ``pool`` does."""
 

@@ -18,8 +18,7 @@ class PoolBus(Struct, frozen=True, kw_only=True):
     server: str = ""
 
 
-LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))
-"""The states, in llama.cpp's, llama-swap's and our own words, in which a model answers without being loaded first."""
+LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))  # those of llama.cpp, llama-swap and us that answer at once
 
 
 class ModelState(Struct, frozen=True, kw_only=True):
