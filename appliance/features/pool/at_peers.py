@@ -28,7 +28,7 @@ class AtOthers:
         self._at_boxes: Placing | None = None  # few programs need it: the first request for a box imports it
 
     async def course(self, job: ModelRequest, target: Target, wanted: Model | None) -> Course | None:
-        """Raises NotPlaced, and PeerFailed for a request that goes in circles."""
+        """Raises NotPlaced, and PeerFailed where no peer is left."""
         if target.boxes:
             if self._at_boxes is None:
                 from appliance.features.pool.at_boxes import AtBoxes
@@ -39,11 +39,10 @@ class AtOthers:
             return None
         if wanted is not None:
             self._ask.fleet.load_soon(wanted)
-        headers = for_peers(job.request.headers, target.peers)
         order = self._peers.order(target.peers)
         if not order:
             raise all_failed(target.peers, ())
-        places = [_AtPeer(id, model, self._ask, self._peers, target, headers) for id, model in order]
+        places = [_AtPeer(id, model, self._ask, self._peers, target) for id, model in order]
         return Course(places, self._ask.fleet.tell, Model(id=order[0][1], source="config"), job, job.body)
 
 
@@ -90,13 +89,10 @@ class _AtPeer(AskedServer):
 
     is_followed = False
 
-    def __init__(self, name: str, model: str, ask: Ask, peers: Peers, target: Target, headers: Headers) -> None:
-        super().__init__(name, model, ask, peers, target)
-        self._headers = headers
-
     async def answer(self, course: Course) -> None:
-        """Raises Busy."""
+        """Raises Busy, and PeerFailed for a request that goes in circles."""
         job, body, path = course.job, course.body, course.job.path
+        headers = for_peers(job.request.headers, self._target.peers)
         if job.edits:
             edits = self._ask.targets.peer_edits(self.name)
             body = edited(job.format, body, edits, self._target.requested, self._model)
@@ -107,7 +103,7 @@ class _AtPeer(AskedServer):
             job.record.metadata["peer"] = self.name
 
         with self._peers.using(self.name):
-            await self._relay(course, path, self._headers, body, answers, declines=False)
+            await self._relay(course, path, headers, body, answers, declines=False)
 
     async def broke(self, course: Course) -> Broken:
         return Broken()

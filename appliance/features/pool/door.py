@@ -94,14 +94,27 @@ class BoxDoor:
         """Answer members until ``shutdown``, or until the program ends, which sets it."""
         kernel = self._program.kernel
         main, lifetime = kernel.edge, kernel.traffic.lifetime
-        settings = _settings(main.settings, self._key)
+        ours = main.settings
+        settings = HttpSettings(  # the limits of the program's own server, and nothing else of it
+            api_keys=(self._key,),
+            allow_hosts=(f"*.{DOMAIN}",),
+            clients=min(CLIENTS, ours.clients),
+            ping_after=ours.ping_after,
+            page=False,
+            max_body=ours.max_body,
+            max_bodies=ours.max_bodies,
+            body_stall=ours.body_stall,
+            write_stall=ours.write_stall,
+            grace=ours.grace,
+        )
         bound = public_places(self._listeners)
         guard = DoorGuard(settings, bound)
         edge = Edge(settings, bound, guard, main.traffic, main.bodies)
 
         def adopt(key: str) -> None:
             is_revoked = guard.adopt((key,))
-            lifetime.requests.revoke(partial(_came_with, is_revoked))
+            # The request that brings the new key has to get its answer.
+            lifetime.requests.revoke(lambda request: request.path != SECRET and is_revoked(request))
 
         async def end_with_program() -> None:
             with lifetime.follower():
@@ -152,27 +165,6 @@ async def claim_door(program: Assembled, peers: Peers, files: ModelFilesHere, po
     with suppress(UsageError):  # a machine without IPv6
         listeners += await open_listeners([("::", door.port)])
     return door
-
-
-def _settings(main: HttpSettings, key: str) -> HttpSettings:
-    """Return the settings of the door: the limits of the program's own server, and nothing else of it."""
-    return HttpSettings(
-        api_keys=(key,),
-        allow_hosts=(f"*.{DOMAIN}",),
-        clients=min(CLIENTS, main.clients),
-        ping_after=main.ping_after,
-        page=False,
-        max_body=main.max_body,
-        max_bodies=main.max_bodies,
-        body_stall=main.body_stall,
-        write_stall=main.write_stall,
-        grace=main.grace,
-    )
-
-
-def _came_with(is_revoked: Callable[[Request], bool], request: Request) -> bool:
-    """The request that brings the new key has to get its answer."""
-    return request.path != SECRET and is_revoked(request)
 
 
 class DoorGuard(Guard):
