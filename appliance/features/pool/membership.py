@@ -142,7 +142,7 @@ class Membership(PoolHere):
         self._apart = set(apart)
 
     def _names_apart(self) -> dict[str, list[list[Holder]]]:
-        boxes = {peer.id: {name: peer.identity_of(name) for name in peer.models} for peer in self._peers.members()}
+        boxes = {peer.id: {name: peer.identities.get(name) for name in peer.models} for peer in self._peers.members()}
         known = self._parts.catalog.identities.current
         shared = {name for names in boxes.values() for name in names}
         models = [model for model in self._parts.catalog.snapshot.models if model.id in shared and not model.hidden]
@@ -340,7 +340,7 @@ class Membership(PoolHere):
             listen=self._parts.listen,
             me=self.me,
             generation=self.roster.generation,
-            bus=PoolBus(kind=plan.kind, state=bus.state, server=bus.server),
+            bus=PoolBus(kind=plan.kind, state=bus.state, server=bus.bus.state.server if bus.bus is not None else ""),
             cut_off=bus.cut_off,
             boxes=boxes,
             problems=[*problems, *keyless_problems(boxes), *apart_problems(self._names_apart())],

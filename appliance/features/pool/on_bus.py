@@ -80,11 +80,6 @@ class OnBus:
         return self.bus.state.state if self.bus is not None else "none"
 
     @property
-    def server(self) -> str:
-        """The address of the server that this box uses, or used last; empty without a bus."""
-        return self.bus.state.server if self.bus is not None else ""
-
-    @property
     def follows(self) -> bool:
         """True while the bus tells every change of the roster."""
         return self._published and self.state == "connected"

@@ -25,7 +25,6 @@ from appliance.features.pool.core.buckets import BucketEntry, BusConflict, BusEr
 from appliance.features.pool.core.lease import (
     FOUNDED,
     Fences,
-    HeldElsewhere,
     Holder,
     KnownStore,
     PlacementLease,
@@ -139,7 +138,7 @@ class PlacementLeases:
                         if record.fresh(time.time()) and follows(record.box):
                             return record
                     step = lease.on_entry(step.key, value, revision, self._clock())
-            if isinstance(step, HeldElsewhere):
+            if step == "held":
                 await trio.sleep(LOOK_AGAIN)
         return None
 

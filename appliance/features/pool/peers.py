@@ -129,7 +129,7 @@ class Peers:
         return max([peer.revision for peer in self._members.values()], default=0)
 
     def holders(self, model: str) -> list[Holder]:
-        return [Holder(id, peer.identity_of(model)) for id, peer in self._members.items() if model in peer.models]
+        return [Holder(id, peer.identities.get(model)) for id, peer in self._members.items() if model in peer.models]
 
     def boxes_with(self, model: str, identity: str) -> tuple[Pair, ...]:
         return tuple([(one.box, model) for one in self.holders(model) if identity and one.identity == identity])

@@ -70,7 +70,7 @@ class RemotePeer:
         self._attended: set[trio.CancelScope] = set()
         self._appliance = False
         self._listed: dict[str, ModelState] = {}
-        self._identities: dict[str, str | None] = {}
+        self.identities: dict[str, str | None] = {}  # what its models are, see `read_listing`
         self._told: dict[str, ModelState] | None = None
         self._failures = 0
         self._due = -math.inf
@@ -98,10 +98,6 @@ class RemotePeer:
         """A link tells of all that runs there; without one the last look has to do."""
         known = self._listed if self._told is None else self._told
         return known.get(model) or ModelState(id=model)
-
-    def identity_of(self, model: str) -> str | None:
-        """Return what the model is there, see `read_listing`."""
-        return self._identities.get(model)
 
     @contextmanager
     def using(self) -> Generator[None]:
@@ -157,7 +153,7 @@ class RemotePeer:
                 await self._look()
                 pause = min(FIRST_PAUSE * 2.0 ** max(self._failures - 1, 0), LONGEST_PAUSE)
                 if self.up:
-                    pause = UNKNOWN_PAUSE if "" in self._identities.values() else LOOK_EVERY
+                    pause = UNKNOWN_PAUSE if "" in self.identities.values() else LOOK_EVERY
                 self._due = trio.current_time() + pause
                 while (left := self._due - trio.current_time()) > 0:
                     with trio.move_on_after(left):
@@ -210,8 +206,8 @@ class RemotePeer:
             return
         if self._lists != IDENTITIES:
             identities = {}
-        if (listed, identities) != (self._listed, self._identities):
-            self._listed, self._identities, self.revision = listed, identities, next(_revisions)
+        if (listed, identities) != (self._listed, self.identities):
+            self._listed, self.identities, self.revision = listed, identities, next(_revisions)
             if not self.config.models:
                 self.models = tuple(listed)
             self._changed()

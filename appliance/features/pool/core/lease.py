@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -91,13 +91,7 @@ class PutKey(Struct, frozen=True):
     revision: int
 
 
-class HeldElsewhere(Struct, frozen=True):
-    """The end of an attempt: another box has the lease, or may have it, until ``until`` at most, on the own clock."""
-
-    until: float
-
-
-Step = ReadKey | PutKey | HeldElsewhere
+Step = ReadKey | PutKey | Literal["held"]  # held: the attempt ends, for another box has the lease, or may have it
 
 
 class Fences:
@@ -218,7 +212,7 @@ class PlacementLease:
         if key == FOUNDED:
             return self._on_founded(value, now)
         if value is None:
-            return self._take(CREATE, now) if now >= self._store.settled_at else HeldElsewhere(self._store.settled_at)
+            return self._take(CREATE, now) if now >= self._store.settled_at else "held"
         record = understood(value)
         self._fences.saw(self.model, record.epoch, record.holder)
         if (revision, value) != self._seen:
@@ -227,7 +221,7 @@ class PlacementLease:
         if last is not None and value == last.value and last.founded == self._store.founded:
             self._own = self._seen  # its acknowledgement was lost
         if record.holder and self._seen != self._own and now - self._unchanged_since < TERM:
-            return HeldElsewhere(self._unchanged_since + TERM)
+            return "held"
         return self._take(revision, now)
 
     def on_stored(self, key: str, revision: int) -> Step:

@@ -32,17 +32,13 @@ def names_apart(boxes: Mapping[str, Mapping[str, str | None]]) -> dict[str, list
     return {name: groups for name, groups in found.items() if len(groups) > 1}
 
 
-def listens_here_alone(listen: str) -> bool:
-    """Return whether an API with this URL is for programs of its own machine. Empty: it listens in files alone."""
-    return is_loopback(urlsplit(listen).hostname or "localhost")
-
-
 def keyless_problems(boxes: Sequence[PoolBox]) -> Iterator[Trouble]:
     """A key guards the models of all boxes only if every box wants one: each box lets its clients ask all others."""
     keyed = ", ".join(box.name for box in boxes if box.keyless is False)
     for box in boxes if keyed else ():
         if box.keyless:
-            who = "every program on its machine" if listens_here_alone(box.listen) else "every client that reaches it"
+            is_local = is_loopback(urlsplit(box.listen).hostname or "localhost")  # without a URL it listens in files
+            who = "every program on its machine" if is_local else "every client that reaches it"
             text = f"{box.name} asks for no key, so {who} may ask the models of {keyed}, which want one"
             yield Trouble(id="keyless", text=text, fix=f"start {box.name} with 'serve --api-key KEY'")
 
