@@ -102,8 +102,7 @@ class BusProcess:
         """Keep it running as `serve` asks. Called once, by `open_bus_server`."""
         failures = 0
         while True:
-            serving = self._serving
-            if serving is None:
+            if (serving := self._serving) is None:
                 self._become(ServerState())
                 await self._wanted.wait()
                 failures = 0

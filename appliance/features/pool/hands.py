@@ -78,10 +78,7 @@ class OwnHands:
         self._parts.fleet.load_soon(found)
 
     async def fetch(self, model: str) -> None:
-        """Have a model's files from other boxes, and then load it. Raises ApplianceError.
-
-        A later failure is in the log, and in the list of downloads.
-        """
+        """Fetch a model's files from other boxes, then load it. Raises ApplianceError; downloads tell of later ones."""
         if self._parts.catalog.snapshot.find(model) is not None:
             await self.load(model, evict=True)
         elif not self._holders(model):

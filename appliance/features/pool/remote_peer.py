@@ -44,10 +44,7 @@ class PeerStatus(Struct, frozen=True, kw_only=True):
 
 
 class RemotePeer:
-    """Owned by `Peers`, which runs `run` as a task. Every change calls ``changed``.
-
-    ``tell`` is `exchange_states` with what this program tells of its own models.
-    """
+    """Owned by `Peers`, which runs it. Changes call ``changed``; ``tell`` is `exchange_states` with our own models."""
 
     def __init__(
         self,

@@ -43,10 +43,7 @@ def store_of(group: str) -> str:
 
 
 def config_text(serving: BusServing, folder: str) -> str:
-    """Return the configuration file. ``folder``: where its files are.
-
-    Times: a server that does not answer to a ping is given up after 10 s. The defaults are 4 min and more.
-    """
+    """Return the configuration; ``folder`` has its files. A silent server is given up after 10 s, not 4 min."""
     tls = (
         f"cert_file: {_quoted(folder, CERTIFICATE)}, key_file: {_quoted(folder, KEY)}, ca_file: {_quoted(folder, CA)}, "
         "verify: true, timeout: 5"

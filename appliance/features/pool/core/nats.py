@@ -172,10 +172,7 @@ def _text(data: bytes) -> str:
 
 
 def connect_line(login: Mapping[str, str], name: str, version: str) -> bytes:
-    """Return CONNECT. ``name`` shows in the server's list of connections, ``version`` is the program's.
-
-    ``login``: ``nkey`` and ``sig``, ``user`` and ``pass``, or ``auth_token``.
-    """
+    """Return CONNECT. ``name`` shows in the server's list; ``login``: ``nkey`` and ``sig``, or `BusAccess.login`."""
     own = {"lang": "python-trio", "name": name, "version": version, "protocol": 1}
     wishes = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
     return b"CONNECT " + msgspec.json.encode({**wishes, **own, **login}) + b"\r\n"
