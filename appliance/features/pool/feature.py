@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from appliance.features.pool.seat import PoolSeat
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import Kernel
+    from appliance.http.way.ask import Ask
     from appliance.http.way.hooks import Placing
 
 TELLS = "Make several boxes one: each answers for the models of all."
@@ -50,7 +51,7 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     def at_others(kernel: Kernel) -> Placing:
         from appliance.features.pool.at_peers import AtOthers
 
-        return AtOthers(kernel.ask, peers)
+        return AtOthers(kernel.ask, peers, _at_boxes)
 
     def adopt(config: Config) -> Sequence[str]:
         peers.adopt(config)
@@ -75,6 +76,12 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
             peers=peers,
             seat=seat,
         )
+
+
+def _at_boxes(ask: Ask, peers: Peers) -> Placing:
+    from appliance.features.pool.at_boxes import AtBoxes
+
+    return AtBoxes(ask, peers)
 
 
 def _verb() -> click.Command:

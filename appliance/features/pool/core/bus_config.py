@@ -19,7 +19,7 @@ CONFIG, CA, CERTIFICATE, KEY = "bus.conf", "bus-ca.pem", "bus-cert.pem", "bus-ke
 STORE = "bus-store-"  # the beginning of the name of a group's store; see `store_of`
 
 MONITOR = re.compile(r"Starting http monitor on (\S+)")
-FATAL = re.compile(r"(?:\[FTL\]|^nats-server:) (.*)")  # why it ended; a wrong configuration is told without a time
+FATAL = re.compile(r"(?:\[FTL\]|^nats-server:) (.*)")  # why it ended; for a mistake in its configuration no time
 
 
 class BusServing(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What boxes of a pool have in common: models of one name, and remarks for people on what no box alone finds wrong."""
+"""Models of one name on several boxes, and remarks for people on what no box alone would find wrong."""
 
 from __future__ import annotations
 
