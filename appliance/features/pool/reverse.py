@@ -1,7 +1,7 @@
 """Boxes that only dial out: they make connections to the doors of the others, and are asked on these.
 
 Such a box keeps `SPARE` connections at every door, each with one request whose answer is the first sign that the other
-box wants something (see `dialled`). From then on the roles of HTTP are turned round: the box that has dialled serves
+box wants something (see `doors`). From then on the roles of HTTP are turned round: the box that has dialled serves
 the connection as one of its own door, and dials another one.
 """
 
@@ -19,8 +19,7 @@ from appliance.core.bodies.http_request import HttpHead
 from appliance.core.exchange import SWITCHING
 from appliance.core.headers import field
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, ShuttingDown
-from appliance.features.pool.dialled import REVERSE, UPGRADE
-from appliance.features.pool.doors import DIAL_TIME
+from appliance.features.pool.doors import DIAL_TIME, REVERSE, UPGRADE
 from appliance.features.pool.membership import Membership
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
@@ -32,15 +31,12 @@ from appliance.upstream.client import own_headers, read_head
 from appliance.upstream.connect import SocketWire, keep_alive, open_socket, secure
 
 NAME = b"X-Appliance-Box-Name"
-SPARE = 4
-"""Connections that wait at each door. So many requests at once begin without the time that it takes to dial."""
-KEEPALIVE = 20
-"""Seconds between probes: a router in between forgets a silent connection, often after some minutes."""
+SPARE = 4  # Connections that wait at each door. So many requests at once begin without the time that it takes to dial.
+KEEPALIVE = 20  # seconds between probes: a router in between forgets a silent connection, often after some minutes
 
 log = logging.getLogger(__name__)
 
-Adopt = Callable[[TlsSocket, bytes], None]
-"""Serves a connection that was turned round, with the bytes of a request that have come on it."""
+Adopt = Callable[[TlsSocket, bytes], None]  # serves a connection that was turned round, with what has come on it
 
 
 async def wait_to_ask(
