@@ -25,19 +25,14 @@ if TYPE_CHECKING:
     from pypdf import PdfReader
 
 MAX_PAGES = 1000
-MAX_TEXT = 2 << 20
-"""Characters; more than the context of a model holds."""
-SECONDS = 20.0
-"""The time after which no further page is begun."""
-MEMORY = 1 << 30
-"""Bytes of address space."""
+MAX_TEXT = 2 << 20  # characters; more than the context of a model holds
+SECONDS = 20.0  # the time after which no further page is begun
+MEMORY = 1 << 30  # bytes of address space
 
-ZIP = b"PK\3\4"
-"""The beginning of a Word document; any other line is read as a PDF."""
+ZIP = b"PK\3\4"  # the beginning of a Word document; any other line is read as a PDF
 UNREAD = "the file cannot be read:"
 
-HEAD = 4
-"""Bytes before the verdict that tell its length."""
+HEAD = 4  # bytes before the verdict that tell its length
 
 Task = Literal["document", "import", "unpack", "pack"]
 

@@ -48,16 +48,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BEGIN_WITHIN = 30.0
-"""Seconds after which an answer that nobody asked a model for has failed."""
-NOTE_EVERY = 2.0
-"""Seconds of an answer that a kill of the program may cost."""
-REMEMBERED = 500
-"""Changes that a reader may miss before it has to read everything again."""
-RETRY = 10.0
-"""Seconds until an answer that could not be written down is written again."""
-LAST_WORDS = 5.0
-"""Seconds that answers get to be written down when the program ends."""
+BEGIN_WITHIN = 30.0  # seconds after which an answer that nobody asked a model for has failed
+NOTE_EVERY = 2.0  # seconds of an answer that a kill of the program may cost
+REMEMBERED = 500  # changes that a reader may miss before it has to read everything again
+RETRY = 10.0  # seconds until an answer that could not be written down is written again
+LAST_WORDS = 5.0  # seconds that answers get to be written down when the program ends
 
 T = TypeVar("T")
 

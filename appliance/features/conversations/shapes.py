@@ -45,8 +45,7 @@ class MessageNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
     timings: dict[str, object] | None = None
     created: int = 0
-    revision: int = 0
-    """Grows with every change. A writer says which one it has seen."""
+    revision: int = 0  # Grows with every change. A writer says which one it has seen.
 
 
 class Fields(Struct, frozen=True, kw_only=True):
@@ -130,10 +129,8 @@ class ConversationListing(Struct, frozen=True, kw_only=True):
     """``GET /api/conversations``: all of them, or those that have changed after the change ``since``."""
 
     enabled: bool
-    change: int = 0
-    """The newest change that the answer knows of."""
-    since: int = 0
-    """The change that the answer builds on; 0: it has everything."""
+    change: int = 0  # the newest change that the answer knows of
+    since: int = 0  # the change that the answer builds on; 0: it has everything
     conversations: tuple[Conversation, ...] = ()
     deleted: tuple[DeletedConversation, ...] = ()
     presets: dict[str, Raw] | UnsetType = UNSET

@@ -34,18 +34,13 @@ from appliance.store.activity_schema import make_private, set_aside
 from appliance.store.versions import restored
 
 VERSION = 2
-UNDO_MS = 60_000
-"""How long a deletion can be taken back; the page offers it for ten seconds."""
-UNUSED_MS = 86_400_000
-"""How long a file that was attached may wait until its message is sent."""
-MAX_MESSAGES = 20_000
-"""Messages of one conversation."""
+UNDO_MS = 60_000  # how long a deletion can be taken back; the page offers it for ten seconds
+UNUSED_MS = 86_400_000  # how long a file that was attached may wait until its message is sent
+MAX_MESSAGES = 20_000  # messages of one conversation
 MAX_HITS = 50
-MAX_PARTS = 40
-"""Groups of three letters of one word that the index is asked for; the text decides about longer words."""
+MAX_PARTS = 40  # groups of three letters of one word that the index is asked for; the text decides about longer words
 MAX_PRESETS = 100
-MAX_PRESET = 64 << 10
-"""Bytes of one preset."""
+MAX_PRESET = 64 << 10  # bytes of one preset
 BUSY_MS = 5000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS counter (change INTEGER NOT NULL);

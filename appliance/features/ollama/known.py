@@ -20,8 +20,7 @@ from appliance.fleet.owner import Fleet
 from appliance.traffic.targets import Targets, refresh
 from appliance.upstream.client import HttpCall
 
-PROPS_TIME = 1.0
-"""Seconds that a running engine gets to say what it can do; the files say nearly as much."""
+PROPS_TIME = 1.0  # seconds that a running engine gets to say what it can do; the files say nearly as much
 MAX_PROPS = 1 << 20
 SHOWN = ("queued", "loading", "loaded", "sleeping", "stopping")
 

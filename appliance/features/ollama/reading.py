@@ -33,8 +33,7 @@ CHAT, CHATS = "/api/chat", "/v1/chat/completions"
 ROUTES = {path: Route(name=path, streams=True, dialect=Dialect.OLLAMA) for path in (CHAT, "/api/generate")}
 MAX_MEASURE = 64 << 20
 MAX_TOLD = 1000
-UNLOAD_TIME = 5.0
-"""Seconds that the answer to an unload waits for an idle model to be gone."""
+UNLOAD_TIME = 5.0  # seconds that the answer to an unload waits for an idle model to be gone
 
 
 log = logging.getLogger(__name__)

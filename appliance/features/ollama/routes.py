@@ -32,8 +32,7 @@ TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
 VERSION_PATH = "/api/version"
 COPILOT = "GitHubCopilotChat/"
 MAX_VECTORS = 256 << 20
-PROGRESS_EVERY = 0.06
-"""Seconds between two records of a download, as in Ollama."""
+PROGRESS_EVERY = 0.06  # seconds between two records of a download, as in Ollama
 _TOO_LONG = ("too large", "context", "exceed", "too long")
 
 Answer = Callable[[RequestContext, JsonObject], Awaitable[None]]

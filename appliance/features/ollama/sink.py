@@ -11,8 +11,7 @@ from appliance.features.ollama.core.answering import NDJSON, Translator, transla
 from appliance.traffic.record import RecordingSink
 from appliance.traffic.request import Headers, Passing, Request, Sink, push_whole
 
-MAX_WHOLE = 64 << 20
-"""Bytes of a plain answer that is held until it can be translated."""
+MAX_WHOLE = 64 << 20  # bytes of a plain answer that is held until it can be translated
 LINES = (b"Content-Type", NDJSON)
 JSON_TYPE = (b"Content-Type", b"application/json; charset=utf-8")
 PATHS = frozenset(

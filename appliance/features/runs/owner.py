@@ -27,12 +27,9 @@ if TYPE_CHECKING:
     from appliance.features.runs.record import Clocks
     from appliance.features.runs.run import AgentRun, RequestedRun
 
-SAVE_EVERY = 1.0
-"""Seconds between two looks for runs whose output has grown."""
-MAX_KEPT = 256 << 20
-"""Bytes of all results that are kept, not counting the newest one."""
-TAIL = 12
-"""Number of log lines that a locked-out model shows."""
+SAVE_EVERY = 1.0  # seconds between two looks for runs whose output has grown
+MAX_KEPT = 256 << 20  # bytes of all results that are kept, not counting the newest one
+TAIL = 12  # number of log lines that a locked-out model shows
 PROGRAM_ENDED = "the program ended while the run was under way"
 STATES: dict[str, WorkerState] = {"loading": "running", "loaded": "ready", "sleeping": "ready"}
 

@@ -68,13 +68,10 @@ class Clocks(ProgressWatch):
     def __init__(self, limits: RunTimeouts, admit: Callable[[str | None], int | None]) -> None:
         self.scope = trio.CancelScope()
         self.phase: Phase = "waiting"
-        self.model: str | None = None
-        """The model whose process answers; None while the turn waits, and for a peer's."""
+        self.model: str | None = None  # the model whose process answers; None while the turn waits, and for a peer's
         self.pid: int | None = None
-        self.status: int | None = None
-        """The answer's status, once its head has come."""
-        self.condemned: str | None = None
-        """The reason why the process was ended under this turn."""
+        self.status: int | None = None  # the answer's status, once its head has come
+        self.condemned: str | None = None  # the reason why the process was ended under this turn
         self._limits = limits
         self._admit = admit
 
@@ -146,8 +143,7 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     slots: int
     running: int
     waiting: int
-    restarts: int
-    """Within the window."""
+    restarts: int  # within the window
     detail: str | None = None
 
 
@@ -231,8 +227,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     id: str
     model: str
     worker: str
-    prompt: str = ""
-    """The beginning of the user's last message."""
+    prompt: str = ""  # the beginning of the user's last message
     outcome: Outcome
     created_at: float
     started_at: float | None = None
@@ -288,8 +283,7 @@ class RunTimes(Struct, frozen=True):
     created_at: float
     started_at: float | None
     finished_at: float | None
-    seconds: float | None
-    """Seconds from the start to the end."""
+    seconds: float | None  # seconds from the start to the end
 
 
 class RunResult(Struct, frozen=True, kw_only=True):

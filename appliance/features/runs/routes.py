@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """Members that ``params`` must not hold: the run sets them itself."""
-MAX_DEFINITIONS = 1 << 20
-"""Bytes of all definitions of one run: each is checked for being a schema."""
+MAX_DEFINITIONS = 1 << 20  # bytes of all definitions of one run: each is checked for being a schema
 RESULT_KEYS = ("results",)
 RUNS = "/api/runs"
 

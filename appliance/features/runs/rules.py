@@ -14,8 +14,7 @@ from appliance.core.records.activity import parse_models
 from appliance.core.turns.messages import RunState
 from appliance.errors import BadRequest
 
-MAX_PROMPT = 300
-"""Characters of a prompt in lists, and in the file that keeps runs."""
+MAX_PROMPT = 300  # characters of a prompt in lists, and in the file that keeps runs
 STATES: tuple[RunState, ...] = get_args(RunState)
 
 

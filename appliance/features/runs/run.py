@@ -47,11 +47,9 @@ from appliance.fleet.owner import Fleet
 from appliance.http.way.tool_use import use_each, use_tool
 
 CHAT = "/v1/chat/completions"
-MAX_WHOLE = 64 << 20
-"""Largest answer that is not a stream, in bytes."""
+MAX_WHOLE = 64 << 20  # largest answer that is not a stream, in bytes
 MAX_REFUSAL = 1 << 16
-LAST_BYTES = 1.0
-"""Seconds to read past the end of an answer, so that it is logged as a complete one."""
+LAST_BYTES = 1.0  # seconds to read past the end of an answer, so that it is logged as a complete one
 
 
 class RequestedRun(Struct, frozen=True, kw_only=True):
@@ -70,13 +68,10 @@ class AgentRun:
         self.asked = asked
         self.scope = trio.CancelScope()
         self.todo: deque[Generate | RunTools | AskClient] = deque()
-        self.clocks: Clocks | None = None
-        """The clocks of the current turn."""
+        self.clocks: Clocks | None = None  # the clocks of the current turn
         self.over = False
-        self.changes = 0
-        """Counts events; the task that saves the run compares it."""
-        self.answered = trio.lowlevel.ParkingLot()
-        """Woken by every answer to a call."""
+        self.changes = 0  # counts events; the task that saves the run compares it
+        self.answered = trio.lowlevel.ParkingLot()  # woken by every answer to a call
         self.created_at = time.time()
         self.feed = Feed(run_id, self.created_at, event_bytes)
         self._loop = Loop(asked.task, worker=asked.worker, zone=datetime.now().astimezone().tzinfo or UTC)

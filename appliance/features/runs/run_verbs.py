@@ -18,8 +18,7 @@ from appliance.platform.console import PROGRAM, harmless, say
 RUNS = "/api/runs"
 WORKERS = "/api/workers"
 COLUMNS = ("RUN", "STATE", "SINCE", "MODEL", "TURNS", "TOKENS", "TASK")
-SHOWN = 200
-"""Number of characters shown of a tool's arguments or result."""
+SHOWN = 200  # number of characters shown of a tool's arguments or result
 TASK_SHOWN = 60
 
 

@@ -39,13 +39,11 @@ from appliance.upstream.client import HttpCall
 
 FROM_STDIN = "-"
 STDIN = 0
-MAX_TASK = 16 << 20
-"""In bytes; the largest task that a server accepts."""
+MAX_TASK = 16 << 20  # in bytes; the largest task that a server accepts
 TASK_FILES = (".json", ".yaml", ".yml")
 
 Task = dict[str, object]
-ATTEMPTS = 5
-"""Number of attempts in a row to read the events again from where they broke off."""
+ATTEMPTS = 5  # number of attempts in a row to read the events again from where they broke off
 PAUSE = 0.5
 ENDED = ("completed", "failed", "canceled")
 

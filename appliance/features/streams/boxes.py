@@ -23,8 +23,7 @@ from appliance.traffic.other_servers import OtherServers
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpAnswer, HttpCall
 
-FIND_TIME = 3.0
-"""Seconds for the other boxes to answer, all at once."""
+FIND_TIME = 3.0  # seconds for the other boxes to answer, all at once
 MAX_ANSWER = 1 << 20
 JSON = ((b"Content-Type", b"application/json"),)
 
@@ -41,10 +40,8 @@ class StreamAtBox(Struct, frozen=True, kw_only=True):
     name: str
     status: StreamStatus
     content_type: str
-    dropped: int
-    """Offset of the first byte that is held."""
-    interrupted_at: int | None = None
-    """See `Generation.reader`: a reader of more begins there again."""
+    dropped: int  # offset of the first byte that is held
+    interrupted_at: int | None = None  # see `Generation.reader`: a reader of more begins there again
 
     def begin(self, offset: int) -> int:
         """Return the offset at which that box begins, if this one is wanted. Raises BadRequest for one that is lost."""

@@ -16,8 +16,7 @@ from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.replay.generation import BROKE_OFF, GenerationReader
 from appliance.traffic.request import Request, Sink, send_whole
 
-MAX_QUESTION = 1 << 20
-"""Bytes of a question for streams, which is their names."""
+MAX_QUESTION = 1 << 20  # bytes of a question for streams, which is their names
 
 
 class StreamsForBoxes:

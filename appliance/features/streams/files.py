@@ -52,15 +52,12 @@ NEW = ".new"
 LOCK = "lock"
 PROBE = "probe"
 MAX_ABOUT = 1 << 20
-PROBE_SIZE = 1 << 16
-"""Bytes that must fit on the disk before streams are kept there: a few hundred records."""
+PROBE_SIZE = 1 << 16  # bytes that must fit on the disk before streams are kept there: a few hundred records
 FORGOTTEN_AFTER = 24 * 3600.0
 """Seconds after which an earlier run's stream is not taken over. Far more than streams are kept: a clock that was wrong
 when a stream ended, or is wrong now, must not lose it."""
-MAX_WAITING = 64 << 20
-"""Bytes not yet written; there are only more when the disk stands still."""
-RETRY = 10.0
-"""Seconds between two looks whether a folder that could not be used can be now."""
+MAX_WAITING = 64 << 20  # bytes not yet written; there are only more when the disk stands still
+RETRY = 10.0  # seconds between two looks whether a folder that could not be used can be now
 log = logging.getLogger(__name__)
 
 
@@ -97,8 +94,7 @@ class StoredStream(Struct, frozen=True, kw_only=True):
 class _StreamFile(Struct):
     about: About
     path: Path
-    size: int = 0
-    """Size of the file's part of the stream in bytes, including the bytes that wait."""
+    size: int = 0  # size of the file's part of the stream in bytes, including the bytes that wait
     waiting: list[bytes] = []
 
 

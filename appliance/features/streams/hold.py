@@ -30,8 +30,7 @@ from appliance.replay.generation import Generation, GenerationEnd, nothing
 from appliance.traffic.record import Record, RecordingSink
 from appliance.traffic.request import Request, Sink
 
-MAX_ID = 1024
-"""Bytes of an id; a model's name with a UUID before it is a tenth of that."""
+MAX_ID = 1024  # bytes of an id; a model's name with a UUID before it is a tenth of that
 _INTERRUPTED = ErrorInfo(
     message="the server was stopped before the answer was complete",
     type="unavailable_error",

@@ -12,8 +12,7 @@ from appliance.core.config.additions import StreamsConfig
 from appliance.features.streams.files import About, StreamFiles
 from appliance.replay.generation import Generation
 
-OVERHEAD = 4096
-"""Bytes counted for a stream in addition to its ring."""
+OVERHEAD = 4096  # bytes counted for a stream in addition to its ring
 
 
 class _Kept(Struct, eq=False):
@@ -29,8 +28,7 @@ class KeptStreams:
     ) -> None:
         """``dropped`` is called with each stream that is not kept any longer."""
         self.settings = settings
-        self.held = 0
-        """Bytes of all streams."""
+        self.held = 0  # bytes of all streams
         self._files = files
         self._dropped = dropped
         self._kept: dict[Generation, _Kept] = {}  # those that have ended in the order they ended in

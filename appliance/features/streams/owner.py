@@ -21,8 +21,7 @@ from appliance.features.streams.keeping import KeptStreams
 from appliance.replay.generation import LINES, Audience, Generation, GenerationEnd, GenerationHead, never, nothing
 from appliance.trio_parts import Changed, beside, persist
 
-MAX_LIVE = 1000
-"""Number of running generations; each may hold a request's body, and its client need not be there."""
+MAX_LIVE = 1000  # number of running generations; each may hold a request's body, and its client need not be there
 
 
 class StreamStatus(Struct, frozen=True, kw_only=True):

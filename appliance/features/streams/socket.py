@@ -32,8 +32,7 @@ from appliance.trio_parts import beside
 from appliance.upstream.websocket import Websocket
 
 MAX_SUBSCRIPTIONS = 64
-MAX_ORDER = 1 << 16
-"""Bytes of a client's message, which is one id and an offset."""
+MAX_ORDER = 1 << 16  # bytes of a client's message, which is one id and an offset
 
 
 class _Message(Struct):

@@ -20,8 +20,7 @@ from appliance.features.conversations.file_process import MEMORY
 from appliance.features.conversations.shapes import Carton
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds and tells what a process takes so")
-MOST = 3 * MAX_UNPACKED
-"""Bytes: a line as long as all lines together may be, while it is put together."""
+MOST = 3 * MAX_UNPACKED  # bytes: a line as long as all lines together may be, while it is put together
 HEAD = json.dumps({"harness": "llama.app", "type": "session", "id": "abc", "name": "Greeting"}).encode()
 
 

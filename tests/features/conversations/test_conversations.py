@@ -352,8 +352,7 @@ def export_of(size: int) -> bytes:
     return b"\n".join(lines)
 
 
-HELD = 0.02
-"""Seconds for which nothing else may have its turn."""
+HELD = 0.02  # seconds for which nothing else may have its turn
 
 
 @pytest.mark.slow

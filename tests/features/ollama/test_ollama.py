@@ -18,8 +18,7 @@ from appliance.core.models.gguf import GgufInfo, read_gguf
 from appliance.core.models.model import Model, OwnWords
 from appliance.core.settings import FleetSettings
 
-STORY = "Once upon a time a small llama carried"
-"""What the fake says in its eight tokens."""
+STORY = "Once upon a time a small llama carried"  # what the fake says in its eight tokens
 ASK = {"model": "alpha", "messages": [{"role": "user", "content": "hi"}]}
 THINKS = "<think></think>{{ tools }}"
 RAW = "raw mode does not support template, system, or context"

@@ -25,8 +25,7 @@ class Outcome(NamedTuple):
     err: str
 
 
-Verb = Callable[..., Awaitable[Outcome]]
-"""Carries out a verb against a server."""
+Verb = Callable[..., Awaitable[Outcome]]  # carries out a verb against a server
 OBJECT = Raw(b'{"type":"object","properties":{"text":{"type":"string"}}}')
 WEATHER = {
     "type": "function",

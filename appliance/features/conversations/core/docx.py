@@ -16,10 +16,8 @@ from xml.parsers import expat
 from appliance.core.archives import BadArchive, open_members
 from appliance.errors import BadRequest
 
-MAX_PARTS = 50_000
-"""Files in the document; each picture is one."""
-MAX_XML = 128 << 20
-"""Bytes that its parts may unpack to. Markup takes ten times the room of the text."""
+MAX_PARTS = 50_000  # files in the document; each picture is one
+MAX_XML = 128 << 20  # Bytes that its parts may unpack to. Markup takes ten times the room of the text.
 PIECE = 1 << 20
 """Bytes that Expat gets at once. With each piece it reads an unfinished tag anew, so smaller ones take longer."""
 MAIN = re.compile(r"word/document\d*\.xml")
@@ -129,10 +127,8 @@ class _Text:
         self.text: list[str] = []
         self._levels = levels
         self._left = self._most = most
-        self._hidden = 0
-        """How many elements are open within one that is not shown, itself included."""
-        self._heard = False
-        """Characters are text only within a few elements; elsewhere they are positions and commands."""
+        self._hidden = 0  # how many elements are open within one that is not shown, itself included
+        self._heard = False  # characters are text only within a few elements; elsewhere they are positions and commands
         self._properties = False
         self._heading = self._indent = 0
         self._listed = False

@@ -38,12 +38,9 @@ from appliance.features.conversations.shapes import Attachment, Carton, Conversa
 HARNESS = "llama.app"
 MAX_UNPACKED = 192 << 20
 """Bytes of all lines of a file. The store gets the text of messages twice, and all of it has to be held at once."""
-MAX_LINES = 500_000
-"""A line is a message. An empty one costs its reader as much as any other."""
-MAX_FILES = 50_000
-"""Conversations in a ZIP."""
-MAX_PIECE = 16 << 20
-"""Bytes of a message, and of an attachment: what the routes take that write one."""
+MAX_LINES = 500_000  # A line is a message. An empty one costs its reader as much as any other.
+MAX_FILES = 50_000  # conversations in a ZIP
+MAX_PIECE = 16 << 20  # bytes of a message, and of an attachment: what the routes take that write one
 _RECORD = struct.Struct(">c3I")
 MAX_NAME = 255
 _DATA_URL = re.compile(r"data:([\w.+/-]{1,127})(?:;[\w=-]+)*;base64,", re.ASCII)
@@ -51,8 +48,7 @@ _JSON = re.compile(r"(?:.*/)?conversations(?:-\d+)?\.json", re.DOTALL)
 """ChatGPT packs its conversations into one such file, or a hundred into each."""
 _ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
-Files = Mapping[str, tuple[str, bytes]]
-"""Attachments by hash: type and content."""
+Files = Mapping[str, tuple[str, bytes]]  # attachments by hash: type and content
 
 
 class FoundConversation(Struct):

@@ -20,23 +20,18 @@ from appliance.core.turns.messages import CallDelta, ReasoningDelta, TextDelta, 
 from appliance.errors import BadRequest
 from appliance.features.conversations.shapes import MessageNode
 
-MAX_TEXT = 8 << 20
-"""Characters of one message with its thoughts; a book has less than one million."""
+MAX_TEXT = 8 << 20  # characters of one message with its thoughts; a book has less than one million
 MAX_TITLE = 60
 UNKNOWN_TYPE = "application/octet-stream"
 _SHOWN_TYPE = re.compile(r"image/(?:png|jpeg|gif|webp)|(?:audio|video)/[a-z0-9][a-z0-9.+-]{0,63}")
 """Attachments that a browser may show as what they are; all others it only stores."""
-TAIL = 1 << 14
-"""Bytes at the end of a stream in which its timings are looked for."""
-MAX_WORDS = 20
-"""Words of a search; the others are ignored."""
-AROUND = 60
-"""Characters that an excerpt shows before a hit; after it come twice as many."""
+TAIL = 1 << 14  # bytes at the end of a stream in which its timings are looked for
+MAX_WORDS = 20  # words of a search; the others are ignored
+AROUND = 60  # characters that an excerpt shows before a hit; after it come twice as many
 _BLANK = re.compile(r"[\s\2\3]")
 _UNSEEN = str.maketrans("\0\2\3", "   ")
 """SQLite would take the first for the end of a text, and excerpts have their own use for the others."""
-_FOREIGN = re.compile(r"[^\0-\x7f]{1,4096}")
-"""Bounded, so that other threads run while a long text is folded."""
+_FOREIGN = re.compile(r"[^\0-\x7f]{1,4096}")  # bounded, so that other threads run while a long text is folded
 
 
 class Write(Struct, frozen=True):

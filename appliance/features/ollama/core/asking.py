@@ -162,15 +162,13 @@ PLAIN = DerivedPreset()
 class OllamaRequest(Struct, frozen=True, kw_only=True):
     """The members that chat and generate have in common, checked."""
 
-    name: str
-    """As the request has it."""
+    name: str  # as the request has it
     members: JsonObject
     streams: bool
     keep_alive: float | None
     options: JsonObject
     think: bool | str | None
-    logprobs: JsonObject
-    """llama-server's members for log probabilities."""
+    logprobs: JsonObject  # llama-server's members for log probabilities
     response_format: JsonObject | None
 
 

@@ -33,8 +33,7 @@ VERSIONS: JsonObject = {"version": "0.34.0", "commit": "unknown", "build_date": 
 """Ollama's version, which clients turn into numbers (some want at least 0.6.4), and llama-swap's members beside it."""
 COMPLETION, EMBEDDING, RERANK = "completion", "embedding", "rerank"
 TOOLS, THINKING, INSERT, VISION, AUDIO = "tools", "thinking", "insert", "vision", "audio"
-FOR_EVER = timedelta(microseconds=(1 << 63) // 1000)
-"""Time to the end of a model that stays, as Ollama gives it."""
+FOR_EVER = timedelta(microseconds=(1 << 63) // 1000)  # time to the end of a model that stays, as Ollama gives it
 _GPT_OSS = "gpt-oss"
 _NOT_HERE = ("quantize", "adapters", "draft_files", "renderer", "parser", "template")
 
@@ -65,11 +64,9 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     info: GgufInfo | None = None
     props: EngineProps | None = None
     preset: DerivedPreset = PLAIN
-    base: str = ""
-    """The model that a derived one is made from."""
+    base: str = ""  # the model that a derived one is made from
     made_at: float = 0.0
-    context: int | None = None
-    """Tokens of one request in the running engine."""
+    context: int | None = None  # tokens of one request in the running engine
 
     @property
     def template(self) -> str:
@@ -288,8 +285,7 @@ def _parameter_lines(parameters: Mapping[str, JSON]) -> str:
 class Derived(Struct, frozen=True, kw_only=True):
     """A name for another model, with what it adds."""
 
-    name: str
-    """As its maker spells it."""
+    name: str  # as its maker spells it
     base: str
     preset: DerivedPreset = PLAIN
     made_at: float = 0.0
