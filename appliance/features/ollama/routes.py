@@ -268,8 +268,7 @@ class OllamaRoutes:
         if wanted is None:
             if await self._known.find(name) is None:
                 raise OllamaRefusal(
-                    404,
-                    f"file does not exist: '{name}' is not on Hugging Face; name a model as hf.co/ORG/REPO:QUANT",
+                    404, f"file does not exist: '{name}' is not on Hugging Face; name a model as hf.co/ORG/REPO:QUANT"
                 )
             return
         downloads = self._owners.require_downloads()

@@ -314,13 +314,7 @@ def _closed(record: RunRecord, now: float) -> RunRecord:
 
 @asynccontextmanager
 async def open_agents(
-    settings: RunsConfig,
-    asker: Asker,
-    toolbox: Toolbox,
-    fleet: Fleet,
-    store: RunStore | None,
-    *,
-    ping_after: float = 0,
+    settings: RunsConfig, asker: Asker, toolbox: Toolbox, fleet: Fleet, store: RunStore | None, *, ping_after: float = 0
 ) -> AsyncGenerator[Agents]:
     """Own all runs; leaving the block ends those under way, and their text stays in ``store``.
 

@@ -25,24 +25,11 @@ from appliance.core.turns.bios import BIOS_FACTS, unknown_fact
 from appliance.core.turns.messages import MAX_ITERATIONS, Task, Tool
 from appliance.errors import BadRequest, NotReady
 from appliance.features.runs.owner import Agents
-from appliance.features.runs.record import (
-    RunResult,
-    RunStatus,
-    RunTimeouts,
-    result_of,
-    status_of,
-)
+from appliance.features.runs.record import RunResult, RunStatus, RunTimeouts, result_of, status_of
 from appliance.features.runs.rules import parse_run_query, select_runs
 from appliance.features.runs.run import RequestedRun
 from appliance.http import errors
-from appliance.http.control.answers import (
-    EVENT_STREAM,
-    endless_answer,
-    json_answer,
-    parameters,
-    parse_as,
-    read_body,
-)
+from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, parameters, parse_as, read_body
 from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes, large
 from appliance.http.control.stream_body import StreamBody, read_offset
 from appliance.http.kernel import Kernel

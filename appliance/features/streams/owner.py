@@ -69,12 +69,7 @@ class Streams:
         self._interrupted: dict[Generation, bytes] = {}  # all that are there, with the record for the program's end
 
     def open_generation(
-        self,
-        name: str,
-        *,
-        streams: bool = True,
-        loading: Callable[[], bool] = never,
-        interrupted: bytes = b"",
+        self, name: str, *, streams: bool = True, loading: Callable[[], bool] = never, interrupted: bytes = b""
     ) -> Generation:
         """Make a generation, which the caller fills, and ends with `close_generation` or `start_work`.
 

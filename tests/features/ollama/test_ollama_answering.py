@@ -10,13 +10,7 @@ from cutting import cut
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.features.ollama.core.answering import (
-    Translator,
-    idle_line,
-    normalised,
-    translated_error,
-    vectors_of,
-)
+from appliance.features.ollama.core.answering import Translator, idle_line, normalised, translated_error, vectors_of
 
 TIMINGS = {"cache_n": 10, "prompt_n": 3, "prompt_ms": 2.5, "predicted_n": 4, "predicted_ms": 8.0}
 

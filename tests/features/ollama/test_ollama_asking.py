@@ -50,11 +50,7 @@ def refused(**members: object) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("model_id", "shown"),
-    [
-        ("llama3", "llama3:latest"),
-        ("localhost:5000/repo", "localhost:5000/repo:latest"),
-    ],
+    ("model_id", "shown"), [("llama3", "llama3:latest"), ("localhost:5000/repo", "localhost:5000/repo:latest")]
 )
 def test_a_name_is_shown_with_its_tag(model_id: str, shown: str):
     assert asking.shown_name(model_id) == shown
