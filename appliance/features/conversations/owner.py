@@ -53,6 +53,7 @@ NOTE_EVERY = 2.0  # seconds of an answer that a kill of the program may cost
 REMEMBERED = 500  # changes that a reader may miss before it has to read everything again
 RETRY = 10.0  # seconds until an answer that could not be written down is written again
 LAST_WORDS = 5.0  # seconds that answers get to be written down when the program ends
+STOPPED = (GenerationEnd.STOPPED, GenerationEnd.REPLACED)
 
 T = TypeVar("T")
 
@@ -90,21 +91,16 @@ class Conversations:
         self._store: ConversationStore | None = None
         self._opening = trio.Lock()
         self._changes: deque[ConversationChange] = deque(maxlen=REMEMBERED)
-        self._number = 0
+        self.latest = 0  # the number of the newest change
         self._generations: dict[str, Generation] = {}
         self._awaited: dict[str, _Awaited] = {}
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    @property
-    def latest(self) -> int:
-        """The number of the newest change."""
-        return self._number
-
     def changes_since(self, number: int) -> list[ConversationChange]:
         """The changes after ``number``; one change of everything if those are not known any more."""
-        if self._number - number > len(self._changes):
-            return [ConversationChange(self._number, None)]
+        if self.latest - number > len(self._changes):
+            return [ConversationChange(self.latest, None)]
         return [change for change in self._changes if change.number > number]
 
     async def list(self, since: int = 0) -> ConversationListing:
@@ -145,7 +141,7 @@ class Conversations:
         self._note_change(conversation)
         if done.message.state == "answering":
             self._expect(done.message)
-        return WrittenMessage(message=done.message, branched=done.branched)
+        return done
 
     async def delete(self, *conversations: str) -> list[str]:
         """Delete them at once; the ids of those that were there."""
@@ -253,7 +249,13 @@ class Conversations:
         """Follow an answer from the request for it to its end. Cancelled only at the end of the program."""
         ended = structs.replace(message, state="interrupted")
         try:
-            ended = await self._end_of(message, awaited)
+            with trio.move_on_after(BEGIN_WITHIN):
+                await awaited.here.wait()
+            if awaited.generation is not None:
+                follow = partial(self._follow, awaited.generation, message)
+                ended = await persist("keeping an answer", follow)
+            else:
+                ended = structs.replace(message, state="failed", error="no model was asked for this answer")
             await self._finish(ended)
         except trio.Cancelled:
             with trio.move_on_after(LAST_WORDS, shield=True):
@@ -262,23 +264,14 @@ class Conversations:
         finally:
             del self._awaited[message.id]
 
-    async def _end_of(self, message: MessageNode, awaited: _Awaited) -> MessageNode:
-        with trio.move_on_after(BEGIN_WITHIN):
-            await awaited.here.wait()
-        if awaited.generation is None:
-            return structs.replace(message, state="failed", error="no model was asked for this answer")
-        return await persist("keeping an answer", partial(self._follow, awaited.generation, message))
-
     async def _follow(self, generation: Generation, message: MessageNode) -> MessageNode:
         await generation.wait_begun()
         if generation.head is None:
-            state = "stopped" if generation.end in (GenerationEnd.STOPPED, GenerationEnd.REPLACED) else "interrupted"
-            return structs.replace(message, state=state)
+            return structs.replace(message, state="stopped" if generation.end in STOPPED else "interrupted")
         if not generation.kept:
             await generation.wait_ended()
-            return structs.replace(
-                message, state="failed", error=error_text(generation.refusal) or "the model refused to answer"
-            )
+            why = error_text(generation.refusal) or "the model refused to answer"
+            return structs.replace(message, state="failed", error=why)
         answer, reader, noted = AnswerText(message), generation.reader(0), trio.current_time()
         while data := await reader.receive():
             answer.feed(data)
@@ -286,10 +279,9 @@ class Conversations:
                 noted, so_far = trio.current_time(), answer.so_far
                 with suppress(ApplianceError):  # its end is written as soon as that is possible
                     await self._do(lambda store, so_far=so_far: store.note(so_far))
-        stopped = generation.end in (GenerationEnd.STOPPED, GenerationEnd.REPLACED)
         cut = generation.end in (GenerationEnd.SHUT_DOWN, GenerationEnd.BROKEN) or generation.interrupted_at is not None
         cut = cut or reader.overtaken
-        return answer.ended(stopped=stopped, cut=cut)
+        return answer.ended(stopped=generation.end in STOPPED, cut=cut)
 
     async def _finish(self, ended: MessageNode) -> None:
         """Write an answer down. A disk that is full is tried again until it has room, or the program ends."""
@@ -312,8 +304,8 @@ class Conversations:
     # ---- parts -------------------------------------------------------------------------------------------------------
 
     def _note_change(self, conversation: str | None) -> None:
-        self._number += 1
-        self._changes.append(ConversationChange(self._number, conversation))
+        self.latest += 1
+        self._changes.append(ConversationChange(self.latest, conversation))
         self.news.wake()
 
     def _note_changes(self, conversations: Sequence[str]) -> None:
@@ -339,21 +331,17 @@ class Conversations:
             if self._store is None:
                 store = await trio.to_thread.run_sync(ConversationStore, path, self._limit, limiter=self._turn)
                 try:
-                    await self._take_up(store)
+                    for message, so_far in await trio.to_thread.run_sync(store.answering, limiter=self._turn):
+                        if generation := self._generations.get(message.id):  # of an earlier run: its stream is here
+                            self._expect(message, generation)
+                        else:
+                            ended = structs.replace(so_far or message, state="interrupted")
+                            await trio.to_thread.run_sync(store.finish, ended, _now(), limiter=self._turn)
                 except BaseException:
                     store.close()
                     raise
                 self._store = store
         return self._store
-
-    async def _take_up(self, store: ConversationStore) -> None:
-        """Follow the answers that an earlier run began and whose streams are still here; the others were cut short."""
-        for _, message, so_far in await trio.to_thread.run_sync(store.answering, limiter=self._turn):
-            if generation := self._generations.get(message.id):
-                self._expect(message, generation)
-            else:
-                ended = structs.replace(so_far or message, state="interrupted")
-                await trio.to_thread.run_sync(store.finish, ended, _now(), limiter=self._turn)
 
     async def close(self) -> None:
         """Close the file, until it is used again."""

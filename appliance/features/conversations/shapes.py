@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
-
-
-def empty_object() -> Raw:
-    return Raw(b"{}")
-
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 Id = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+\Z")]
 Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -70,8 +65,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     updated: int
     leaf: Id | None = None
     draft: str = ""
-    settings: Raw = field(default_factory=empty_object)
-    """A JSON object: model, system prompt, parameters, as the page wants them."""
+    settings: Raw = Raw(b"{}")  # a JSON object: model, system prompt, parameters, as the page wants them
     change: int = 0
     answering: bool = False
 
@@ -133,8 +127,7 @@ class ConversationListing(Struct, frozen=True, kw_only=True):
     since: int = 0  # the change that the answer builds on; 0: it has everything
     conversations: tuple[Conversation, ...] = ()
     deleted: tuple[DeletedConversation, ...] = ()
-    presets: dict[str, Raw] | UnsetType = UNSET
-    """Settings of conversations by the names that people gave them; each is a JSON object. Unset: as they were."""
+    presets: dict[str, Raw] | UnsetType = UNSET  # settings, JSON objects, by their names; unset: as they were
     bytes: int = 0
     limit: int = 0
 
@@ -147,9 +140,7 @@ class Removed(Struct, frozen=True, kw_only=True):
 
 
 class WrittenMessage(Struct, frozen=True, kw_only=True):
-    """The answer to a message that was written. ``branched``: another client had changed it meanwhile, so it became a
-    branch beside the other one.
-    """
+    """A message as it was written. ``branched``: another client had changed it meanwhile, so it became a sibling."""
 
     message: MessageNode
     branched: bool = False

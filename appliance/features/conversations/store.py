@@ -11,7 +11,8 @@ readers learn what they have missed. What is deleted stays for `UNDO_MS`, marked
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from appliance.features.conversations.shapes import (
     State,
     StoredPreset,
     Whole,
+    WrittenMessage,
 )
 from appliance.store.activity_schema import make_private, set_aside
 from appliance.store.versions import restored
@@ -72,16 +74,6 @@ INSERT INTO words (rowid, content) SELECT row, folded(coalesce(json_extract(body
 _message = msgspec.json.Decoder(MessageNode).decode
 _conversation = msgspec.json.Decoder(Conversation).decode
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def _has(text: str, words: Sequence[str]) -> bool:
-    whole = tree.folded(text)
-    return all(word in whole for word in words)
-
-
-def _parts(word: str) -> list[str]:
-    """Return the groups of three letters of a word, as FTS5 quotes them."""
-    return ['"' + word[at : at + 3].replace('"', '""') + '"' for at in range(len(word) - 2)]
 
 
 def _hit(conversation: Conversation, message: str | None, text: str, words: Sequence[str]) -> Hit:
@@ -200,15 +192,17 @@ class ConversationStore:
         if not words:
             return []
         bodies = self._db.execute("SELECT body FROM conversations WHERE deleted IS NULL ORDER BY updated DESC")
-        named = [each for each in (_conversation(body) for (body,) in bodies) if _has(each.title, words)]
-        parts = dict.fromkeys(part for word in words for part in _parts(word)[:MAX_PARTS])
-        index = ["words MATCH ?"] if parts else []
+        titled = ((each := _conversation(body), tree.folded(each.title)) for (body,) in bodies)
+        named = [each for each, title in titled if all(word in title for word in words)]
+        parts = {word[at : at + 3] for word in words for at in range(min(len(word) - 2, MAX_PARTS))}
+        index = [" AND ".join('"' + part.replace('"', '""') + '"' for part in parts)] if parts else []  # as FTS5 quotes
+        conditions = ["words MATCH ?" for _ in index] + ["instr(words.content, ?)" for _ in words]
         rows = self._db.execute(
             "SELECT conversations.body, messages.body FROM words JOIN messages ON messages.row = words.rowid "
             "JOIN conversations ON conversations.id = messages.conversation "
-            f"WHERE {' AND '.join([*index, *['instr(words.content, ?)' for _ in words]])} "
+            f"WHERE {' AND '.join(conditions)} "
             "AND messages.deleted IS NULL AND conversations.deleted IS NULL ORDER BY words.rowid DESC LIMIT ?",
-            (*([" AND ".join(parts)] if parts else []), *words, MAX_HITS),
+            (*index, *words, MAX_HITS),
         )
         found = [(_conversation(one), _message(other)) for one, other in rows]
         titles = named[: MAX_HITS - min(len(found), MAX_HITS // 2)]  # neither kind takes all places from the other
@@ -222,10 +216,10 @@ class ConversationStore:
             raise NotFound(f"there is no attachment '{digest}'; upload it first")
         return row
 
-    def answering(self) -> list[tuple[str, MessageNode, MessageNode | None]]:
-        """Answers under way: their conversation, the message, and how far it had come when it was last noted."""
-        rows = self._db.execute("SELECT conversation, body, partial FROM messages WHERE answering").fetchall()
-        return [(place, _message(body), _message(partial) if partial else None) for place, body, partial in rows]
+    def answering(self) -> list[tuple[MessageNode, MessageNode | None]]:
+        """Answers under way: the message, and how far it had come when it was last noted."""
+        rows = self._db.execute("SELECT body, partial FROM messages WHERE answering").fetchall()
+        return [(_message(body), _message(partial) if partial else None) for body, partial in rows]
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -245,7 +239,7 @@ class ConversationStore:
             self._save(after, change)
         return structs.replace(after, change=change)
 
-    def write(self, conversation: str, sent: MessageNode, new_id: str, now: int) -> tree.Write:
+    def write(self, conversation: str, sent: MessageNode, new_id: str, now: int) -> WrittenMessage:
         """Store a message by the rules of `tree.write`. Raises BadRequest, Conflict, NotFound, Busy."""
         with self._writing(now, more=len(sent.content)) as change:
             found = self._find(conversation)
@@ -378,13 +372,40 @@ class ConversationStore:
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
-    def _writing(self, now: int, *, more: int = 0, check: bool = True) -> _Transaction:
+    @contextmanager
+    def _writing(self, now: int, *, more: int = 0, check: bool = True) -> Generator[int]:
+        """One change: begins with the next number, and is rolled back by any error. Raises Busy where it is full."""
         if check and self.size() + more > self._limit:
             raise Busy(
                 f"the conversations have reached their limit of {self._limit} bytes (conversations.max_bytes); delete "
                 "some, or raise it"
             )
-        return _Transaction(self, self._db, now)
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._purge(now)
+            yield self._db.execute("UPDATE counter SET change = change + 1 RETURNING change").fetchone()[0]
+            self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:  # a full disk may have ended it already
+                self._db.execute("ROLLBACK")
+
+    def _purge(self, now: int) -> None:
+        """Drop what nobody can want back."""
+        until = (now - UNDO_MS,)
+        gone = self._db.execute(
+            "SELECT row FROM messages WHERE deleted < ?1 OR conversation IN "
+            "(SELECT id FROM conversations WHERE deleted < ?1)",
+            until,
+        ).fetchall()
+        for table, key in (("words", "rowid"), ("uses", "message"), ("messages", "row")):
+            self._db.executemany(f"DELETE FROM {table} WHERE {key} = ?", gone)
+        purged = self._db.execute("DELETE FROM conversations WHERE deleted < ? RETURNING change", until).fetchall()
+        self.horizon = max(self.horizon, *(change for (change,) in purged), 0)
+        self._db.execute(
+            "DELETE FROM attachments WHERE added < ? "
+            "AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.hash = attachments.hash)",
+            (now - UNUSED_MS,),
+        )
 
     def _find(self, conversation: str) -> Conversation:
         row = self._db.execute(
@@ -432,42 +453,3 @@ class ConversationStore:
         )
         self._db.execute("DELETE FROM uses WHERE message = ?", (number,))
         self._db.executemany("INSERT OR IGNORE INTO uses VALUES (?, ?)", [(number, each) for each in message.hashes])
-
-
-class _Transaction:
-    """One change: takes the next number on entry, and is rolled back by any error. Purges what nobody can want back."""
-
-    def __init__(self, store: ConversationStore, db: sqlite3.Connection, now: int) -> None:
-        self._store = store
-        self._db = db
-        self._now = now
-
-    def __enter__(self) -> int:
-        self._db.execute("BEGIN IMMEDIATE")
-        self._purge()
-        return self._db.execute("UPDATE counter SET change = change + 1 RETURNING change").fetchone()[0]
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            if kind is None:
-                self._db.execute("COMMIT")
-        finally:
-            if self._db.in_transaction:  # a full disk may have ended it already
-                self._db.execute("ROLLBACK")
-
-    def _purge(self) -> None:
-        until = (self._now - UNDO_MS,)
-        gone = self._db.execute(
-            "SELECT row FROM messages WHERE deleted < ?1 OR conversation IN "
-            "(SELECT id FROM conversations WHERE deleted < ?1)",
-            until,
-        ).fetchall()
-        for table, key in (("words", "rowid"), ("uses", "message"), ("messages", "row")):
-            self._db.executemany(f"DELETE FROM {table} WHERE {key} = ?", gone)
-        purged = self._db.execute("DELETE FROM conversations WHERE deleted < ? RETURNING change", until).fetchall()
-        self._store.horizon = max(self._store.horizon, *(change for (change,) in purged), 0)
-        self._db.execute(
-            "DELETE FROM attachments WHERE added < ? "
-            "AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.hash = attachments.hash)",
-            (self._now - UNUSED_MS,),
-        )

@@ -54,15 +54,10 @@ def read_docx(data: bytes, most: int) -> str:
 
 
 Start = Callable[[str, dict[str, str]], None]
+Told = Callable[[str], None]
 
 
-def _parse(
-    data: bytes,
-    part: re.Pattern[str],
-    start: Start,
-    end: Callable[[str], None] | None = None,
-    say: Callable[[str], None] | None = None,
-) -> bool:
+def _parse(data: bytes, part: re.Pattern[str], start: Start, end: Told | None = None, say: Told | None = None) -> bool:
     """Tell of all parts with such a name; False if there is none."""
     left, found = MAX_XML, False
     with open_members(io.BytesIO(data), "zip", MAX_PARTS) as members:
@@ -80,9 +75,8 @@ def _parse(
                 while piece := file.read(PIECE):
                     left -= len(piece)
                     if left < 0:
-                        raise BadRequest(
-                            f"the Word document unpacks to more than {MAX_XML >> 20} MiB; take a part of it"
-                        )
+                        told = f"the Word document unpacks to more than {MAX_XML >> 20} MiB; take a part of it"
+                        raise BadRequest(told)
                     parser.Parse(piece)
             parser.Parse(b"", True)
     return found
