@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from appliance.core.bodies.json_text import OBJECT
 from appliance.core.lenient_json import UNREADABLE
@@ -42,49 +42,33 @@ class _DerivedFile(Struct, frozen=True, kw_only=True):
     models: list[_Kept]
 
 
-class DerivedModels:
-    """One such file, which need not be there yet; None keeps nothing."""
+def read_derived(path: Path) -> Mapping[str, Derived]:
+    """Return the models by their names in lower case; the file need not be there yet.
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-
-    def read(self) -> Mapping[str, Derived]:
-        """Return the models by their names in lower case. A file that cannot be understood is set aside, with a line
-        in the log.
-        """
-        if self._path is None:
-            return {}
-        try:
-            contents = msgspec.json.decode(read_start(self._path, MAX_SIZE), type=_DerivedFile)
-            if contents.version != VERSION:
-                raise ValueError(f"its version is {contents.version}")
-            models = [kept.model() for kept in contents.models]
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            log.warning("%s cannot be read: %s", self._path, error.strerror or error)
-            return {}
-        except (*UNREADABLE, ValueError) as error:
-            aside = self._path.with_name(f"{self._path.name}.unreadable")
-            replace(self._path, aside)
-            log.warning("%s is damaged, or from a newer version (%s); it is now %s", self._path, error, aside.name)
-            return {}
-        return {model.name.casefold(): model for model in models}
-
-    def write(self, models: Mapping[str, Derived]) -> None:
-        """Replace the file. Raises OSError."""
-        if self._path is not None:
-            kept = [_kept(model) for model in models.values()]
-            write_whole(self._path, msgspec.json.encode(_DerivedFile(version=VERSION, models=kept)), private=True)
+    One that cannot be understood is set aside, with a line in the log.
+    """
+    try:
+        contents = msgspec.json.decode(read_start(path, MAX_SIZE), type=_DerivedFile)
+        if contents.version != VERSION:
+            raise ValueError(f"its version is {contents.version}")
+        models = [kept.model() for kept in contents.models]
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        log.warning("%s cannot be read: %s", path, error.strerror or error)
+        return {}
+    except (*UNREADABLE, ValueError) as error:
+        aside = path.with_name(f"{path.name}.unreadable")
+        replace(path, aside)
+        log.warning("%s is damaged, or from a newer version (%s); it is now %s", path, error, aside.name)
+        return {}
+    return {model.name.casefold(): model for model in models}
 
 
-def _kept(model: Derived) -> _Kept:
-    preset = model.preset
-    return _Kept(
-        name=model.name,
-        base=model.base,
-        system=preset.system,
-        parameters=Raw(msgspec.json.encode(preset.parameters)),
-        messages=[Raw(msgspec.json.encode(message)) for message in preset.messages],
-        made_at=model.made_at,
-    )
+def write_derived(path: Path, models: Mapping[str, Derived]) -> None:
+    """Replace the file. Raises OSError."""
+    kept = [
+        {"name": each.name, "base": each.base, **structs.asdict(each.preset), "made_at": each.made_at}
+        for each in models.values()
+    ]
+    write_whole(path, msgspec.json.encode({"version": VERSION, "models": kept}), private=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import trio
@@ -15,7 +17,7 @@ from appliance.core.models.model import Model
 from appliance.core.models.names import meanings
 from appliance.errors import ModelNotFound, UpstreamFailed
 from appliance.features.ollama.core.models import Derived, EngineProps, LoadedModel, ModelFacts, preset_of, tags
-from appliance.features.ollama.derived_models import DerivedModels
+from appliance.features.ollama.derived_models import read_derived, write_derived
 from appliance.fleet.owner import Fleet
 from appliance.traffic.targets import Targets, refresh
 from appliance.upstream.client import HttpCall
@@ -36,33 +38,32 @@ class _Ready(Struct, frozen=True):
 class KnownModels:
     """Answers from memory, but for headers and properties that nobody has asked for before."""
 
-    def __init__(self, catalog: Catalog, fleet: Fleet, targets: Targets, file: DerivedModels) -> None:
+    def __init__(self, catalog: Catalog, fleet: Fleet, targets: Targets, file: Path) -> None:
         self._catalog = catalog
         self._fleet = fleet
         self._targets = targets
         self._file = file
-        self.models: Mapping[str, Derived] = {}
-        """Models that clients have derived from others, by their names in lower case."""
-        self._adopt(file.read())
+        self.models: Mapping[str, Derived] = {}  # that clients have derived from others, by their names in lower case
+        self._adopt(read_derived(file))
         self._headers: dict[str, GgufInfo | None] = {}
         self._props: dict[tuple[str, float | None], EngineProps | None] = {}
         self._tags: tuple[object, bytes] = (None, b"")
 
     async def find(self, name: str) -> ModelFacts | None:
         """Resolve a name in a request, None if it means nothing. Raises InvalidModelFile, and Busy of a selector."""
-        derived = self.derived(name)
         try:
             async with self._targets.chosen(name) as target:
                 model = target.model if target.selector is None else None
         except ModelNotFound:
             return None
-        if derived is None:
-            return await self._facts(name, model)
-        return await self._facts(name, model, derived)
+        if model is not None:
+            await self._read_header(model)
+            await self._ask(model)
+        return self._known(name, model, self.derived(name))
 
     async def change(self, models: Mapping[str, Derived]) -> None:
         """Keep these derived models from now on. Raises OSError."""
-        await trio.to_thread.run_sync(self._file.write, models)
+        await trio.to_thread.run_sync(write_derived, self._file, models)
         self._adopt(models)
 
     def _adopt(self, models: Mapping[str, Derived]) -> None:
@@ -104,39 +105,23 @@ class KnownModels:
             if status.state not in SHOWN or model is None:
                 continue
             await self._read_header(model)
+            facts, memory = self._known(model.id, model), self._fleet.memory(status.model)
             left = self._fleet.stays_for(status.model)
-            found.append(
-                LoadedModel(
-                    facts=self._known(model.id, model),
-                    memory=self._fleet.memory(status.model),
-                    left=left if left < 1e9 else None,
-                    queue=status.waiting,
-                    state=status.state,
-                )
-            )
+            left = left if left < 1e9 else None
+            found.append(LoadedModel(facts=facts, memory=memory, left=left, queue=status.waiting, state=status.state))
         return found
 
     def _find(self, name: str) -> Model | None:
         return self._catalog.snapshot.find(name)
 
-    async def _facts(self, name: str, model: Model | None, derived: Derived | None = None) -> ModelFacts:
-        if model is None:
-            return ModelFacts(name=name, preset=preset_of(None, derived))
-        await self._read_header(model)
-        await self._ask(model)
-        return self._known(name, model, derived)
-
     def _known(self, name: str, model: Model | None, derived: Derived | None = None) -> ModelFacts:
-        info = self._info(model) if model is not None else None
+        base, made_at = (derived.base, derived.made_at) if derived is not None else ("", 0.0)
+        preset = preset_of(model, derived)
+        if model is None:
+            return ModelFacts(name=name, preset=preset, base=base, made_at=made_at)
+        info, props, context = self._info(model), self._props.get(self._key(model)), self.context(model)
         return ModelFacts(
-            name=name,
-            model=model,
-            info=info,
-            props=self._props.get(self._key(model)) if model is not None else None,
-            preset=preset_of(model, derived),
-            base=derived.base if derived is not None else "",
-            made_at=derived.made_at if derived is not None else 0.0,
-            context=self.context(model) if model is not None else None,
+            name=name, model=model, info=info, props=props, preset=preset, base=base, made_at=made_at, context=context
         )
 
     # ---- headers of configured models --------------------------------------------------------------------------------
@@ -147,8 +132,7 @@ class KnownModels:
     async def _read_header(self, model: Model) -> None:
         path = _file_of(model)
         if path is not None and model.info is None and path not in self._headers:
-            header = await trio.to_thread.run_sync(self._catalog.headers.read, path)
-            self._headers[path] = header.info
+            self._headers[path] = (await trio.to_thread.run_sync(self._catalog.headers.read, path)).info
 
     async def _read_headers(self) -> bool:
         """Read those of a list for as long as a look at the folders may. Return whether that was enough."""
@@ -175,22 +159,18 @@ class KnownModels:
     async def _ask(self, model: Model) -> None:
         """Ask a running engine once what it can do, if no header tells. One that is being loaded is not waited for."""
         key = self._key(model)
-        status = self._fleet.known(model.id)
+        status, address = self._fleet.known(model.id), self._fleet.address(model.id)
         if self._info(model) is not None or key in self._props or status is None or status.state != "loaded":
             return
-        address = self._fleet.address(model.id)
         if address is None:
             return
         for old in [known for known in self._props if known[0] == model.id]:
             del self._props[old]
         props: EngineProps | None = None
-        with trio.move_on_after(PROPS_TIME):
-            try:
-                async with HttpCall(address, "GET", "/props") as response:
-                    if response.status == 200:
-                        props = decoded(EngineProps, await response.read(MAX_PROPS))
-            except UpstreamFailed:
-                pass
+        with trio.move_on_after(PROPS_TIME), suppress(UpstreamFailed):
+            async with HttpCall(address, "GET", "/props") as response:
+                if response.status == 200:
+                    props = decoded(EngineProps, await response.read(MAX_PROPS))
         self._props[key] = props
 
 

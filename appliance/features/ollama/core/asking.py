@@ -159,7 +159,7 @@ class DerivedPreset(Struct, frozen=True, kw_only=True):
 PLAIN = DerivedPreset()
 
 
-class OllamaRequest(Struct, frozen=True, kw_only=True):
+class OllamaRequest(Struct, frozen=True):
     """The members that chat and generate have in common, checked."""
 
     name: str  # as the request has it
@@ -182,26 +182,15 @@ def read_asked(body: bytes) -> OllamaRequest:
         raise OllamaRefusal(501, "_debug_render_only is not supported; POST /apply-template shows the rendered prompt")
     if member_of(members, "template", ""):
         raise OllamaRefusal(501, "templates of Go are not supported; the model's own chat template is used")
-    logprobs: JsonObject = {}
-    if member_of(members, "logprobs", False):
-        logprobs = {"logprobs": True, "top_logprobs": top or 0}
-    return OllamaRequest(
-        name=model_of(members),
-        members=members,
-        streams=member_of(members, "stream", True),
-        keep_alive=keep_alive_of(members.get("keep_alive")),
-        options=member_of(members, "options", JsonObject()),
-        think=_think(members.get("think")),
-        logprobs=logprobs,
-        response_format=_format(members.get("format")),
-    )
-
-
-def _think(value: JSON) -> bool | str | None:
-    if value is None or isinstance(value, bool) or (isinstance(value, str) and value in LEVELS):
-        return value
-    shown = msgspec.json.encode(value).decode()
-    raise OllamaRefusal(400, f'invalid think value: {shown} (must be "high", "medium", "low", "max", true, or false)')
+    logprobs: JsonObject = {"logprobs": True, "top_logprobs": top or 0} if member_of(members, "logprobs", False) else {}
+    name, streams = model_of(members), member_of(members, "stream", True)
+    keep_alive, options = keep_alive_of(members.get("keep_alive")), member_of(members, "options", JsonObject())
+    think = members.get("think")
+    if not (think is None or isinstance(think, bool) or (isinstance(think, str) and think in LEVELS)):
+        told = f'invalid think value: {_shown(think)} (must be "high", "medium", "low", "max", true, or false)'
+        raise OllamaRefusal(400, told)
+    response_format = _format(members.get("format"))
+    return OllamaRequest(name, members, streams, keep_alive, options, think, logprobs, response_format)
 
 
 def _format(value: JSON) -> JsonObject | None:
@@ -213,8 +202,12 @@ def _format(value: JSON) -> JsonObject | None:
         case dict():
             return {"type": "json_schema", "json_schema": {"name": "schema", "schema": value}}
         case _:
-            shown = msgspec.json.encode(value).decode()
-            raise OllamaRefusal(500, f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
+            told = f'invalid format: {_shown(value)}; expected "json" or a valid JSON Schema object'
+            raise OllamaRefusal(500, told)
+
+
+def _shown(value: JSON) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def has_prompt(asked: OllamaRequest, *, chat: bool) -> bool:
@@ -261,11 +254,8 @@ def raw_body(asked: OllamaRequest, model: str, preset: DerivedPreset) -> bytes:
 
 def infill_body(asked: OllamaRequest, model: str, preset: DerivedPreset) -> bytes:
     """Return the body for ``/infill``. Raises OllamaRefusal."""
-    sent: JsonObject = {
-        "model": model,
-        "input_prefix": member_of(asked.members, "prompt", ""),
-        "input_suffix": member_of(asked.members, "suffix", ""),
-    }
+    before, behind = member_of(asked.members, "prompt", ""), member_of(asked.members, "suffix", "")
+    sent: JsonObject = {"model": model, "input_prefix": before, "input_suffix": behind}
     sent |= {name: value for name, value in _common(asked, preset).items() if name != "stream_options"}
     if "max_tokens" in sent:
         sent["n_predict"] = sent.pop("max_tokens")
@@ -278,16 +268,13 @@ def _common(asked: OllamaRequest, preset: DerivedPreset) -> JsonObject:
     sent: JsonObject = {"stream": asked.streams}
     if asked.streams:
         sent["stream_options"] = {"include_usage": True}
-    sent |= sampling_of({**preset.parameters, **asked.options})
-    sent |= asked.logprobs
+    sent |= sampling_of({**preset.parameters, **asked.options}) | asked.logprobs
     if asked.response_format is not None:
         sent["response_format"] = asked.response_format
     return sent
 
 
-def _chat(
-    asked: OllamaRequest, model: str, preset: DerivedPreset, given: Sequence[JsonObject], *, thinks: bool
-) -> bytes:
+def _chat(asked: OllamaRequest, model: str, preset: DerivedPreset, given: list[JsonObject], *, thinks: bool) -> bytes:
     messages = [*preset.messages, *given]
     if preset.system and not (messages and messages[0].get("role") == "system"):
         messages.insert(0, {"role": "system", "content": preset.system})
@@ -320,8 +307,7 @@ def _messages(given: Sequence[JsonObject]) -> list[JsonObject]:
             one["tool_calls"] = [call for call, _, _ in named]
             open_calls += [(call_id, name) for _, call_id, name in named]
         if role == "tool":
-            name = message.get("tool_name")
-            call_id = message.get("tool_call_id")
+            name, call_id = message.get("tool_name"), message.get("tool_call_id")
             if not call_id:
                 same = [call for call in open_calls if name and call[1] == name] or open_calls
                 call_id = same[0][0] if same else None
@@ -333,9 +319,8 @@ def _messages(given: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def _content(message: JsonObject) -> JSON:
-    text = message.get("content")
+    text, images = message.get("content"), message.get("images")
     text = "" if text is None else text
-    images = message.get("images")
     if not images:
         return text
     if not isinstance(images, list):
@@ -354,9 +339,8 @@ def _medium(given: JSON) -> JsonObject:
         if len(data) % 4:
             raise binascii.Error
     except (binascii.Error, ValueError):
-        raise OllamaRefusal(
-            400, "illegal base64 data in images; send the bytes of the file in base64, with its padding"
-        ) from None
+        told = "illegal base64 data in images; send the bytes of the file in base64, with its padding"
+        raise OllamaRefusal(400, told) from None
     if head[:4] != b"RIFF" or head[8:12] == b"WAVE":
         for mark, kind in _AUDIO.items():
             if head.startswith(mark):
@@ -373,10 +357,9 @@ def _calls(given: JSON, place: int) -> list[tuple[JsonObject, str, JSON]]:
     for number, one in enumerate(given):
         call = _object(one, "a call of a tool")
         function = _object(call.get("function"), "the function of a call")
-        arguments = function.get("arguments")
-        text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+        arguments, name = function.get("arguments"), function.get("name")
+        text = arguments if isinstance(arguments, str) else _shown(arguments or {})
         call_id = str(call.get("id") or f"call_{place}_{number}")
-        name = function.get("name")
         told: JsonObject = {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
         made.append((told, call_id, name))
     return made

@@ -83,7 +83,10 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     def abilities(self) -> list[str]:
         """Return Ollama's ``capabilities``; the configuration only adds to what the files and the engine say."""
         said = self.model.config.capabilities if self.model is not None and self.model.config is not None else None
-        kind = self._kind
+        kind = self.info.kind if self.info is not None else "generation"
+        if self.model is not None:  # the command can make another use of a model than its file says
+            config = self.model.config
+            kind = served_kind(*(self.model.args,) if config is None else (config.argv, config.env)) or kind
         if kind == "rerank" or (said is not None and said.reranker):
             return [RERANK]
         if kind == "embedding":
@@ -100,14 +103,6 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
         if said is not None and said.tools:
             found[TOOLS] = True
         return [COMPLETION, *(name for name, there in found.items() if there)]
-
-    @property
-    def _kind(self) -> str:
-        """The command can make another use of a model than its file says."""
-        model, kind = self.model, self.info.kind if self.info is not None else "generation"
-        if model is None:
-            return kind
-        return served_kind(*(model.args,) if model.config is None else (model.config.argv, model.config.env)) or kind
 
     @property
     def _architecture(self) -> str:
@@ -225,8 +220,13 @@ def shown(facts: ModelFacts, *, basename: str = "") -> JsonObject:
     """Return ``/api/show``. ``basename``: what the model is to be called in ``model_info``."""
     preset, template, abilities = facts.preset, facts.template, facts.abilities
     parameters: JsonObject = {**({"num_ctx": facts.context} if facts.context else {}), **preset.parameters}
+    lines = [f"FROM {facts.base or facts.name}"]  # without paths: a client need not learn where files are
+    if preset.system:
+        lines.append(f'SYSTEM """{preset.system}"""')
+    lines += [f"PARAMETER {' '.join(line.split())}" for line in _parameter_lines(preset.parameters).splitlines()]
+    lines += [f"MESSAGE {m.get('role', '')} {m.get('content', '')}" for m in preset.messages]
     answer: JsonObject = {
-        "modelfile": _modelfile(facts),
+        "modelfile": "\n".join(lines) + "\n",
         "parameters": _parameter_lines(parameters),
         "template": f"{template}{{# .Suffix #}}" if INSERT in abilities else template,
         "details": facts.details,
@@ -261,22 +261,11 @@ def _model_info(facts: ModelFacts, basename: str) -> JsonObject:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _modelfile(facts: ModelFacts) -> str:
-    """Without paths: a client need not learn where files are."""
-    lines = [f"FROM {facts.base or facts.name}"]
-    if facts.preset.system:
-        lines.append(f'SYSTEM """{facts.preset.system}"""')
-    lines += [f"PARAMETER {' '.join(line.split())}" for line in _parameter_lines(facts.preset.parameters).splitlines()]
-    lines += [f"MESSAGE {m.get('role', '')} {m.get('content', '')}" for m in facts.preset.messages]
-    return "\n".join(lines) + "\n"
-
-
 def _parameter_lines(parameters: Mapping[str, JSON]) -> str:
-    rows: list[str] = []
-    for name, value in parameters.items():
-        for one in value if isinstance(value, list) else [value]:
-            rows.append(f"{name:<30} {msgspec.json.encode(one).decode()}")
-    return "\n".join(rows)
+    rows = (
+        (name, one) for name, value in parameters.items() for one in (value if isinstance(value, list) else [value])
+    )
+    return "\n".join(f"{name:<30} {msgspec.json.encode(one).decode()}" for name, one in rows)
 
 
 # ---- derived models --------------------------------------------------------------------------------------------------
@@ -304,15 +293,12 @@ def read_create(members: JsonObject, now: float) -> Derived:
     name, base = model_of(members), member_of(members, "from", "")
     if not is_expressible(name):
         raise OllamaRefusal(400, "invalid model name")
-    for member in _NOT_HERE:
-        if members.get(member):
-            raise OllamaRefusal(
-                501, f"'{member}' is not supported here; derive models with from, system, parameters, messages"
-            )
+    for member in filter(members.get, _NOT_HERE):
+        told = f"'{member}' is not supported here; derive models with from, system, parameters, messages"
+        raise OllamaRefusal(501, told)
     if members.get("files"):
-        raise OllamaRefusal(
-            501, "models from uploaded files are not supported here; put the GGUF file into the models folder"
-        )
+        told = "models from uploaded files are not supported here; put the GGUF file into the models folder"
+        raise OllamaRefusal(501, told)
     if not base:
         raise OllamaRefusal(400, "neither 'from' or 'files' was specified")
     parameters, messages = member_of(members, "parameters", JsonObject()), members.get("messages")
@@ -338,11 +324,8 @@ def preset_of(model: Model | None, derived: Derived | None) -> DerivedPreset:
 def over(derived: Derived, below: DerivedPreset) -> DerivedPreset:
     """Return what a model adds that is derived from a derived one: its own words count, where it has some."""
     own = derived.preset
-    return DerivedPreset(
-        system=own.system or below.system,
-        parameters={**below.parameters, **own.parameters},
-        messages=own.messages or below.messages,
-    )
+    parameters, messages = {**below.parameters, **own.parameters}, own.messages or below.messages
+    return DerivedPreset(system=own.system or below.system, parameters=parameters, messages=messages)
 
 
 # ---- downloads -------------------------------------------------------------------------------------------------------
@@ -354,15 +337,11 @@ def pull_name(name: str) -> Remote | None:
     Raises BadRequest and UsageError.
     """
     lowered = name.lower()
-    for hub in HUBS:
-        if lowered.startswith(hub):
-            return parse_wanted(name)
     if lowered.startswith("docker.io/"):
         return parse_image(name)
     host, slash, rest = name.partition("/")
-    if slash and "/" not in rest and "." not in host and host != "library":
-        return parse_wanted(name)
-    return None
+    from_hub = slash and "/" not in rest and "." not in host and host != "library"
+    return parse_wanted(name) if from_hub or lowered.startswith(tuple(HUBS)) else None
 
 
 def layer_of(oid: str) -> str:
