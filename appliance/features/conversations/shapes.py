@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 Id = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+\Z")]
 Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -65,7 +65,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     updated: int
     leaf: Id | None = None
     draft: str = ""
-    settings: Raw = Raw(b"{}")  # a JSON object: model, system prompt, parameters, as the page wants them
+    settings: Raw = field(default_factory=lambda: Raw(b"{}"))  # an object: model, system prompt, parameters
     change: int = 0
     answering: bool = False
 
