@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 import trio
-from msgspec import UNSET, Raw, Struct, convert, structs
+from msgspec import Raw, Struct, convert, structs
 
 from appliance.core.answers.ring import Ring
 from appliance.core.bodies.sse import PING, Dialect, ErrorInfo, SseEvent, encode, error_record
@@ -51,9 +51,7 @@ from appliance.replay.generation import Generation, GenerationEnd, GenerationHea
 from appliance.upstream.connect import ConnectFailed
 
 
-class RunTimeouts(Struct, frozen=True, kw_only=True):
-    """In seconds."""
-
+class RunTimeouts(Struct, frozen=True):  # in seconds
     connect: float
     headers: float
     stall: float
@@ -135,7 +133,7 @@ def _failed(reason: FailReason, detail: str) -> TurnFailed:
 WorkerState = Literal["running", "ready", "failed", "stopped"]
 
 
-class WorkerStatus(Struct, frozen=True, kw_only=True):
+class WorkerStatus(Struct, frozen=True):
     """One model as runs see it: its process is running, ready, stopped, or failed too often."""
 
     model: str
@@ -245,7 +243,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
         """Number of characters in texts, calls and answers."""
         said = len(self.outcome.output) + len(self.outcome.reasoning)
         signals = sum(len(signal.raw) + len(signal.arguments) for signal in self.outcome.signals)
-        return said + signals + sum(_size_of(trace) for trace in self.outcome.tool_trace)
+        traces = ((trace.arguments, trace.result or "", trace.error or "") for trace in self.outcome.tool_trace)
+        return said + signals + sum(len(text) for trace in traces for text in trace)
 
 
 class PendingCall(Struct, frozen=True, kw_only=True):
@@ -306,9 +305,11 @@ class RunResult(Struct, frozen=True, kw_only=True):
 View = TypeVar("View", RunStatus, RunResult)
 
 
-def _size_of(trace: Trace) -> int:
-    texts = [text for text in (trace.result, trace.error) if text is not UNSET]
-    return len(trace.arguments) + sum(map(len, texts))
+def given_up(outcome: Outcome, reason: FailReason, detail: str) -> Outcome:
+    """Return the outcome of a run that has ended for a reason outside its loop."""
+    return structs.replace(
+        outcome, state="failed", finish_reason="failed", fail_reason=reason, detail=detail, pending_tool_calls=()
+    )
 
 
 def status_of(record: RunRecord) -> RunStatus:
@@ -323,8 +324,7 @@ def result_of(record: RunRecord) -> RunResult:
 
 def _view(kind: type[View], record: RunRecord, **more: object) -> View:
     """Take the fields of the same names from the record and its outcome."""
-    facts = structs.asdict(record.outcome) | structs.asdict(record) | more
-    return convert(facts, kind)
+    return convert(structs.asdict(record.outcome) | structs.asdict(record) | more, kind)
 
 
 def pending_call(call: ModelCall) -> PendingCall:
@@ -345,13 +345,8 @@ class _Nobody:
         pass
 
 
-_OVERRUN = ErrorInfo(
-    message="this reader is slower than runs.eventBytes allows, so events are lost; the run's result has all output",
-    type="invalid_request_error",
-    code=400,
-    param="from",
-    reason="invalid_request",
-)
+_LOST = "this reader is slower than runs.eventBytes allows, so events are lost; the run's result has all output"
+_OVERRUN = ErrorInfo(message=_LOST, type="invalid_request_error", code=400, param="from", reason="invalid_request")
 
 
 class Feed:

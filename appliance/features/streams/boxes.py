@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -20,7 +19,6 @@ from appliance.features.streams.owner import StreamStatus
 from appliance.features.streams.reading import check_held
 from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.traffic.other_servers import OtherServers
-from appliance.upstream.address import Address
 from appliance.upstream.client import HttpAnswer, HttpCall
 
 FIND_TIME = 3.0  # seconds for the other boxes to answer, all at once
@@ -34,7 +32,7 @@ class WantedStreams(Struct, frozen=True):
     names: list[str]
 
 
-class StreamAtBox(Struct, frozen=True, kw_only=True):
+class StreamAtBox(Struct, frozen=True):
     """A stream, as a box tells another one."""
 
     name: str
@@ -62,28 +60,6 @@ class BoxReader:
 
     def closing(self) -> bytes:
         return b""
-
-
-class OtherBox(Protocol):
-    """Another box of the pool."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def up(self) -> bool | None:
-        """None: not known yet."""
-        ...
-
-
-class Boxes(Protocol):
-    """The other boxes of the pool, and their addresses."""
-
-    def members(self) -> Collection[OtherBox]: ...
-
-    def address(self, peer_id: str, /) -> Address:
-        """Raises PeerFailed for one that is there no more."""
-        ...
 
 
 class StreamsAtBoxes:

@@ -13,8 +13,8 @@ from appliance.http.control.stream_body import read_offset
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import RequestContext
 from appliance.http.way.routes import LOOKUP, STREAM
-from appliance.replay.generation import BROKE_OFF, GenerationReader
-from appliance.traffic.request import Request, Sink, send_whole
+from appliance.replay.generation import BROKE_OFF
+from appliance.traffic.request import Request, send_whole
 
 MAX_QUESTION = 1 << 20  # bytes of a question for streams, which is their names
 
@@ -27,8 +27,7 @@ class StreamsForBoxes:
 
     def answers(self, request: Request) -> bool:
         """See `EdgeRoute`."""
-        methods = {STREAM: ("GET", "DELETE"), LOOKUP: ("POST",)}
-        return request.method in methods.get(request.path, ())
+        return (request.method, request.path) in (("GET", STREAM), ("DELETE", STREAM), ("POST", LOOKUP))
 
     async def answer(self, context: RequestContext) -> None:
         """See `EdgeRoute`."""
@@ -45,7 +44,13 @@ class StreamsForBoxes:
             reader = open_reader(generation, read_offset(None, request.query.get("from")))
             context.stay()
             sink.start(200, ((b"Content-Type", content_type_of(generation).encode("latin-1")),))
-            await _send(reader, sink)
+            while data := await reader.receive():
+                await sink.write(data)
+            if (last := reader.closing()) is None:
+                raise UpstreamFailed("the stream", BROKE_OFF)
+            if last:
+                await sink.write(last)
+            await sink.end()
 
     def _look_up(self, content: bytes) -> list[StreamAtBox]:
         check_json(content)
@@ -55,22 +60,6 @@ class StreamsForBoxes:
             why = f"the request body cannot be used: {error}; are the versions of the boxes the same?"
             raise BadRequest(why) from None
         return [
-            StreamAtBox(
-                name=stream.name,
-                status=status_of(stream),
-                content_type=content_type_of(stream),
-                dropped=stream.ring.dropped,
-                interrupted_at=stream.interrupted_at,
-            )
-            for stream in self._streams.ids.streams_of(wanted.names)
+            StreamAtBox(each.name, status_of(each), content_type_of(each), each.ring.dropped, each.interrupted_at)
+            for each in self._streams.ids.streams_of(wanted.names)
         ]
-
-
-async def _send(reader: GenerationReader, sink: Sink) -> None:
-    while data := await reader.receive():
-        await sink.write(data)
-    if (last := reader.closing()) is None:
-        raise UpstreamFailed("the stream", BROKE_OFF)
-    if last:
-        await sink.write(last)
-    await sink.end()

@@ -103,15 +103,12 @@ class KeptStreams:
         """Drop streams when their time has come; never returns."""
         while True:
             self._wake = trio.Event()
-            with trio.move_on_at(self._drop_expired()):
+            now = trio.current_time()
+            for generation in [generation for generation, kept in self._kept.items() if kept.expires <= now]:
+                self.drop(generation)
+                del generation  # or its bytes would stay in memory until the next one expires
+            with trio.move_on_at(min((kept.expires for kept in self._kept.values()), default=math.inf)):
                 await self._wake.wait()
-
-    def _drop_expired(self) -> float:
-        """Return when the next one has expired."""
-        now = trio.current_time()
-        for generation in [generation for generation, kept in self._kept.items() if kept.expires <= now]:
-            self.drop(generation)
-        return min((kept.expires for kept in self._kept.values()), default=math.inf)
 
     def _expire_in_time(self, generation: Generation) -> None:
         self._kept[generation].expires = trio.current_time() + self.settings.keep

@@ -20,7 +20,7 @@ from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
 from appliance.features.streams.ids import ConversationIds, name_of
 from appliance.features.streams.owner import Streams
-from appliance.features.streams.reading import find_stream
+from appliance.features.streams.reading import check_held, find_stream
 from appliance.http.errors import describe
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.way.context import RequestContext
@@ -107,20 +107,17 @@ class _Subscriptions:
             return
         match message.type:
             case "subscribe":
-                await self._subscribe(message.id, message.offset)
+                self._unsubscribe(message.id)  # an earlier one of the same stream
+                if len(self._followed) >= MAX_SUBSCRIPTIONS:
+                    full = BadRequest(f"{MAX_SUBSCRIPTIONS} streams are subscribed to already")
+                    await self._refuse(message.id, full)
+                    return
+                subscription = self._followed[message.id] = _Subscription()
+                self._nursery.start_soon(self._follow, message.id, max(message.offset, 0), subscription)
             case "unsubscribe":
                 self._unsubscribe(message.id)
             case "stop":
                 self._ids.stop_stream(name_of(message.id, self._holder))
-
-    async def _subscribe(self, conversation: str, offset: int) -> None:
-        """In place of an earlier subscription of the same stream."""
-        self._unsubscribe(conversation)
-        if len(self._followed) >= MAX_SUBSCRIPTIONS:
-            await self._refuse(conversation, BadRequest(f"{MAX_SUBSCRIPTIONS} streams are subscribed to already"))
-            return
-        subscription = self._followed[conversation] = _Subscription()
-        self._nursery.start_soon(self._follow, conversation, max(offset, 0), subscription)
 
     def _unsubscribe(self, conversation: str) -> None:
         subscription = self._followed.pop(conversation, None)
@@ -131,8 +128,7 @@ class _Subscriptions:
         with subscription.scope:
             try:
                 generation = await find_stream(self._ids, name_of(conversation, self._holder))
-                if offset < generation.ring.dropped:
-                    raise BadRequest("Stream offset lost, please restart", param="from")
+                check_held(offset, generation.ring.dropped)
                 await self._read(generation, offset, subscription)
             except ApplianceError as error:
                 with subscription.saying():
@@ -153,7 +149,7 @@ class _Subscriptions:
                     await self._say({"type": "data", "id": name, "from": told, "to": to, "data": text})
             told = to
         if reader.overtaken:
-            raise BadRequest("Stream offset lost, please restart", param="from")
+            check_held(reader.offset, generation.ring.dropped)
         if reader.closing() is None:
             raise UpstreamFailed(name, BROKE_OFF)
         with subscription.saying():

@@ -71,7 +71,7 @@ async def test_a_stream_that_has_ended_is_there_again(tmp_path: Path):
         assert found.about.conversation == "é::ü/x"
         assert found.data == b"data: 1\n\ndata: 2\n\n"
         assert found.completed_at == pytest.approx(done, abs=0.01)
-        assert found.interrupted_at is None
+        assert found.about.interrupted_at is None
     assert [file.suffix for file in files_in(tmp_path)] == [".sse"]
 
 
@@ -142,8 +142,8 @@ async def test_a_long_stream_keeps_its_end(tmp_path: Path):
         assert file.stat().st_size < 2500
     async with opened(tmp_path) as (_, stored):
         (found,) = stored
-        assert found.dropped + len(found.data) == end
-        assert found.data == whole[found.dropped : end]
+        assert found.about.dropped + len(found.data) == end
+        assert found.data == whole[found.about.dropped : end]
         assert len(found.data) >= 1000
 
 
@@ -310,17 +310,19 @@ async def test_killed_before_any_change_of_the_folder_nothing_is_lost(tmp_path: 
         async with opened(folder) as (_, stored):
             found = {one.about.conversation: one for one in stored}
             cut = found.pop("a")
-            assert (cut.data, cut.interrupted_at) == (b"data: 1\n\ndata: end\n\n", 9)
+            assert (cut.data, cut.about.interrupted_at) == (b"data: 1\n\ndata: end\n\n", 9)
             assert cut.completed_at == pytest.approx(time.time(), abs=30)
             for one in found.values():
                 said = one.data.removesuffix(LAST)
-                assert whole[one.dropped :].startswith(said)
+                assert whole[one.about.dropped :].startswith(said)
                 assert said == b"" or said.endswith(b"\n\n")
         assert {path.suffix for path in files_in(folder)} <= {".sse"}
         async with opened(folder) as (_, again):
-            assert [(one.data, one.interrupted_at) for one in again] == [(s.data, s.interrupted_at) for s in stored]
+            assert [(one.data, one.about.interrupted_at) for one in again] == [
+                (s.data, s.about.interrupted_at) for s in stored
+            ]
         if not killed:
-            assert found["b"].data == whole[found["b"].dropped :]
+            assert found["b"].data == whole[found["b"].about.dropped :]
             assert last > 20
             return
     raise AssertionError("it never came to its end")
