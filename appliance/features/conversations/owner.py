@@ -95,8 +95,6 @@ class Conversations:
         self._generations: dict[str, Generation] = {}
         self._awaited: dict[str, _Awaited] = {}
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
     def changes_since(self, number: int) -> list[ConversationChange]:
         """The changes after ``number``; one change of everything if those are not known any more."""
         if self.latest - number > len(self._changes):
@@ -127,8 +125,6 @@ class Conversations:
 
     async def attachment(self, digest: str) -> tuple[str, bytes]:
         return await self._do(lambda store: store.attachment(digest))
-
-    # ---- changing ----------------------------------------------------------------------------------------------------
 
     async def change(self, conversation: str, fields: Fields) -> Conversation:
         changed = await self._do(lambda store: store.change(conversation, fields, _now()))
@@ -225,8 +221,6 @@ class Conversations:
         await self._do(lambda store: store.empty())
         self._note_change(None)
 
-    # ---- answers under way -------------------------------------------------------------------------------------------
-
     def begun(self, generation: Generation) -> None:
         """Take notice of a generation, at the moment in which its work begins."""
         self._generations[generation.conversation] = generation
@@ -300,8 +294,6 @@ class Conversations:
             await trio.sleep(RETRY)
         if conversation is not None:
             self._note_change(conversation)
-
-    # ---- parts -------------------------------------------------------------------------------------------------------
 
     def _note_change(self, conversation: str | None) -> None:
         self.latest += 1

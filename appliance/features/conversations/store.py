@@ -132,8 +132,6 @@ class ConversationStore:
     def close(self) -> None:
         self._db.close()
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
     def size(self) -> int:
         """Bytes in use."""
         (pages,), (free,), (page,) = (
@@ -220,8 +218,6 @@ class ConversationStore:
         """Answers under way: the message, and how far it had come when it was last noted."""
         rows = self._db.execute("SELECT body, partial FROM messages WHERE answering").fetchall()
         return [(_message(body), _message(partial) if partial else None) for body, partial in rows]
-
-    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def change(self, conversation: str, fields: Fields, now: int) -> Conversation:
         """Change what is given; a conversation that is not there is made. Raises Conflict for one that was deleted."""
@@ -369,8 +365,6 @@ class ConversationStore:
             "DELETE FROM conversations; UPDATE counter SET change = change + 1; COMMIT; VACUUM;"
         )
         self.horizon = self.change_number()
-
-    # ---- parts -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _writing(self, now: int, *, more: int = 0, check: bool = True) -> Generator[int]:

@@ -124,8 +124,6 @@ class KnownModels:
             name=name, model=model, info=info, props=props, preset=preset, base=base, made_at=made_at, context=context
         )
 
-    # ---- headers of configured models --------------------------------------------------------------------------------
-
     def _info(self, model: Model) -> GgufInfo | None:
         return model.info or self._headers.get(_file_of(model) or "")
 
@@ -142,8 +140,6 @@ class KnownModels:
                 return False
             await self._read_header(model)
         return True
-
-    # ---- running engines ---------------------------------------------------------------------------------------------
 
     def _key(self, model: Model) -> tuple[str, float | None]:
         status = self._fleet.known(model.id)

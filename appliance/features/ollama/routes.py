@@ -78,8 +78,6 @@ class OllamaRoutes:
         except OllamaRefusal as refused:
             await refuse(context, refused)
 
-    # ---- lists -------------------------------------------------------------------------------------------------------
-
     async def _list(self, context: RequestContext) -> None:
         told: JsonObject | bytes
         match context.request.path:
@@ -110,8 +108,6 @@ class OllamaRoutes:
         if facts is None:
             raise OllamaRefusal(404, otherwise)
         return facts
-
-    # ---- embeddings --------------------------------------------------------------------------------------------------
 
     async def _embed(self, context: RequestContext, members: JsonObject) -> None:
         watch, name = Stopwatch(), asking.model_of(members)
@@ -173,8 +169,6 @@ class OllamaRoutes:
             longest //= 2
             texts = [text[:longest] for text in texts]
 
-    # ---- derived models ----------------------------------------------------------------------------------------------
-
     async def _copy(self, context: RequestContext, members: JsonObject) -> None:
         source, destination = models.read_copy(members)
         await self._require(source, f'model "{source}" not found')
@@ -226,8 +220,6 @@ class OllamaRoutes:
                 raise OllamaRefusal(403, f"model '{name}' is not on this machine")
             await self._owners.remove_model(facts.model.id)
         await _send(context, None)
-
-    # ---- downloads ---------------------------------------------------------------------------------------------------
 
     async def _pull(self, context: RequestContext, members: JsonObject) -> None:
         name = asking.model_of(members)

@@ -59,8 +59,6 @@ class Agents:
         self._workers: dict[str, ModelRuns] = {}
         self._submitted = trio.Event()
 
-    # ---- from callers ------------------------------------------------------------------------------------------------
-
     def submit(self, asked: RequestedRun) -> AgentRun:
         """Begin a run, or let it wait for its slot. Raises NoSlotAvailable, WorkerFailed and ShuttingDown."""
         if self._nursery.cancel_scope.cancel_called:
@@ -151,8 +149,6 @@ class Agents:
         running, waiting = len(worker.running), len(worker.waiting)
         return WorkerStatus(worker.model, state, self.settings.slots, running, waiting, restarts, detail)
 
-    # ---- the life of a run -------------------------------------------------------------------------------------------
-
     async def _own(self, run: AgentRun) -> None:
         """The single task of a run."""
         from appliance.features.runs.run import Execution  # as in `submit`
@@ -185,8 +181,6 @@ class Agents:
 
     def _worker(self, model: str) -> ModelRuns:
         return self._workers.setdefault(model, ModelRuns(model))
-
-    # ---- engines that fail -------------------------------------------------------------------------------------------
 
     def admit(self, model: str | None) -> int | None:
         """A turn is about to use this model: the id of its process. Raises WorkerFailed."""
@@ -223,8 +217,6 @@ class Agents:
         elif worker.faulted(clocks.pid, settings):
             told = f"{settings.max_faults} answers in a row were of no use, the last time: {why}"
             self.trouble(clocks, clocks.model, clocks.pid, told, True)
-
-    # ---- what stays --------------------------------------------------------------------------------------------------
 
     def _save(self, run: AgentRun | PastRun) -> None:
         if self._store is not None:

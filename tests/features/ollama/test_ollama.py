@@ -66,9 +66,6 @@ def left(entry: dict) -> timedelta:
     return datetime.fromisoformat(entry["expires_at"]) - datetime.now(UTC)
 
 
-# ---- chat and generate -----------------------------------------------------------------------------------------------
-
-
 async def test_a_chat_is_lines_unless_it_says_otherwise(server: Appliance):
     records = lines(await ask(server, "chat", ASK))
     assert said(records) == STORY
@@ -195,9 +192,6 @@ async def test_what_an_engine_refuses_is_told_in_ollamas_shape(open_server: Open
         assert (await error(server, "generate", {"model": "alpha"}))[0] == 500
 
 
-# ---- who may ask -----------------------------------------------------------------------------------------------------
-
-
 async def test_keys_hosts_and_origins(open_server: OpenServer):
     """In Ollama's words; whose origin is let in, `test_guard.py` has."""
     async with open_server(api_keys=("k",)) as server:
@@ -221,9 +215,6 @@ async def test_somebody_is_there(server: Appliance):
     version = (await server.ask("GET", "/api/version")).json["version"]
     assert [int(part) for part in version.split(".")] >= [0, 6, 4]
     assert (await server.ask("GET", "/api/status")).json["cloud"]["disabled"] is True
-
-
-# ---- how long models stay --------------------------------------------------------------------------------------------
 
 
 async def test_a_model_is_loaded_kept_and_unloaded_by_wish(server: Appliance):
@@ -303,9 +294,6 @@ async def test_lists_answer_while_a_model_loads(open_server: OpenServer):
         nursery.cancel_scope.cancel()
 
 
-# ---- streams that last -----------------------------------------------------------------------------------------------
-
-
 async def test_a_stream_with_an_id_is_kept_as_lines(server: Appliance):
     whole = await ask(server, "chat", ASK, ("X-Conversation-Id", "c"))
     assert said(lines(whole)) == STORY
@@ -318,9 +306,6 @@ async def test_a_stream_with_an_id_is_kept_as_lines(server: Appliance):
     assert plain.json["message"]["content"] == STORY
     missing = await ask(server, "chat", {**ASK, "model": "nope"}, ("X-Conversation-Id", "e"))
     assert (missing.status, missing.json) == (404, {"error": "model 'nope' not found"})
-
-
-# ---- lists, details, derived models ----------------------------------------------------------------------------------
 
 
 async def test_details_of_a_model(open_server: OpenServer, fake_model: Path):
@@ -424,8 +409,6 @@ async def test_vectors(open_server: OpenServer, fake_model: Path):
         assert len((await ask(server, "embeddings", {"model": "vectors", "prompt": "a"})).json["embedding"]) > 2
         assert (await ask(server, "embeddings", {"model": "vectors"})).json == {"embedding": []}
 
-
-# ---- downloads -------------------------------------------------------------------------------------------------------
 
 REPO = "acme/tiny-GGUF"
 NAME = f"hf.co/{REPO}:Q8_0"

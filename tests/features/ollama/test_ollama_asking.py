@@ -46,9 +46,6 @@ def refused(**members: object) -> tuple[int, str]:
     return caught.value.status, caught.value.text
 
 
-# ---- names -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("model_id", "shown"), [("llama3", "llama3:latest"), ("localhost:5000/repo", "localhost:5000/repo:latest")]
 )
@@ -81,9 +78,6 @@ def test_names_that_follow_the_rules_are_expressible(host: str | None, space: st
     assert asking.is_expressible(name)
     for wrong in (f"{name}/", f"/{name}", f"{name}:", f"{name} x", f"{name}::a", "a/b/c/d", "", ".a", "a" * 81):
         assert not asking.is_expressible(wrong)
-
-
-# ---- durations -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -121,9 +115,6 @@ def test_a_header_may_hold_a_number_or_a_duration():
     for wrong in ("nan", "inf", "1e400", "soon"):
         with pytest.raises(ValueError, match=r"keep_alive|duration"):
             keep_alive.seconds_in(wrong)
-
-
-# ---- options ---------------------------------------------------------------------------------------------------------
 
 
 def test_options_are_renamed_and_unknown_ones_left_out():
@@ -176,9 +167,6 @@ def test_a_derived_models_parameters_come_before_the_requests():
     assert [one["content"] for one in own["messages"]] == ["mine"]
 
 
-# ---- messages --------------------------------------------------------------------------------------------------------
-
-
 def test_pictures_and_sounds_become_parts():
     [message] = chat([{"role": "User", "content": "what is it", "images": [PNG, f"data:image/png;base64,{PNG}", WAV]}])[
         "messages"
@@ -215,9 +203,6 @@ def test_arguments_may_be_text_already():
     call = {"id": "c", "function": {"name": "f", "arguments": '{"x":1}'}}
     [sent] = chat([{"role": "assistant", "tool_calls": [call]}])["messages"]
     assert sent["tool_calls"] == [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}]
-
-
-# ---- the rest of a request -------------------------------------------------------------------------------------------
 
 
 def test_formats():

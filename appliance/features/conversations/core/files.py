@@ -61,9 +61,6 @@ class Arrived(Struct):
     files: FilesIn
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
 def read_file(data: bytes) -> Iterator[tuple[Whole, FilesIn]]:
     """Yield one conversation after the other. Raises BadRequest for what is none of the known files, at any moment."""
     return map(_taken, _unpacked(data) if data[:2] == b"PK" else _read(data))
@@ -270,9 +267,6 @@ def _renamed(*names: str) -> str:
     if re.fullmatch(r"[0-9a-f-]{32,36}", names[-1]):
         return names[-1]
     return hashlib.sha256("\0".join(names).encode("utf-8", "replace")).hexdigest()[:32]
-
-
-# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
 def write_file(whole: Whole, files: Files) -> tuple[str, bytes]:

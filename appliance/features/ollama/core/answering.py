@@ -119,8 +119,6 @@ class Translator:
         self._timings: _EngineTimings | None = None
         self._over = False
 
-    # ---- streams -----------------------------------------------------------------------------------------------------
-
     def feed(self, data: bytes) -> bytes:
         """Return the lines that these bytes of an event stream complete."""
         if self._over:
@@ -172,8 +170,6 @@ class Translator:
         self._over = True
         return error_line(text)
 
-    # ---- whole answers -----------------------------------------------------------------------------------------------
-
     def whole(self, content: bytes) -> tuple[int, bytes]:
         """Return status and body for the body of an answer that went well."""
         try:
@@ -191,8 +187,6 @@ class Translator:
         if isinstance(calls, str):
             return 500, error_body(calls)
         return 200, self._last(self._record(text, thinking, calls, logprobs, done=True)).rstrip(b"\n")
-
-    # ---- both --------------------------------------------------------------------------------------------------------
 
     def _take(self, chunk: _Chunk) -> tuple[str, str, list[JsonObject]]:
         """Return the text, the reasoning and the log probabilities; parts of calls are put to the others."""
@@ -286,9 +280,6 @@ def _logprob(given: Mapping[str, object], *, top: bool) -> JsonObject:
     return told
 
 
-# ---- lines that are not an answer's -------------------------------------------------------------------------------
-
-
 def idle_line(model: str, now: str, reason: str, *, chat: bool) -> bytes:
     """Return the answer to a request that only loads or unloads its model."""
     if chat:
@@ -324,9 +315,6 @@ def translated_error(status: int, content: bytes, model: str) -> tuple[int, byte
     if "Infill is not supported" in text and model:
         return 400, error_body(f'"{model}" does not support insert')
     return status, error_body(text)
-
-
-# ---- embeddings ------------------------------------------------------------------------------------------------------
 
 
 def vectors_of(content: bytes) -> tuple[list[list[float]], int] | None:

@@ -53,9 +53,6 @@ class OllamaRefusal(Exception):
         self.text = text
 
 
-# ---- names -----------------------------------------------------------------------------------------------------------
-
-
 def shown_name(model_id: str) -> str:
     """Return the name of a model in lists: with a tag, which is what follows a colon behind the last slash."""
     return model_id if ":" in model_id.rpartition("/")[2] else f"{model_id}{LATEST}"
@@ -69,9 +66,6 @@ def is_expressible(name: str) -> bool:
 def is_cloud(name: str) -> bool:
     """True for a model that Ollama would run on its own servers."""
     return name.lower().endswith(_CLOUD) and ":" in name
-
-
-# ---- members ---------------------------------------------------------------------------------------------------------
 
 
 def read_body(body: bytes) -> JsonObject:
@@ -108,9 +102,6 @@ def keep_alive_of(value: JSON) -> float | None:
         raise OllamaRefusal(400, str(error)) from None
 
 
-# ---- options ---------------------------------------------------------------------------------------------------------
-
-
 def sampling_of(options: Mapping[str, JSON]) -> JsonObject:
     """Return what the options are for llama-server. Unknown ones are ignored. Raises OllamaRefusal for a wrong type.
 
@@ -143,9 +134,6 @@ def _checked(name: str, kind: str, value: JSON) -> JSON:
             return value
         case _:
             raise OllamaRefusal(500, f'option "{name}" must be of type {kind}')
-
-
-# ---- requests --------------------------------------------------------------------------------------------------------
 
 
 class DerivedPreset(Struct, frozen=True, kw_only=True):
@@ -288,9 +276,6 @@ def _chat(asked: OllamaRequest, model: str, preset: DerivedPreset, given: list[J
             kwargs["reasoning_effort"] = asked.think
         sent["chat_template_kwargs"] = kwargs
     return msgspec.json.encode(sent)
-
-
-# ---- messages --------------------------------------------------------------------------------------------------------
 
 
 def _messages(given: Sequence[JsonObject]) -> list[JsonObject]:

@@ -157,9 +157,6 @@ def in_short(count: int) -> str:
     return f"{count / 1e3:.0f}K" if count >= 1000 else str(count)
 
 
-# ---- lists -----------------------------------------------------------------------------------------------------------
-
-
 def tags(models: Sequence[ModelFacts]) -> JsonObject:
     """Return ``/api/tags``: the newest first, each name once."""
     entries: dict[str, JsonObject] = {}
@@ -268,9 +265,6 @@ def _parameter_lines(parameters: Mapping[str, JSON]) -> str:
     return "\n".join(f"{name:<30} {msgspec.json.encode(one).decode()}" for name, one in rows)
 
 
-# ---- derived models --------------------------------------------------------------------------------------------------
-
-
 class Derived(Struct, frozen=True, kw_only=True):
     """A name for another model, with what it adds."""
 
@@ -326,9 +320,6 @@ def over(derived: Derived, below: DerivedPreset) -> DerivedPreset:
     own = derived.preset
     parameters, messages = {**below.parameters, **own.parameters}, own.messages or below.messages
     return DerivedPreset(system=own.system or below.system, parameters=parameters, messages=messages)
-
-
-# ---- downloads -------------------------------------------------------------------------------------------------------
 
 
 def pull_name(name: str) -> Remote | None:
