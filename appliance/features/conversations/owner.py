@@ -27,18 +27,8 @@ from msgspec import Struct, structs
 
 from appliance.core.openai import error_text
 from appliance.errors import ApplianceError, BadRequest, Busy, Forbidden, NotFound, StoreFailed
+from appliance.features.conversations import shapes
 from appliance.features.conversations.core.tree import AnswerText, copied, path_to, stored
-from appliance.features.conversations.shapes import (
-    Conversation,
-    ConversationListing,
-    Fields,
-    Hit,
-    MessageNode,
-    Removed,
-    StoredPreset,
-    Whole,
-    WrittenMessage,
-)
 from appliance.features.conversations.store import ConversationStore, failure
 from appliance.replay.generation import Generation, GenerationEnd
 from appliance.trio_parts import Changed, persist
@@ -101,15 +91,15 @@ class Conversations:
             return [ConversationChange(self.latest, None)]
         return [change for change in self._changes if change.number > number]
 
-    async def list(self, since: int = 0) -> ConversationListing:
+    async def list(self, since: int = 0) -> shapes.ConversationListing:
         """All of them, or what is different after the change ``since``, as far as the store can tell."""
         if not self.enabled:
-            return ConversationListing(enabled=False)
+            return shapes.ConversationListing(enabled=False)
 
-        def read(store: ConversationStore) -> ConversationListing:
+        def read(store: ConversationStore) -> shapes.ConversationListing:
             newest = store.change_number()
             known = since if store.horizon <= since <= newest else 0
-            return ConversationListing(
+            return shapes.ConversationListing(
                 enabled=True, change=newest, since=known, conversations=tuple(store.list(known)),
                 deleted=tuple(store.deleted(_now(), known)), presets=store.presets(known), bytes=store.size(),
                 limit=self._limit,
@@ -117,21 +107,21 @@ class Conversations:
 
         return await self._do(read)
 
-    async def read(self, conversation: str, since: int = 0) -> Whole:
+    async def read(self, conversation: str, since: int = 0) -> shapes.Whole:
         return await self._do(lambda store: store.read(conversation, since))
 
-    async def search(self, text: str) -> list[Hit]:
+    async def search(self, text: str) -> list[shapes.Hit]:
         return await self._do(lambda store: store.search(text))
 
     async def attachment(self, digest: str) -> tuple[str, bytes]:
         return await self._do(lambda store: store.attachment(digest))
 
-    async def change(self, conversation: str, fields: Fields) -> Conversation:
+    async def change(self, conversation: str, fields: shapes.Fields) -> shapes.Conversation:
         changed = await self._do(lambda store: store.change(conversation, fields, _now()))
         self._note_change(conversation)
         return changed
 
-    async def write(self, conversation: str, message: MessageNode) -> WrittenMessage:
+    async def write(self, conversation: str, message: shapes.MessageNode) -> shapes.WrittenMessage:
         """Store a message, and follow the generation of its id if it is an answer under way."""
         done = await self._do(lambda store: store.write(conversation, message, secrets.token_hex(16), _now()))
         self._note_change(conversation)
@@ -149,7 +139,7 @@ class Conversations:
         await self._do(lambda store: store.restore(conversations, _now()))
         self._note_changes(conversations)
 
-    async def delete_message(self, conversation: str, message: str, *, alone: bool = False) -> Removed:
+    async def delete_message(self, conversation: str, message: str, *, alone: bool = False) -> shapes.Removed:
         gone = await self._do(lambda store: store.delete_message(conversation, message, _now(), alone=alone))
         self._note_change(conversation)
         return gone
@@ -168,10 +158,10 @@ class Conversations:
         await self._do(lambda store: store.attach(digest, kind, data, _now()))
         return digest
 
-    async def fork(self, conversation: str, message: str) -> Conversation:
+    async def fork(self, conversation: str, message: str) -> shapes.Conversation:
         """A conversation of its own out of the branch that ends with this message."""
 
-        def fork(store: ConversationStore) -> Conversation:
+        def fork(store: ConversationStore) -> shapes.Conversation:
             whole = store.read(conversation)
             known = {each.id: each for each in whole.messages}
             path = path_to({each.id: each.parent for each in whole.messages}, message)
@@ -211,7 +201,7 @@ class Conversations:
             self._note_change(None)
         return added, skipped
 
-    async def set_preset(self, preset: StoredPreset) -> None:
+    async def set_preset(self, preset: shapes.StoredPreset) -> None:
         """Keep settings under a name, or delete those of that name."""
         await self._do(lambda store: store.set_preset(preset, _now()))
         self._note_change(None)
@@ -234,12 +224,12 @@ class Conversations:
         if self._generations.get(generation.conversation) is generation:
             del self._generations[generation.conversation]
 
-    def _expect(self, message: MessageNode, generation: Generation | None = None) -> None:
+    def _expect(self, message: shapes.MessageNode, generation: Generation | None = None) -> None:
         if message.id not in self._awaited:
             awaited = self._awaited[message.id] = _Awaited(generation)
             self._nursery.start_soon(self._write_down, message, awaited)
 
-    async def _write_down(self, message: MessageNode, awaited: _Awaited) -> None:
+    async def _write_down(self, message: shapes.MessageNode, awaited: _Awaited) -> None:
         """Follow an answer from the request for it to its end. Cancelled only at the end of the program."""
         ended = structs.replace(message, state="interrupted")
         try:
@@ -258,7 +248,7 @@ class Conversations:
         finally:
             del self._awaited[message.id]
 
-    async def _follow(self, generation: Generation, message: MessageNode) -> MessageNode:
+    async def _follow(self, generation: Generation, message: shapes.MessageNode) -> shapes.MessageNode:
         await generation.wait_begun()
         if generation.head is None:
             return structs.replace(message, state="stopped" if generation.end in STOPPED else "interrupted")
@@ -277,7 +267,7 @@ class Conversations:
         cut = cut or reader.overtaken
         return answer.ended(stopped=generation.end in STOPPED, cut=cut)
 
-    async def _finish(self, ended: MessageNode) -> None:
+    async def _finish(self, ended: shapes.MessageNode) -> None:
         """Write an answer down. A disk that is full is tried again until it has room, or the program ends."""
         told = False
         while True:

@@ -19,19 +19,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType, structs
 
 from appliance.errors import ApplianceError, BadRequest, Busy, Conflict, NotFound, StoreFailed, UsageError
+from appliance.features.conversations import shapes
 from appliance.features.conversations.core import tree
-from appliance.features.conversations.shapes import (
-    Conversation,
-    DeletedConversation,
-    Fields,
-    Hit,
-    MessageNode,
-    Removed,
-    State,
-    StoredPreset,
-    Whole,
-    WrittenMessage,
-)
 from appliance.store.activity_schema import make_private, set_aside
 from appliance.store.versions import restored
 
@@ -71,14 +60,14 @@ DROP TABLE words;
 INSERT INTO words (rowid, content) SELECT row, folded(coalesce(json_extract(body, '$.content'), '')) FROM messages;
 """
 """The index of version 1 had whole words."""
-_message = msgspec.json.Decoder(MessageNode).decode
-_conversation = msgspec.json.Decoder(Conversation).decode
+_message = msgspec.json.Decoder(shapes.MessageNode).decode
+_conversation = msgspec.json.Decoder(shapes.Conversation).decode
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _hit(conversation: Conversation, message: str | None, text: str, words: Sequence[str]) -> Hit:
+def _hit(conversation: shapes.Conversation, message: str | None, text: str, words: Sequence[str]) -> shapes.Hit:
     excerpt = tree.excerpt(text, words)
-    return Hit(conversation=conversation.id, message=message, title=conversation.title, excerpt=excerpt)
+    return shapes.Hit(conversation=conversation.id, message=message, title=conversation.title, excerpt=excerpt)
 
 
 def failure(path: Path, error: sqlite3.Error) -> ApplianceError:
@@ -143,7 +132,7 @@ class ConversationStore:
         """The number of the newest change."""
         return self._db.execute("SELECT change FROM counter").fetchone()[0]
 
-    def deleted(self, now: int, since: int = 0) -> list[DeletedConversation]:
+    def deleted(self, now: int, since: int = 0) -> list[shapes.DeletedConversation]:
         """Return those that were deleted after a change and are not purged yet, the latest first."""
         rows = self._db.execute(
             "SELECT body, deleted FROM conversations WHERE deleted IS NOT NULL AND change > ? ORDER BY deleted DESC",
@@ -151,11 +140,11 @@ class ConversationStore:
         )
         found = ((_conversation(body), deleted) for body, deleted in rows)
         return [
-            DeletedConversation(id=each.id, title=each.title, left=max(deleted + UNDO_MS - now, 0))
+            shapes.DeletedConversation(id=each.id, title=each.title, left=max(deleted + UNDO_MS - now, 0))
             for each, deleted in found
         ]
 
-    def list(self, since: int = 0) -> list[Conversation]:
+    def list(self, since: int = 0) -> list[shapes.Conversation]:
         """All of them, or those changed after a change; the newest first."""
         answering = {row[0] for row in self._db.execute("SELECT conversation FROM messages WHERE answering")}
         rows = self._db.execute(
@@ -171,20 +160,20 @@ class ConversationStore:
             return UNSET
         return {name: Raw(body.encode()) for name, body in self._db.execute("SELECT * FROM presets ORDER BY name")}
 
-    def read(self, conversation: str, since: int = 0) -> Whole:
+    def read(self, conversation: str, since: int = 0) -> shapes.Whole:
         """All of one, or what has changed since. Raises NotFound."""
         found = self._find(conversation)
         rows = self._db.execute(
             "SELECT id, body, deleted FROM messages WHERE conversation = ? AND change > ? ORDER BY row",
             (conversation, since),
         ).fetchall()
-        return Whole(
+        return shapes.Whole(
             conversation=found,
             messages=tuple(_message(body) for _, body, deleted in rows if deleted is None),
             deleted=tuple(message for message, _, deleted in rows if deleted is not None) if since else (),
         )
 
-    def search(self, text: str) -> list[Hit]:
+    def search(self, text: str) -> list[shapes.Hit]:
         """Titles, then messages, of which every word of the text is a part; the newest first."""
         words = tree.words_of(text)
         if not words:
@@ -214,12 +203,12 @@ class ConversationStore:
             raise NotFound(f"there is no attachment '{digest}'; upload it first")
         return row
 
-    def answering(self) -> list[tuple[MessageNode, MessageNode | None]]:
+    def answering(self) -> list[tuple[shapes.MessageNode, shapes.MessageNode | None]]:
         """Answers under way: the message, and how far it had come when it was last noted."""
         rows = self._db.execute("SELECT body, partial FROM messages WHERE answering").fetchall()
         return [(_message(body), _message(partial) if partial else None) for body, partial in rows]
 
-    def change(self, conversation: str, fields: Fields, now: int) -> Conversation:
+    def change(self, conversation: str, fields: shapes.Fields, now: int) -> shapes.Conversation:
         """Change what is given; a conversation that is not there is made. Raises Conflict for one that was deleted."""
         with self._writing(now, more=len(fields.draft) if fields.draft is not UNSET else 0) as change:
             try:
@@ -227,7 +216,7 @@ class ConversationStore:
             except NotFound:
                 if self._db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation,)).fetchone():
                     raise Conflict(f"the conversation '{conversation}' was deleted; restore it first") from None
-                before = Conversation(id=conversation, created=now, updated=now)
+                before = shapes.Conversation(id=conversation, created=now, updated=now)
             given = {name: value for name in fields.__struct_fields__ if (value := getattr(fields, name)) is not UNSET}
             after = structs.replace(before, **given)
             if given.keys() - {"leaf", "draft"}:
@@ -235,7 +224,7 @@ class ConversationStore:
             self._save(after, change)
         return structs.replace(after, change=change)
 
-    def write(self, conversation: str, sent: MessageNode, new_id: str, now: int) -> WrittenMessage:
+    def write(self, conversation: str, sent: shapes.MessageNode, new_id: str, now: int) -> shapes.WrittenMessage:
         """Store a message by the rules of `tree.write`. Raises BadRequest, Conflict, NotFound, Busy."""
         with self._writing(now, more=len(sent.content)) as change:
             found = self._find(conversation)
@@ -252,13 +241,13 @@ class ConversationStore:
             self._save(structs.replace(found, title=title, updated=now), change)
         return written
 
-    def note(self, message: MessageNode) -> None:
+    def note(self, message: shapes.MessageNode) -> None:
         """Note how far an answer under way has come, in case that the program is killed."""
         self._db.execute(
             "UPDATE messages SET partial = ? WHERE id = ? AND answering", (msgspec.json.encode(message), message.id)
         )
 
-    def finish(self, message: MessageNode, now: int) -> str | None:
+    def finish(self, message: shapes.MessageNode, now: int) -> str | None:
         """Store an answer that has ended; its conversation. None: somebody has deleted or ended it before."""
         row = self._row(message.id)
         if row is None or not row[2]:
@@ -286,7 +275,7 @@ class ConversationStore:
                 if not self._db.execute(mark, (change, each)).rowcount:
                     raise NotFound(f"the conversation '{each}' is gone for good")
 
-    def delete_message(self, conversation: str, message: str, now: int, *, alone: bool = False) -> Removed:
+    def delete_message(self, conversation: str, message: str, now: int, *, alone: bool = False) -> shapes.Removed:
         """Delete it with everything below it, or ``alone``: its answers then answer its parent. Raises NotFound."""
         with self._writing(now, check=False) as change:
             known = self._messages(conversation)
@@ -304,7 +293,7 @@ class ConversationStore:
             found = self._find(conversation)
             leaf = parent if found.leaf in gone else found.leaf
             self._save(structs.replace(found, leaf=leaf), change)
-        return Removed(ids=gone, moved=moved)
+        return shapes.Removed(ids=gone, moved=moved)
 
     def restore_messages(
         self, conversation: str, ids: Sequence[str], leaf: str | None, now: int, moved: Sequence[str] = ()
@@ -324,11 +313,11 @@ class ConversationStore:
                 self._move(conversation, again, ids[0], change)
             self._save(structs.replace(found, leaf=leaf if leaf in known else found.leaf), change)
 
-    def _move(self, conversation: str, messages: Iterable[MessageNode], parent: str | None, change: int) -> None:
+    def _move(self, conversation: str, messages: Iterable[shapes.MessageNode], parent: str | None, change: int) -> None:
         for each in messages:
             self._store(conversation, tree.stored(structs.replace(each, parent=parent)), change, each.state)
 
-    def add(self, conversation: Conversation, messages: Iterable[tree.StoredMessage], now: int) -> bool:
+    def add(self, conversation: shapes.Conversation, messages: Iterable[tree.StoredMessage], now: int) -> bool:
         """Add a whole conversation. False: one with its id is there, or was until a moment ago."""
         with self._writing(now) as change:
             if self._db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation.id,)).fetchone():
@@ -344,7 +333,7 @@ class ConversationStore:
         with self._writing(now, more=len(data)):
             self._db.execute("INSERT OR IGNORE INTO attachments VALUES (?, ?, ?, ?)", (digest, kind, now, data))
 
-    def set_preset(self, preset: StoredPreset, now: int) -> None:
+    def set_preset(self, preset: shapes.StoredPreset, now: int) -> None:
         """Keep it instead of another one of its name; null deletes that. Raises BadRequest for too large or many."""
         body = bytes(preset.settings)
         with self._writing(now, more=len(body), check=body != b"null") as self._presets_change:
@@ -401,7 +390,7 @@ class ConversationStore:
             (now - UNUSED_MS,),
         )
 
-    def _find(self, conversation: str) -> Conversation:
+    def _find(self, conversation: str) -> shapes.Conversation:
         row = self._db.execute(
             "SELECT body, change, EXISTS (SELECT 1 FROM messages WHERE conversation = conversations.id AND answering) "
             "FROM conversations WHERE id = ? AND deleted IS NULL",
@@ -411,14 +400,14 @@ class ConversationStore:
             raise NotFound(f"there is no conversation '{conversation}'")
         return structs.replace(_conversation(row[0]), change=row[1], answering=bool(row[2]))
 
-    def _messages(self, conversation: str) -> Mapping[str, MessageNode]:
+    def _messages(self, conversation: str) -> Mapping[str, shapes.MessageNode]:
         rows = self._db.execute("SELECT body FROM messages WHERE conversation = ? AND deleted IS NULL", (conversation,))
         return {message.id: message for message in (_message(body) for (body,) in rows)}
 
     def _row(self, message: str) -> tuple[int, str, bool] | None:
         return self._db.execute("SELECT row, conversation, answering FROM messages WHERE id = ?", (message,)).fetchone()
 
-    def _save(self, conversation: Conversation, change: int) -> None:
+    def _save(self, conversation: shapes.Conversation, change: int) -> None:
         kept = msgspec.json.encode(structs.replace(conversation, change=0, answering=False)).decode()
         self._db.execute(
             "INSERT INTO conversations VALUES (?, ?, ?, ?, NULL) ON CONFLICT (id) DO UPDATE SET "
@@ -426,7 +415,7 @@ class ConversationStore:
             (conversation.id, change, kept, conversation.updated),
         )
 
-    def _store(self, conversation: str, message: tree.StoredMessage, change: int, state: State = "done") -> None:
+    def _store(self, conversation: str, message: tree.StoredMessage, change: int, state: shapes.State = "done") -> None:
         """SQLite itself takes the bytes for text: a large message would keep Python, and so everybody, waiting."""
         values = (conversation, change, message.body, state == "answering")
         if (row := self._row(message.id)) is not None:

@@ -18,35 +18,13 @@ import msgspec
 import trio
 from msgspec import Raw, Struct, convert, structs
 
+from appliance import errors
 from appliance.core.answers.ring import Ring
 from appliance.core.bodies.sse import PING, Dialect, ErrorInfo, SseEvent, encode, error_record
 from appliance.core.config.additions import RunsConfig
 from appliance.core.headers import EVENTS
 from appliance.core.runs.inward import ProgressWatch
-from appliance.core.turns.messages import (
-    CancelAsked,
-    FailReason,
-    FinishReason,
-    ModelCall,
-    Outcome,
-    RunState,
-    Signal,
-    Trace,
-    TurnFailed,
-    TurnUsage,
-)
-from appliance.errors import (
-    ApplianceError,
-    KillsEngines,
-    ModelFailedToStart,
-    ModelUnloaded,
-    NoSlotAvailable,
-    PeerFailed,
-    RequestCancelled,
-    ShuttingDown,
-    UpstreamFailed,
-    WorkerFailed,
-)
+from appliance.core.turns import messages
 from appliance.replay.generation import Generation, GenerationEnd, GenerationHead, GenerationReader
 from appliance.upstream.connect import ConnectFailed
 
@@ -94,7 +72,7 @@ class Clocks(ProgressWatch):
         self.phase = phase
         self.scope.deadline = trio.current_time() + seconds
 
-    def overdue(self) -> TurnFailed:
+    def overdue(self) -> messages.TurnFailed:
         """Return the meaning of the scope's end."""
         limits = self._limits
         match self.phase:
@@ -105,29 +83,29 @@ class Clocks(ProgressWatch):
             case "connect" | "waiting":
                 return _failed("connect_failed", f"there was no connection to the engine within {limits.connect:g} s")
 
-    def failure(self, error: ApplianceError, *, stopped: bool) -> TurnFailed | CancelAsked:
+    def failure(self, error: errors.ApplianceError, *, stopped: bool) -> messages.TurnFailed | messages.CancelAsked:
         """Return the meaning of a request's error for the run. ``stopped``: the process was ended on purpose."""
         if self.condemned is not None:
             return _failed("worker_restarted", f"the engine was restarted: {self.condemned}")
         match error:
             case ConnectFailed():
                 return _failed("connect_failed", str(error))
-            case PeerFailed() if self.phase == "connect":
+            case errors.PeerFailed() if self.phase == "connect":
                 return _failed("connect_failed", str(error))
-            case UpstreamFailed() if stopped:
+            case errors.UpstreamFailed() if stopped:
                 return _failed("worker_restarted", f"the engine was stopped on request: {error}")
-            case UpstreamFailed() | PeerFailed() | ModelFailedToStart() | KillsEngines():
+            case errors.UpstreamFailed() | errors.PeerFailed() | errors.ModelFailedToStart() | errors.KillsEngines():
                 return _failed("server_died", str(error))
-            case ModelUnloaded() | ShuttingDown() | WorkerFailed():
+            case errors.ModelUnloaded() | errors.ShuttingDown() | errors.WorkerFailed():
                 return _failed("worker_restarted", str(error))
-            case RequestCancelled():
-                return CancelAsked(str(error))
+            case errors.RequestCancelled():
+                return messages.CancelAsked(str(error))
             case _:
                 return _failed("unknown_error", str(error))
 
 
-def _failed(reason: FailReason, detail: str) -> TurnFailed:
-    return TurnFailed(reason=reason, detail=detail)
+def _failed(reason: messages.FailReason, detail: str) -> messages.TurnFailed:
+    return messages.TurnFailed(reason=reason, detail=detail)
 
 
 WorkerState = Literal["running", "ready", "failed", "stopped"]
@@ -152,7 +130,7 @@ class ModelRuns:
         self.model = model
         self.running: set[str] = set()
         self.waiting: deque[str] = deque()
-        self.failure: WorkerFailed | None = None
+        self.failure: errors.WorkerFailed | None = None
         self._restarts: deque[float] = deque()
         self._last: object = None
         self._faulty: int | None = None
@@ -165,7 +143,7 @@ class ModelRuns:
             self.running.add(run)
             return True
         if len(self.waiting) >= settings.queue:
-            raise NoSlotAvailable(self.model, len(self.running), len(self.waiting))
+            raise errors.NoSlotAvailable(self.model, len(self.running), len(self.waiting))
         self.waiting.append(run)
         return False
 
@@ -226,7 +204,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     model: str
     worker: str
     prompt: str = ""  # the beginning of the user's last message
-    outcome: Outcome
+    outcome: messages.Outcome
     created_at: float
     started_at: float | None = None
     finished_at: float | None = None
@@ -261,10 +239,10 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     id: str
     model: str
     prompt: str
-    state: RunState
-    fail_reason: FailReason | None
+    state: messages.RunState
+    fail_reason: messages.FailReason | None
     detail: str | None
-    finish_reason: FinishReason | None
+    finish_reason: messages.FinishReason | None
     created_at: float
     started_at: float | None
     finished_at: float | None
@@ -273,8 +251,8 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     last_byte_at: float | None
     tool_iterations_used: int
     tool_iterations_left: int
-    usage: TurnUsage
-    signals: tuple[Signal, ...]
+    usage: messages.TurnUsage
+    signals: tuple[messages.Signal, ...]
     pending_tool_calls: tuple[PendingCall, ...]
 
 
@@ -290,22 +268,22 @@ class RunResult(Struct, frozen=True, kw_only=True):
 
     id: str
     model: str
-    state: RunState
-    finish_reason: FinishReason | None
-    fail_reason: FailReason | None
+    state: messages.RunState
+    finish_reason: messages.FinishReason | None
+    fail_reason: messages.FailReason | None
     detail: str | None
     output: str
     reasoning: str
-    signals: tuple[Signal, ...]
-    tool_trace: tuple[Trace, ...]
-    usage: TurnUsage
+    signals: tuple[messages.Signal, ...]
+    tool_trace: tuple[messages.Trace, ...]
+    usage: messages.TurnUsage
     timings: RunTimes
 
 
 View = TypeVar("View", RunStatus, RunResult)
 
 
-def given_up(outcome: Outcome, reason: FailReason, detail: str) -> Outcome:
+def given_up(outcome: messages.Outcome, reason: messages.FailReason, detail: str) -> messages.Outcome:
     """Return the outcome of a run that has ended for a reason outside its loop."""
     return structs.replace(
         outcome, state="failed", finish_reason="failed", fail_reason=reason, detail=detail, pending_tool_calls=()
@@ -327,7 +305,7 @@ def _view(kind: type[View], record: RunRecord, **more: object) -> View:
     return convert(structs.asdict(record.outcome) | structs.asdict(record) | more, kind)
 
 
-def pending_call(call: ModelCall) -> PendingCall:
+def pending_call(call: messages.ModelCall) -> PendingCall:
     """Its arguments have been checked to be JSON."""
     return PendingCall(id=call.id, name=call.name, arguments=Raw(call.arguments.encode()))
 

@@ -16,28 +16,8 @@ from msgspec import Struct, structs
 
 from appliance.core.runs.inward import Asker, InwardReply
 from appliance.core.tools.box import Toolbox
+from appliance.core.turns import messages
 from appliance.core.turns.chat import ChatEvents
-from appliance.core.turns.messages import (
-    AskClient,
-    CancelAsked,
-    FailReason,
-    Finish,
-    Generate,
-    ModelCall,
-    Outcome,
-    ReasoningDelta,
-    RunCommand,
-    RunEvent,
-    RunTools,
-    ShowReasoning,
-    ShowSignal,
-    ShowText,
-    StopGenerating,
-    Task,
-    TextDelta,
-    ToolFinished,
-    TurnFailed,
-)
 from appliance.core.turns.toolloop import Loop
 from appliance.errors import ApplianceError, ModelFailedToStart
 from appliance.features.runs.record import Clocks, Feed, RunRecord, RunTimeouts, given_up, pending_call, status_of
@@ -57,7 +37,7 @@ LAST_BYTES = 1.0  # seconds to read past the end of an answer, so that it is log
 class RequestedRun(Struct, frozen=True, kw_only=True):
     """A requested run. ``worker`` is the model whose slots it takes: the id behind the name in the task."""
 
-    task: Task
+    task: messages.Task
     worker: str
     limits: RunTimeouts
 
@@ -69,7 +49,7 @@ class AgentRun:
         self.id = run_id
         self.asked = asked
         self.scope = trio.CancelScope()
-        self.todo: deque[Generate | RunTools | AskClient] = deque()
+        self.todo: deque[messages.Generate | messages.RunTools | messages.AskClient] = deque()
         self.clocks: Clocks | None = None  # the clocks of the current turn
         self.over = False
         self.changed = False  # since it was saved
@@ -77,7 +57,7 @@ class AgentRun:
         self.created_at = time.time()
         self.feed = Feed(run_id, self.created_at, event_bytes)
         self._loop = Loop(asked.task, worker=asked.worker, zone=datetime.now().astimezone().tzinfo or UTC)
-        self._forced: Outcome | None = None
+        self._forced: messages.Outcome | None = None
         self._prompt = prompt_of(asked.task.messages)
         self._asked_at: dict[str, float] = {}
         self._started_at: float | None = None
@@ -91,9 +71,9 @@ class AgentRun:
         self._started_at = time.time()
         self._carry_out(self._loop.begin(self._started_at))
 
-    def on_event(self, event: RunEvent) -> bool:
+    def on_event(self, event: messages.RunEvent) -> bool:
         """Pass an event to the loop. False: the current turn is of no use any more."""
-        if isinstance(event, TextDelta | ReasoningDelta):
+        if isinstance(event, messages.TextDelta | messages.ReasoningDelta):
             self._chars += len(event.text)
         return self._carry_out(self._loop.on_event(event, time.time()))
 
@@ -106,25 +86,27 @@ class AgentRun:
     def cancel(self) -> None:
         """Cancel the run. It has ended when this returns; its task notices later."""
         if not self.over:
-            self.on_event(CancelAsked())
+            self.on_event(messages.CancelAsked())
             self.scope.cancel()
 
-    def give_up(self, reason: FailReason, detail: str) -> None:
+    def give_up(self, reason: messages.FailReason, detail: str) -> None:
         """End it for a reason outside the loop."""
         if not self.over:
             self._forced = given_up(self._loop.outcome(), reason, detail)
             self._finish()
 
-    def pending(self) -> tuple[ModelCall, ...]:
+    def pending(self) -> tuple[messages.ModelCall, ...]:
         """Return the calls that wait for the caller."""
         return () if self.over else self._loop.outcome().pending_tool_calls
 
     def answer(self, call_id: str, content: str, failure: str | None) -> None:
         """Take the caller's result of a pending call."""
         seconds = time.time() - self._asked_at.get(call_id, time.time())
-        self.tool_finished(ToolFinished(call_id=call_id, content=content, failure=failure, seconds=round(seconds, 6)))
+        self.tool_finished(
+            messages.ToolFinished(call_id=call_id, content=content, failure=failure, seconds=round(seconds, 6))
+        )
 
-    def tool_finished(self, event: ToolFinished) -> None:
+    def tool_finished(self, event: messages.ToolFinished) -> None:
         said = {"id": event.call_id, "seconds": event.seconds}
         told = {"error": event.failure} if event.failure is not None else {"result": event.content}
         self.feed.say("tool_result", said | told)
@@ -139,23 +121,23 @@ class AgentRun:
             last_byte_at=self._last_byte_at,
         )  # fmt: skip
 
-    def _carry_out(self, commands: list[RunCommand]) -> bool:
+    def _carry_out(self, commands: list[messages.RunCommand]) -> bool:
         """Carry out immediate commands; the rest is left to the owner. Returns True if the run goes on."""
         goes_on = not self.over
         for command in commands:
             match command:
-                case Generate() | RunTools() | AskClient():
+                case messages.Generate() | messages.RunTools() | messages.AskClient():
                     self._announce(command)
                     self.todo.append(command)
-                case StopGenerating():
+                case messages.StopGenerating():
                     goes_on = False
-                case ShowText(text):
+                case messages.ShowText(text):
                     self.feed.say("output", {"text": text})
-                case ShowReasoning(text):
+                case messages.ShowReasoning(text):
                     self.feed.say("reasoning", {"text": text})
-                case ShowSignal(signal):
+                case messages.ShowSignal(signal):
                     self.feed.say("signal", signal)
-                case Finish():
+                case messages.Finish():
                     self._finish()
                     goes_on = False
                 case _:
@@ -163,13 +145,13 @@ class AgentRun:
         self.changed = True
         return goes_on
 
-    def _announce(self, command: Generate | RunTools | AskClient) -> None:
-        state = "running" if isinstance(command, Generate) else "tool_running"
+    def _announce(self, command: messages.Generate | messages.RunTools | messages.AskClient) -> None:
+        state = "running" if isinstance(command, messages.Generate) else "tool_running"
         if state != self._state:
             self._state = state
             self.feed.say("state", {"state": state})
-        if not isinstance(command, Generate):
-            runner = "server" if isinstance(command, RunTools) else "caller"
+        if not isinstance(command, messages.Generate):
+            runner = "server" if isinstance(command, messages.RunTools) else "caller"
             for call in command.calls:
                 self._asked_at[call.id] = time.time()
                 self.feed.say("tool_call", structs.asdict(pending_call(call)) | {"runner": runner})
@@ -207,7 +189,7 @@ async def _listen(run: AgentRun, reply: InwardReply, answer: ChatEvents, clocks:
     _pass_on(run, answer.close())
 
 
-def _pass_on(run: AgentRun, events: list[RunEvent]) -> bool:
+def _pass_on(run: AgentRun, events: list[messages.RunEvent]) -> bool:
     return all(run.on_event(event) for event in events)
 
 
@@ -225,11 +207,11 @@ class Execution:
         run.start()
         while run.todo:
             match run.todo.popleft():
-                case Generate(body=body):
+                case messages.Generate(body=body):
                     await self._take_turn(run, body)
-                case RunTools(calls=calls, parallel=parallel):
+                case messages.RunTools(calls=calls, parallel=parallel):
                     await self._use(run, calls, tool_timeout, parallel=parallel)
-                case AskClient(calls=calls):
+                case messages.AskClient(calls=calls):
                     ids = {call.id for call in calls}
                     with trio.move_on_after(caller_timeout):
                         while any(call.id in ids for call in run.pending()):
@@ -257,7 +239,7 @@ class Execution:
             overdue = clocks.overdue()
             run.on_event(overdue)
             self._agents.trouble(clocks, clocks.model, clocks.pid, overdue.detail, True)
-        elif not isinstance(answer.ended, TurnFailed):
+        elif not isinstance(answer.ended, messages.TurnFailed):
             self._agents.judge(clocks, None)
         elif clocks.status is None or not 400 <= clocks.status < 500:  # those are the request's fault
             self._agents.judge(clocks, answer.ended.detail)
@@ -268,7 +250,7 @@ class Execution:
         unloading = status is None or (status.error is None and (replaced or status.state == "stopping"))
         failure = clocks.failure(error, stopped=clocks.model is not None and unloading)
         run.on_event(failure)
-        if not isinstance(failure, TurnFailed) or failure.reason not in ("server_died", "connect_failed"):
+        if not isinstance(failure, messages.TurnFailed) or failure.reason not in ("server_died", "connect_failed"):
             return
         useless = failure.reason == "connect_failed"
         if clocks.model is None and isinstance(error, ModelFailedToStart):
@@ -278,10 +260,12 @@ class Execution:
         else:
             self._agents.judge(clocks, failure.detail)
 
-    async def _use(self, run: AgentRun, calls: tuple[ModelCall, ...], timeout: float, *, parallel: bool) -> None:
+    async def _use(
+        self, run: AgentRun, calls: tuple[messages.ModelCall, ...], timeout: float, *, parallel: bool
+    ) -> None:
         limits = {tool.name: timeout if tool.timeout is None else tool.timeout for tool in run.asked.task.tools}
 
-        async def use(call: ModelCall) -> bool:
+        async def use(call: messages.ModelCall) -> bool:
             if not run.over:
                 finished = await use_tool(self._toolbox, call, limits[call.name])
                 if not run.over:

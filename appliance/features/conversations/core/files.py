@@ -24,15 +24,7 @@ from appliance.core.bodies.head import check_json
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.parameters import shown
 from appliance.errors import BadRequest, shortened
-from appliance.features.conversations.core.formats import (
-    PLACE,
-    Saved,
-    SavedFile,
-    SavedLine,
-    SavedMessage,
-    read_json,
-    read_lines,
-)
+from appliance.features.conversations.core import formats
 from appliance.features.conversations.core.tree import UNKNOWN_TYPE, StoredMessage, stored
 from appliance.features.conversations.shapes import Attachment, Carton, Conversation, File, MessageNode, Role, Whole
 
@@ -124,7 +116,7 @@ def _check_size(what: str, size: int, title: str) -> None:
         )
 
 
-def _unpacked(data: bytes) -> Iterator[Saved]:
+def _unpacked(data: bytes) -> Iterator[formats.Saved]:
     lines = _Lines()
     try:
         with open_members(io.BytesIO(data), "zip", MAX_FILES) as members:
@@ -133,24 +125,24 @@ def _unpacked(data: bytes) -> Iterator[Saved]:
                     continue
                 if member.path.endswith(".jsonl"):
                     with member.open() as file:
-                        yield from read_lines(lines.each(file), f"{shown(member.path)}, ")
+                        yield from formats.read_lines(lines.each(file), f"{shown(member.path)}, ")
                 elif _JSON.fullmatch(member.path):
                     with member.open() as file:
                         content = b"".join(lines.each(file))
-                    yield from read_json(content, shown(member.path))
+                    yield from formats.read_json(content, shown(member.path))
     except BadArchive as error:
         raise BadRequest(f"the ZIP cannot be read: {error}") from None
 
 
-def _read(data: bytes) -> Iterable[Saved]:
+def _read(data: bytes) -> Iterable[formats.Saved]:
     lines = _Lines()
     first = next((line for line in _Lines().each(io.BytesIO(data)) if line.strip()), b"")
     try:
-        if msgspec.json.decode(first, type=SavedLine).type == "session":
-            return read_lines(lines.each(io.BytesIO(data)))
+        if msgspec.json.decode(first, type=formats.SavedLine).type == "session":
+            return formats.read_lines(lines.each(io.BytesIO(data)))
     except UNREADABLE:
         pass
-    return read_json(data)
+    return formats.read_json(data)
 
 
 class _Lines:
@@ -174,7 +166,7 @@ class _Lines:
             yield line
 
 
-def _taken(pair: Saved) -> tuple[Whole, FilesIn]:
+def _taken(pair: formats.Saved) -> tuple[Whole, FilesIn]:
     """In this program's words. Ids are made anew from the old ones, so that importing twice adds nothing.
 
     llama.cpp's page has a root above the first messages, and others have more such places. A parent that is missing, or
@@ -194,7 +186,7 @@ def _taken(pair: Saved) -> tuple[Whole, FilesIn]:
     shown_at: dict[str | None, str | None] = {}
     """The message itself, or the next one above it, where it is only a place."""
     for name, parent in placed.items():
-        is_message = theirs[name].type != PLACE and theirs[name].role in _ROLES
+        is_message = theirs[name].type != formats.PLACE and theirs[name].role in _ROLES
         shown_at[name] = name if is_message else shown_at.get(parent)
     shown = [name for name in placed if shown_at[name] == name]
     files: FilesIn = []
@@ -215,7 +207,7 @@ def _taken(pair: Saved) -> tuple[Whole, FilesIn]:
     return Whole(conversation=made, messages=tuple(messages)), files
 
 
-def _message(conversation: str, theirs: SavedMessage, parent: str | None, files: FilesIn) -> MessageNode:
+def _message(conversation: str, theirs: formats.SavedMessage, parent: str | None, files: FilesIn) -> MessageNode:
     return MessageNode(
         id=_renamed(conversation, theirs.id),
         parent=_renamed(conversation, parent) if parent else None,
@@ -232,7 +224,7 @@ def _message(conversation: str, theirs: SavedMessage, parent: str | None, files:
     )
 
 
-def _attached(extra: SavedFile, files: FilesIn) -> Attachment | None:
+def _attached(extra: formats.SavedFile, files: FilesIn) -> Attachment | None:
     """Text, a data URL, or bare base64; None for what has no content or cannot be read."""
     kind, data = "text/plain", extra.content.encode("utf-8", "replace")
     packed = ""

@@ -18,16 +18,7 @@ from appliance.core.models.embedding import served_kind
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import NO_WORDS, Model
 from appliance.core.models.names import HUBS
-from appliance.features.ollama.core.asking import (
-    PLAIN,
-    DerivedPreset,
-    OllamaRefusal,
-    is_expressible,
-    member_of,
-    model_of,
-    sampling_of,
-    shown_name,
-)
+from appliance.features.ollama.core import asking
 
 VERSIONS: JsonObject = {"version": "0.34.0", "commit": "unknown", "build_date": "unknown"}
 """Ollama's version, which clients turn into numbers (some want at least 0.6.4), and llama-swap's members beside it."""
@@ -63,7 +54,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     model: Model | None = None
     info: GgufInfo | None = None
     props: EngineProps | None = None
-    preset: DerivedPreset = PLAIN
+    preset: asking.DerivedPreset = asking.PLAIN
     base: str = ""  # the model that a derived one is made from
     made_at: float = 0.0
     context: int | None = None  # tokens of one request in the running engine
@@ -161,7 +152,7 @@ def tags(models: Sequence[ModelFacts]) -> JsonObject:
     """Return ``/api/tags``: the newest first, each name once."""
     entries: dict[str, JsonObject] = {}
     for facts in sorted(models, key=lambda facts: facts.modified, reverse=True):
-        name = shown_name(facts.name)
+        name = asking.shown_name(facts.name)
         entries.setdefault(
             name,
             {
@@ -193,7 +184,7 @@ def running(models: Sequence[LoadedModel], now: float) -> JsonObject:
     ordered = sorted(models, key=lambda one: one.left if one.left is not None else 1e18, reverse=True)
     entries: list[JSON] = []
     for one in ordered:
-        facts, name = one.facts, shown_name(one.facts.name)
+        facts, name = one.facts, asking.shown_name(one.facts.name)
         left = FOR_EVER if one.left is None else timedelta(seconds=one.left)
         on_gpus = sum(size for device, size in one.memory.items() if device.startswith("gpu"))
         entries.append(
@@ -270,56 +261,56 @@ class Derived(Struct, frozen=True, kw_only=True):
 
     name: str  # as its maker spells it
     base: str
-    preset: DerivedPreset = PLAIN
+    preset: asking.DerivedPreset = asking.PLAIN
     made_at: float = 0.0
 
 
 def read_copy(members: JsonObject) -> tuple[str, str]:
     """Return source and destination. Raises OllamaRefusal."""
     for name in ("source", "destination"):
-        if not is_expressible(given := member_of(members, name, "")):
-            raise OllamaRefusal(400, f'{name} "{given}" is invalid')
-    return member_of(members, "source", ""), member_of(members, "destination", "")
+        if not asking.is_expressible(given := asking.member_of(members, name, "")):
+            raise asking.OllamaRefusal(400, f'{name} "{given}" is invalid')
+    return asking.member_of(members, "source", ""), asking.member_of(members, "destination", "")
 
 
 def read_create(members: JsonObject, now: float) -> Derived:
     """Raises OllamaRefusal."""
-    name, base = model_of(members), member_of(members, "from", "")
-    if not is_expressible(name):
-        raise OllamaRefusal(400, "invalid model name")
+    name, base = asking.model_of(members), asking.member_of(members, "from", "")
+    if not asking.is_expressible(name):
+        raise asking.OllamaRefusal(400, "invalid model name")
     for member in filter(members.get, _NOT_HERE):
         told = f"'{member}' is not supported here; derive models with from, system, parameters, messages"
-        raise OllamaRefusal(501, told)
+        raise asking.OllamaRefusal(501, told)
     if members.get("files"):
         told = "models from uploaded files are not supported here; put the GGUF file into the models folder"
-        raise OllamaRefusal(501, told)
+        raise asking.OllamaRefusal(501, told)
     if not base:
-        raise OllamaRefusal(400, "neither 'from' or 'files' was specified")
-    parameters, messages = member_of(members, "parameters", JsonObject()), members.get("messages")
-    sampling_of(parameters)
+        raise asking.OllamaRefusal(400, "neither 'from' or 'files' was specified")
+    parameters, messages = asking.member_of(members, "parameters", JsonObject()), members.get("messages")
+    asking.sampling_of(parameters)
     if not isinstance(messages, list | None) or not all(isinstance(one, dict) for one in messages or ()):
-        raise OllamaRefusal(400, "'messages' must be an array of objects")
+        raise asking.OllamaRefusal(400, "'messages' must be an array of objects")
     said = tuple(one for one in messages or () if isinstance(one, dict))
-    preset = DerivedPreset(system=member_of(members, "system", ""), parameters=parameters, messages=said)
+    preset = asking.DerivedPreset(system=asking.member_of(members, "system", ""), parameters=parameters, messages=said)
     return Derived(name=name, base=base, preset=preset, made_at=now)
 
 
-def preset_of(model: Model | None, derived: Derived | None) -> DerivedPreset:
+def preset_of(model: Model | None, derived: Derived | None) -> asking.DerivedPreset:
     """Return what a request to a model gets: of a derived one, else of the model's own words."""
     words = model.words if model is not None else NO_WORDS
-    own = PLAIN
+    own = asking.PLAIN
     if words != NO_WORDS:
         messages = tuple[dict[str, JSON], ...]({"role": role, "content": text} for role, text in words.messages)
         parameters: dict[str, JSON] = {"stop": list(words.stop)} if words.stop else {}
-        own = DerivedPreset(system=words.system, parameters=parameters, messages=messages)
+        own = asking.DerivedPreset(system=words.system, parameters=parameters, messages=messages)
     return over(derived, own) if derived is not None else own
 
 
-def over(derived: Derived, below: DerivedPreset) -> DerivedPreset:
+def over(derived: Derived, below: asking.DerivedPreset) -> asking.DerivedPreset:
     """Return what a model adds that is derived from a derived one: its own words count, where it has some."""
     own = derived.preset
     parameters, messages = {**below.parameters, **own.parameters}, own.messages or below.messages
-    return DerivedPreset(system=own.system or below.system, parameters=parameters, messages=messages)
+    return asking.DerivedPreset(system=own.system or below.system, parameters=parameters, messages=messages)
 
 
 def pull_name(name: str) -> Remote | None:
