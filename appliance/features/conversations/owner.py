@@ -31,7 +31,7 @@ from appliance.features.conversations import shapes
 from appliance.features.conversations.core.tree import AnswerText, copied, path_to, stored
 from appliance.features.conversations.store import ConversationStore, failure
 from appliance.replay.generation import Generation, GenerationEnd
-from appliance.trio_parts import Changed, persist
+from appliance.trio_parts import Awaited, Changed, persist
 
 if TYPE_CHECKING:
     from appliance.features.conversations.core.files import Arrived
@@ -46,16 +46,6 @@ LAST_WORDS = 5.0  # seconds that answers get to be written down when the program
 STOPPED = (GenerationEnd.STOPPED, GenerationEnd.REPLACED)
 
 T = TypeVar("T")
-
-
-class _Awaited:
-    """A generation that an answer waits for."""
-
-    def __init__(self, generation: Generation | None) -> None:
-        self.generation = generation
-        self.here = trio.Event()
-        if generation is not None:
-            self.here.set()
 
 
 class ConversationChange(Struct, frozen=True):
@@ -83,7 +73,8 @@ class Conversations:
         self._changes: deque[ConversationChange] = deque(maxlen=REMEMBERED)
         self.latest = 0  # the number of the newest change
         self._generations: dict[str, Generation] = {}
-        self._awaited: dict[str, _Awaited] = {}
+        self._awaited: dict[str, Awaited[Generation]] = {}  # until they are here, by the ids of their answers
+        self._under_way: set[str] = set()  # ids of answers that a task writes down
 
     def changes_since(self, number: int) -> list[ConversationChange]:
         """The changes after ``number``; one change of everything if those are not known any more."""
@@ -202,7 +193,6 @@ class Conversations:
         return added, skipped
 
     async def set_preset(self, preset: shapes.StoredPreset) -> None:
-        """Keep settings under a name, or delete those of that name."""
         await self._do(lambda store: store.set_preset(preset, _now()))
         self._note_change(None)
 
@@ -214,30 +204,30 @@ class Conversations:
     def begun(self, generation: Generation) -> None:
         """Take notice of a generation, at the moment in which its work begins."""
         self._generations[generation.conversation] = generation
-        awaited = self._awaited.get(generation.conversation)
-        if awaited is not None and awaited.generation is None:
-            awaited.generation = generation
-            awaited.here.set()
+        if (awaited := self._awaited.pop(generation.conversation, None)) is not None:
+            awaited.give(generation)
 
     def forget(self, generation: Generation) -> None:
-        """The generation cannot be read any more."""
         if self._generations.get(generation.conversation) is generation:
             del self._generations[generation.conversation]
 
     def _expect(self, message: shapes.MessageNode, generation: Generation | None = None) -> None:
-        if message.id not in self._awaited:
-            awaited = self._awaited[message.id] = _Awaited(generation)
+        if message.id not in self._under_way:
+            self._under_way.add(message.id)
+            awaited = self._awaited[message.id] = Awaited[Generation]()
+            if generation is not None:
+                self.begun(generation)
             self._nursery.start_soon(self._write_down, message, awaited)
 
-    async def _write_down(self, message: shapes.MessageNode, awaited: _Awaited) -> None:
+    async def _write_down(self, message: shapes.MessageNode, awaited: Awaited[Generation]) -> None:
         """Follow an answer from the request for it to its end. Cancelled only at the end of the program."""
         ended = structs.replace(message, state="interrupted")
         try:
+            generation = None
             with trio.move_on_after(BEGIN_WITHIN):
-                await awaited.here.wait()
-            if awaited.generation is not None:
-                follow = partial(self._follow, awaited.generation, message)
-                ended = await persist("keeping an answer", follow)
+                generation = await awaited.get()
+            if generation is not None:
+                ended = await persist("keeping an answer", partial(self._follow, generation, message))
             else:
                 ended = structs.replace(message, state="failed", error="no model was asked for this answer")
             await self._finish(ended)
@@ -246,7 +236,8 @@ class Conversations:
                 await self._finish(ended)
             raise
         finally:
-            del self._awaited[message.id]
+            self._under_way.remove(message.id)
+            self._awaited.pop(message.id, None)
 
     async def _follow(self, generation: Generation, message: shapes.MessageNode) -> shapes.MessageNode:
         await generation.wait_begun()

@@ -94,7 +94,6 @@ class SeveralIds(Struct):
 
 
 def conversation_routes(kernel: Kernel, kept: Conversations) -> Routes:
-    """Raises what `Conversations` raises."""
     routes, one = Routes("conversations", LARGE), "/api/conversations/<conversation>"
 
     @routes.get("/api/conversations", facts=RouteFacts(gives=ConversationListing))

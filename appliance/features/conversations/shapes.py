@@ -44,8 +44,6 @@ class MessageNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Fields(Struct, frozen=True, kw_only=True):
-    """Fields of a conversation that are to change."""
-
     title: Annotated[str, Meta(max_length=300)] | UnsetType = UNSET
     folder: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
     pinned: bool | UnsetType = UNSET

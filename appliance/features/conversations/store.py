@@ -129,7 +129,6 @@ class ConversationStore:
         return (pages - free) * page
 
     def change_number(self) -> int:
-        """The number of the newest change."""
         return self._db.execute("SELECT change FROM counter").fetchone()[0]
 
     def deleted(self, now: int, since: int = 0) -> list[shapes.DeletedConversation]:
@@ -417,19 +416,12 @@ class ConversationStore:
 
     def _store(self, conversation: str, message: tree.StoredMessage, change: int, state: shapes.State = "done") -> None:
         """SQLite itself takes the bytes for text: a large message would keep Python, and so everybody, waiting."""
-        values = (conversation, change, message.body, state == "answering")
-        if (row := self._row(message.id)) is not None:
-            number = row[0]
-            self._db.execute(
-                "UPDATE messages SET conversation = ?, change = ?, body = CAST(? AS TEXT), answering = ?, "
-                "partial = NULL WHERE row = ?",
-                (*values, number),
-            )
-        else:
-            number = self._db.execute(
-                "INSERT INTO messages (id, conversation, change, body, answering) VALUES (?, ?, ?, CAST(? AS TEXT), ?)",
-                (message.id, *values),
-            ).lastrowid
+        (number,) = self._db.execute(
+            "INSERT INTO messages (id, conversation, change, body, answering) VALUES (?, ?, ?, CAST(? AS TEXT), ?) "
+            "ON CONFLICT (id) DO UPDATE SET conversation = excluded.conversation, change = excluded.change, "
+            "body = excluded.body, answering = excluded.answering, partial = NULL RETURNING row",
+            (message.id, conversation, change, message.body, state == "answering"),
+        ).fetchone()
         self._db.execute("DELETE FROM words WHERE rowid = ?", (number,))
         self._db.execute(
             "INSERT INTO words (rowid, content) VALUES (?, folded(CAST(? AS TEXT)))", (number, message.content)

@@ -1,30 +1,41 @@
-"""Facts about models for Ollama's clients: from headers of files, the configuration, and running engines."""
+"""Facts about models for Ollama's clients: from headers of files, the configuration, and running engines.
+
+Below is the file of the models that clients have derived from others; it waits for the disk.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import trio
-from msgspec import Struct
+from msgspec import Raw, Struct, structs
 
 from appliance.catalog.catalog import AT_ONCE, Catalog, file_in
-from appliance.core.lenient_json import decoded
+from appliance.core.bodies.json_text import OBJECT
+from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.models.names import meanings
 from appliance.errors import ModelNotFound, UpstreamFailed
+from appliance.features.ollama.core.asking import DerivedPreset
 from appliance.features.ollama.core.models import Derived, EngineProps, LoadedModel, ModelFacts, preset_of, tags
-from appliance.features.ollama.derived_models import read_derived, write_derived
 from appliance.fleet.owner import Fleet
+from appliance.store.model_files import read_start, replace, write_whole
 from appliance.traffic.targets import Targets, refresh
 from appliance.upstream.client import HttpCall
 
 PROPS_TIME = 1.0  # seconds that a running engine gets to say what it can do; the files say nearly as much
 MAX_PROPS = 1 << 20
+FILE_VERSION = 1
+MAX_FILE = 16 << 20
 SHOWN = ("queued", "loading", "loaded", "sleeping", "stopping")
+
+
+log = logging.getLogger(__name__)
 
 
 class _Meta(Struct, frozen=True):
@@ -173,3 +184,56 @@ class KnownModels:
 def _file_of(model: Model) -> str | None:
     """The file that a configured command names, as llama-server's options do."""
     return file_in(model.config.argv) if model.config is not None else None
+
+
+class _Kept(Struct, frozen=True, kw_only=True):
+    """One model; the values of its members are any JSON."""
+
+    name: str
+    base: str
+    system: str
+    parameters: Raw
+    messages: list[Raw]
+    made_at: float
+
+    def model(self) -> Derived:
+        messages = tuple(OBJECT.decode(message) for message in self.messages)
+        preset = DerivedPreset(system=self.system, parameters=OBJECT.decode(self.parameters), messages=messages)
+        return Derived(name=self.name, base=self.base, preset=preset, made_at=self.made_at)
+
+
+class _DerivedFile(Struct, frozen=True, kw_only=True):
+    version: int
+    models: list[_Kept]
+
+
+def read_derived(path: Path) -> Mapping[str, Derived]:
+    """Return the models by their names in lower case; the file need not be there yet.
+
+    One that cannot be understood is set aside, with a line in the log.
+    """
+    try:
+        contents = msgspec.json.decode(read_start(path, MAX_FILE), type=_DerivedFile)
+        if contents.version != FILE_VERSION:
+            raise ValueError(f"its version is {contents.version}")
+        models = [kept.model() for kept in contents.models]
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        log.warning("%s cannot be read: %s", path, error.strerror or error)
+        return {}
+    except (*UNREADABLE, ValueError) as error:
+        aside = path.with_name(f"{path.name}.unreadable")
+        replace(path, aside)
+        log.warning("%s is damaged, or from a newer version (%s); it is now %s", path, error, aside.name)
+        return {}
+    return {model.name.casefold(): model for model in models}
+
+
+def write_derived(path: Path, models: Mapping[str, Derived]) -> None:
+    """Replace the file. Raises OSError."""
+    kept = [
+        {"name": each.name, "base": each.base, **structs.asdict(each.preset), "made_at": each.made_at}
+        for each in models.values()
+    ]
+    write_whole(path, msgspec.json.encode({"version": FILE_VERSION, "models": kept}), private=True)

@@ -77,7 +77,7 @@ async def refuse(context: RequestContext, refused: OllamaRefusal) -> None:
 
 
 class OllamaReader:
-    """Reads requests of one server."""
+    """Reads requests of one server; a `appliance.http.way.hooks.Translate`."""
 
     def __init__(self, fleet: Fleet, known: KnownModels, inward: Asker) -> None:
         self._fleet = fleet
@@ -86,11 +86,9 @@ class OllamaReader:
         self._told = set[tuple[object, ...]]()
 
     def route(self, request: Request) -> Route | None:
-        """See `appliance.http.way.hooks.Translate`."""
         return ROUTES.get(request.path) if request.method == "POST" else None
 
     def sink(self, request: Request, sink: Sink) -> Sink:
-        """See `appliance.http.way.hooks.Translate`."""
         return OllamaSink(sink) if is_ollamas(request) else sink
 
     async def read(self, context: RequestContext) -> ModelRequest | None:

@@ -281,7 +281,6 @@ class OllamaRoutes:
 
 
 async def _report_progress(context: RequestContext, told: dict[str, FileProgress], download: Download) -> None:
-    """Report the progress since the last time, file by file."""
     now = download.status.files
     for file in download.plan.files:
         progress = now[file.url]

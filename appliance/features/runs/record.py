@@ -167,7 +167,6 @@ class ModelRuns:
             raise self.failure.with_traceback(None)
 
     def restarts(self, now: float, window: float) -> int:
-        """Return the number of restarts within the window."""
         while self._restarts and self._restarts[0] <= now - window:
             self._restarts.popleft()
         return len(self._restarts)
@@ -191,7 +190,6 @@ class ModelRuns:
         self._faults = 0
 
     def reset(self) -> None:
-        """Forget all failures."""
         self.failure = None
         self._faults = 0
         self._restarts.clear()
@@ -234,8 +232,6 @@ class PendingCall(Struct, frozen=True, kw_only=True):
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
-    """The progress of a run."""
-
     id: str
     model: str
     prompt: str
@@ -313,14 +309,9 @@ def pending_call(call: messages.ModelCall) -> PendingCall:
 class _Nobody:
     """The keeper of a generation that only its run holds."""
 
-    def began(self, generation: Generation) -> None:
-        pass
-
-    def grew(self, generation: Generation, data: bytes, held: int) -> None:
-        pass
-
-    def ended(self, generation: Generation) -> None:
-        pass
+    def began(self, generation: Generation) -> None: ...
+    def grew(self, generation: Generation, data: bytes, held: int) -> None: ...
+    def ended(self, generation: Generation) -> None: ...
 
 
 _LOST = "this reader is slower than runs.eventBytes allows, so events are lost; the run's result has all output"
@@ -344,7 +335,6 @@ class Feed:
         self._generation.keep(PING)
 
     def end(self) -> None:
-        """End the stream."""
         self._generation.finish(GenerationEnd.DONE)
 
     async def wait_said(self) -> None:

@@ -78,7 +78,6 @@ class AgentRun:
         return self._carry_out(self._loop.on_event(event, time.time()))
 
     def received(self, count: int) -> None:
-        """Count bytes of an answer."""
         self._bytes += count
         self._last_byte_at = time.time()
         self.changed = True
@@ -203,7 +202,6 @@ class Execution:
         self._agents = agents
 
     async def execute(self, run: AgentRun, tool_timeout: float, caller_timeout: float) -> None:
-        """Execute until the loop has nothing left to do."""
         run.start()
         while run.todo:
             match run.todo.popleft():

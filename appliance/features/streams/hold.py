@@ -10,10 +10,9 @@ from msgspec import structs
 from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
 from appliance.core.records.activity import CLIENT_LEFT
 from appliance.errors import BadRequest, RequestCancelled, ShuttingDown
-from appliance.features.streams.first_reader import FirstReader
+from appliance.features.streams.ends import FirstReader, RingSink
 from appliance.features.streams.ids import name_of
 from appliance.features.streams.owner import Streams
-from appliance.features.streams.ring_sink import RingSink
 from appliance.http import errors
 from appliance.http.bytes.body import Body
 from appliance.http.bytes.connection import Connection

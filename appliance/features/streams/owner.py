@@ -102,7 +102,6 @@ class Streams:
             self._lose(generation)
 
     def lookup(self, names: Iterable[str]) -> list[StreamStatus]:
-        """As `ConversationIds.streams_of`."""
         return [status_of(stream) for stream in self.ids.streams_of(names)]
 
     def end_generations(self) -> None:
@@ -149,7 +148,6 @@ class Streams:
         self.kept.make_room()
 
     def began(self, generation: Generation) -> None:
-        """See `Keeper`."""
         # Three outcomes. A refusal gives the id back to the stream before. A good answer that is not a stream takes the
         # id over, and is forgotten, for nothing of it can be resumed. A stream takes it over and is kept.
         if generation.refused:
@@ -162,7 +160,6 @@ class Streams:
             self.ids.forget(generation)
 
     def ended(self, generation: Generation) -> None:
-        """See `Keeper`."""
         generation.completed_at = time.time()
         if generation in self.kept:
             self.kept.finish(generation)

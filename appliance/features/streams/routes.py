@@ -15,9 +15,8 @@ from quart import Response, request
 
 from appliance.errors import BadRequest, NotFound
 from appliance.features.streams.boxes import StreamsAtBoxes
-from appliance.features.streams.ids import name_of
+from appliance.features.streams.ids import content_type_of, find_stream, name_of, open_reader
 from appliance.features.streams.owner import Streams
-from appliance.features.streams.reading import content_type_of, find_stream, open_reader
 from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, read_as
 from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
 from appliance.http.control.stream_body import StreamBody, StreamReader, read_offset
@@ -62,7 +61,6 @@ def _last(name: str) -> str | None:
 
 
 def stream_routes(kernel: Kernel, streams: Streams) -> Routes:
-    """Return the blueprint of the routes."""
     routes, boxes, feeds = Routes("streams"), StreamsAtBoxes(kernel.owners.peers), kernel.traffic.lifetime.feeds
 
     @routes.get(STREAM, facts=FOLLOWS)

@@ -18,9 +18,8 @@ from msgspec import Struct
 
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
-from appliance.features.streams.ids import ConversationIds, name_of
+from appliance.features.streams.ids import ConversationIds, check_held, find_stream, name_of
 from appliance.features.streams.owner import Streams
-from appliance.features.streams.reading import check_held, find_stream
 from appliance.http.errors import describe
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.way.context import RequestContext
@@ -45,7 +44,7 @@ _MESSAGE = msgspec.json.Decoder(_Message)
 
 
 class StreamSocket:
-    """Serves the websocket until the client ends it."""
+    """A `SocketRoute`: serves the websocket until the client ends it."""
 
     def __init__(self, streams: Streams, edge: Edge) -> None:
         self._streams = streams
@@ -55,7 +54,6 @@ class StreamSocket:
         return request.path == SOCKET
 
     async def serve(self, context: RequestContext, handshake: Handshake) -> None:
-        """See `SocketRoute`."""
         with self._edge.traffic.lifetime.feeds.reading():
             holder = self._edge.guard.holder(context.request)
             websocket = await handshake.accept(most=MAX_ORDER)

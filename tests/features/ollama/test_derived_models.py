@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from appliance.features.ollama.core.asking import DerivedPreset
 from appliance.features.ollama.core.models import Derived
-from appliance.features.ollama.derived_models import read_derived, write_derived
+from appliance.features.ollama.known import read_derived, write_derived
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=5),

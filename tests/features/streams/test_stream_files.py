@@ -19,9 +19,9 @@ from waiting import until
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import UsageError
 from appliance.features.streams import files as stream_files
+from appliance.features.streams.ends import RingSink
 from appliance.features.streams.files import About, StoredStream, StreamFiles, open_stream_files
 from appliance.features.streams.owner import check_streams, open_streams
-from appliance.features.streams.ring_sink import RingSink
 from appliance.replay.generation import Generation
 
 LAST = b"data: interrupted\n\n"

@@ -16,12 +16,10 @@ from appliance.core.answers.ring import Ring
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import BadRequest, Busy, ShuttingDown
 from appliance.features.streams.boxes import StreamAtBox
-from appliance.features.streams.first_reader import FirstReader
-from appliance.features.streams.ids import TAKE_OVER_AFTER, name_of
+from appliance.features.streams.ends import FirstReader, RingSink
+from appliance.features.streams.ids import TAKE_OVER_AFTER, name_of, open_reader
 from appliance.features.streams.keeping import OVERHEAD
 from appliance.features.streams.owner import Streams, open_streams, status_of
-from appliance.features.streams.reading import open_reader
-from appliance.features.streams.ring_sink import RingSink
 from appliance.replay.generation import Generation, GenerationEnd, GenerationHead, GenerationReader, Headers
 
 EVENTS = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)

@@ -339,5 +339,4 @@ def write_export(wholes: Sequence[Whole], files: Files) -> tuple[str, bytes]:
 
 
 def named_files(wholes: Iterable[Whole]) -> set[str]:
-    """The hashes of all attachments."""
     return {each.hash for whole in wholes for message in whole.messages for each in message.attachments}
