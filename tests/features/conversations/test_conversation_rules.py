@@ -96,7 +96,7 @@ def test_a_title_is_one_short_line(text: str) -> None:
     assert bool(title) == bool(text.strip())
 
 
-def record(**delta: str) -> bytes:
+def record(**delta: object) -> bytes:
     return b"data: " + msgspec.json.encode({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) + b"\n\n"
 
 
@@ -137,24 +137,15 @@ def test_an_error_record_becomes_the_messages_error() -> None:
 
 def test_tool_calls_are_put_together() -> None:
     answer = tree.AnswerText(MessageNode(id="a", role="assistant", state="answering"))
-    for piece in (
-        {"index": 0, "id": "c1", "function": {"name": "get", "arguments": ""}},
-        {"index": 0, "function": {"arguments": '{"a":'}},
-        {"index": 0, "function": {"arguments": "1}"}},
-    ):
-        answer.feed(b"data: " + msgspec.json.encode({"choices": [{"delta": {"tool_calls": [piece]}}]}) + b"\n\n")
+    pieces = {"name": "get", "arguments": ""}, {"arguments": '{"a":'}, {"arguments": "1}"}
+    for piece in pieces:
+        answer.feed(record(tool_calls=[{"index": 0, "id": "c1", "function": piece}]))
     (call,) = answer.ended(stopped=True, cut=False).tool_calls
     assert msgspec.json.decode(call)["function"] == {"name": "get", "arguments": '{"a":1}'}
 
 
-PIECES = [
-    *["audio", "video", "image", "text", "/", "/", "png", "ogg", "svg+xml", "html", ";", ","],
-    " ",
-    "\r\n",
-    "\0",
-    "\u1234",
-    "\xff",
-]
+PIECES = ["audio", "video", "image", "text", "/", "/", "png", "ogg", "svg+xml", "html", ";", ","]
+PIECES += [" ", "\r\n", "\0", "\u1234", "\xff"]
 TYPES = (
     st.lists(st.sampled_from(PIECES), max_size=6).map("".join) | st.text(max_size=20) | st.just("Audio/Ogg; codecs=x")
 )

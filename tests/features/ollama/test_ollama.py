@@ -58,6 +58,10 @@ async def error(server: Appliance, path: str, body: object) -> tuple[int, str]:
     return answer.status, answer.json["error"]
 
 
+async def listed(server: Appliance) -> dict[str, dict]:
+    return {entry["name"]: entry for entry in (await server.ask("GET", "/api/tags")).json["models"]}
+
+
 async def loaded(server: Appliance) -> dict[str, dict]:
     return {entry["name"]: entry for entry in (await server.ask("GET", "/api/ps")).json["models"]}
 
@@ -137,9 +141,9 @@ async def test_names(open_server: OpenServer, fake_model: Path):
             body = {**ASK, "model": name, "stream": False}
             assert (await ask(server, "chat", body)).json["model"] == name
             assert (await server.ask("POST", CHAT, {**body})).status == 200
-        tags = (await server.ask("GET", "/api/tags")).json["models"]
-        assert {entry["name"] for entry in tags} == {"alpha:latest", "Org/Repo:Q8_0", "with spaces :: and more"}
-        assert all(entry["name"] == entry["model"] and len(entry["digest"]) == 64 for entry in tags)
+        tags = await listed(server)
+        assert tags.keys() == {"alpha:latest", "Org/Repo:Q8_0", "with spaces :: and more"}
+        assert all(name == entry["model"] and len(entry["digest"]) == 64 for name, entry in tags.items())
 
 
 REFUSED = [
@@ -273,18 +277,15 @@ async def test_a_chat_that_is_too_long_loses_its_oldest_messages(open_server: Op
     body = {"model": "alpha", "stream": False, "messages": [{"role": "system", "content": "be brief"}, *texts]}
     async with open_server(models=[echo]) as server:
         for _ in range(2):  # before and after it is loaded
-            sent = json.loads((await ask(server, "chat", body)).json["message"]["content"])["messages"]
+            sent = (await sent_for(server, body))["messages"]
             assert [sent[0], *sent[-7:]] == [{"role": "system", "content": "be brief"}, *texts[-7:]]
             assert len(sent) == 8
-        whole = json.loads((await ask(server, "chat", {**body, "truncate": False})).json["message"]["content"])
-        assert len(whole["messages"]) == 12
+        assert len((await sent_for(server, {**body, "truncate": False}))["messages"]) == 12
 
 
 async def test_lists_answer_while_a_model_loads(open_server: OpenServer):
-    async with (
-        open_server(fleet=FleetSettings(engine_args=("--load-delay", "90"))) as server,
-        trio.open_nursery() as nursery,
-    ):
+    slow = FleetSettings(engine_args=("--load-delay", "90"))
+    async with open_server(fleet=slow) as server, trio.open_nursery() as nursery:
         nursery.start_soon(ask, server, "generate", {"model": "alpha"})
         await until(lambda: server.state("alpha"), lambda state: state == "loading")
         for path in ("tags", "version", "ps") * 20:
@@ -321,29 +322,27 @@ async def test_details_of_a_model(open_server: OpenServer, fake_model: Path):
         assert "/" not in shown["modelfile"]
         copilot = await ask(server, "show", {"name": "alpha"}, ("User-Agent", "GitHubCopilotChat/0.1"))
         assert copilot.json["model_info"]["general.basename"] == "alpha"
-        [tag] = (await server.ask("GET", "/api/tags")).json["models"]
-        assert tag["capabilities"] == shown["capabilities"]
+        assert (await listed(server))["alpha:latest"]["capabilities"] == shown["capabilities"]
 
 
 async def test_the_list_is_kept_and_follows_what_changes(open_server: OpenServer, fake_model: Path):
     sees = model(fake_model, "alpha", "al", args=("--mmproj", str(fake_model)))
     async with open_server(models=[sees, model(fake_model, "beta")]) as server:
 
-        async def listed() -> dict[str, list[str]]:
-            told = (await server.ask("GET", "/api/tags")).json["models"]
-            return {each["name"]: each["capabilities"] for each in told}
+        async def able() -> dict[str, list[str]]:
+            return {name: each["capabilities"] for name, each in (await listed(server)).items()}
 
-        first = await listed()
-        assert first == await listed() == {key: ["completion"] for key in ("alpha:latest", "al:latest", "beta:latest")}
+        first = await able()
+        assert first == await able() == {key: ["completion"] for key in ("alpha:latest", "al:latest", "beta:latest")}
         await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})
         shown = (await ask(server, "show", {"model": "alpha"})).json["capabilities"]  # now the engine has been asked
         assert shown != first["alpha:latest"]
         after = {**first, "alpha:latest": shown, "al:latest": shown}
-        assert await listed() == after
+        assert await able() == after
         await ask(server, "copy", {"source": "alpha", "destination": "mine"})
-        assert await listed() == {**after, "mine:latest": shown}
+        assert await able() == {**after, "mine:latest": shown}
         await server.ask("DELETE", "/api/delete", {"model": "mine"})
-        assert await listed() == after
+        assert await able() == after
 
 
 async def sent_for(server: Appliance, members: dict) -> dict:
@@ -378,13 +377,11 @@ async def test_derived_models(open_server: OpenServer, fake_model: Path):
         made = {"model": "poet", "from": "mine", "system": "rhyme", "parameters": parameters}
         assert lines(await ask(server, "create", made))[-1] == {"status": "success"}
         assert (await ask(server, "create", {**made, "model": "poet2", "stream": False})).json == {"status": "success"}
-        tags = {entry["name"] for entry in (await server.ask("GET", "/api/tags")).json["models"]}
-        assert tags == {"alpha:latest", "mine:latest", "poet:latest", "poet2:latest"}
+        assert (await listed(server)).keys() == {"alpha:latest", "mine:latest", "poet:latest", "poet2:latest"}
         shown = (await ask(server, "show", {"model": "Poet"})).json
         assert (shown["system"], shown["details"]["parent_model"]) == ("rhyme", "alpha")
         assert shown["parameters"].splitlines()[-2:] == [f'{"stop":<30} "x"', f'{"stop":<30} "y"']
-        answer = (await ask(server, "chat", {**ASK, "model": "poet", "stream": False})).json
-        sent = json.loads(answer["message"]["content"])
+        sent = await sent_for(server, {**ASK, "model": "poet", "stream": False})
         assert sent["messages"] == [{"role": "system", "content": "rhyme"}, {"role": "user", "content": "hi"}]
         assert sent["temperature"] == 0.25
         assert (await server.ask("POST", CHAT, chat("mine"))).status == 200
@@ -419,9 +416,8 @@ async def test_a_pull_tells_how_far_it_is_and_can_be_removed(served: Appliance, 
     hub.behave(rate=SIZE * 2)
     records = lines(await ask(served, "pull", {"model": NAME, "insecure": True}))
     assert records[0] == {"status": "pulling manifest"}
-    assert [record["status"] for record in records[-4:]] == [
-        "verifying sha256 digest", "writing manifest", "removing unused layers", "success"
-    ]  # fmt: skip
+    last = ["verifying sha256 digest", "writing manifest", "removing unused layers", "success"]
+    assert [record["status"] for record in records[-4:]] == last
     layers = [record for record in records if "digest" in record]
     assert len(layers) > 3
     done = [record.get("completed", 0) for record in layers]
@@ -431,7 +427,7 @@ async def test_a_pull_tells_how_far_it_is_and_can_be_removed(served: Appliance, 
     assert (await ask(served, "pull", {"name": NAME, "stream": False})).json == {"status": "success"}
     assert said(lines(await ask(served, "chat", {**ASK, "model": NAME}))) == STORY
     assert (await served.ask("DELETE", "/api/delete", {"model": NAME})).status == 200
-    assert (await served.ask("GET", "/api/tags")).json["models"] == []
+    assert await listed(served) == {}
 
 
 async def test_a_pull_that_is_left_ends_and_resumes(served: Appliance, hub: FakeHub):

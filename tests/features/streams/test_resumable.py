@@ -51,7 +51,7 @@ async def lookup(server: Appliance, *ids: object) -> list[dict[str, object]]:
     return (await server.good("POST", "/v1/streams/lookup", {"conversation_ids": list(ids)})).json
 
 
-async def kept(server: Appliance, conversation: str = ID, **fake: object) -> bytes:
+async def posted(server: Appliance, conversation: str = ID, **fake: object) -> bytes:
     """Post, and read the whole answer."""
     return (await server.good("POST", CHAT, chat(stream=True, **fake), named(conversation))).body
 
@@ -61,7 +61,7 @@ async def until_done(server: Appliance, conversation: str = ID) -> dict[str, obj
 
 
 async def test_a_stream_is_there_after_its_connection_and_the_same_in_both_addresses(server: Appliance):
-    whole = await kept(server)
+    whole = await posted(server)
     assert whole.endswith(DONE)
     assert (await read(server)).body == whole
     for path in (quote(ID, safe=""), quote(ID, safe="/:"), ID):
@@ -106,7 +106,7 @@ async def test_cut_anywhere_and_resumed_it_is_the_same(server: Appliance, reques
 
 async def test_every_offset_of_a_finished_stream(server: Appliance, client: Client):
     """Odd ones as llama-server reads them."""
-    whole = await kept(server)
+    whole = await posted(server)
     odd = {"5tokens": 5, "%205": 5, "-1": len(whole), len(whole) + 1: len(whole)}
     for offset, begins in ({at: at for at in [*range(0, len(whole), 7), len(whole)]} | odd).items():
         await client.send("GET", f"/v1/stream/{ID}?from={offset}")
@@ -115,7 +115,7 @@ async def test_every_offset_of_a_finished_stream(server: Appliance, client: Clie
 
 
 async def test_what_cannot_be_read(server: Appliance):
-    await kept(server)
+    await posted(server)
     for query, status, message in (
         ("conv_id=", 400, "Missing conversation id in path"),
         ("", 400, "Missing conversation id in path"),
@@ -129,7 +129,7 @@ async def test_what_cannot_be_read(server: Appliance):
 
 async def test_what_the_ring_has_dropped_is_told(open_server: OpenServer):
     async with open_server(streams=StreamsConfig(max_bytes=1000)) as server:
-        whole = await kept(server, tokens=50, token_delay=0.02)
+        whole = await posted(server, tokens=50, token_delay=0.02)
         target, words = f"/v1/stream?conv_id={ID}&from={len(whole) - 1001}", "Stream offset lost, please restart"
         await server.refuses(400, None, "GET", target, words=words)
         assert (await read(server, offset=len(whole) - 1000)).body == whole[-1000:]
@@ -156,7 +156,7 @@ async def test_a_client_that_reads_when_all_is_done_gets_all_of_it(open_server: 
 
 
 async def test_lookup_tells_what_it_is_asked_for(server: Appliance):
-    whole = await kept(server)
+    whole = await posted(server)
     await begin(server, "live", stall_after_tokens=2)
     first, again, by_prefix, live = await lookup(server, ID, ID, 7, "nobody", None, "c0ffee", "live")
     assert first == again == by_prefix
@@ -275,7 +275,7 @@ async def test_a_stop_while_the_model_loads(open_server: OpenServer, fake_model:
 
 async def test_a_stream_outlives_its_model(open_server: OpenServer):
     async with open_server(fleet=FleetSettings(models_max=1, stop_timeout=2)) as server:
-        whole = await kept(server)
+        whole = await posted(server)
         assert (await server.ask("POST", CHAT, chat("beta"))).status == 200  # evicts it
         assert server.state("alpha") == "unloaded"
         assert (await read(server)).body == whole
@@ -324,7 +324,7 @@ async def test_a_stream_that_is_forgotten_is_in_no_cycle(server: Appliance):
 
 
 async def test_records_with_ids_resume_where_the_last_one_ended(server: Appliance):
-    whole = await kept(server)
+    whole = await posted(server)
     events = Decoder().feed((await read(server, sse_ids=1)).body)
     assert [e.data for e in events] == [e.data for e in Decoder().feed(whole)]
     for at in (0, len(events) // 2, len(events) - 1):
@@ -346,7 +346,7 @@ async def test_the_websocket_of_streams_takes_no_long_message(server: Appliance)
 
 
 async def test_many_streams_over_one_websocket(server: Appliance):
-    whole = await kept(server, "done")
+    whole = await posted(server, "done")
     await begin(server, "live", tokens=100, token_delay=0.01)
     await begin(server, "stalled", stall_after_tokens=2)
     async with server.joined("/v1/stream/ws") as socket:
@@ -383,7 +383,7 @@ async def test_many_streams_over_one_websocket(server: Appliance):
 
 async def test_a_subscription_that_ends_within_a_message_leaves_the_websocket_whole(server: Appliance):
     """The client reads nothing meanwhile, so that most messages are under way when their subscription ends."""
-    whole = (await kept(server, "long", tokens=3000)).decode()
+    whole = (await posted(server, "long", tokens=3000)).decode()
     async with server.joined("/v1/stream/ws") as socket:
         for _ in range(60):
             await socket.send_message('{"type": "subscribe", "id": "long"}')
@@ -401,7 +401,7 @@ async def test_a_subscription_that_ends_within_a_message_leaves_the_websocket_wh
 async def test_a_restart_keeps_what_was_said_and_tells_of_the_break(open_server: OpenServer, tmp_path: Path):
     kept = StreamsConfig(path=str(tmp_path / "streams"))
     async with open_server(streams=kept) as server:
-        whole = await kept(server)
+        whole = await posted(server)
         got = await begin(server, "live", stall_after_tokens=5)
     async with open_server(streams=kept) as server:
         assert (await read(server)).body == whole
