@@ -19,10 +19,8 @@ from appliance.errors import Conflict, UsageError
 from appliance.features.config_editing.kept_texts import KeptTexts
 from appliance.store.model_files import write_whole
 
-FOLDER = "config-versions"
-"""Its name in the program's data folder."""
-WAIT = 10.0
-"""Seconds that an edit waits for another one, which takes milliseconds."""
+FOLDER = "config-versions"  # its name in the program's data folder
+WAIT = 10.0  # seconds that an edit waits for another one, which takes milliseconds
 _BOM = b"\xef\xbb\xbf"
 
 

@@ -12,10 +12,8 @@ from msgspec import Struct
 from appliance.errors import NotFound
 from appliance.store.model_files import open_regular, write_whole
 
-MOST = 50
-"""Versions that are kept."""
-MOST_BYTES = 32 << 20
-"""Bytes that they may take together; the newest is always kept."""
+MOST = 50  # versions that are kept
+MOST_BYTES = 32 << 20  # bytes that they may take together; the newest is always kept
 _NAME = re.compile(r"[0-9]{6,18}")
 
 

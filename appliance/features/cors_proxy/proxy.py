@@ -38,14 +38,12 @@ PREFIX = b"x-llama-server-proxy-header-"
 """Before the name of each request header that is to be passed on; all others stay here."""
 METHODS = ("GET", "HEAD", "POST")
 MAX_REDIRECTS = 5
-MAX_ADDRESSES = 4
-"""Addresses of one name that are tried."""
+MAX_ADDRESSES = 4  # addresses of one name that are tried
 MAX_ANSWER = 256 << 20
 MAX_AT_ONCE = 64
 RESOLVE_TIME = 10.0
 CONNECT_TIME = 10.0
-SILENCE = 600.0
-"""Seconds until the answer begins, and between two pieces of it; llama-server's."""
+SILENCE = 600.0  # seconds until the answer begins, and between two pieces of it; llama-server's
 
 _NEVER_SENT = HOP_BY_HOP | {b"", b"host", b"content-length", b"expect"}
 """Headers that frame the request; this side sets them, even if a page names them."""
@@ -83,8 +81,7 @@ class _Asked(Struct, frozen=True):
     target: ProxyTarget
     headers: Headers
     body: bytes
-    led: bool = False
-    """A server that is not this machine has led here."""
+    led: bool = False  # a server that is not this machine has led here
 
 
 class CorsProxy:

@@ -40,8 +40,7 @@ _NOT_GLOBAL_6 = tuple(
     )
 )
 """The same of those; Python is not asked, because its versions disagree about most of them (RFC 6890, RFC 9637)."""
-_NAT64 = ip_network("64:ff9b::/96")
-"""IPv6 addresses that stand for an IPv4 one (RFC 6052)."""
+_NAT64 = ip_network("64:ff9b::/96")  # IPv6 addresses that stand for an IPv4 one (RFC 6052)
 
 
 class BadTarget(ValueError):

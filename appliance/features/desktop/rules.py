@@ -41,8 +41,7 @@ QUIT: Mapping[Condition, str] = {
 }
 """The last line of the menu: it says what stays running before the user decides."""
 Variant = tuple[str, object]
-Reply = tuple[str, tuple[object, ...]]
-"""Signature and values of an answer."""
+Reply = tuple[str, tuple[object, ...]]  # signature and values of an answer
 NOTHING: list[object] = []
 SIDE = 32
 GROUND, LLAMA, CLEAR = 0xFF1F3A4D, 0xFFF4EFE6, 0

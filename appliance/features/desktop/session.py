@@ -46,16 +46,12 @@ else:
 
 LOCK, READY, LOG = "desktop.lock", "desktop.json", "desktop.log"
 """Files in the user's data folder: held by the one desktop program, the server's address, what the server says."""
-ENDING = StopSteps(asked=20.0)
-"""Longer than a server's grace."""
+ENDING = StopSteps(asked=20.0)  # longer than a server's grace
 MAX_LOG = 8 << 20
-LOOK_EVERY = 0.1
-"""Seconds between two looks for the address of a server that starts."""
-GONE_EVERY = 2.0
-"""Seconds between two looks whether a server that another program started still runs."""
+LOOK_EVERY = 0.1  # seconds between two looks for the address of a server that starts
+GONE_EVERY = 2.0  # seconds between two looks whether a server that another program started still runs
 LOOK_TIME = 2.0
-PATIENCE = 60.0
-"""Seconds that a second start waits for the first one's server."""
+PATIENCE = 60.0  # seconds that a second start waits for the first one's server
 USUAL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from appliance.errors import Forbidden
 from appliance.features.disk.rules import DiskTable, FolderUse, ModelSpace, UnfinishedSpace, disk_spaces
 from appliance.store.model_files import space_of, taken_in
 
-SQLITE = ("", "-wal", "-shm")
-"""Endings of the files that are one database, or of a plain file or folder."""
+SQLITE = ("", "-wal", "-shm")  # endings of the files that are one database, or of a plain file or folder
 
 
 def measure(

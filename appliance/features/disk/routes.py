@@ -25,8 +25,7 @@ from appliance.store.activity import ActivityTable
 from appliance.traffic.targets import refresh
 from appliance.trio_parts import Memo
 
-EVERY = 10.0
-"""Seconds for which a measurement is good, unless models or downloads come or go."""
+EVERY = 10.0  # seconds for which a measurement is good, unless models or downloads come or go
 
 
 def disk_routes(kernel: Kernel) -> Routes:

@@ -12,7 +12,7 @@ import platform
 import sys
 import time
 import zipfile
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,6 @@ from appliance.core.engine import Engine
 from appliance.core.engines.builds import BuildNeeds
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import FitPlan
-from appliance.core.machine_look import MachineLook
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening
 from appliance.core.settings import FleetSettings
@@ -107,7 +106,10 @@ async def config_in_force(configuration: ConfigInForce) -> ConfigFact:
 
 async def with_models(facts: DoctorFacts, catalog: Catalog) -> DoctorFacts:
     """Return the facts with these models, which are looked for anew. Raises OSError."""
-    room, reserve = _room(facts.look), reserve_here()
+    # The machine's total memory: models that use some of it now could make way.
+    cards = enumerate(gpu.total for gpu in facts.gpus if gpu.total and not gpu.integrated)
+    memory = facts.look.memory_total if facts.look is not None else psutil.virtual_memory().total
+    room, reserve = {**{f"gpu{index}": total for index, total in cards}, RAM: memory}, reserve_here()
 
     def look() -> DoctorFacts:
         catalog.refresh(0.0, math.inf)
@@ -189,13 +191,6 @@ def _installed(engine: Engine, damage: str) -> Installed:
         damage=damage or engine.damage,
         needs=needs,
     )
-
-
-def _room(seen: MachineLook | None) -> Mapping[str, int]:
-    """Return the machine's total memory: models that use some of it now could make way."""
-    gpus = [gpu.total for gpu in (seen.gpus if seen is not None else ()) if gpu.total and not gpu.integrated]
-    memory = seen.memory_total if seen is not None else psutil.virtual_memory().total
-    return {**{f"gpu{index}": total for index, total in enumerate(gpus)}, RAM: memory}
 
 
 def _model(model: Model, plan: FitPlan | None) -> ModelFact:

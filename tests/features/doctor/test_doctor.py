@@ -218,7 +218,8 @@ def test_other_evidence_makes_no_other_finding() -> None:
 def test_every_finding_is_documented() -> None:
     documented = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text("utf-8")
     source = Path(doctor.__file__).parent.glob("*.py")
-    ids = {found for path in source for found in re.findall(r'\bid="([a-z0-9-]+)"', path.read_text("utf-8"))}
+    made = re.compile(r'\b(?:found\(\s*[^\n]+,|(?:error|warning|note)\()\s*"([a-z0-9-]+)"')
+    ids = {found for path in source for found in made.findall(path.read_text("utf-8"))}
     ids |= {case[0] for case in CASES}
     assert len(ids) >= 40
     assert {id for id in ids if f"`{id}`" not in documented} == set()
