@@ -45,12 +45,10 @@ def _advice(offer: EngineOffer, backends: tuple[str, ...]) -> str:
     )
 
 
-def driver_too_old(facts: DoctorFacts) -> Iterator[Finding]:
+def too_old(facts: DoctorFacts) -> Iterator[Finding]:
     for gpu, engine in product(facts.gpus, facts.engines):
-        needed = engine.needs.driver
-        if engine.backend not in CARD_BACKENDS.get(gpu.vendor.lower(), ()) or not needed or not gpu.driver_version:
-            continue
-        if numbers_of(gpu.driver_version) < numbers_of(needed):
+        needed, fits = engine.needs.driver, engine.backend in CARD_BACKENDS.get(gpu.vendor.lower(), ())
+        if fits and needed and gpu.driver_version and numbers_of(gpu.driver_version) < numbers_of(needed):
             others = [name for name in suited(gpu) if name != engine.backend]
             yield warning(
                 "driver-too-old",
@@ -59,10 +57,6 @@ def driver_too_old(facts: DoctorFacts) -> Iterator[Finding]:
                 "Update the graphics driver, or use a build with lower requirements.",
                 *(f"{INSTALL} {name}" for name in others[:1]),
             )
-
-
-def compute_too_low(facts: DoctorFacts) -> Iterator[Finding]:
-    for gpu, engine in product(facts.gpus, facts.engines):
         able, compute = engine.needs.compute, gpu.compute
         if compute and able and engine.backend.startswith("cuda") and not any(runs_on(each, compute) for each in able):
             yield warning(
@@ -178,7 +172,7 @@ def hidden_cards(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def software_renderer(facts: DoctorFacts) -> Iterator[Finding]:
+def weak_graphics(facts: DoctorFacts) -> Iterator[Finding]:
     seats = [one.seat for one in facts.ranked]
     drawn = [seat for seat in seats if seat.software]
     if drawn and not any(seat.devices and not seat.software and not seat.on_cpu for seat in seats):
@@ -189,9 +183,6 @@ def software_renderer(facts: DoctorFacts) -> Iterator[Finding]:
             "It is slower than the processor itself and is not used. A card needs its own driver.",
             "llama-appliance engines ls",
         )
-
-
-def integrated_only(facts: DoctorFacts) -> Iterator[Finding]:
     gpus = facts.gpus
     if gpus and all(gpu.integrated for gpu in gpus) and not any(gpu.vendor.lower() == "apple" for gpu in gpus):
         yield note(

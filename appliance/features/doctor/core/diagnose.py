@@ -20,7 +20,7 @@ CHECK = "llama-appliance config check"
 SHOWN_MODELS = 6
 
 
-def no_models(facts: DoctorFacts) -> Iterator[Finding]:
+def models_here(facts: DoctorFacts) -> Iterator[Finding]:
     if not facts.running and all(model.error for model in facts.models):
         yield warning(
             "no-models",
@@ -29,11 +29,7 @@ def no_models(facts: DoctorFacts) -> Iterator[Finding]:
             "Put a .gguf file into the models folder, or download a model.",
             "llama-appliance pull ORG/REPO:QUANT",
         )
-
-
-def broken_models(facts: DoctorFacts) -> Iterator[Finding]:
-    broken = [model for model in facts.models if model.error]
-    if broken:
+    if broken := [model for model in facts.models if model.error]:
         yield warning(
             "broken-models",
             f"{'A model' if len(broken) == 1 else f'{len(broken)} models'} cannot be used",
@@ -41,9 +37,6 @@ def broken_models(facts: DoctorFacts) -> Iterator[Finding]:
             "The usual cause is a truncated file: download it again, or remove it.",
             "llama-appliance ls",
         )
-
-
-def skipped(facts: DoctorFacts) -> Iterator[Finding]:
     if facts.notes:
         yield note(
             "models-skipped",
@@ -52,9 +45,6 @@ def skipped(facts: DoctorFacts) -> Iterator[Finding]:
             "Each line names the reason. What is not meant for this program does no harm.",
             "llama-appliance ls",
         )
-
-
-def unheeded(facts: DoctorFacts) -> Iterator[Finding]:
     for model in facts.running:
         if model.unheeded:
             yield note(
@@ -79,13 +69,13 @@ def configuration(facts: DoctorFacts) -> Iterator[Finding]:
             "Check the path of the configuration.",
         )
     named = f" --config {quote(config.files[0])}" if config.files else ""
-    for level, title in (
-        ("error", "The configuration has mistakes, so the server does not start with it"),
-        ("warning", "Parts of the configuration have no effect, or an unexpected one"),
+    for make, level, title in (
+        (error, "error", "The configuration has mistakes, so the server does not start with it"),
+        (warning, "warning", "Parts of the configuration have no effect, or an unexpected one"),
     ):
         if problems := [str(problem) for problem in config.problems if problem.level == level]:
             advice = "Each line names the place and the fix."
-            yield found(level, f"config-{level}s", title, some(problems), advice, f"{CHECK}{named}")
+            yield make(f"config-{level}s", title, some(problems), advice, f"{CHECK}{named}")
 
 
 def server_state(facts: DoctorFacts) -> Iterator[Finding]:
@@ -126,9 +116,11 @@ def server_state(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def other_version(facts: DoctorFacts) -> Iterator[Finding]:
-    server = facts.server
-    if server is not None and server.answer == "answers" and server.version not in ("", facts.version):
+def words_of_server(facts: DoctorFacts) -> Iterator[Finding]:
+    """Report what a server says of itself: its version, its collector, its pool."""
+    if (server := facts.server) is None:
+        return
+    if server.answer == "answers" and server.version not in ("", facts.version):
         yield warning(
             "other-version",
             "The running server and this command have different versions",
@@ -136,20 +128,14 @@ def other_version(facts: DoctorFacts) -> Iterator[Finding]:
             "Restart the server, so that it is the installed version.",
             SERVE,
         )
-
-
-def lost_traces(facts: DoctorFacts) -> Iterator[Finding]:
-    if facts.server is not None and facts.server.traces:
+    if server.traces:
         yield warning(
             "traces-not-taken",
             "The collector does not take the traces of requests",
-            facts.server.traces,
+            server.traces,
             "Start the collector, correct 'tracing' in the configuration, or take that section out.",
         )
-
-
-def pool_problems(facts: DoctorFacts) -> Iterator[Finding]:
-    for problem in facts.server.pool if facts.server is not None else ():
+    for problem in server.pool:
         fix = f"{problem.fix[:1].upper()}{problem.fix[1:]}."
         yield warning("pool", "Something is wrong with this box's place in its pool", problem.text, fix)
 
@@ -298,56 +284,14 @@ def _server(facts: DoctorFacts) -> str:
 
 
 TOPICS: tuple[Callable[[DoctorFacts], Iterator[Finding]], ...] = (
-    engines.no_engine,
-    configuration,
-    server_state,
-    failed_models,
-    lately.crash_loops,
-    lately.failing_requests,
-    lately.no_room,
-    lately.failed_downloads,
-    engines.damaged,
-    engines.silent_build,
-    engines.failed_proof,
-    engines.on_probation,
-    engines.helpless_contexts,
-    engines.bad_choice,
-    cards.sick_driver,
-    cards.card_without_driver,
-    cards.no_permission,
-    cards.driver_too_old,
-    cards.compute_too_low,
-    cards.no_vulkan,
-    cards.hidden_cards,
-    cards.surroundings,
-    cards.no_build_for_the_card,
-    model_on_processor,
-    partly_on_card,
-    machine.full_disk,
-    machine.too_large,
-    machine.swapping,
-    machine.few_files,
-    machine.examination,
-    no_models,
-    broken_models,
-    skipped,
-    unheeded,
-    engines.went_back,
-    other_version,
-    lost_traces,
-    pool_problems,
-    engines.clock,
-    engines.named_engine,
-    engines.other_engine,
-    engines.untried,
-    engines.card_is_slower,
-    cards.software_renderer,
-    cards.integrated_only,
-    machine.old_processor,
-    machine.few_cores,
-    machine.memory_limit,
-    machine.ends_together,
-)
+    engines.no_engine, configuration, server_state, failed_models, lately.crash_loops, lately.failing_requests,
+    lately.refused_and_lost, engines.unusable, engines.failed_proof, engines.on_probation, engines.helpless_contexts,
+    engines.bad_choice, cards.sick_driver, cards.card_without_driver, cards.no_permission, cards.too_old,
+    cards.no_vulkan, cards.hidden_cards, cards.surroundings, cards.no_build_for_the_card, model_on_processor,
+    partly_on_card, machine.full_disk, machine.too_large, machine.swapping, machine.few_files, machine.examination,
+    models_here, engines.went_back, words_of_server, engines.clock, engines.named_engine, engines.other_engine,
+    engines.untried, engines.card_is_slower, cards.weak_graphics, machine.limits,
+)  # fmt: skip
 """The order of topics: causes before their effects."""
 
 

@@ -38,7 +38,7 @@ def no_engine(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def damaged(facts: DoctorFacts) -> Iterator[Finding]:
+def unusable(facts: DoctorFacts) -> Iterator[Finding]:
     for engine in facts.engines:
         if engine.damage:
             yield warning(
@@ -49,9 +49,6 @@ def damaged(facts: DoctorFacts) -> Iterator[Finding]:
                 "quarantine and exclude the folder, then install the build again.",
                 f"llama-appliance engines install {quote(engine.backend)}",
             )
-
-
-def silent_build(facts: DoctorFacts) -> Iterator[Finding]:
     for seat in {one.seat.build: one.seat for one in facts.ranked if one.seat.fault}.values():
         yield warning(
             "engine-cannot-list",
@@ -79,17 +76,15 @@ def failed_proof(facts: DoctorFacts) -> Iterator[Finding]:
 
 def on_probation(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.state.probations:
-        if not one.holds(facts.now):
-            continue
-        build = one.seat.partition(":")[0]
-        yield warning(
-            "probation",
-            f"The engine {one.seat} failed with the model '{one.model}' and is set aside for it",
-            (one.why, f"failures in a row: {one.failures}; tried again in {span(one.until - facts.now)}"),
-            "Another engine serves the model meanwhile.",
-            f"llama-appliance engines forget {quote(build)}",
-            model=one.model,
-        )
+        if one.holds(facts.now):
+            yield warning(
+                "probation",
+                f"The engine {one.seat} failed with the model '{one.model}' and is set aside for it",
+                (one.why, f"failures in a row: {one.failures}; tried again in {span(one.until - facts.now)}"),
+                "Another engine serves the model meanwhile.",
+                f"llama-appliance engines forget {quote(one.seat.partition(':')[0])}",
+                model=one.model,
+            )
 
 
 def helpless_contexts(facts: DoctorFacts) -> Iterator[Finding]:

@@ -83,7 +83,7 @@ def failing_requests(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def no_room(facts: DoctorFacts) -> Iterator[Finding]:
+def refused_and_lost(facts: DoctorFacts) -> Iterator[Finding]:
     if facts.lately.turned_away:
         yield warning(
             "queue-full",
@@ -92,9 +92,6 @@ def no_room(facts: DoctorFacts) -> Iterator[Finding]:
             "Raise queueLimit, queueTimeout or the model's concurrencyLimit, or use fewer models.",
             "llama-appliance top",
         )
-
-
-def failed_downloads(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.lately.downloads:
         yield warning(
             "download-failed",

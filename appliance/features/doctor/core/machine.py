@@ -26,11 +26,11 @@ def examination(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def old_processor(facts: DoctorFacts) -> Iterator[Finding]:
-    seen = facts.look
-    if seen is None or not seen.cpu_features or not seen.cpu_level.startswith("x86"):
-        return
-    if "avx2" not in seen.cpu_features:
+def limits(facts: DoctorFacts) -> Iterator[Finding]:
+    """Report what the processor cannot do, and what this process may not use of the machine."""
+    seen, checkup = facts.look, facts.checkup
+    features = seen.cpu_features if seen is not None and seen.cpu_level.startswith("x86") else ()
+    if seen is not None and features and "avx2" not in features:
         yield note(
             "no-avx2",
             "This processor has no AVX2, so models run several times slower on it",
@@ -38,42 +38,28 @@ def old_processor(facts: DoctorFacts) -> Iterator[Finding]:
             "In a virtual machine, pass the host's processor through (host CPU model). Else small models, with "
             "few parameters and 4-bit weights, are what it is good for.",
         )
-
-
-def few_cores(facts: DoctorFacts) -> Iterator[Finding]:
-    seen, of_machine = facts.look, facts.checkup.cores
-    if seen is None or not 0 < seen.cores < of_machine:
-        return
-    yield note(
-        "few-cores",
-        f"Only {seen.cores} of the machine's {of_machine} processor threads may be used",
-        f"affinity and the group's quota leave {seen.cores}",
-        "Give the container or service more (docker run --cpus, CPUQuota= of the service) where it is slow.",
-    )
-
-
-def memory_limit(facts: DoctorFacts) -> Iterator[Finding]:
-    seen, of_machine = facts.look, facts.checkup.memory
-    if seen is None or not 0 < seen.memory_total < of_machine * 0.95:
-        return
-    yield note(
-        "memory-limit",
-        f"Only {size(seen.memory_total)} of the machine's {size(of_machine)} of memory may be used",
-        f"the group's limit is {size(seen.memory_total)}; {size(seen.memory_available)} are free",
-        "Raise the limit (docker run --memory, MemoryMax= of the service) if models do not fit.",
-    )
-
-
-def ends_together(facts: DoctorFacts) -> Iterator[Finding]:
-    if not facts.checkup.ends_together:
-        return
-    yield note(
-        "ends-together",
-        "A model that runs out of memory takes the whole server along here",
-        "memory.oom.group is 1 for the group of this process",
-        "Kubernetes sets it (kubelet's singleProcessOOMKill: true ends that), and OOMPolicy=kill of a service. "
-        "Raise the limit, or choose models that fit well within it.",
-    )
+    if seen is not None and 0 < seen.cores < checkup.cores:
+        yield note(
+            "few-cores",
+            f"Only {seen.cores} of the machine's {checkup.cores} processor threads may be used",
+            f"affinity and the group's quota leave {seen.cores}",
+            "Give the container or service more (docker run --cpus, CPUQuota= of the service) where it is slow.",
+        )
+    if seen is not None and 0 < seen.memory_total < checkup.memory * 0.95:
+        yield note(
+            "memory-limit",
+            f"Only {size(seen.memory_total)} of the machine's {size(checkup.memory)} of memory may be used",
+            f"the group's limit is {size(seen.memory_total)}; {size(seen.memory_available)} are free",
+            "Raise the limit (docker run --memory, MemoryMax= of the service) if models do not fit.",
+        )
+    if checkup.ends_together:
+        yield note(
+            "ends-together",
+            "A model that runs out of memory takes the whole server along here",
+            "memory.oom.group is 1 for the group of this process",
+            "Kubernetes sets it (kubelet's singleProcessOOMKill: true ends that), and OOMPolicy=kill of a service. "
+            "Raise the limit, or choose models that fit well within it.",
+        )
 
 
 def too_large(facts: DoctorFacts) -> Iterator[Finding]:
