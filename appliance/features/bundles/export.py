@@ -24,7 +24,7 @@ from appliance.core.server_choice import Side
 from appliance.engines.found import EngineFolders, here
 from appliance.errors import UsageError
 from appliance.features.bundles import contents
-from appliance.features.bundles.container import Tell, program_size, refuse_existing, sums_of, write_bundle
+from appliance.features.bundles.container import program_size, refuse_existing, sums_of, write_bundle
 from appliance.features.bundles.core.manifest import (
     FORMAT,
     SIGNATURE_SIZE,
@@ -44,7 +44,6 @@ from appliance.features.bundles.show import (
     content_of,
     print_contents,
     progress,
-    size_of,
     sources_of,
     utc_now,
 )
@@ -142,10 +141,14 @@ async def export(
     one_file = _one_file(wish) if wish.runnable else None
     own = wish.program or (own_folder() if wish.target == here() else None)
     wish = structs.replace(wish, program=None if wish.no_program else own)
+    check = trio.from_thread.check_cancelled
     with progress("reading", as_json) as apply:
-        reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
+        reader = contents.SumReader(check, apply)
         found = await trio.to_thread.run_sync(_items, wish, sources_of(models_dir), reader)
-        front = await trio.to_thread.run_sync(_front, one_file, apply) if one_file is not None else None
+        front: tuple[Blob, Path] | None = None
+        if one_file is not None:  # without a bundle that may be behind it
+            sums = partial(sums_of, one_file, check, apply, program_size(one_file))
+            front = await trio.to_thread.run_sync(sums), one_file
     items = without_known(found, there)
     blobs = reader.blobs(items)
     manifest = BundleManifest(
@@ -164,8 +167,7 @@ async def export(
     if wish.part and wish.part < (least := padded(len(text)) + padded(SIGNATURE_SIZE)):
         raise UsageError(f"--split {wish.part} is too small for the list of its contents; it takes {least} bytes")
     signature = signing.sign(seed, text) if seed is not None else UNSIGNED
-    check = trio.from_thread.check_cancelled
-    with progress("writing", as_json, size_of(manifest)) as apply:
+    with progress("writing", as_json, manifest.size) as apply:
         write = partial(write_bundle, out, text, signature, blobs, wish.part, check, apply, front)
         files = await trio.to_thread.run_sync(write)
     if wish.program is None and one_file is None:
@@ -195,11 +197,6 @@ def _one_file(wish: BundleWish) -> Path:
     return named
 
 
-def _front(one_file: Path, apply: Tell) -> tuple[Blob, Path]:
-    """Return the program without a bundle that may be behind it."""
-    return sums_of(one_file, trio.from_thread.check_cancelled, apply, program_size(one_file)), one_file
-
-
 def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) -> list[BundleItem]:
     """Find everything. Raises UsageError for what is not here."""
     items: list[BundleItem] = []
@@ -209,8 +206,7 @@ def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) 
     items += [contents.engine(builds, word, wish.target, reader) for word in wish.engines]
     if wish.models:
         snapshot = scan_models(sources)
-        cache = sources.cache or Path()
-        items += [contents.model(snapshot.require(name), cache, reader) for name in wish.models]
+        items += [contents.model(snapshot.require(name), sources.cache or Path(), reader) for name in wish.models]
     settings = contents.settings(wish.configs, wish.plugins, reader)
     items += [settings] if settings is not None else []
     if not items:

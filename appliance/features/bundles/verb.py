@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import click
 import msgspec
 import psutil
 import trio
+from msgspec import Struct
 
 from appliance import __version__
 from appliance.catalog.catalog import scan_models
@@ -22,17 +24,17 @@ from appliance.cli.remote import go_home, side_options
 from appliance.cli.serve import home_option, write_below
 from appliance.cli.show import json_option, print_json, print_table
 from appliance.core import signing
+from appliance.core.lenient_json import decoded
 from appliance.core.server_choice import Side
 from appliance.engines.found import here, installed_folder
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.features.bundles import contents
 from appliance.features.bundles.container import Bundle
-from appliance.features.bundles.core.manifest import FORMAT, BundleItem, Inventory
-from appliance.features.bundles.core.plan import BundleSigner, refuse_foreign, refuse_untrusted
+from appliance.features.bundles.core.manifest import FORMAT, BundleItem, Inventory, Kind
+from appliance.features.bundles.core.plan import BundleSigner, Trust, refuse_foreign, refuse_untrusted
 from appliance.features.bundles.export import export
 from appliance.features.bundles.importing import Homes, bring, exclusive, known, plan
-from appliance.features.bundles.journal import JOURNAL, BundleArrival, arrivals, note
 from appliance.features.bundles.show import (
     a_file,
     carried,
@@ -40,7 +42,6 @@ from appliance.features.bundles.show import (
     print_contents,
     progress,
     row_of,
-    size_of,
     sources_of,
     utc_now,
 )
@@ -50,10 +51,25 @@ from appliance.start import ONE_FILE, in_shell, is_packaged, own_folder, program
 from appliance.store.model_files import write_whole
 from appliance.store.trusted_keys import trust, trusted_keys
 
+JOURNAL = "bundles.jsonl"  # in the data folder: a line for each thing that a bundle has brought
 bundle_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path), envvar=ONE_FILE)
 key_option = click.option(
     "--key", type=a_file, metavar="FILE", help="The public key that it must be signed with. Default: a remembered one."
 )
+
+
+class BundleArrival(Struct, frozen=True, kw_only=True):
+    """One thing that came, as the journal and ``bundle log --json`` have it."""
+
+    at: str  # UTC
+    kind: Kind
+    name: str
+    digest: str
+    place: str
+    file: str  # the bundle's file
+    user: str  # the one who imported it: behind `sudo` the one who called that
+    trust: Trust
+    key: str  # the name of the key that signed the bundle; empty: it is not known, or there is none
 
 
 @click.group()
@@ -116,7 +132,7 @@ async def verify(file: Path, key: Path | None, side: Side | None, as_json: bool)
         signer = opened.signer(trusted)
         if key is not None:
             refuse_untrusted(signer, named=True, unsigned_is_fine=False)
-        with progress("verifying", as_json, size_of(opened.manifest)) as apply:
+        with progress("verifying", as_json, opened.manifest.size) as apply:
             await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, apply)
         rows = [carried(item) for item in opened.manifest.items]
         print_contents(opened.manifest, signer, [str(each) for each in opened.files], rows, as_json)
@@ -161,7 +177,7 @@ async def take(
         reader = contents.SumReader(trio.from_thread.check_cancelled)
         standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
         came = partial(_note, homes, file, user, signer)
-        with progress("importing", as_json, size_of(opened.manifest)) as apply:
+        with progress("importing", as_json, opened.manifest.size) as apply:
             try:
                 await bring(opened, homes, wanted, apply, came)
                 await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, apply)
@@ -170,14 +186,10 @@ async def take(
             except KeyboardInterrupt:
                 say("stopped: the pieces that have come are kept, and the same command continues")
                 raise
-        if key is not None and trust(
-            programs_folder(), [each for each in trusted if signing.name_of(each) == signer.key]
-        ):
+        signing_keys = [each for each in trusted if signing.name_of(each) == signer.key]
+        if key is not None and trust(programs_folder(), signing_keys):
             say(f"the key {signer.key} is remembered: the next bundles that it has signed need no --key")
-        rows = [
-            row_of(standing.item, "imported" if standing in wanted else "here", standing.place)
-            for standing in standings
-        ]
+        rows = [row_of(one.item, "imported" if one in wanted else "here", one.place) for one in standings]
         print_contents(opened.manifest, signer, [str(each) for each in opened.files], rows, as_json)
     if not as_json:
         for standing in standings:
@@ -196,6 +208,7 @@ def introduce(file: Path) -> None:
 
 
 def _note(homes: Homes, file: Path, user: str, signer: BundleSigner, item: BundleItem) -> None:
+    """Add a line to the journal, in a thread. The file is replaced as a whole; a torn line is kept. Raises OSError."""
     arrival = BundleArrival(
         at=utc_now(),
         kind=item.kind,
@@ -207,15 +220,19 @@ def _note(homes: Homes, file: Path, user: str, signer: BundleSigner, item: Bundl
         trust=signer.trust,
         key=signer.key,
     )
-    note(homes.data / JOURNAL, arrival)
+    journal = homes.data / JOURNAL
+    before = journal.read_bytes() if journal.exists() else b""
+    torn = b"\n" if before and not before.endswith(b"\n") else b""
+    write_whole(journal, before + torn + msgspec.json.encode(arrival) + b"\n")
 
 
 def _next(item: BundleItem, place: Path) -> list[str]:
     """Return the commands that use what an import has brought."""
     match item.kind:
-        case "program" if _can_switch(item):
-            return [f"'{PROGRAM} upgrade switch {item.name}' switches to this version"]
         case "program":
+            with suppress(UsageError):
+                if contents.payload_in(refuse_packaged(own_folder()))[1] != item.digest:
+                    return [f"'{PROGRAM} upgrade switch {item.name}' switches to this version"]
             command = place / (f"{PROGRAM}.exe" if sys.platform == "win32" else PROGRAM)
             return [f"'{in_shell([str(command), 'serve'])}' starts this version, also without the bundle's medium"]
         case "settings":
@@ -224,13 +241,6 @@ def _next(item: BundleItem, place: Path) -> list[str]:
             return [f"'{PROGRAM} serve {' '.join([*configs, *plugins])}' uses these settings"]
         case "engine" | "model":
             return []
-
-
-def _can_switch(item: BundleItem) -> bool:
-    try:
-        return contents.payload_in(refuse_packaged(own_folder()))[1] != item.digest
-    except UsageError:
-        return False
 
 
 @bundle.command("log")
@@ -245,7 +255,9 @@ async def list_arrivals(home: Path | None, side: Side | None, as_json: bool) -> 
       llama-appliance bundle log --json
     """
     _go_home(home, side, only_reads=True)
-    rows = arrivals(_homes(sources_of(None)).data / JOURNAL)
+    journal = _homes(sources_of(None)).data / JOURNAL
+    lines = journal.read_bytes().split(b"\n") if journal.exists() else []
+    rows = [row for line in lines if (row := decoded(BundleArrival, line)) is not None]  # a torn line is skipped
     if as_json:
         print_json(rows)
     elif rows:
