@@ -57,18 +57,15 @@ class Launchd(PosixService):
             )
         if "/AppTranslocation/" in command[0]:
             raise UsageError("macOS runs this app from a place of its own; move it to Applications, and open it there")
+        # The machine's service gets the option for its key, and one that is there without keeps to be without.
+        without = self.unit.exists() and not os.access(KEY, os.F_OK)  # others may not look into its folder
+        if not (self._user or without or names_key_policy(command)):
+            verb = list(command).index("serve") + 1
+            command = [*command[:verb], "--api-key-file", KEY, *command[verb:]]
         try:
-            return plist(self._place, self._with_key(command)).decode()
+            return plist(self._place, command).decode()
         except ValueError as cause:
             raise UsageError(str(cause)) from None
-
-    def _with_key(self, command: Sequence[str]) -> Sequence[str]:
-        """Add the option for the key of the machine's service, which one without keeps to be without."""
-        without = self.unit.exists() and not os.access(KEY, os.F_OK)  # others may not look into its folder
-        if self._user or without or names_key_policy(command):
-            return command
-        verb = list(command).index("serve") + 1
-        return [*command[:verb], "--api-key-file", KEY, *command[verb:]]
 
     async def install(self, command: Sequence[str], *, start: bool) -> None:
         """Write the plist, let it start with the machine (or the login), and start it now if asked. Raises OSError."""
@@ -186,10 +183,10 @@ class Launchd(PosixService):
         user, group = f"/Users/{MAC_ACCOUNT}", f"/Groups/{MAC_ACCOUNT}"
         if (await self.run("dscl", ".", "-read", user, may_fail=True)).status == 0:
             return
-        taken = [await self.run("dscl", ".", "-list", *words) for words in
-                 (("/Users", "UniqueID"), ("/Groups", "PrimaryGroupID"))]  # fmt: skip
+        users = await self.run("dscl", ".", "-list", "/Users", "UniqueID")
+        groups = await self.run("dscl", ".", "-list", "/Groups", "PrimaryGroupID")
         try:
-            number = str(free_id(b"\n".join(each.output for each in taken).decode(errors="replace")))
+            number = str(free_id(b"\n".join((users.output, groups.output)).decode(errors="replace")))
         except ValueError as cause:
             raise UsageError(str(cause)) from None
         for record, values in {

@@ -12,13 +12,14 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import trio
+from msgspec import structs
 
 from appliance.core.installed import NAME
 from appliance.errors import ApplianceError, UsageError
@@ -87,9 +88,6 @@ def serve_words(home: Path, words: Sequence[str]) -> list[str]:
     return ["serve", "--home", str(home), *(("--api-key-file", str(home / scm.KEY)) if has_key else ()), *words]
 
 
-# ---- the process of the service --------------------------------------------------------------------------------------
-
-
 class ServiceSession:
     """This process, as the SCM started it. The program runs in the main thread, because signals arrive there.
 
@@ -113,9 +111,11 @@ class ServiceSession:
 
         Raises WindowsRefused if the SCM has not started this process.
         """
+        entry = ServiceTableEntry(NAME, ctypes.cast(self._callbacks[0], POINTER))
         with ThreadPoolExecutor(1) as threads:
-            dispatcher = threads.submit(self._dispatch)
-            dispatcher.add_done_callback(self._disconnected)
+            table = (ServiceTableEntry * 2)(entry, ServiceTableEntry())
+            dispatcher = threads.submit(self._api, "StartServiceCtrlDispatcherW", table)
+            dispatcher.add_done_callback(lambda _: self._connected.set())
             self._connected.wait()
             if dispatcher.done():
                 dispatcher.result()
@@ -130,15 +130,6 @@ class ServiceSession:
                 self._ended.set()
         return status
 
-    def _dispatch(self) -> None:
-        table = (ServiceTableEntry * 2)(
-            ServiceTableEntry(NAME, ctypes.cast(self._callbacks[0], POINTER)), ServiceTableEntry()
-        )
-        self._api("StartServiceCtrlDispatcherW", table)
-
-    def _disconnected(self, _: Future[None]) -> None:
-        self._connected.set()
-
     def _main(self, _count: int, _words: int) -> None:
         self._handle = self._api.calls["RegisterServiceCtrlHandlerExW"](NAME, self._callbacks[1], None) or 0
         self._connected.set()
@@ -146,21 +137,19 @@ class ServiceSession:
 
     def _control(self, control: int, event: int, _data: int, _context: int) -> int:
         """Answer the SCM at once. An exception here would leave it without an answer."""
-        decided = scm.answer(control, event, asked=self._asked)
-        if decided.act == "stop":
+        code, act = scm.answer(control, event, asked=self._asked)
+        if act == "stop":
             if not self._hears:
                 return scm.NOT_IMPLEMENTED
             self._asked = True
             signal.raise_signal(STOP_SIGNALS[-1])  # as from outside, with the watchdog that this arms
-        elif decided.act == "wake" and self._woke is not None:
+        elif act == "wake" and self._woke is not None:
             self._woke()
-        return decided.code
+        return code
 
     def _report(self, report: scm.ServiceReport | None) -> None:
         if report is not None:
-            status = ScmStatus(
-                OWN_PROCESS, report.state, report.accepts, report.error, report.own, report.checkpoint, report.hint
-            )
+            status = ScmStatus(OWN_PROCESS, *structs.astuple(report))
             self._api.calls["SetServiceStatus"](self._handle, ctypes.byref(status))
 
     # The rest is `parent.Manager`.
@@ -203,28 +192,21 @@ class ServiceSession:
 def run_service(api: Win32, work: Callable[[], int], home: Path) -> int:
     """Be the service for the length of ``work``: no dialogs, messages in its log file, errors in the log of Windows."""
     api.calls["SetErrorMode"](NO_DIALOGS)
-    session = ServiceSession(api)
+    session, path = ServiceSession(api), home / scm.LOG
 
     def logged() -> int:
         home.mkdir(parents=True, exist_ok=True)
-        with _into_log(home / scm.LOG):
+        with suppress(OSError):
+            if path.stat().st_size > LOG_SIZE:
+                path.replace(path.with_suffix(".old.log"))
+        log = path.open("a", encoding="utf-8", errors="replace", buffering=1)
+        with log, redirect_stdout(log), redirect_stderr(log):  # a service has neither
             status = work()
         if status != 0:
             session.log(EVENT_ERROR, f"ended with status {status}: {_last_error(home)}")
         return status
 
     return session.run(logged)
-
-
-@contextmanager
-def _into_log(path: Path) -> Generator[None]:
-    """Let standard output and standard error be a file. A service has neither."""
-    with suppress(OSError):
-        if path.stat().st_size > LOG_SIZE:
-            path.replace(path.with_suffix(".old.log"))
-    log = path.open("a", encoding="utf-8", errors="replace", buffering=1)
-    with log, redirect_stdout(log), redirect_stderr(log):
-        yield
 
 
 def _last_error(home: Path) -> str:
@@ -253,9 +235,6 @@ def end_programs(folder: Path) -> int:
         told = ", ".join(str(process.pid) for process in alive)
         raise UsageError(f"these processes of {folder} do not end: {told}; end them in the Task Manager and try again")
     return len(found)
-
-
-# ---- the verbs -------------------------------------------------------------------------------------------------------
 
 
 class WindowsService:
@@ -316,8 +295,9 @@ class WindowsService:
         """Ask Windows. Needs no privilege."""
         try:
             with self._service(SERVICE_LOOK) as service:
-                now, entry = self._status(service), self._configuration(service)
-                # The entry's texts lie in the buffer of the call.
+                now, buffer, needed = self._status(service), ctypes.create_string_buffer(8192), DWORD()
+                self._api("QueryServiceConfigW", service, buffer, len(buffer), ctypes.byref(needed))
+                entry = ServiceConfig.from_buffer(buffer)  # its texts lie behind it, in the buffer
                 command, start = str(entry.command), int(entry.start)
         except WindowsRefused as refused:
             if refused.code != NOT_INSTALLED:
@@ -396,9 +376,8 @@ class WindowsService:
         path, kinds = ctypes.create_unicode_buffer(EVENT_TEXTS), DWORD(7)
         for name, kind, content in (("EventMessageFile", 2, path), ("TypesSupported", 4, kinds)):
             size = ctypes.sizeof(content)
-            if code := self._api.calls["RegSetKeyValueW"](
-                LOCAL_MACHINE, EVENTS, name, kind, ctypes.byref(content), size
-            ):
+            value = (name, kind, ctypes.byref(content), size)
+            if code := self._api.calls["RegSetKeyValueW"](LOCAL_MACHINE, EVENTS, *value):
                 raise self._api.refused("RegSetKeyValueW", code)
 
     async def _start(self, service: int) -> None:
@@ -433,12 +412,6 @@ class WindowsService:
         size = ctypes.sizeof(found)
         self._api("QueryServiceStatusEx", service, 0, ctypes.byref(found), size, ctypes.byref(needed))
         return found
-
-    def _configuration(self, service: int) -> ServiceConfig:
-        """Return the entry. Its texts are in the buffer behind it, which lives as long as it."""
-        buffer, needed = ctypes.create_string_buffer(8192), DWORD()
-        self._api("QueryServiceConfigW", service, buffer, len(buffer), ctypes.byref(needed))
-        return ServiceConfig.from_buffer(buffer)
 
     @contextmanager
     def _closing(self, handle: int) -> Generator[int]:

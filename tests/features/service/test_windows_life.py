@@ -55,11 +55,11 @@ def test_states_only_go_forward_and_a_pending_one_shows_progress(steps: list[str
 
 def test_a_stop_is_heard_once_and_what_is_unknown_is_refused() -> None:
     for control in (1, 15):
-        assert answer(control, 0, asked=False).act == "stop"
-        assert answer(control, 0, asked=True).act == ""
-    assert [answer(13, event, asked=False).act for event in (4, 7, 10, 18)] == ["", "wake", "", "wake"]
-    assert answer(4, 0, asked=False).code == 0
-    assert {answer(control, 0, asked=False).code for control in (2, 3, 5, 14, 200)} == {120}
+        assert answer(control, 0, asked=False) == (0, "stop")
+        assert answer(control, 0, asked=True) == (0, "")
+    assert [answer(13, event, asked=False)[1] for event in (4, 7, 10, 18)] == ["", "wake", "", "wake"]
+    assert answer(4, 0, asked=False) == (0, "")
+    assert {answer(control, 0, asked=False)[0] for control in (2, 3, 5, 14, 200)} == {120}
 
 
 def test_the_account_is_the_one_that_windows_makes() -> None:
