@@ -178,8 +178,7 @@ def _checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Con
     refused: Sequence[Problem] = ()
     config: Config | None = None
     try:
-        refused = refusals(hidden.text, text, now.file)
-        if not refused:
+        if not (refused := refusals(hidden.text, text, now.file)):
             loaded = editor.check(now.file, hidden.revealed(text))
             problems, config = loaded.problems, loaded.config
     except InvalidConfig as error:
