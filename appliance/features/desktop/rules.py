@@ -7,6 +7,7 @@ is ``(signature, value)``, a struct is a tuple. Windows has no such protocol: it
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -167,12 +168,8 @@ def shown(item: MenuItem) -> dict[str, Variant]:
 def properties(interface: str, facts: TrayState) -> dict[str, Variant]:
     """Return all properties of the icon or of its menu."""
     if interface == MENU:
-        return {
-            "Version": ("u", 3),
-            "TextDirection": ("s", "ltr"),
-            "Status": ("s", "normal"),
-            "IconThemePath": ("as", []),
-        }
+        words: dict[str, Variant] = {"TextDirection": ("s", "ltr"), "Status": ("s", "normal")}
+        return {"Version": ("u", 3), **words, "IconThemePath": ("as", [])}
     if interface != ITEM:
         return {}
     picture: Variant = ("a(iiay)", [(SIDE, SIDE, icon(facts.condition))])
@@ -205,7 +202,10 @@ def icon(condition: Condition) -> bytes:
 def _pixel(x: float, y: float, condition: Condition) -> int:
     if (x - 100) ** 2 + (y - 100) ** 2 <= 26**2:
         return COLOURS[condition]
-    if _inside(x, y):
+    # A point is in the outline if a line to the right of it crosses an odd number of edges.
+    edges = zip(OUTLINE, (*OUTLINE[1:], OUTLINE[0]), strict=True)
+    crossed = [(y1 > y) != (y2 > y) and x < (x2 - x1) * (y - y1) / (y2 - y1) + x1 for (x1, y1), (x2, y2) in edges]
+    if sum(crossed) % 2 == 1:
         return LLAMA
     across, down = max(28 - x, x - 100, 0.0), max(28 - y, y - 100, 0.0)
     return GROUND if across**2 + down**2 <= 28**2 else CLEAR
@@ -219,24 +219,12 @@ def image(condition: Condition) -> bytes:
     return head + rows + bytes(SIDE * SIDE // 8)
 
 
-def _inside(x: float, y: float) -> bool:
-    """Tell whether the point is in the outline: a line to the right of it crosses an odd number of edges."""
-    edges = zip(OUTLINE, (*OUTLINE[1:], OUTLINE[0]), strict=True)
-    crossed = [(y1 > y) != (y2 > y) and x < (x2 - x1) * (y - y1) / (y2 - y1) + x1 for (x1, y1), (x2, y2) in edges]
-    return sum(crossed) % 2 == 1
-
-
 def autostart(command: Sequence[str]) -> str:
     """Return the desktop entry that starts the program at login (freedesktop.org, "Desktop Application Autostart")."""
-    quoted = " ".join('"' + _escaped(word) + '"' for word in command)
+    # In ``Exec=`` is a string of the file, within it a quoted word, within it ``%`` as a code.
+    words = (re.sub(r'[\\"`$]', r"\\\g<0>", word).replace("\\", "\\\\").replace("%", "%%") for word in command)
+    quoted = " ".join(f'"{word}"' for word in words)
     return (
         "[Desktop Entry]\nType=Application\nVersion=1.5\n"
         f"Name={TITLE}\nExec={quoted}\nIcon=llama-appliance\nTerminal=false\nX-GNOME-Autostart-enabled=true\n"
     )
-
-
-def _escaped(word: str) -> str:
-    """Quote for ``Exec=``: a string of the file, within it a quoted word, within it ``%`` as a code."""
-    for char in '\\"`$':
-        word = word.replace(char, f"\\{char}")
-    return word.replace("\\", "\\\\").replace("%", "%%")

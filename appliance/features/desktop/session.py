@@ -217,8 +217,8 @@ def desktop_command() -> list[str]:
 
 def _url_in(ready: Path) -> str | None:
     with suppress(OSError):
-        found = decoded(_Ready, ready.read_bytes())
-        return found.url if found is not None else None
+        if (found := decoded(_Ready, ready.read_bytes())) is not None:
+            return found.url
     return None
 
 
