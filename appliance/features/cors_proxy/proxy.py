@@ -48,22 +48,8 @@ SILENCE = 600.0  # seconds until the answer begins, and between two pieces of it
 _NEVER_SENT = HOP_BY_HOP | {b"", b"host", b"content-length", b"expect"}
 """Headers that frame the request; this side sets them, even if a page names them."""
 _NEVER_PASSED_ON = frozenset(
-    (
-        b"alt-svc",
-        b"clear-site-data",
-        b"content-security-policy",
-        b"date",
-        b"nel",
-        b"refresh",
-        b"report-to",
-        b"reporting-endpoints",
-        b"server",
-        b"service-worker-allowed",
-        b"set-cookie",
-        b"strict-transport-security",
-        b"x-accel-buffering",
-        b"x-content-type-options",
-    )
+    b"alt-svc clear-site-data content-security-policy date nel refresh report-to reporting-endpoints server "
+    b"service-worker-allowed set-cookie strict-transport-security x-accel-buffering x-content-type-options".split()
 )
 """HttpAnswer headers by which a stranger would speak for this server."""
 _HARMLESS = (
@@ -88,11 +74,10 @@ class CorsProxy:
     """Answers the route. Raises UsageError for an entry of ``cors_proxy_allow`` that cannot be used."""
 
     def __init__(self, kernel: Kernel) -> None:
-        settings = kernel.settings
-        self._enabled = settings.cors_proxy
+        self._enabled = kernel.settings.cors_proxy
         self._under_way = 0
         try:
-            self._reach = Reach(settings.cors_proxy_allow)
+            self._reach = Reach(kernel.settings.cors_proxy_allow)
         except BadTarget as error:
             raise UsageError(f"--cors-proxy-allow: the proxy cannot be allowed to reach what {error}") from None
 
@@ -107,7 +92,10 @@ class CorsProxy:
             return
         if request.method not in METHODS:
             raise RouteNotFound(request.method, request.path)
-        _refuse_strange_pages(request)
+        # An image, script or link on a foreign page sends no Origin that the guard could check.
+        site, mode = request.header(b"sec-fetch-site"), request.header(b"sec-fetch-mode")
+        if mode == "navigate" or (site in ("cross-site", "same-site") and request.header(b"origin") is None):
+            raise Forbidden("the proxy for web pages answers scripts (fetch), and neither links nor images")
         target = _target(request.query.get("url"))
         headers = forwarded(request.headers)
         if self._under_way >= MAX_AT_ONCE:
@@ -123,8 +111,7 @@ class CorsProxy:
     async def _follow(self, asked: _Asked, sink: Sink) -> None:
         """Ask, and ask again where the answer leads elsewhere; the last answer goes to the sink."""
         for _ in range(MAX_REDIRECTS + 1):
-            elsewhere = await self._ask(asked, sink)
-            if elsewhere is None:
+            if (elsewhere := await self._ask(asked, sink)) is None:
                 return
             asked = _next(asked, *elsewhere)
         raise TargetFailed(asked.target.host, f"it redirects more than {MAX_REDIRECTS} times")
@@ -133,9 +120,9 @@ class CorsProxy:
         """Status and location of a redirection; None when the answer went to the sink."""
         with trio.move_on_after(SILENCE) as patience:
             async with self._reached(asked) as response:
-                location = _location(response)
+                location = field(response.headers, b"location") if response.status in REDIRECTS else None
                 if location is not None:
-                    return response.status, location
+                    return response.status, location.decode("latin-1")
                 await _relay(response, sink, asked.target, patience)
                 return None
         if sink.status is not None:
@@ -149,15 +136,9 @@ class CorsProxy:
         refused: ConnectFailed | None = None
         for resolved in await self._addresses(target, led=asked.led):
             address = Address(
-                target.host,
-                target.port,
-                None,
-                target.host,
-                tls=target.scheme == "https",
-                resolved=resolved,
-                connect_timeout=CONNECT_TIME,
-                tls_timeout=CONNECT_TIME,
-            )
+                target.host, target.port, None, target.host, tls=target.scheme == "https", resolved=resolved,
+                connect_timeout=CONNECT_TIME, tls_timeout=CONNECT_TIME,
+            )  # fmt: skip
             try:
                 async with HttpCall(address, asked.method, target.path, asked.headers, asked.body) as response:
                     yield response
@@ -203,13 +184,6 @@ def _target(url: str | None) -> ProxyTarget:
         raise BadRequest(f"the address in 'url' {error}", param="url") from None
 
 
-def _refuse_strange_pages(request: Request) -> None:
-    """An image, script or link on a foreign page sends no Origin that the guard could check."""
-    site, mode = request.header(b"sec-fetch-site"), request.header(b"sec-fetch-mode")
-    if mode == "navigate" or (site in ("cross-site", "same-site") and request.header(b"origin") is None):
-        raise Forbidden("the proxy for web pages answers scripts (fetch), and neither links nor images")
-
-
 def _next(asked: _Asked, status: int, location: str) -> _Asked:
     """Return a browser's next request (https://fetch.spec.whatwg.org), without headers meant for the first server."""
     method, headers, body = asked.method, asked.headers, asked.body
@@ -230,11 +204,6 @@ def _next(asked: _Asked, status: int, location: str) -> _Asked:
 def _cause(error: UpstreamFailed) -> str:
     """Without the hint at settings of a peer, which this server is not."""
     return error.why.partition("; see timeouts.")[0]
-
-
-def _location(response: HttpAnswer) -> str | None:
-    location = field(response.headers, b"location") if response.status in REDIRECTS else None
-    return location.decode("latin-1") if location is not None else None
 
 
 async def _relay(response: HttpAnswer, sink: Sink, target: ProxyTarget, patience: trio.CancelScope) -> None:
