@@ -27,6 +27,7 @@ from appliance.errors import Busy, UpstreamFailed
 from appliance.features.desktop.board import Board
 from appliance.features.desktop.login import start_at_login, starts_at_login
 from appliance.features.desktop.rules import Action, Condition, TrayState
+from appliance.parent import Ready
 from appliance.platform.children import Children, open_children
 from appliance.platform.console import PROGRAM, outer_environment, say
 from appliance.platform.home import users_data
@@ -57,10 +58,6 @@ USUAL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 log = logging.getLogger(__name__)
 
 
-class _Ready(Struct, frozen=True):
-    url: str
-
-
 class _Health(Struct, frozen=True):
     status: str
 
@@ -78,16 +75,9 @@ class Desktop:
         self.stop = trio.CancelScope()
         self.ended = trio.Event()
         self._words = words
-        self._folder = folder
-
-    @property
-    def _has_place(self) -> bool:
-        """The user says where the server listens, so no server elsewhere is meant."""
-        return any(word.partition("=")[0] in ("--listen", "--port") for word in self._words)
-
-    @property
-    def log_file(self) -> Path:
-        return self._folder / LOG
+        self._ready, self._log = folder / READY, folder / LOG
+        # The user says where the server listens, so no server elsewhere is meant.
+        self._has_place = any(word.partition("=")[0] in ("--listen", "--port") for word in words)
 
     async def serve(self, children: Children, *, page: bool) -> None:
         """Have a server whenever one is wanted, until cancelled. ``page``: open the page for the first one."""
@@ -114,17 +104,16 @@ class Desktop:
 
     async def _serve_own(self, children: Children, *, page: bool) -> None:
         """Run a server to its end."""
-        ready = self._folder / READY
         port = () if self._has_place or await _is_free(DEFAULT_PORT) else ("--port", "0")
-        argv = (*own_command(), "serve", "--ready-file", str(ready), "--parent-pid", str(os.getpid()))
+        argv = (*own_command(), "serve", "--ready-file", str(self._ready), "--parent-pid", str(os.getpid()))
         command = Command(argv=(*argv, *port, *self._words), env=outer_environment(), ending=ENDING)
-        with open_private(self.log_file) as file:
+        with open_private(self._log) as file:
             async with open_process(children, command, _into(file)) as child, beside() as nursery:
-                nursery.start_soon(self._announce, ready, page)
+                nursery.start_soon(self._announce, page)
                 await child.wait_exit()
 
-    async def _announce(self, ready: Path, page: bool) -> None:
-        while (url := _url_in(ready)) is None:  # noqa: ASYNC110  a file tells nobody
+    async def _announce(self, page: bool) -> None:
+        while (url := _url_in(self._ready)) is None:  # noqa: ASYNC110  a file tells nobody
             await trio.sleep(LOOK_EVERY)
         self._show_condition("running", url)
         if page:
@@ -144,7 +133,7 @@ class Desktop:
             case "stop":
                 self.stop.cancel()
             case "log":
-                await open_page(self.log_file.as_uri())
+                await open_page(self._log.as_uri())
             case "login":
                 await self._change_login()
             case "quit":
@@ -217,7 +206,7 @@ def desktop_command() -> list[str]:
 
 def _url_in(ready: Path) -> str | None:
     with suppress(OSError):
-        if (found := decoded(_Ready, ready.read_bytes())) is not None:
+        if (found := decoded(Ready, ready.read_bytes())) is not None:
             return found.url
     return None
 

@@ -39,7 +39,7 @@ from appliance.engines.installing import offers_here
 from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError
 from appliance.features.doctor.core.bundle import ReportFile, Versions, report_files, report_of
-from appliance.features.doctor.core.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact
+from appliance.features.doctor.core.facts import ConfigFact, DoctorFacts, Installed, ModelFact
 from appliance.features.doctor.core.findings import Finding
 from appliance.features.doctor.system import checkup
 from appliance.fleet.budgets import plan_of, reserve_here
@@ -76,13 +76,13 @@ async def tried(part: str, trouble: dict[str, str], work: Callable[[], Awaitable
 
 async def begun(config: ConfigFact | None) -> DoctorFacts:
     """Return the facts that need no owner: the version, the time, the engine that the environment names."""
-    return DoctorFacts(
-        version=__version__,
-        now=time.time(),
-        config=config,
-        named_engine=os.environ.get(ENGINE_VARIABLE, ""),
-        named_fault=await trio.to_thread.run_sync(_named_fault),
-    )
+    named, fault = os.environ.get(ENGINE_VARIABLE, ""), ""
+    try:
+        if named:
+            await trio.to_thread.run_sync(find_engine, None, EngineFolders.of_this_machine())
+    except (ApplianceError, OSError) as cause:
+        fault = str(cause)
+    return DoctorFacts(version=__version__, now=time.time(), config=config, named_engine=named, named_fault=fault)
 
 
 def read_config(path: Path) -> tuple[ConfigFact, Config | None]:
@@ -151,17 +151,6 @@ def zipped(files: Iterable[ReportFile]) -> bytes:
     return memory.getvalue()
 
 
-def _named_fault() -> str:
-    """Why the engine that the environment names cannot be used; empty if it can, or if none is named."""
-    if not os.environ.get(ENGINE_VARIABLE):
-        return ""
-    try:
-        find_engine(None, EngineFolders.of_this_machine())
-    except (ApplianceError, OSError) as cause:
-        return str(cause)
-    return ""
-
-
 async def _with_engines(facts: DoctorFacts, opened: AbstractAsyncContextManager[Engines], model: str) -> DoctorFacts:
     async with opened as engines:
         damage = {engine.id: await engines.check(engine) for engine in engines.engines}
@@ -218,8 +207,7 @@ async def _with_system(facts: DoctorFacts, sources: ModelFolders) -> DoctorFacts
     folders = {"models": _folder(sources), "engines": installed_folder()}
     if sources.cache is not None:
         folders["downloads"] = sources.cache
-    found: Checkup = await trio.to_thread.run_sync(checkup, folders)
-    return structs.replace(facts, checkup=found)
+    return structs.replace(facts, checkup=await trio.to_thread.run_sync(checkup, folders))
 
 
 async def _with_versions(facts: DoctorFacts) -> DoctorFacts:

@@ -174,9 +174,6 @@ def test_the_signer_is_named_if_its_key_is_trusted_or_stated(trusted: bool, stat
     assert signer_in(text, UNSIGNED, signing.name_of(key), [key]) == BundleSigner(trust="unsigned")
 
 
-# ---- the plan --------------------------------------------------------------------------------------------------------
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1 << 40), st.sampled_from(["here", "missing"])), max_size=6),
     st.lists(st.integers(0, 1 << 42), min_size=3, max_size=3),

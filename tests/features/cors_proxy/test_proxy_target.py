@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 
 import pytest
@@ -37,26 +38,12 @@ def test_addresses_are_read_as_browsers_read_them(url: str, target: ProxyTarget)
 @pytest.mark.parametrize(
     "url",
     [
-        "",
-        "a.example",
-        "//a.example/",
-        "ftp://a.example/",
-        "file:///etc/passwd",
-        "http://",
-        "http://user@a.example/",
-        "http://a.example:0/",
-        "http://a.example:99999/",
-        "http://a.example:x/",
-        "http://[::1/",
-        "http://a.example\r\nHost: b/",
-        "http://a.example\\@b.example/",
-        "http://a.example%00.b/",
-        "http://a b/",
-        "http://[fe80::1%eth0]/",
-        "http://\ud800/",
-        "http://a.example/" + "x" * 20_000,
+        "", "a.example", "//a.example/", "ftp://a.example/", "file:///etc/passwd", "http://", "http://user@a.example/",
+        "http://a.example:0/", "http://a.example:99999/", "http://a.example:x/", "http://[::1/",
+        "http://a.example\r\nHost: b/", "http://a.example\\@b.example/", "http://a.example%00.b/", "http://a b/",
+        "http://[fe80::1%eth0]/", "http://\ud800/", "http://a.example/" + "x" * 20_000,
     ],
-)
+)  # fmt: skip
 def test_what_is_no_such_address_is_refused(url: str):
     with pytest.raises(BadTarget):
         parse_target(url)
@@ -71,10 +58,7 @@ def test_no_text_does_anything_else(url: str):
         target = parse_target(url)
     except BadTarget:
         return
-    assert target.path.startswith("/")
-    assert target.path.isascii()
-    assert target.path.isprintable()
-    assert " " not in target.path
+    assert re.fullmatch(r"/[!-~]*", target.path)
     assert parse_target(target.url) == target
 
 

@@ -35,7 +35,6 @@ from msgspec import Struct
 
 from appliance.cli.app import command_line
 from appliance.core.config.nodes import Position
-from appliance.core.engines.builds import numbers_of
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
 from appliance.features.doctor import core as doctor
@@ -130,11 +129,6 @@ def test_the_gravest_comes_first() -> None:
 def test_notes_are_nothing_wrong() -> None:
     assert not is_wrong(diagnose(facts(look={"cores": 2})))
     assert is_wrong(diagnose(facts(look={"problems": ("x",)})))
-
-
-@pytest.mark.parametrize(("text", "parts"), [("550.54.14", (550, 54, 14)), ("", ()), ("R5²80", (5, 80))])
-def test_versions_are_numbers(text: str, parts: tuple[int, ...]) -> None:
-    assert numbers_of(text) == parts
 
 
 WORDS = ("", " ", "\n", "two\nlines", "vulkan", "cuda13", "cpu", "amd", "580.65", "1.x", "CPU", "c1", "-1", "²")
