@@ -17,15 +17,7 @@ from msgspec import Struct
 from appliance.core.bodies.http_message import HOP_BY_HOP
 from appliance.core.headers import Headers, field, fields, without
 from appliance.errors import BadRequest, Busy, Forbidden, RouteNotFound, TargetFailed, UpstreamFailed, UsageError
-from appliance.features.cors_proxy.rules import (
-    REDIRECTS,
-    BadTarget,
-    ProxyTarget,
-    Reach,
-    names_this_machine,
-    parse_target,
-    redirected,
-)
+from appliance.features.cors_proxy import rules
 from appliance.http import errors
 from appliance.http.kernel import Kernel
 from appliance.http.way.context import RequestContext
@@ -64,7 +56,7 @@ class _Asked(Struct, frozen=True):
     """One request to another server."""
 
     method: str
-    target: ProxyTarget
+    target: rules.ProxyTarget
     headers: Headers
     body: bytes
     led: bool = False  # a server that is not this machine has led here
@@ -77,8 +69,8 @@ class CorsProxy:
         self._enabled = kernel.settings.cors_proxy
         self._under_way = 0
         try:
-            self._reach = Reach(kernel.settings.cors_proxy_allow)
-        except BadTarget as error:
+            self._reach = rules.Reach(kernel.settings.cors_proxy_allow)
+        except rules.BadTarget as error:
             raise UsageError(f"--cors-proxy-allow: the proxy cannot be allowed to reach what {error}") from None
 
     def answers(self, request: Request) -> bool:
@@ -120,7 +112,7 @@ class CorsProxy:
         """Status and location of a redirection; None when the answer went to the sink."""
         with trio.move_on_after(SILENCE) as patience:
             async with self._reached(asked) as response:
-                location = field(response.headers, b"location") if response.status in REDIRECTS else None
+                location = field(response.headers, b"location") if response.status in rules.REDIRECTS else None
                 if location is not None:
                     return response.status, location.decode("latin-1")
                 await _relay(response, sink, asked.target, patience)
@@ -149,7 +141,7 @@ class CorsProxy:
                 raise TargetFailed(target.host, _cause(error)) from None
         raise TargetFailed(target.host, _cause(refused) if refused is not None else "its name has no address")
 
-    async def _addresses(self, target: ProxyTarget, *, led: bool) -> Sequence[str]:
+    async def _addresses(self, target: rules.ProxyTarget, *, led: bool) -> Sequence[str]:
         """Every address that the name means now, if all of them may be reached. Raises Forbidden and TargetFailed."""
         found: list[str] = []
         with trio.move_on_after(RESOLVE_TIME):
@@ -175,12 +167,12 @@ def forwarded(headers: Headers) -> Headers:
     return without(found, _NEVER_SENT)
 
 
-def _target(url: str | None) -> ProxyTarget:
+def _target(url: str | None) -> rules.ProxyTarget:
     if not url:
         raise BadRequest("the request names no address; add ?url=https://...", param="url")
     try:
-        return parse_target(url)
-    except BadTarget as error:
+        return rules.parse_target(url)
+    except rules.BadTarget as error:
         raise BadRequest(f"the address in 'url' {error}", param="url") from None
 
 
@@ -188,8 +180,8 @@ def _next(asked: _Asked, status: int, location: str) -> _Asked:
     """Return a browser's next request (https://fetch.spec.whatwg.org), without headers meant for the first server."""
     method, headers, body = asked.method, asked.headers, asked.body
     try:
-        target = redirected(asked.target, location)
-    except BadTarget as error:
+        target = rules.redirected(asked.target, location)
+    except rules.BadTarget as error:
         raise TargetFailed(asked.target.host, f"it redirects to what {error}") from None
     if status == 303 or (status in (301, 302) and method == "POST"):
         method, body = "HEAD" if method == "HEAD" else "GET", b""
@@ -197,7 +189,7 @@ def _next(asked: _Asked, status: int, location: str) -> _Asked:
     if target.origin != asked.target.origin:
         headers = [(b"Accept", value) for value in fields(headers, b"accept")]
         body = b""
-    led = asked.led or (target.origin != asked.target.origin and not names_this_machine(asked.target.host))
+    led = asked.led or (target.origin != asked.target.origin and not rules.names_this_machine(asked.target.host))
     return _Asked(method, target, headers, body, led)
 
 
@@ -206,7 +198,7 @@ def _cause(error: UpstreamFailed) -> str:
     return error.why.partition("; see timeouts.")[0]
 
 
-async def _relay(response: HttpAnswer, sink: Sink, target: ProxyTarget, patience: trio.CancelScope) -> None:
+async def _relay(response: HttpAnswer, sink: Sink, target: rules.ProxyTarget, patience: trio.CancelScope) -> None:
     """Pass the answer on as it comes. If it breaks off, so does the client's connection: it must not look whole."""
     headers = without(response.headers, _NEVER_PASSED_ON, (b"access-control-",))
     sink.start(response.status, [*headers, *_HARMLESS])

@@ -168,24 +168,18 @@ def shown(item: MenuItem) -> dict[str, Variant]:
 def properties(interface: str, facts: TrayState) -> dict[str, Variant]:
     """Return all properties of the icon or of its menu."""
     if interface == MENU:
-        words: dict[str, Variant] = {"TextDirection": ("s", "ltr"), "Status": ("s", "normal")}
-        return {"Version": ("u", 3), **words, "IconThemePath": ("as", [])}
+        texts: dict[str, Variant] = {"TextDirection": ("s", "ltr"), "Status": ("s", "normal")}
+        return {"Version": ("u", 3), **texts, "IconThemePath": ("as", [])}
     if interface != ITEM:
         return {}
-    picture: Variant = ("a(iiay)", [(SIDE, SIDE, icon(facts.condition))])
-    return {
-        "Category": ("s", "ApplicationStatus"),
-        "Id": ("s", "llama-appliance"),
-        "Title": ("s", TITLE),
-        "Status": ("s", "Active"),
+    words = {"Category": "ApplicationStatus", "Id": "llama-appliance", "Title": TITLE, "Status": "Active"}
+    none = ("IconName", "OverlayIconName", "AttentionIconName", "AttentionMovieName")
+    found: dict[str, Variant] = {name: ("s", word) for name, word in (words | dict.fromkeys(none, "")).items()}
+    return found | {
         "WindowId": ("i", 0),
-        "IconName": ("s", ""),
-        "IconPixmap": picture,
-        "OverlayIconName": ("s", ""),
+        "IconPixmap": ("a(iiay)", [(SIDE, SIDE, icon(facts.condition))]),
         "OverlayIconPixmap": ("a(iiay)", NOTHING),
-        "AttentionIconName": ("s", ""),
         "AttentionIconPixmap": ("a(iiay)", NOTHING),
-        "AttentionMovieName": ("s", ""),
         "ToolTip": ("(sa(iiay)ss)", ("", NOTHING, TITLE, facts.in_words)),
         "ItemIsMenu": ("b", False),
         "Menu": ("o", MENU_PATH),

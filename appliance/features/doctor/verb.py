@@ -35,8 +35,7 @@ from appliance.features.doctor.gathering import bundled, zipped
 from appliance.platform.console import EXIT_OURS, PROGRAM, as_called, can_ask, harmless, say
 
 ALL_WELL = "Nothing is wrong."
-MARKS = {"error": "ERROR  ", "warning": "WARNING", "note": "note   "}
-COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+MARKS = {"error": ("ERROR  ", "red"), "warning": ("WARNING", "yellow"), "note": ("note   ", "cyan")}
 PAUSE = 5.0  # seconds between two looks of ``--watch``
 WITHOUT_LOGS = (
     "The bundle has no text that you, a model or an engine wrote: no prompts, paths, keys or names of models.\n"
@@ -116,8 +115,8 @@ def page(facts: DoctorFacts, findings: Sequence[Finding], *, colours: bool = Tru
 
 def paragraph(finding: Finding, *, colours: bool = True) -> str:
     """One finding for people, below an empty line."""
-    mark = MARKS[finding.severity]
-    shown = click.style(mark, fg=COLOURS[finding.severity], bold=True) if colours else mark
+    mark, colour = MARKS[finding.severity]
+    shown = click.style(mark, fg=colour, bold=True) if colours else mark
     lines = ["", f"{shown} {harmless(finding.title)}  [{finding.id}]"]
     lines += [f"          {harmless(line)}" for line in finding.evidence]
     lines += [f"        {harmless(finding.advice)}"] if finding.advice else []

@@ -23,23 +23,10 @@ from msgspec import structs
 
 from appliance.core.installed import NAME
 from appliance.errors import ApplianceError, UsageError
+from appliance.features.service import windows_calls as win
 from appliance.features.service.core import windows as scm
 from appliance.features.service.core.systemd import names_key_policy
 from appliance.features.service.systemd import make_key
-from appliance.features.service.windows_calls import (
-    CONTROL_HANDLER,
-    SERVICE_MAIN,
-    Action,
-    ProcessStatus,
-    ScmStatus,
-    Security,
-    ServiceConfig,
-    ServiceFailureActions,
-    ServiceNumber,
-    ServiceTableEntry,
-    ServiceText,
-    owner_of,
-)
 from appliance.parent import STARTED_BY
 from appliance.platform.console import EXIT_BUG
 from appliance.platform.stopping import STOP_SIGNALS
@@ -104,16 +91,16 @@ class ServiceSession:
         self._asked = self._hears = False
         self._woke: Callable[[], object] | None = None
         self._connected, self._ended = threading.Event(), threading.Event()
-        self._callbacks = SERVICE_MAIN(self._main), CONTROL_HANDLER(self._control)  # Windows calls them later
+        self._callbacks = win.SERVICE_MAIN(self._main), win.CONTROL_HANDLER(self._control)  # Windows calls them later
 
     def run(self, work: Callable[[], int]) -> int:
         """Connect to the SCM, do the work, and report its end, also of an exception. Returns the exit status.
 
         Raises WindowsRefused if the SCM has not started this process.
         """
-        entry = ServiceTableEntry(NAME, ctypes.cast(self._callbacks[0], POINTER))
+        entry = win.ServiceTableEntry(NAME, ctypes.cast(self._callbacks[0], POINTER))
         with ThreadPoolExecutor(1) as threads:
-            table = (ServiceTableEntry * 2)(entry, ServiceTableEntry())
+            table = (win.ServiceTableEntry * 2)(entry, win.ServiceTableEntry())
             dispatcher = threads.submit(self._api, "StartServiceCtrlDispatcherW", table)
             dispatcher.add_done_callback(lambda _: self._connected.set())
             self._connected.wait()
@@ -149,7 +136,7 @@ class ServiceSession:
 
     def _report(self, report: scm.ServiceReport | None) -> None:
         if report is not None:
-            status = ScmStatus(OWN_PROCESS, *structs.astuple(report))
+            status = win.ScmStatus(OWN_PROCESS, *structs.astuple(report))
             self._api.calls["SetServiceStatus"](self._handle, ctypes.byref(status))
 
     # The rest is `parent.Manager`.
@@ -297,7 +284,7 @@ class WindowsService:
             with self._service(SERVICE_LOOK) as service:
                 now, buffer, needed = self._status(service), ctypes.create_string_buffer(8192), DWORD()
                 self._api("QueryServiceConfigW", service, buffer, len(buffer), ctypes.byref(needed))
-                entry = ServiceConfig.from_buffer(buffer)  # its texts lie behind it, in the buffer
+                entry = win.ServiceConfig.from_buffer(buffer)  # its texts lie behind it, in the buffer
                 command, start = str(entry.command), int(entry.start)
         except WindowsRefused as refused:
             if refused.code != NOT_INSTALLED:
@@ -327,12 +314,12 @@ class WindowsService:
         return service
 
     def _configure(self, service: int) -> None:
-        actions = (Action * len(scm.RESTARTS))(*(Action(1, delay) for delay in scm.RESTARTS))
+        actions = (win.Action * len(scm.RESTARTS))(*(win.Action(1, delay) for delay in scm.RESTARTS))
         for level, content in (
-            (1, ServiceText(scm.DESCRIPTION)),
-            (2, ServiceFailureActions(scm.FORGIVEN, None, None, len(actions), actions)),
-            (4, ServiceNumber(1)),  # the actions are also for a service that reports an error, not only for a crash
-            (7, ServiceNumber(scm.PRESHUTDOWN_TIME)),
+            (1, win.ServiceText(scm.DESCRIPTION)),
+            (2, win.ServiceFailureActions(scm.FORGIVEN, None, None, len(actions), actions)),
+            (4, win.ServiceNumber(1)),  # the actions are also for a service that reports an error, not only for a crash
+            (7, win.ServiceNumber(scm.PRESHUTDOWN_TIME)),
         ):
             try:
                 self._api("ChangeServiceConfig2W", service, level, ctypes.byref(content))
@@ -345,8 +332,8 @@ class WindowsService:
         if not self._home.exists():
             return
         with NamedTemporaryFile() as made:  # has the owner of all that this administrator makes
-            believed = (SYSTEM, ADMINISTRATORS, owner_of(self._api, made.name))
-        owner, leads_to = owner_of(self._api, str(self._home)), self._home.resolve()
+            believed = (SYSTEM, ADMINISTRATORS, win.owner_of(self._api, made.name))
+        owner, leads_to = win.owner_of(self._api, str(self._home)), self._home.resolve()
         if leads_to != self._home.parent.resolve() / self._home.name:
             why = f"is a link to {leads_to}"
         elif owner not in believed:
@@ -367,7 +354,7 @@ class WindowsService:
         rights = scm.home_rights(NAME)
         self._api("ConvertStringSecurityDescriptorToSecurityDescriptorW", rights, 1, ctypes.byref(descriptor), None)
         try:
-            attributes = Security(ctypes.sizeof(Security), descriptor, 0)
+            attributes = win.Security(ctypes.sizeof(win.Security), descriptor, 0)
             self._api("CreateDirectoryW", str(self._home), ctypes.byref(attributes))
         finally:
             self._api.calls["LocalFree"](descriptor)
@@ -391,7 +378,7 @@ class WindowsService:
             raise ServiceEnded(now.own or now.error, _last_error(self._home))
 
     async def _stop(self, service: int) -> None:
-        status = ScmStatus()
+        status = win.ScmStatus()
         try:
             self._api("ControlService", service, scm.STOP, ctypes.byref(status))
         except WindowsRefused as refused:
@@ -399,7 +386,7 @@ class WindowsService:
                 raise
         await self._wait(service, (scm.STOPPED,), "stop")
 
-    async def _wait(self, service: int, states: tuple[int, ...], verb: str) -> ProcessStatus:
+    async def _wait(self, service: int, states: tuple[int, ...], verb: str) -> win.ProcessStatus:
         """Wait for one of the states, which Windows has no event for."""
         with trio.move_on_after(COMMAND_TIME):
             while (now := self._status(service)).state not in states:  # noqa: ASYNC110  there is no event
@@ -407,8 +394,8 @@ class WindowsService:
             return now
         raise UsageError(f"the service did not {verb} within {COMMAND_TIME:.0f} s; see {self._home / scm.LOG}")
 
-    def _status(self, service: int) -> ProcessStatus:
-        found, needed = ProcessStatus(), DWORD()
+    def _status(self, service: int) -> win.ProcessStatus:
+        found, needed = win.ProcessStatus(), DWORD()
         size = ctypes.sizeof(found)
         self._api("QueryServiceStatusEx", service, 0, ctypes.byref(found), size, ctypes.byref(needed))
         return found
