@@ -33,13 +33,8 @@ _NOT_GLOBAL = tuple(
 """IPv4 networks about which versions of Python disagree, or that hold no servers (RFC 6890)."""
 _GLOBAL_6 = ip_network("2000::/3")
 _NOT_GLOBAL_6 = tuple(
-    ip_network(network)
-    for network in (
-        "2001::/23",  # protocol assignments, and Teredo among them
-        "2001:db8::/32",  # documentation
-        "3fff::/20",  # documentation
-    )
-)
+    map(ip_network, ("2001::/23", "2001:db8::/32", "3fff::/20"))
+)  # protocol assignments (Teredo among them), documentation
 """The same of those; Python is not asked, because its versions disagree about most of them (RFC 6890, RFC 9637)."""
 _NAT64 = ip_network("64:ff9b::/96")  # IPv6 addresses that stand for an IPv4 one (RFC 6052)
 

@@ -124,9 +124,8 @@ async def _ask_server(wish: DoctorOptions) -> Examined | ServerFact:
         return ServerFact(url=server.url, answer="other", why="another program listens there")
     if told is None or told.facts.server is None:
         return ServerFact(url=server.url, answer="answers", version=version)
-    return structs.replace(
-        told, facts=structs.replace(told.facts, server=structs.replace(told.facts.server, url=server.url))
-    )
+    own = structs.replace(told.facts.server, url=server.url)
+    return structs.replace(told, facts=structs.replace(told.facts, server=own))
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -167,11 +167,8 @@ async def _with_engines(facts: DoctorFacts, opened: AbstractAsyncContextManager[
 
 def _installed(engine: Engine, damage: str) -> Installed:
     needs = BuildNeeds()
-    if engine.folder is not None:
-        try:
-            needs = read_build(Path(engine.folder)).needs
-        except (OSError, ValueError):
-            pass  # then its damage says so
+    with suppress(OSError, ValueError):  # else its damage says so
+        needs = read_build(Path(engine.folder)).needs if engine.folder is not None else needs
     return Installed(
         id=engine.id,
         backend=engine.backend,

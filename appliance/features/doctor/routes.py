@@ -136,15 +136,12 @@ class _Examination:
         kinds = (*DEATHS, "refused")
         read = await self._owners.history.read(HistoryQuery(kinds=kinds, limit=MAX_LIMIT))
         seen = [one for one in read if one.timestamp.timestamp() >= since]
+        failed = [one for one in self._owners.downloading() if one.state == "failed"]
         return Lately(
             requests=await self._recorder.read(lambda table: table.failures(since)),
             deaths=deaths(seen),
             turned_away=turned_away(seen),
-            downloads=tuple(
-                FailedDownload(model=one.model, error=one.error or "")
-                for one in self._owners.downloading()
-                if one.state == "failed"
-            ),
+            downloads=tuple(FailedDownload(model=one.model, error=one.error or "") for one in failed),
         )
 
     @asynccontextmanager

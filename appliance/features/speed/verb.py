@@ -51,8 +51,7 @@ async def speed(server: RunningServer, by: By, models: tuple[str, ...], span: st
 
 
 def _cells(curve: SpeedCurve) -> tuple[str, ...]:
-    total = curve.total
-    name = "all others" if curve.name is None else curve.name or "unknown"
+    total, name = curve.total, "all others" if curve.name is None else curve.name or "unknown"
     times = (total.first_token_p50_ms, total.first_token_p95_ms, total.waited_ms)
     return (
         name,

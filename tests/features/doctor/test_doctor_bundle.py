@@ -192,21 +192,12 @@ def test_options_of_a_command(command: str, expected: dict[str, str]) -> None:
 
 
 def test_only_known_variables_are_taken_along() -> None:
-    environ = {
-        "CUDA_VISIBLE_DEVICES": "0,1",
-        "LLAMA_ARG_CTX_SIZE": "1",
-        "LLAMA_ARG_MODEL": "12",
-        "HF_TOKEN": "12",
-        "DIARY": "x",
-        "container": "lxc",
-        "PATHS": "y",
-    }
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1", "LLAMA_ARG_CTX_SIZE": "1", "LLAMA_ARG_MODEL": "12", "HF_TOKEN": "12"}
+    environ |= {"DIARY": "x", "container": "lxc", "PATHS": "y"}
     assert bundle.environment(environ) == {
         "CUDA_VISIBLE_DEVICES": "0,1",
-        "HF_TOKEN": bundle.SET,
         "LLAMA_ARG_CTX_SIZE": "1",
-        "LLAMA_ARG_MODEL": bundle.SET,
-        "container": bundle.SET,
+        **dict.fromkeys(("HF_TOKEN", "LLAMA_ARG_MODEL", "container"), bundle.SET),
     }
 
 
@@ -234,17 +225,11 @@ def test_no_key_is_in_any_file_of_a_bundle(keys: list[str], words: str) -> None:
     tools: dict[str, Json] = {"remote": {"url": "http://10.0.0.2", "headers": {"Authorization": f"Bearer {of_tools}"}}}
     config = Config(api_keys=[of_clients], models={"m": engine}, peers={"p": peer}, mcp_servers=tools)
     environ = {"LLAMA_API_KEY": of_environment, "HF_TOKEN": of_environment}
-    log = "\n".join(
-        f"{words} {form}"
-        for key in (*keys, f"k{of_model.replace(' ', '')}")
-        for form in (
-            key,
-            json.dumps({"key": key}),
-            json.dumps(key, ensure_ascii=False),
-            quote(key),
-            quote(key, safe=""),
-        )
-    )
+    log = ""
+    for key in (*keys, f"k{of_model.replace(' ', '')}"):
+        plain = json.dumps(key, ensure_ascii=False)
+        for form in (key, json.dumps({"key": key}), plain, quote(key), quote(key, safe="")):
+            log += f"{words} {form}\n"
     secrets = bundle.known_secrets(config, environ, [["llama-server", "--api-key", given_key]], [])
     facts = facts_with(of_clients)
     report = bundle.report_of(facts, (), VERSIONS, environ)
