@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, assert_never
+from typing import Protocol, assert_never
 
 import trio
 from msgspec import Struct, structs
@@ -24,9 +24,6 @@ from appliance.features.runs.record import Clocks, Feed, RunRecord, RunTimeouts,
 from appliance.features.runs.rules import prompt_of
 from appliance.fleet.owner import Fleet
 from appliance.http.way.tool_use import use_each, use_tool
-
-if TYPE_CHECKING:
-    from appliance.features.runs.owner import Agents
 
 CHAT = "/v1/chat/completions"
 MAX_WHOLE = 64 << 20  # largest answer that is not a stream, in bytes
@@ -192,10 +189,20 @@ def _pass_on(run: AgentRun, events: list[messages.RunEvent]) -> bool:
     return all(run.on_event(event) for event in events)
 
 
+class TurnsJudge(Protocol):
+    """Says which models may have turns, by what became of earlier ones; `Agents`."""
+
+    def admit(self, model: str | None, /) -> int | None: ...
+
+    def trouble(self, clocks: Clocks, model: str | None, process: object, why: str, useless: bool, /) -> None: ...
+
+    def judge(self, clocks: Clocks, why: str | None, /) -> None: ...
+
+
 class Execution:
     """The tools for executing runs."""
 
-    def __init__(self, asker: Asker, toolbox: Toolbox, fleet: Fleet, agents: Agents) -> None:
+    def __init__(self, asker: Asker, toolbox: Toolbox, fleet: Fleet, agents: TurnsJudge) -> None:
         self._asker = asker
         self._toolbox = toolbox
         self._fleet = fleet
