@@ -14,8 +14,9 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.answers.translate import ChatRecords
 from appliance.core.bodies.json_text import OBJECT, JsonObject
-from appliance.core.bodies.sse import Decoder, RecordTooLong
+from appliance.core.bodies.sse import RecordTooLong
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NULL, ChatChoice, ChatUsage, Embeddings, error_text
 
@@ -111,8 +112,7 @@ class Translator:
         self._model = model
         self._clock = clock
         self._chat = chat
-        self._decoder = Decoder()
-        self._between = True  # the decoder holds nothing
+        self._records = ChatRecords()
         self._calls: dict[int, _Called] = {}
         self._reason = ""
         self._usage: ChatUsage | None = None
@@ -123,24 +123,11 @@ class Translator:
         """Return the lines that these bytes of an event stream complete."""
         if self._over:
             return b""
-        whole = data.endswith(b"\n\n") and b"\r" not in data
-        if self._between and whole:  # how llama-server writes, which costs half as much
-            records = data[:-2].split(b"\n\n")
-            return b"".join(
-                self._event(record[6:])
-                if record.startswith(b"data: ") and b"\n" not in record
-                else self._decode(record)
-                for record in records
-            )
-        self._between = whole
-        return self._decode(data, b"")
-
-    def _decode(self, record: bytes, end: bytes = b"\n\n") -> bytes:
         try:
-            events = self._decoder.feed(record + end)
+            records = self._records.feed(data)
         except RecordTooLong as error:
             return self._fail(str(error))
-        return b"".join(self._event(event.data) for event in events)
+        return b"".join([self._event(record) for record in records])
 
     def end(self) -> bytes:
         """The stream has ended in good order: return its last lines, none behind an error."""
