@@ -53,7 +53,7 @@ ANTHROPIC_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""Anthropic's types of errors by their status: https://docs.anthropic.com/en/api/errors; all others are ``api_error``."""
+"""Anthropic's types of errors by status, https://docs.anthropic.com/en/api/errors; all others are ``api_error``."""
 
 
 class ErrorInfo(Struct, frozen=True, kw_only=True):
