@@ -32,6 +32,8 @@ _OF_THE_BODY = (b"content-length", b"content-encoding", b"content-type")
 class PluginChains:
     """Takes requests through the plugins that they name. ``models`` tells the names that may be asked for."""
 
+    acts = True
+
     def __init__(self, plugins: Plugins, asker: Asker, models: Callable[[], list[str]], pings: Pings) -> None:
         self._chains = Chains(plugins, asker, models)
         self._pings = pings

@@ -187,6 +187,8 @@ Give = Callable[[bytes], Awaitable[None]]
 class ToolChats:
     """Asks a model, with tools where the request wants them. ``timeout`` tells how many seconds one use may take."""
 
+    acts = True
+
     def __init__(self, toolbox: OpenToolbox, timeout: Callable[[], float], ping_after: float) -> None:
         self._toolbox = toolbox
         self._timeout = timeout
