@@ -25,6 +25,7 @@ _DONE = ("[DONE]", b"[DONE]")
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "function_call": "tool_use", "content_filter": "refusal"}
 """Anthropic's words; everything else is ``end_turn``."""
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+_MARK = b': %b\n\nevent: ping\ndata: {"type":"ping","appliance":%b}\n\n'
 _START = b'event: message_start\ndata: {"type":"message_start","message":%b}\n\n'
 _BEGIN = b'event: content_block_start\ndata: {"type":"content_block_start","index":%d,"content_block":%b}\n\n'
 _STOP = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n'
@@ -93,11 +94,23 @@ class _Chunk(Struct):
     prompt_progress: _Progress | None = None
     verbose: _Verbose | None = msgspec.field(name="__verbose", default=None)
     error: Raw = NULL
+    appliance: Raw = NULL
+    """This program's mark where another engine goes on."""
 
 
 class _Head(_Chunk):
     id: str | None = None
     model: str | None = None
+
+
+class _Continued(Struct):
+    after: int
+    on: str
+    why: str
+
+
+class _Mark(Struct):
+    continued: _Continued
 
 
 class _Usage(Struct):
@@ -180,6 +193,8 @@ class MessageAnswer:
             said = PING if chunk.prompt_progress is not None and self._started else b""
         if isinstance(chunk, _Head):
             said = self._begin(chunk)
+        if chunk.appliance != NULL:
+            said += _mark(chunk.appliance)
         for choice in chunk.choices or ():
             if choice.finish_reason is not None:
                 self._finished(choice)
@@ -313,6 +328,16 @@ class MessageAnswer:
     def _used(self, call: ToolCall, number: int, given: JsonObject) -> JsonObject:
         named = call.id or f"toolu_{self._id.removeprefix('msg_')}_{number}"
         return {"type": "tool_use", "id": named, "name": call.function.name or "", "input": given}
+
+
+def _mark(given: Raw) -> bytes:
+    """Return the comment and the record for a place where another engine goes on; see `core.answers.splice`."""
+    mark = decoded(_Mark, given)
+    if mark is None:
+        return b""
+    told = mark.continued
+    line = " ".join(f"continued on {told.on} after {told.after} tokens: {told.why}".split())
+    return _MARK % (line.encode(), given)
 
 
 class CountAnswer:
