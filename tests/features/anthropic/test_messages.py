@@ -16,7 +16,7 @@ from http_harness import Answer, Appliance, OpenServer, chat, model
 from strict_types import count_of, error_of, event_of, message_of
 
 from appliance.core.engine import EMBEDDED
-from appliance.engines.found import find_engine
+from appliance.engines.found import find_engine, list_engines
 
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 ASK: dict[str, Any] = {
@@ -48,6 +48,9 @@ TOOLS_TEMPLATE = r"""{%- if tools %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
 """As Qwen's, whose calls llama-server knows."""
+BOTH = pytest.mark.parametrize(
+    "compiled", [False, pytest.param(True, marks=(pytest.mark.needs("llama-server"), pytest.mark.slow))]
+)
 TOOL = {
     "name": "choose",
     "description": "Choose a colour",
@@ -61,8 +64,12 @@ TOOL = {
 
 
 @asynccontextmanager
-async def serving(open_server: OpenServer, starter: Path, *args: str) -> AsyncGenerator[Appliance]:
-    engines, models = InOrder(find_engine(EMBEDDED)), [model(starter, "starter", args=args)]
+async def serving(
+    open_server: OpenServer, starter: Path, *args: str, compiled: bool = False
+) -> AsyncGenerator[Appliance]:
+    """The embedded engine with the starter model, or a compiled llama-server."""
+    engine = next(each for each in list_engines() if each.name != EMBEDDED) if compiled else find_engine(EMBEDDED)
+    engines, models = InOrder(engine), [model(starter, "starter", args=args)]
     async with open_server(chooser=engines, models=models) as server:
         yield server
 
@@ -80,8 +87,11 @@ async def message(server: Appliance, **members: object) -> dict[str, Any]:
     return found
 
 
-async def test_an_answer_is_the_same_whole_and_streamed(open_server: OpenServer, starter_model: Path) -> None:
-    async with serving(open_server, starter_model) as server:
+@BOTH
+async def test_an_answer_is_the_same_whole_and_streamed(
+    open_server: OpenServer, starter_model: Path, compiled: bool
+) -> None:
+    async with serving(open_server, starter_model, compiled=compiled) as server:
         whole = await message(server)
         for path in (MESSAGES, "/v/messages", "//v1/messages", "/v1/v1/messages"):
             found = events(await server.good("POST", path, ASK | {"stream": True}, patience=60))
@@ -135,6 +145,62 @@ async def test_what_is_in_a_document_is_in_the_prompt(open_server: OpenServer, s
         assert (picture.status, picture.json["error"]["type"]) == (400, "invalid_request_error")
         result = {"type": "tool_result", "tool_use_id": "a", "content": [image]}
         await server.good("POST", MESSAGES, ASK | {"messages": [{"role": "user", "content": [result]}]}, patience=60)
+
+
+NATIVE: list[dict[str, Any]] = [
+    {"system": "Be brief."},
+    {"system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]},
+    {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Who"}, {"type": "text", "text": "are you?"}]}
+        ]
+    },
+    {"messages": [*ASK["messages"], {"role": "assistant", "content": "I am"}]},
+    {"messages": [*ASK["messages"], {"role": "assistant", "content": [{"type": "text", "text": "I am"}]}]},
+    {"tools": [TOOL], "tool_choice": {"type": "auto"}},
+    {
+        "tools": [TOOL],
+        "messages": [
+            *ASK["messages"],
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "a", "name": "choose", "input": {"colour": "red"}}],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "ok"}]}],
+            },
+        ],
+    },
+    {"stop_sequences": ["model"], "thinking": {"type": "enabled", "budget_tokens": 1024}, "top_k": 1, "seed": 1},
+]
+
+
+@BOTH
+async def test_the_model_gets_the_prompt_that_llama_servers_own_route_makes(
+    open_server: OpenServer, starter_model: Path, tmp_path: Path, compiled: bool
+) -> None:
+    template = tmp_path / "tools.jinja"
+    template.write_text(TOOLS_TEMPLATE)
+    async with serving(open_server, starter_model, "--chat-template-file", str(template), compiled=compiled) as server:
+        for members in NATIVE:
+            body = ASK | {"max_tokens": 12} | members
+            ours, theirs = [
+                (await server.good("POST", f"{below}{COUNT}", body, patience=60)).json
+                for below in ("", "/upstream/starter")
+            ]
+            assert ours == theirs, members
+            ours, theirs = [
+                (await server.good("POST", f"{below}{MESSAGES}", body, patience=60)).json
+                for below in ("", "/upstream/starter")
+            ]
+            assert ours["content"] == theirs["content"], members
+            counts = [
+                {name: each["usage"][name] for name in ("input_tokens", "cache_read_input_tokens", "output_tokens")}
+                for each in (ours, theirs)
+            ]
+            assert sum(counts[0].values()) == sum(counts[1].values())
+            assert ours["stop_reason"] == theirs["stop_reason"] or ours["stop_reason"] == "stop_sequence"
 
 
 @pytest.mark.parametrize("stream", [False, True])
