@@ -165,7 +165,7 @@ SOURCES: Mapping[str, Treated] = {
     "image file": _NO_FILES,
     "document text": _used(),
     "document content": _used("text and images"),
-    "document base64": _used("text as it is; of a PDF or Word document its text"),
+    "document base64": _used("of text; a PDF or Word document is refused: its own text can be sent"),
     "document url": _NO_FETCH,
     "document file": _NO_FILES,
 }
