@@ -1,12 +1,13 @@
 """The list of the features. Nothing else names one: a feature that is not here is not in the program.
 
 Its order is the order in which hooks are asked: the turn of plugins takes the commands from a text before that of tools
-sees it. Refuses to hold anything else: what two features need is the kernel's.
+sees it, and dialects come behind both. Refuses to hold anything else: what two features need is the kernel's.
 """
 
 from __future__ import annotations
 
 from appliance.feature import Feature
+from appliance.features.anthropic.feature import ANTHROPIC
 from appliance.features.bundles.feature import BUNDLES
 from appliance.features.config_editing.feature import CONFIG_EDITING
 from appliance.features.contexts.feature import CONTEXTS
@@ -51,4 +52,5 @@ FEATURES: tuple[Feature, ...] = (
     TIMELINE,
     TOOLS,
     TRACES,
+    ANTHROPIC,
 )
