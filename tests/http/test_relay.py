@@ -149,7 +149,8 @@ DIALECTS = [(CHAT, None), ("/v1/completions", None), ("/v1/messages", "error"), 
 async def test_an_engine_that_dies_in_a_stream_leaves_a_whole_error_record(
     server: Appliance, path: str, name: str | None, fault: dict[str, object]
 ):
-    answer = await server.ask("POST", path, chat(stream=True, **fault) | {"prompt": "x", "input": "x"})
+    prompt = {"input": "x"} if path == "/v1/responses" else {"prompt": "x"}
+    answer = await server.ask("POST", path, chat(stream=True, **fault) | prompt)
     assert (answer.status, answer.cut) == (200, False)
     for event in answer.events[:-1]:
         assert json.loads(event.rpartition("data: ")[2])
@@ -159,7 +160,7 @@ async def test_an_engine_that_dies_in_a_stream_leaves_a_whole_error_record(
     assert "upstream_failed" in (error.get("reason"), error["code"])
     assert f"exit status {fault.get('exit_code', 1)}" in error["message"]
     assert answer.header("transfer-encoding") == "chunked"
-    await server.good("POST", path, chat() | {"prompt": "x", "input": "x"})
+    await server.good("POST", path, chat() | prompt)
 
 
 @pytest.mark.parametrize("kept", [False, True])

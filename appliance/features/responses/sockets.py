@@ -1,0 +1,129 @@
+"""Responses over a websocket: each ``response.create`` of the client is answered with the events of its stream.
+
+The last response of a connection is remembered with what led to it, so that the client may send what is new alone
+(``previous_response_id``): nothing is stored beyond the connection.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from appliance.core.answers.forms import ENDS
+from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
+from appliance.core.bodies.sse import Decoder
+from appliance.core.lenient_json import decoded
+from appliance.core.runs.inward import Asker, InwardReply
+from appliance.errors import ApplianceError, BadRequest
+from appliance.features.responses.core.asking import asked_of
+from appliance.features.responses.core.items import item_list
+from appliance.features.responses.reading import PATHS, answer_to
+from appliance.http import errors
+from appliance.http.sockets.handshake import Handshake
+from appliance.http.way.context import RequestContext
+from appliance.traffic.request import Request
+from appliance.upstream.websocket import Websocket
+
+CREATE = "response.create"
+MAX_REFUSAL = 1 << 20
+
+
+class _Last(Struct):
+    """The last response of a connection, and all items up to its end."""
+
+    id: str = ""
+    items: list[JSON] = []
+
+
+class _Lane(Struct):
+    """The part of every event that says which of several streams it belongs to; "" without one."""
+
+    stream_id: str = ""
+
+    def marked(self, event: str) -> str:
+        if not self.stream_id:
+            return event
+        return f'{event.rstrip()[:-1]},"stream_id":{msgspec.json.encode(self.stream_id).decode()}}}'
+
+
+class ResponseSockets:
+    """Serves websockets at the paths of the Responses API, one response after the other."""
+
+    def __init__(self, inward: Asker) -> None:
+        self._inward = inward
+
+    def answers(self, request: Request) -> bool:
+        """See `appliance.http.sockets.sockets.SocketRoute`."""
+        return request.path in PATHS
+
+    async def serve(self, context: RequestContext, handshake: Handshake) -> None:
+        """See `appliance.http.sockets.sockets.SocketRoute`."""
+        client = await handshake.accept()
+        last = _Last()
+        while (message := await client.receive()) is not None:
+            members = decoded(OBJECT, message) or {}
+            lane = _Lane(given if isinstance(given := members.pop("stream_id", None), str) else "")
+            try:
+                last = await self._answer(client, lane, members, last, context.request.client)
+            except ApplianceError as error:
+                info = errors.describe(error)
+                told: JsonObject = {
+                    "message": info.message,
+                    "type": info.type,
+                    "param": info.param,
+                    "code": error.reason,
+                }
+                await client.send(lane.marked(_refusal(info.code, told)))
+
+    async def _answer(self, client: Websocket, lane: _Lane, members: JsonObject, last: _Last, origin: str) -> _Last:
+        """Send the events of one response. Raises ApplianceError for what has none."""
+        if members.pop("type", None) != CREATE:
+            raise BadRequest(f"'type' must be {CREATE}", param="type")
+        items = item_list(members.get("input"))
+        if previous := members.pop("previous_response_id", None):
+            if previous != last.id:
+                why = "is not the last response of this connection, and no other is kept; send the whole conversation"
+                raise PreviousNotFound(f"'previous_response_id' {why}", param="previous_response_id")
+            items = [*last.items, *items]
+        generates = members.pop("generate", None) is not False
+        members |= {"input": items, "stream": True}
+        if not generates:
+            events = answer_to(asked_of(members, streams=True)).end()
+            return await _pass_on(client, lane, Decoder(), events, items, last)
+        async with self._inward.ask(PATHS[0], msgspec.json.encode(members), origin=origin) as reply:
+            return await _relay(client, lane, reply, items, last)
+
+
+class PreviousNotFound(BadRequest):
+    """A client builds on a response that is not there."""
+
+    reason = "previous_response_not_found"
+
+
+async def _relay(client: Websocket, lane: _Lane, reply: InwardReply, items: list[JSON], last: _Last) -> _Last:
+    if not reply.event_stream:
+        found = decoded(OBJECT, await reply.read(MAX_REFUSAL)) or {}
+        told = found.get("error")
+        await client.send(lane.marked(_refusal(reply.status, told if isinstance(told, dict) else {"message": ""})))
+        return last
+    decoder = Decoder()
+    while data := await reply.receive():
+        last = await _pass_on(client, lane, decoder, data, items, last)
+    return last
+
+
+async def _pass_on(
+    client: Websocket, lane: _Lane, decoder: Decoder, data: bytes, items: list[JSON], last: _Last
+) -> _Last:
+    for event in decoder.feed(data):
+        if event.name in ENDS and (ended := decoded(OBJECT, event.data)) is not None:
+            response = ended.get("response")
+            if isinstance(response, dict) and event.name != ENDS[2]:
+                output = response.get("output")
+                last = _Last(str(response.get("id")), [*items, *(output if isinstance(output, list) else ())])
+        await client.send(lane.marked(event.data))
+    return last
+
+
+def _refusal(status: int, error: JsonObject) -> str:
+    return msgspec.json.encode({"type": "error", "status": status, "error": error}).decode()
