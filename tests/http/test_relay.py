@@ -228,19 +228,20 @@ async def test_a_slow_load_is_bridged_with_comments_and_then_the_stream(open_ser
     [
         (CHAT, None, (), 429),
         ("/v1/messages", "error", (), 429),
-        ("/v1/responses", "error", (), 429),
+        ("/v1/responses", "response.failed", (), "rate_limit_exceeded"),
         (CHAT, None, ("--fail-to-load",), 500),
     ],
 )
 async def test_an_error_after_comments_becomes_a_record(
-    open_server: OpenServer, fake_model: Path, path: str, name: str | None, flags: tuple[str, ...], code: int
+    open_server: OpenServer, fake_model: Path, path: str, name: str | None, flags: tuple[str, ...], code: int | str
 ):
     slow = model(fake_model, "slow", args=("--load-delay", "0.4", *flags))
     async with open_server(models=[slow], ping_after=0.1) as server:
         answer = await server.ask("POST", path, chat("slow", stream=True, status=429) | {"input": "x"})
         assert (answer.status, answer.events[0]) == (200, ": ping")
         found, data = last_error(answer.events)
-        assert (found, data["error"]["code"]) == (name, code)
+        error = data["response"]["error"] if name == "response.failed" else data["error"]
+        assert (found, error["code"]) == (name, code)
 
 
 @pytest.mark.parametrize(("ping_after", "stream"), [(0.0, True), (0.05, False)])

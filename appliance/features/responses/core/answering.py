@@ -8,7 +8,7 @@ ends or says more, since a server may write several of them at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 from msgspec import Raw, Struct
@@ -24,6 +24,8 @@ DONE = ("[DONE]", b"[DONE]")
 TOO_LONG = "context_length_exceeded"
 """The code by which clients know that the prompt does not fit."""
 _OVERFLOW = "exceed_context_size_error"
+_CODES: Mapping[object, str] = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
+"""OpenAI's codes of a response that failed, by the status of the error; any other is ``server_error``."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -68,6 +70,7 @@ class _Cached(Struct):
 
 class _Error(Struct):
     type: str | None = None
+    code: int | str | None = None
 
 
 class _Input(Struct):
@@ -85,6 +88,7 @@ class _Chunk(Struct):
     timings: Raw = NULL
     prompt_progress: Raw = NULL
     error: Raw = NULL
+    appliance: Raw = NULL
 
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
@@ -213,7 +217,8 @@ class ResponseAnswer:
 
     def feed(self, data: bytes) -> bytes:
         """Return the events that these bytes of a chat stream complete. Raises RecordTooLong."""
-        return b"".join([self._on_record(record) for record in self._records.feed(data)])
+        comment = data[: data.find(b"\n\n") + 2] if data.startswith(b":") else b""  # the program's own; see splice.py
+        return comment + b"".join([self._on_record(record) for record in self._records.feed(data)])
 
     def end(self) -> bytes:
         """Return the last events of a stream that has ended in good order; none behind an error."""
@@ -253,9 +258,10 @@ class ResponseAnswer:
             begun = self._begin()
         if chunk.error != NULL:
             return begun + self._fail(chunk.error)
-        if chunk.prompt_progress != NULL:
-            progress = b'"prompt_progress":%b,"response":%b' % (chunk.prompt_progress, self._response("in_progress"))
-            begun += self._event(b"response.in_progress", progress)
+        for name, told in ((b"prompt_progress", chunk.prompt_progress), (b"appliance", chunk.appliance)):
+            if told != NULL:
+                progress = b'"%b":%b,"response":%b' % (name, told, self._response("in_progress"))
+                begun += self._event(b"response.in_progress", progress)
         return begun + self._take(chunk)
 
     def _take(self, chunk: _Chunk) -> bytes:
@@ -416,8 +422,8 @@ class ResponseAnswer:
 
     def _fail(self, error: Raw) -> bytes:
         self._over = True
-        found = decoded(_Error, error)
-        code = TOO_LONG if found is not None and found.type == _OVERFLOW else "server_error"
+        found = decoded(_Error, error) or _Error()
+        code = TOO_LONG if found.type == _OVERFLOW else _CODES.get(found.code, "server_error")
         response = self._response("failed", error={"code": code, "message": error_text(error)})
         return self._event(b"response.failed", b'"response":' + response)
 
