@@ -205,6 +205,7 @@ class ResponseAnswer:
         self._records = ChatRecords()
         self._number = 0
         self._begun = self._over = False
+        self._between = True
         self._at = 0
         self._open: _Item | None = None
         self._calls: dict[int, _Call] = {}
@@ -217,7 +218,10 @@ class ResponseAnswer:
 
     def feed(self, data: bytes) -> bytes:
         """Return the events that these bytes of a chat stream complete. Raises RecordTooLong."""
-        comment = data[: data.find(b"\n\n") + 2] if data.startswith(b":") else b""  # the program's own; see splice.py
+        comment = b""
+        if self._between and data.startswith(b":"):  # the program's own, of an answer that goes on elsewhere
+            comment = data[: data.find(b"\n\n") + 2] if b"\n\n" in data else b""
+        self._between = data.endswith(b"\n\n")
         return comment + b"".join([self._on_record(record) for record in self._records.feed(data)])
 
     def end(self) -> bytes:
@@ -459,7 +463,10 @@ class ResponseAnswer:
         share = round(written * self._thought / self._written) if self._written else 0
         return {
             "input_tokens": prompt,
-            "input_tokens_details": {"cached_tokens": max(0, timings.cache_n) if cached is None else cached},
+            "input_tokens_details": {
+                "cached_tokens": max(0, timings.cache_n) if cached is None else cached,
+                "cache_write_tokens": 0,  # none are paid for
+            },
             "output_tokens": written,
             "output_tokens_details": {"reasoning_tokens": share if counted is None else counted},
             "total_tokens": prompt + written,
