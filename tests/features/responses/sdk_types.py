@@ -18,7 +18,9 @@ def events(stream: bytes) -> list[Any]:
     """The events of a stream, whose numbers have no gap and whose names are their types."""
     from openai.types.responses import ResponseStreamEvent
 
-    kinds = {get_args(kind.model_fields["type"].annotation)[0]: kind for kind in get_args(get_args(ResponseStreamEvent)[0])}
+    kinds = {
+        get_args(kind.model_fields["type"].annotation)[0]: kind for kind in get_args(get_args(ResponseStreamEvent)[0])
+    }
     read: list[Any] = []
     for number, event in enumerate(Decoder().feed(stream)):
         one = kinds[event.name].model_validate_json(event.data, strict=True)

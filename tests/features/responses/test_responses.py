@@ -83,7 +83,10 @@ async def test_a_tool_is_called_and_its_result_goes_back(open_server: OpenServer
         sent = json.loads(sdk_types.events(second.body)[-1].response.output_text)["messages"]
     assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool"]
     assert (sent[1]["content"], sent[1]["reasoning_content"]) == ("I look.", "hm")
-    assert [json.loads(call["function"]["arguments"]) for call in sent[1]["tool_calls"]] == [{"x": 1}, {"input": "+a\n"}]
+    assert [json.loads(call["function"]["arguments"]) for call in sent[1]["tool_calls"]] == [
+        {"x": 1},
+        {"input": "+a\n"},
+    ]
 
 
 async def test_tokens_are_counted_of_what_is_sent(server: Appliance):
@@ -104,7 +107,10 @@ async def test_a_clients_mistake_is_a_400_that_names_the_member(server: Applianc
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"temperature": "hot"}, "temperature"),
-        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "JVBERgD/"}]}]}, "input[0].content[0].file_data"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "JVBERgD/"}]}]},
+            "input[0].content[0].file_data",
+        ),
     ):
         body = {"model": "alpha", "input": "hi", "stream": stream, **members}
         answer = await server.refuses(400, "invalid_request", "POST", PATH, body)
@@ -232,7 +238,12 @@ async def test_an_engine_that_dies_tells_a_websocket_why(server: Appliance):
 
 async def test_a_client_that_leaves_ends_its_response(server: Appliance):
     async with server.joined(PATH) as socket:
-        asks = {"type": "response.create", "model": "alpha", "input": "hi", "fake": {"tokens": 5000, "token_delay": 0.01}}
+        asks = {
+            "type": "response.create",
+            "model": "alpha",
+            "input": "hi",
+            "fake": {"tokens": 5000, "token_delay": 0.01},
+        }
         await socket.send_message(json.dumps(asks))
         await socket.get_message()
     await server.wait_idle("alpha")
