@@ -16,7 +16,6 @@ from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker, InwardReply
 from appliance.errors import ApplianceError, BadRequest
 from appliance.features.responses.core.asking import asked_of
-from appliance.features.responses.core.items import item_list
 from appliance.features.responses.reading import PATHS, answer_to
 from appliance.http import errors
 from appliance.http.sockets.handshake import Handshake
@@ -35,17 +34,6 @@ class _Last(Struct):
     items: list[JSON] = []
 
 
-class _Lane(Struct):
-    """The part of every event that says which of several streams it belongs to; "" without one."""
-
-    stream_id: str = ""
-
-    def marked(self, event: str) -> str:
-        if not self.stream_id:
-            return event
-        return f'{event.rstrip()[:-1]},"stream_id":{msgspec.json.encode(self.stream_id).decode()}}}'
-
-
 class ResponseSockets:
     """Serves websockets at the paths of the Responses API, one response after the other."""
 
@@ -62,7 +50,8 @@ class ResponseSockets:
         last = _Last()
         while (message := await client.receive()) is not None:
             members = decoded(OBJECT, message) or {}
-            lane = _Lane(given if isinstance(given := members.pop("stream_id", None), str) else "")
+            given = members.pop("stream_id", None)
+            lane = given if isinstance(given, str) else ""
             try:
                 last = await self._answer(client, lane, members, last, context.request.client)
             except ApplianceError as error:
@@ -73,13 +62,15 @@ class ResponseSockets:
                     "param": info.param,
                     "code": error.reason,
                 }
-                await client.send(lane.marked(_refusal(info.code, told)))
+                await client.send(_marked(lane, _refusal(info.code, told)))
 
-    async def _answer(self, client: Websocket, lane: _Lane, members: JsonObject, last: _Last, origin: str) -> _Last:
+    async def _answer(self, client: Websocket, lane: str, members: JsonObject, last: _Last, origin: str) -> _Last:
         """Send the events of one response. Raises ApplianceError for what has none."""
         if members.pop("type", None) != CREATE:
             raise BadRequest(f"'type' must be {CREATE}", param="type")
-        items = item_list(members.get("input"))
+        given = members.get("input")
+        message: JsonObject = {"role": "user", "content": given}
+        items: list[JSON] = given if isinstance(given, list) else [] if given is None else [message]
         if previous := members.pop("previous_response_id", None):
             if previous != last.id:
                 why = "is not the last response of this connection, and no other is kept; send the whole conversation"
@@ -100,11 +91,11 @@ class PreviousNotFound(BadRequest):
     reason = "previous_response_not_found"
 
 
-async def _relay(client: Websocket, lane: _Lane, reply: InwardReply, items: list[JSON], last: _Last) -> _Last:
+async def _relay(client: Websocket, lane: str, reply: InwardReply, items: list[JSON], last: _Last) -> _Last:
     if not reply.event_stream:
         found = decoded(OBJECT, await reply.read(MAX_REFUSAL)) or {}
         told = found.get("error")
-        await client.send(lane.marked(_refusal(reply.status, told if isinstance(told, dict) else {"message": ""})))
+        await client.send(_marked(lane, _refusal(reply.status, told if isinstance(told, dict) else {"message": ""})))
         return last
     decoder = Decoder()
     while data := await reply.receive():
@@ -113,7 +104,7 @@ async def _relay(client: Websocket, lane: _Lane, reply: InwardReply, items: list
 
 
 async def _pass_on(
-    client: Websocket, lane: _Lane, decoder: Decoder, data: bytes, items: list[JSON], last: _Last
+    client: Websocket, lane: str, decoder: Decoder, data: bytes, items: list[JSON], last: _Last
 ) -> _Last:
     for event in decoder.feed(data):
         if event.name in ENDS and (ended := decoded(OBJECT, event.data)) is not None:
@@ -121,9 +112,14 @@ async def _pass_on(
             if isinstance(response, dict) and event.name != ENDS[2]:
                 output = response.get("output")
                 last = _Last(str(response.get("id")), [*items, *(output if isinstance(output, list) else ())])
-        await client.send(lane.marked(event.data))
+        await client.send(_marked(lane, event.data))
     return last
 
 
 def _refusal(status: int, error: JsonObject) -> str:
     return msgspec.json.encode({"type": "error", "status": status, "error": error}).decode()
+
+
+def _marked(lane: str, event: str) -> str:
+    """The event with its ``stream_id``, which says to which of several streams it belongs."""
+    return f'{event.rstrip()[:-1]},"stream_id":{msgspec.json.encode(lane).decode()}}}' if lane else event

@@ -308,7 +308,7 @@ def test_a_whole_answer_has_everything():
 )
 def test_errors_of_an_engine(status: int, body: object, told_status: int, error: dict[str, object]):
     content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    for one in (answer(), CountAnswer()):
+    for one in (answer(), CountAnswer(asked_of(ASKED, streams=False), "1f", lambda: 7.5)):
         found, said = one.refused(status, content)
         assert found == told_status
         assert json.loads(said)["error"].items() >= error.items()

@@ -92,14 +92,12 @@ def test_a_text_file_is_its_text_behind_its_name(url: str):
     assert message["content"] == "a.md:\nä\n"
 
 
-def test_a_file_without_text_waits_for_it():
-    data = base64.b64encode(b"%PDF-1.7\0\xff").decode()
-    part = {"type": "input_file", "filename": "a.pdf", "file_data": data}
-    read = asked([{"role": "user", "content": [{"type": "input_text", "text": "x"}, part]}])
-    [binary] = read.binaries
-    assert (binary.path, binary.name, binary.data) == ("input[0].content[1].file_data", "a.pdf", b"%PDF-1.7\0\xff")
-    binary.part["text"] = "its text"
-    assert json.loads(read.body)["messages"][0]["content"][1] == {"type": "text", "text": "its text"}
+@pytest.mark.parametrize("data", [b"%PDF-1.7\0", b"\xff\xfe", "ä".encode("latin-1")])
+def test_a_file_without_text_is_refused_by_its_name(data: bytes):
+    part = {"type": "input_file", "filename": "a.pdf", "file_data": base64.b64encode(data).decode()}
+    param, words = refused([{"role": "user", "content": [{"type": "input_text", "text": "x"}, part]}])
+    assert param == "input[0].content[1].file_data"
+    assert "(a.pdf) is not a text file" in words
 
 
 def test_the_turn_of_an_assistant_is_one_message():

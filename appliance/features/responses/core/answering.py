@@ -17,7 +17,7 @@ from appliance.core.answers.translate import ChatRecords
 from appliance.core.bodies.json_text import OBJECT, JsonObject
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NULL, TextPart, ToolCall, error_text
-from appliance.features.responses.core.asking import Asked
+from appliance.features.responses.core.asking import Asked, ToolName
 from appliance.features.responses.core.items import hidden
 
 DONE = ("[DONE]", b"[DONE]")
@@ -108,23 +108,14 @@ class _Kind(Struct, frozen=True):
     part: str = ""
 
 
-_TEXT = _Kind("msg", b"response.output_text", b"text", b'"content_index":0,', b"response.content_part", "output_text")
-_REFUSAL = _Kind("msg", b"response.refusal", b"refusal", b'"content_index":0,', b"response.content_part", "refusal")
-_REASONING = _Kind(
-    "rs", b"response.reasoning_text", b"text", b'"content_index":0,', b"response.content_part", "reasoning_text"
-)
-_SUMMARY = _Kind(
-    "rs",
-    b"response.reasoning_summary_text",
-    b"text",
-    b'"summary_index":0,',
-    b"response.reasoning_summary_part",
-    "summary_text",
-)
+_AT, _PART = b'"content_index":0,', b"response.content_part"
+_TEXT = _Kind("msg", b"response.output_text", b"text", _AT, _PART, "output_text")
+_REFUSAL = _Kind("msg", b"response.refusal", b"refusal", _AT, _PART, "refusal")
+_REASONING = _Kind("rs", b"response.reasoning_text", b"text", _AT, _PART, "reasoning_text")
+_SUMMARY_TEXT, _SUMMARY_PART = b"response.reasoning_summary_text", b"response.reasoning_summary_part"
+_SUMMARY = _Kind("rs", _SUMMARY_TEXT, b"text", b'"summary_index":0,', _SUMMARY_PART, "summary_text")
 _FUNCTION = _Kind("fc", b"response.function_call_arguments", b"arguments")
 _CUSTOM = _Kind("ctc", b"response.custom_tool_call_input", b"input")
-
-
 _INPUT_BEGINS = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _INPUT_PIECE = re.compile(
     r'(?:[^"\\]|\\(?:[^u]|u(?![dD][89abAB])[0-9a-fA-F]{4}|u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}))*'
@@ -181,15 +172,6 @@ class _Item:
         return b"[%b]" % b",".join(self.logprobs)
 
 
-class _Call:
-    """A call of a tool, as far as its pieces came. Its item begins with its name."""
-
-    def __init__(self) -> None:
-        self.id = self.name = ""
-        self.waiting = ""
-        self.item: _Item | None = None
-
-
 class ResponseAnswer:
     """The answer to one request; see `AnswerTranslate`.
 
@@ -208,7 +190,7 @@ class ResponseAnswer:
         self._between = True
         self._at = 0
         self._open: _Item | None = None
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _Item] = {}
         self._output: dict[int, Raw] = {}
         self._thought = self._written = 0
         self._reason = ""
@@ -235,17 +217,24 @@ class ResponseAnswer:
         try:
             chunk = _CHUNK.decode(content)
         except UNREADABLE:
-            return 502, _encode({"error": _error("server_error", "the model's answer cannot be read")})
+            return self.refused(502, b"the model's answer cannot be read")
         if chunk.error != NULL:
             return self.refused(500, content)
         self._model = self._model or chunk.model or ""
         self._take(chunk)
         self._finish()
-        return 200, self._response(self._state(), b"" if chunk.timings == NULL else b',"timings":' + chunk.timings)
+        return 200, self._response(self._state, b"" if chunk.timings == NULL else b',"timings":' + chunk.timings)
 
     def refused(self, status: int, content: bytes) -> tuple[int, bytes]:
-        """Return status and body for an engine's error."""
-        return refused(status, content)
+        """Return status and body for an engine's error. Clients know by a code that a prompt is too long."""
+        found = decoded(OBJECT, content)
+        given = found.get("error") if found is not None else None
+        told: JsonObject = {"message": error_text(content) or "the engine gave no reason", "code": None}
+        told["type"] = "server_error" if status >= 500 else "invalid_request_error"
+        told = given if isinstance(given, dict) else told
+        if told.get("type") == _OVERFLOW:
+            status, told = 400, {**told, "type": "invalid_request_error", "code": TOO_LONG, "param": "input"}
+        return status, _encode({"error": {"param": None, **told}})
 
     # ---- records -----------------------------------------------------------------------------------------------------
 
@@ -284,10 +273,8 @@ class ResponseAnswer:
             events = self._say(_SUMMARY if self._asked.summarises else _REASONING, thought, extra)
         if content := said.content:
             text = content if isinstance(content, str) else "".join([part.text or "" for part in content])
-            probabilities = choice.logprobs.content if choice.logprobs is not None else NULL
-            events += self._say(
-                _TEXT, text, extra, b"" if probabilities == NULL else bytes(probabilities).strip()[1:-1]
-            )
+            found = choice.logprobs.content if choice.logprobs is not None else NULL
+            events += self._say(_TEXT, text, extra, b"" if found == NULL else bytes(found).strip()[1:-1])
         if said.refusal:
             events += self._say(_REFUSAL, said.refusal, extra)
         for number, call in enumerate(said.tool_calls or ()):
@@ -307,33 +294,18 @@ class ResponseAnswer:
             if probabilities:
                 item.logprobs.append(probabilities)
             extra = b',"logprobs":[%b]%b' % (probabilities, extra)
-        return before + self._event(b"%b.delta" % kind.event, b'%b"delta":%b%b' % (item.place, _encode(text), extra))
+        return before + self._grown(item, text, extra)
 
     def _on_call(self, piece: ToolCall, index: int, extra: bytes) -> bytes:
-        before = b""
-        if (call := self._calls.get(index)) is None:
-            if self._open is not None:
-                before = self._close()
-            call = self._calls[index] = _Call()
-        call.id, text = call.id or piece.id or "", piece.function.argument_text
-        call.name = call.name or piece.function.name or ""
+        events, name, text = b"", piece.function.name or "", piece.function.argument_text
+        if (item := self._calls.get(index)) is None:
+            events = self._close() if self._open is not None else b""
+            tool = self._asked.tools.get(name) or ToolName(name)
+            told: JsonObject = {"call_id": piece.id or f"call_{self._ident}_{self._at}", "name": tool.name}
+            told |= {"namespace": tool.namespace} if tool.namespace else {}
+            item = self._calls[index] = self._item(_CUSTOM if tool.custom else _FUNCTION, told)
+            events += self._added(item)
         self._written += len(text)
-        call.waiting += text
-        return before + (self._on_arguments(call, index, extra) if call.name else b"")
-
-    def _on_arguments(self, call: _Call, index: int, extra: bytes = b"") -> bytes:
-        """The events for what has come of a call, whose name is known or will never be."""
-        events, text = b"", call.waiting
-        if (item := call.item) is None:
-            tool = self._asked.tools.get(call.name)
-            members: JsonObject = {"call_id": call.id or f"call_{self._ident}_{self._at}", "name": call.name}
-            if tool is not None:
-                members["name"] = tool.name
-                members |= {"namespace": tool.namespace} if tool.namespace else {}
-            custom = tool is not None and tool.custom
-            item = call.item = self._item(_CUSTOM if custom else _FUNCTION, members)
-            events = self._added(item)
-        call.waiting = ""
         item.pieces.append(text)
         if item.custom is not None:
             text = item.custom.feed(text)
@@ -361,11 +333,8 @@ class ResponseAnswer:
         events = b""
         if self._open is not None:
             events, self._open = self._done(self._open), None
-        for index, call in sorted(self._calls.items()):
-            if call.item is None:
-                events += self._on_arguments(call, index)
-            assert call.item is not None
-            events += self._done(call.item)
+        for item in self._calls.values():
+            events += self._done(item)
         self._calls.clear()
         return events
 
@@ -419,10 +388,8 @@ class ResponseAnswer:
     def _finish(self) -> bytes:
         events, self._over = self._close(), True
         extra = b"" if self._timings == NULL else b',"timings":' + self._timings
-        state = self._state()
-        return events + self._event(
-            b"response.%b" % state.encode(), b'"response":%b%b' % (self._response(state), extra)
-        )
+        ended = b'"response":%b%b' % (self._response(self._state), extra)
+        return events + self._event(b"response.%b" % self._state.encode(), ended)
 
     def _fail(self, error: Raw) -> bytes:
         self._over = True
@@ -431,6 +398,7 @@ class ResponseAnswer:
         response = self._response("failed", error={"code": code, "message": error_text(error)})
         return self._event(b"response.failed", b'"response":' + response)
 
+    @property
     def _state(self) -> str:
         return "incomplete" if self._reason in ("length", "content_filter") else "completed"
 
@@ -473,33 +441,9 @@ class ResponseAnswer:
         }
 
 
-class CountAnswer:
-    """The answer to the question how many tokens a request has; see `AnswerTranslate`. It is never a stream."""
-
-    def feed(self, data: bytes) -> bytes:
-        return data
-
-    def end(self) -> bytes:
-        return b""
+class CountAnswer(ResponseAnswer):
+    """The answer to the question how many tokens a request has. It is never a stream."""
 
     def whole(self, content: bytes) -> tuple[int, bytes]:
-        """As it is: llama-server names it as OpenAI does."""
+        """Return it as it is: llama-server names it as OpenAI does."""
         return 200, content
-
-    def refused(self, status: int, content: bytes) -> tuple[int, bytes]:
-        return refused(status, content)
-
-
-def refused(status: int, content: bytes) -> tuple[int, bytes]:
-    """Return status and body of an engine's error. Clients know by a code of OpenAI's that a prompt is too long."""
-    found = decoded(OBJECT, content)
-    given = found.get("error") if found is not None else None
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    told = given if isinstance(given, dict) else _error(kind, error_text(content))
-    if told.get("type") == _OVERFLOW:
-        status, told = 400, {**told, "type": "invalid_request_error", "code": TOO_LONG, "param": "input"}
-    return status, _encode({"error": {"param": None, **told}})
-
-
-def _error(kind: str, message: str) -> JsonObject:
-    return {"message": message or "the engine gave no reason", "type": kind, "param": None, "code": None}

@@ -11,7 +11,7 @@ from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import NO_PARAMETERS
 from appliance.errors import BadRequest
-from appliance.features.responses.core.items import Binary, ChatMessages, chat_name
+from appliance.features.responses.core.items import ChatMessages, chat_name
 from appliance.features.responses.core.members import MEMBERS, TOOLS, check_kind, checked, list_of, object_of, text_of
 
 MAX_TOKENS = (1 << 31) - 1
@@ -44,8 +44,6 @@ class Asked(Struct, frozen=True, kw_only=True):
     """The members of the request that every response repeats."""
     tools: Mapping[str, ToolName]
     """By their names in the chat."""
-    binaries: Sequence[Binary]
-    """Files whose text is still missing in ``chat``."""
     summarises: bool
     """The reasoning comes as a summary."""
     hides: bool
@@ -104,7 +102,6 @@ def asked_of(members: JsonObject, *, streams: bool) -> Asked:
         ignored=ignored,
         echo=_echo(given, text),
         tools=tools.names,
-        binaries=messages.binaries,
         summarises=any(reasoning.get(name) is not None for name in _SUMMARIES),
         hides=ENCRYPTED in includes,
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.errors import BadRequest
@@ -27,15 +27,6 @@ _AROUND = ("type", "id", "status", "call_id", "name", "arguments", "namespace", 
 """Members of a call that are not its arguments."""
 
 
-class Binary(Struct, frozen=True):
-    """A file without text. ``part`` is the part of a message that gets its text; ``path`` is its place."""
-
-    path: str
-    name: str
-    data: bytes
-    part: JsonObject
-
-
 def chat_name(name: str, namespace: JSON) -> str:
     """Return the name of a tool for the model."""
     if not isinstance(namespace, str) or not namespace:
@@ -48,7 +39,6 @@ class ChatMessages:
 
     def __init__(self, ignored: list[str]) -> None:
         self.messages: list[JsonObject] = []
-        self.binaries: list[Binary] = []
         self._ignored = ignored
 
     def instruct(self, given: JSON) -> None:
@@ -163,15 +153,11 @@ class ChatMessages:
             raise BadRequest(f"'{path}.file_data' {why}", param=f"{path}.file_data") from None
         name = part.get("filename")
         name = name if isinstance(name, str) and name else "file"
-        told: JsonObject = {"type": "text", "text": ""}
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = "\0"
-        if "\0" in text:
-            self.binaries.append(Binary(f"{path}.file_data", name, data, told))
-        told["text"] = file_text(name, text)
-        return told
+        text = data.decode("utf-8-sig", "ignore")
+        if "\0" in text or text.encode() != data.removeprefix(codecs.BOM_UTF8):
+            why = "is not a text file; only text files are read here, so send the text of this one"
+            raise BadRequest(f"'{path}.file_data' ({name}) {why}", param=f"{path}.file_data")
+        return {"type": "text", "text": f"{name}:\n{text}"}
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -236,16 +222,6 @@ class ChatMessages:
         if not self.messages or self.messages[-1]["role"] != "assistant":
             self.messages.append({"role": "assistant", "content": ""})
         return self.messages[-1]
-
-
-def item_list(given: JSON) -> list[JSON]:
-    """Return ``input`` as items, for more of them to follow. What is neither text nor items stays alone."""
-    return given if isinstance(given, list) else [] if given is None else [{"role": "user", "content": given}]
-
-
-def file_text(name: str, text: str) -> str:
-    """Return a file as the model reads it."""
-    return f"{name}:\n{text}"
 
 
 def hidden(reasoning: str) -> str:
