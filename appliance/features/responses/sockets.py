@@ -6,8 +6,10 @@ The last response of a connection is remembered with what led to it, so that the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.core.answers.forms import ENDS
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
@@ -56,13 +58,7 @@ class ResponseSockets:
                 last = await self._answer(client, lane, members, last, context.request.client)
             except ApplianceError as error:
                 info = errors.describe(error)
-                told: JsonObject = {
-                    "message": info.message,
-                    "type": info.type,
-                    "param": info.param,
-                    "code": error.reason,
-                }
-                await client.send(_marked(lane, _refusal(info.code, told)))
+                await client.send(_marked(lane, _refusal(info.code, structs.asdict(info) | {"code": error.reason})))
 
     async def _answer(self, client: Websocket, lane: str, members: JsonObject, last: _Last, origin: str) -> _Last:
         """Send the events of one response. Raises ApplianceError for what has none."""
@@ -116,7 +112,7 @@ async def _pass_on(
     return last
 
 
-def _refusal(status: int, error: JsonObject) -> str:
+def _refusal(status: int, error: Mapping[str, object]) -> str:
     return msgspec.json.encode({"type": "error", "status": status, "error": error}).decode()
 
 

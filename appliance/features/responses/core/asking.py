@@ -12,16 +12,30 @@ from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import NO_PARAMETERS
 from appliance.errors import BadRequest
 from appliance.features.responses.core.items import ChatMessages, chat_name
-from appliance.features.responses.core.members import MEMBERS, TOOLS, check_kind, checked, list_of, object_of, text_of
+from appliance.features.responses.core.members import (
+    MEMBERS,
+    TOOLS,
+    check_kind,
+    checked,
+    list_of,
+    not_one_of,
+    object_of,
+    text_of,
+)
 
 MAX_TOKENS = (1 << 31) - 1
 MAX_TOP_LOGPROBS = 20
 _SAME = ("temperature", "top_p", "parallel_tool_calls", "prompt_cache_key")
 _BOM = b"\xef\xbb\xbf"
 _LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
-_FORMATS = ("text", "json_object", "json_schema")
 _EFFORT, _SUMMARIES = "effort", ("summary", "generate_summary")
-_CUSTOM = "The whole input of the tool, as plain text."
+_ANY: JsonObject = msgspec.json.decode(NO_PARAMETERS)
+_TEXT: JsonObject = {"type": "string", "description": "The whole input of the tool, as plain text."}
+_INPUT: JsonObject = {"type": "object", "properties": {"input": _TEXT}, "required": ["input"]}
+
+
+_TYPED: JsonObject = {"parameters": None, "strict": None}
+"""The members that a function has in an answer, whatever the request says."""
 
 
 class ToolName(Struct, frozen=True):
@@ -142,8 +156,7 @@ def _format(given: JSON) -> JsonObject:
             wanted = {name: said[name] for name in ("name", "description", "strict") if said.get(name) is not None}
             return {"response_format": {"type": "json_schema", "json_schema": {**wanted, "schema": schema}}}
         case other:
-            shown = msgspec.json.encode(other).decode()[:100]
-            raise BadRequest(f"'{path}.type' must be one of {', '.join(_FORMATS)}, not {shown}", param=f"{path}.type")
+            raise not_one_of(other, f"{path}.type", ("text", "json_object", "json_schema"))
 
 
 def _echo(given: JsonObject, text: JsonObject) -> JsonObject:
@@ -163,9 +176,7 @@ def _echo(given: JsonObject, text: JsonObject) -> JsonObject:
         "text": {**text, "format": {"type": "text"} if form is None else form},
         "tool_choice": choice,
         "tools": [
-            {"parameters": None, "strict": None, **tool}
-            if isinstance(tool, dict) and tool.get("type") == "function"
-            else tool
+            {**(_TYPED if tool.get("type") == "function" else {}), **tool} if isinstance(tool, dict) else tool
             for tool in list_of(given.get("tools", []), "tools")
         ],
         "truncation": "disabled",
@@ -222,7 +233,7 @@ class _Tools:
         if isinstance(choice, dict):
             wanted, mode = self._picked(choice)
         elif choice not in ("none", "auto", "required"):
-            raise BadRequest("'tool_choice' must be none, auto, required or an object", param="tool_choice")
+            raise not_one_of(choice, "tool_choice", ("none", "auto", "required", "an object"))
         if mode == "required" and not wanted:
             raise BadRequest("'tool_choice' requires a call, and no tool is there to be called", param="tool_choice")
         if not wanted:
@@ -234,14 +245,12 @@ class _Tools:
         path = "tool_choice"
         if choice.get("type") != "allowed_tools":
             return [self._named(choice, path)], "required"
-        inner = choice.get("allowed_tools")
-        said = inner if isinstance(inner, dict) else choice  # as in a chat completion
-        mode = said.get("mode", "auto")
+        mode = choice.get("mode", "auto")
         if mode not in ("auto", "required"):
-            raise BadRequest(f"'{path}.mode' must be auto or required", param=f"{path}.mode")
+            raise not_one_of(mode, f"{path}.mode", ("auto", "required"))
         found = [
             self._named(object_of(one, f"{path}.tools[{number}]"), f"{path}.tools[{number}]", strict=False)
-            for number, one in enumerate(list_of(said.get("tools"), f"{path}.tools"))
+            for number, one in enumerate(list_of(choice.get("tools"), f"{path}.tools"))
         ]
         return list(dict.fromkeys(name for name in found if name)), mode
 
@@ -258,14 +267,6 @@ class _Tools:
         if name in self._functions:
             return name
         raise BadRequest(f"'{path}.name' names {name!r}, and 'tools' has no such {kind} tool", param=f"{path}.name")
-
-
-_ANY: JsonObject = msgspec.json.decode(NO_PARAMETERS)
-_INPUT: JsonObject = {
-    "type": "object",
-    "properties": {"input": {"type": "string", "description": _CUSTOM}},
-    "required": ["input"],
-}
 
 
 def _custom(tool: JsonObject, path: str) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.errors import BadRequest
-from appliance.features.responses.core.members import ITEMS, list_of, object_of, text_of
+from appliance.features.responses.core.members import ITEMS, list_of, not_one_of, object_of, text_of
 
 PLAIN = "plain."
 """The beginning of an ``encrypted_content`` that this program has made: the rest is the reasoning in base64."""
@@ -80,17 +80,14 @@ class ChatMessages:
                 why = ITEMS["item_reference"][1]
                 raise BadRequest(f"'{path}' is an item_reference, which is not supported: {why}", param=path)
             case _:
-                known = ", ".join(name for name, (treatment, _) in ITEMS.items() if treatment == "used")
-                raise BadRequest(f"'{path}.type' must be one of {known}, not {_shown(kind)}", param=f"{path}.type")
+                raise not_one_of(kind, f"{path}.type", ITEMS)
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
     def _message(self, item: JsonObject, path: str) -> None:
         role = item.get("role")
         if not isinstance(role, str) or role not in _ROLES:
-            raise BadRequest(
-                f"'{path}.role' must be one of {', '.join(_ROLES)}, not {_shown(role)}", param=f"{path}.role"
-            )
+            raise not_one_of(role, f"{path}.role", _ROLES)
         content = item.get("content")
         parts = content if isinstance(content, str) else self._parts(content, f"{path}.content")
         if _ROLES[role] == "system" and not isinstance(parts, str) and all(each["type"] == "text" for each in parts):
@@ -104,11 +101,9 @@ class ChatMessages:
             before = last.get("content")
             last["content"] = [*_listed(before), *_listed(told)] if before else told
         elif last is not None and role == last["role"] == "system" and len(self.messages) == 1:
-            both = (last["content"], told)
-            texts = [each for each in both if isinstance(each, str)]
-            last["content"] = (
-                "\n\n".join(texts) if len(texts) == 2 else [part for each in both for part in _listed(each)]
-            )
+            before = last["content"]
+            texts = isinstance(before, str) and isinstance(told, str)
+            last["content"] = f"{before}\n\n{told}" if texts else [*_listed(before), *_listed(told)]
         else:
             self.messages.append({"role": role, "content": told})
 
@@ -136,9 +131,7 @@ class ChatMessages:
             case "input_file":
                 return self._file(part, path)
             case _:
-                raise BadRequest(
-                    f"'{path}.type' must be one of {', '.join(_PARTS)}, not {_shown(kind)}", param=f"{path}.type"
-                )
+                raise not_one_of(kind, f"{path}.type", _PARTS)
 
     def _file(self, part: JsonObject, path: str) -> JsonObject:
         """The text of a file, behind its name."""
@@ -259,11 +252,6 @@ def _call_id(item: JsonObject, path: str) -> str:
 
 def _as_text(value: JSON) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _shown(value: JSON) -> str:
-    text = _as_text(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def _unstored(path: str, instead: str) -> BadRequest:

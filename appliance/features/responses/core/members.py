@@ -6,9 +6,10 @@ of llama-server's own, and passes on as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, JsonObject
@@ -145,6 +146,12 @@ def check_kind(value: JSON, path: str, kinds: tuple[str, ...]) -> None:
     """Raises BadRequest for a value of another type."""
     if not any(type(value) in _KINDS[kind] for kind in kinds):
         raise BadRequest(f"'{path}' must be {' or '.join(kinds)}, not {kind_of(value)}", param=path)
+
+
+def not_one_of(value: JSON, path: str, names: Iterable[str]) -> BadRequest:
+    """Return the error for a value that is not one of these names."""
+    shown = msgspec.json.encode(value).decode()[:100]
+    return BadRequest(f"'{path}' must be one of {', '.join(names)}, not {shown}", param=path)
 
 
 def text_of(value: JSON, path: str) -> str:
