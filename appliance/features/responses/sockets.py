@@ -15,7 +15,7 @@ from appliance.core.answers.forms import ENDS
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.bodies.sse import Decoder
 from appliance.core.lenient_json import decoded
-from appliance.core.runs.inward import Asker, InwardReply
+from appliance.core.runs.inward import Asker
 from appliance.errors import ApplianceError, BadRequest
 from appliance.features.responses.core.asking import asked_of
 from appliance.features.responses.reading import PATHS, answer_to
@@ -78,25 +78,20 @@ class ResponseSockets:
             events = answer_to(asked_of(members, streams=True)).end()
             return await _pass_on(client, lane, Decoder(), events, items, last)
         async with self._inward.ask(PATHS[0], msgspec.json.encode(members), origin=origin) as reply:
-            return await _relay(client, lane, reply, items, last)
+            if not reply.event_stream:
+                told = (decoded(OBJECT, await reply.read(MAX_REFUSAL)) or {}).get("error")
+                refusal = _refusal(reply.status, told if isinstance(told, dict) else {"message": ""})
+                await client.send(_marked(lane, refusal))
+            decoder = Decoder()
+            while data := await reply.receive():
+                last = await _pass_on(client, lane, decoder, data, items, last)
+        return last
 
 
 class PreviousNotFound(BadRequest):
     """A client builds on a response that is not there."""
 
     reason = "previous_response_not_found"
-
-
-async def _relay(client: Websocket, lane: str, reply: InwardReply, items: list[JSON], last: _Last) -> _Last:
-    if not reply.event_stream:
-        found = decoded(OBJECT, await reply.read(MAX_REFUSAL)) or {}
-        told = found.get("error")
-        await client.send(_marked(lane, _refusal(reply.status, told if isinstance(told, dict) else {"message": ""})))
-        return last
-    decoder = Decoder()
-    while data := await reply.receive():
-        last = await _pass_on(client, lane, decoder, data, items, last)
-    return last
 
 
 async def _pass_on(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from appliance.core.bodies.json_text import JsonObject
 from appliance.core.bodies.sse import Decoder, RecordTooLong
-from appliance.features.responses.core.answering import CountAnswer, CustomInput, ResponseAnswer
+from appliance.features.responses.core.answering import CountAnswer, ResponseAnswer
 from appliance.features.responses.core.asking import asked_of
 
 PATCH = '*** Begin Patch\n"ä" \\ \U0001f999\n*** End Patch'
@@ -113,9 +113,7 @@ def test_calls_of_tools_may_come_at_once_and_in_pieces():
     )
     assert (patch.type, patch.name, patch.call_id, patch.input) == ("custom_tool_call", "apply_patch", "c2", PATCH)
     assert (read.name, read.namespace) == ("read", "mcp__files__")
-    deltas = [one for one in found if one.type == "response.custom_tool_call_input.delta"]
-    assert len(deltas) > 3
-    assert "".join(one.delta for one in deltas) == PATCH
+    assert "".join(one.delta for one in found if one.type == "response.custom_tool_call_input.delta") == PATCH
     [done] = [one for one in found if one.type == "response.custom_tool_call_input.done"]
     assert done.input == PATCH
 
@@ -125,15 +123,7 @@ def test_a_custom_tool_gets_what_the_model_wrote_where_that_is_not_one_input(arg
     found = told(call(0, arguments, id="c", name="apply_patch"), *END)
     assert found[-1].response.output[0].input == arguments
     said = "".join(one.delta for one in found if one.type == "response.custom_tool_call_input.delta")
-    assert said in (arguments, "a")
-
-
-@given(st.text(max_size=40), st.booleans(), st.lists(st.integers(0, 200), max_size=8))
-def test_the_input_of_a_custom_tool_is_read_in_any_pieces(text: str, plain: bool, cuts: list[int]):
-    text = text.encode(errors="replace").decode()
-    reader = CustomInput()
-    pieces = cut(json.dumps({"input": text}, ensure_ascii=plain), cuts)
-    assert "".join(map(reader.feed, pieces)) == text
+    assert said == arguments
 
 
 @pytest.mark.parametrize(

@@ -421,7 +421,7 @@ def test_members_that_are_refused_in_words(members: dict[str, Any], param: str):
 @pytest.mark.parametrize("name", [name for name in MEMBERS if name != "input"])
 def test_every_member_may_be_null_and_is_named_where_it_is_of_another_type(name: str):
     asked(**{name: None})
-    wrong = 5 if MEMBERS[name].kinds[0] in ("a string", "an object", "an array", "true or false") else "5"
+    wrong = 5 if int not in MEMBERS[name].kinds else "5"
     assert refused(**{name: wrong})[0] == name
 
 

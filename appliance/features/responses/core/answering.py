@@ -2,12 +2,11 @@
 
 Source: the types of OpenAI's own client, 3.52, and the order of its events. A piece of text becomes one event. Every
 event has a number without gaps, and its place: the item and the part of it. Calls of tools stay open until the answer
-ends or says more, since a server may write several of them at once.
+ends or says more, since a server may write several of them at once. The input of a custom tool comes in one piece.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -116,29 +115,6 @@ _SUMMARY_TEXT, _SUMMARY_PART = b"response.reasoning_summary_text", b"response.re
 _SUMMARY = _Kind("rs", _SUMMARY_TEXT, b"text", b'"summary_index":0,', _SUMMARY_PART, "summary_text")
 _FUNCTION = _Kind("fc", b"response.function_call_arguments", b"arguments")
 _CUSTOM = _Kind("ctc", b"response.custom_tool_call_input", b"input")
-_INPUT_BEGINS = re.compile(r'\s*\{\s*"input"\s*:\s*"')
-_INPUT_PIECE = re.compile(
-    r'(?:[^"\\]|\\(?:[^u]|u(?![dD][89abAB])[0-9a-fA-F]{4}|u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}))*'
-)
-"""Whole characters of a text in JSON."""
-
-
-class CustomInput:
-    """Reads the input of a custom tool out of a call's arguments, piece by piece."""
-
-    def __init__(self) -> None:
-        self._held = ""
-        self._begun = False
-
-    def feed(self, piece: str) -> str:
-        """Return what this piece adds to the input, as far as that is certain."""
-        held = self._held + piece
-        if not self._begun and (head := _INPUT_BEGINS.match(held)) is not None:
-            self._begun, held = True, held[head.end() :]
-        found = _INPUT_PIECE.match(held) if self._begun else None
-        safe = found.group() if found is not None else ""
-        self._held = held[len(safe) :]
-        return decoded(str, f'"{safe}"') or ""
 
 
 class _Item:
@@ -151,16 +127,12 @@ class _Item:
         self.call = call
         self.pieces: list[str] = []
         self.logprobs: list[bytes] = []
-        self.custom = CustomInput() if kind is _CUSTOM else None
-        self.given = ""  # of the input of a custom tool: what the client has had
         self.place = b'"item_id":%b,"output_index":%d,%b' % (_encode(item_id), at, kind.place)
 
     def text(self) -> str:
         """Return all of it; for a custom tool its one argument, or else whatever the model wrote."""
         text = "".join(self.pieces)
-        if self.custom is None:
-            return text
-        found = decoded(_Input, text)
+        found = decoded(_Input, text) if self.kind is _CUSTOM else None
         return found.input if found is not None else text
 
     def part(self, text: str) -> dict[str, object]:
@@ -307,10 +279,8 @@ class ResponseAnswer:
             events += self._added(item)
         self._written += len(text)
         item.pieces.append(text)
-        if item.custom is not None:
-            text = item.custom.feed(text)
-            item.given += text
-        return events + self._grown(item, text, extra) if text else events
+        # The input of a custom tool is known when its arguments are whole.
+        return events + self._grown(item, text, extra) if text and item.kind is _FUNCTION else events
 
     # ---- items -------------------------------------------------------------------------------------------------------
 
@@ -340,9 +310,7 @@ class ResponseAnswer:
 
     def _done(self, item: _Item) -> bytes:
         kind, text = item.kind, item.text()
-        events = b""
-        if item.custom is not None and text.startswith(item.given) and len(text) > len(item.given):
-            events = self._grown(item, text[len(item.given) :])
+        events = self._grown(item, text) if kind is _CUSTOM and text else b""
         whole = b'%b"%b":%b' % (item.place, kind.member, _encode(text))
         if kind is _TEXT:
             whole += b',"logprobs":' + item.probabilities()

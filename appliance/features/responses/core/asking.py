@@ -15,6 +15,7 @@ from appliance.features.responses.core.items import ChatMessages, chat_name
 from appliance.features.responses.core.members import (
     MEMBERS,
     TOOLS,
+    TRUTH,
     check_kind,
     checked,
     list_of,
@@ -220,7 +221,7 @@ class _Tools:
             if (description := said.get("description")) is not None:
                 function["description"] = text_of(description, f"{path}.description")
             if (strict := said.get("strict")) is not None:
-                check_kind(strict, f"{path}.strict", ("true or false",))
+                check_kind(strict, f"{path}.strict", TRUTH)
                 function["strict"] = strict
         self._functions[told] = function
 

@@ -19,39 +19,29 @@ from appliance.errors import BadRequest
 Treatment = Literal["used", "echoed", "ignored", "refused"]
 """``echoed``: it changes nothing here, and the answer repeats it. ``ignored``: told in ``X-Appliance-Ignored``."""
 
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "true or false": (bool,),
-    "a whole number": (int,),
-    "a number": (int, float),
-    "a string": (str,),
-    "an object": (dict,),
-    "an array": (list,),
-}
-
 
 class KnownMember(Struct, frozen=True):
-    """``kinds`` are the types that it may have, joined by " or " in an error. ``words`` say what becomes of it."""
+    """``kinds`` are the types that it may have. ``words`` say what becomes of it."""
 
     treatment: Treatment
-    kinds: tuple[str, ...]
+    kinds: tuple[type, ...]
     words: str = ""
 
 
-_TRUTH, _WHOLE, _NUMBER = ("true or false",), ("a whole number",), ("a number",)
-_TEXT, _OBJECT, _LIST = ("a string",), ("an object",), ("an array",)
+TRUTH, _WHOLE, _NUMBER, _TEXT, _OBJECT, _LIST = (bool,), (int,), (int, float), (str,), (dict,), (list,)
 _NO_STATE = "nothing is stored here; send the whole conversation as `input`"
 
 MEMBERS: Mapping[str, KnownMember] = {
     "model": KnownMember("used", _TEXT),
-    "input": KnownMember("used", ("a string", "an array"), "see the items below"),
-    "instructions": KnownMember("used", ("a string", "an array"), "the first system message"),
+    "input": KnownMember("used", (str, list), "see the items below"),
+    "instructions": KnownMember("used", (str, list), "the first system message"),
     "tools": KnownMember("used", _LIST, "see the tools below"),
     "tool_choice": KnownMember(
         "used",
-        ("a string", "an object"),
+        (str, dict),
         "`none`, `auto`, `required`, one function or custom tool, `allowed_tools`; a tool that is ignored is refused",
     ),
-    "parallel_tool_calls": KnownMember("used", _TRUTH),
+    "parallel_tool_calls": KnownMember("used", TRUTH),
     "text": KnownMember("used", _OBJECT, "`format`: `text`, `json_object`, `json_schema`; `verbosity` is ignored"),
     "reasoning": KnownMember(
         "used", _OBJECT, "`effort`; with `summary` the reasoning itself comes as the summary; others are ignored"
@@ -66,24 +56,24 @@ MEMBERS: Mapping[str, KnownMember] = {
         "`message.output_text.logprobs`; `reasoning.encrypted_content`: the reasoning in base64, "
         "which is read when it is sent back; others ask for nothing that is here",
     ),
-    "stream": KnownMember("used", _TRUTH),
+    "stream": KnownMember("used", TRUTH),
     "metadata": KnownMember("echoed", _OBJECT),
     "user": KnownMember("echoed", _TEXT),
     "safety_identifier": KnownMember("echoed", _TEXT),
     "prompt_cache_key": KnownMember("echoed", _TEXT, "it also says which conversation a request belongs to"),
-    "store": KnownMember("echoed", _TRUTH, "as `false`: nothing is stored"),
+    "store": KnownMember("echoed", TRUTH, "as `false`: nothing is stored"),
     "service_tier": KnownMember("echoed", _TEXT, "as `default`"),
     "truncation": KnownMember("echoed", _TEXT, "as `disabled`: a prompt that is too long is refused"),
     "background": KnownMember(
-        "refused", _TRUTH, "unless it is `false`: the answer comes on the request's own connection"
+        "refused", TRUTH, "unless it is `false`: the answer comes on the request's own connection"
     ),
     "previous_response_id": KnownMember("refused", _TEXT, f"unless it is empty, or in a websocket: {_NO_STATE}"),
-    "conversation": KnownMember("refused", ("a string", "an object"), _NO_STATE),
+    "conversation": KnownMember("refused", (str, dict), _NO_STATE),
     "prompt": KnownMember("refused", _OBJECT, "no prompt is stored here; send its text as `instructions`"),
     "max_tool_calls": KnownMember("ignored", _WHOLE, "it bounds the tools that OpenAI runs itself"),
     "prompt_cache_retention": KnownMember("ignored", _TEXT),
     "context_management": KnownMember("ignored", _LIST),
-    "personality": KnownMember("ignored", ("a string", "an object")),
+    "personality": KnownMember("ignored", (str, dict)),
     **dict.fromkeys(
         ("stream_options", "prompt_cache_options", "moderation", "access_programs", "image"),
         KnownMember("ignored", _OBJECT),
@@ -142,10 +132,12 @@ def checked(members: JsonObject) -> JsonObject:
     return found
 
 
-def check_kind(value: JSON, path: str, kinds: tuple[str, ...]) -> None:
+def check_kind(value: JSON, path: str, kinds: tuple[type, ...]) -> None:
     """Raises BadRequest for a value of another type."""
-    if not any(type(value) in _KINDS[kind] for kind in kinds):
-        raise BadRequest(f"'{path}' must be {' or '.join(kinds)}, not {kind_of(value)}", param=path)
+    if type(value) not in kinds:
+        names = " or ".join(dict.fromkeys(kind_of(kind()) for kind in kinds))
+        names = "a whole number" if kinds == _WHOLE else names
+        raise BadRequest(f"'{path}' must be {names}, not {kind_of(value)}", param=path)
 
 
 def not_one_of(value: JSON, path: str, names: Iterable[str]) -> BadRequest:
