@@ -149,7 +149,8 @@ DIALECTS = [(CHAT, None), ("/v1/completions", None), ("/v1/messages", "error"), 
 async def test_an_engine_that_dies_in_a_stream_leaves_a_whole_error_record(
     server: Appliance, path: str, name: str | None, fault: dict[str, object]
 ):
-    answer = await server.ask("POST", path, chat(stream=True, **fault) | {"prompt": "x", "input": "x"})
+    prompt = {"input": "x"} if path == "/v1/responses" else {"prompt": "x"}
+    answer = await server.ask("POST", path, chat(stream=True, **fault) | prompt)
     assert (answer.status, answer.cut) == (200, False)
     for event in answer.events[:-1]:
         assert json.loads(event.rpartition("data: ")[2])
@@ -159,7 +160,7 @@ async def test_an_engine_that_dies_in_a_stream_leaves_a_whole_error_record(
     assert "upstream_failed" in (error.get("reason"), error["code"])
     assert f"exit status {fault.get('exit_code', 1)}" in error["message"]
     assert answer.header("transfer-encoding") == "chunked"
-    await server.good("POST", path, chat() | {"prompt": "x", "input": "x"})
+    await server.good("POST", path, chat() | prompt)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -227,7 +228,7 @@ async def test_a_slow_load_is_bridged_with_comments_and_then_the_stream(open_ser
     [
         (CHAT, None, (), 429),
         ("/v1/messages", "error", (), "rate_limit_error"),
-        ("/v1/responses", "error", (), 429),
+        ("/v1/responses", "response.failed", (), "rate_limit_exceeded"),
         (CHAT, None, ("--fail-to-load",), 500),
     ],
 )
@@ -239,7 +240,7 @@ async def test_an_error_after_comments_becomes_a_record(
         answer = await server.ask("POST", path, chat("slow", stream=True, status=429) | {"input": "x"})
         assert (answer.status, answer.events[0]) == (200, ": ping")
         found, data = last_error(answer.events)
-        error = data["error"]
+        error = data["response"]["error"] if name == "response.failed" else data["error"]
         assert (found, error["type"] if path == "/v1/messages" else error["code"]) == (name, code)
 
 
