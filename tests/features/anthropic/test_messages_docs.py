@@ -1,4 +1,4 @@
-"""The table of docs/messages.md is the one of the code."""
+"""The table of docs/dialects.md is the one of the code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 from appliance.features.anthropic.core.members import table
 
-PAGE = Path(__file__).parents[3] / "docs" / "messages.md"
+PAGE = Path(__file__).parents[3] / "docs" / "dialects.md"
 
 
 def test_the_page_has_the_fate_of_each_member() -> None:
-    rows = PAGE.read_text().partition("|---|---|---|\n")[2].splitlines()
+    section = PAGE.read_text(encoding="utf-8").partition("## Anthropic's Messages\n")[2]
+    rows = section.partition("|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
     assert rows == [f"| {member} | {fate} | {why} |" for member, fate, why in table()]
