@@ -29,9 +29,8 @@ _AROUND = ("type", "id", "status", "call_id", "name", "arguments", "namespace", 
 
 def chat_name(name: str, namespace: JSON) -> str:
     """Return the name of a tool for the model."""
-    if not isinstance(namespace, str) or not namespace:
-        return name
-    return f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
+    before = namespace if isinstance(namespace, str) else ""
+    return f"{before}{name}" if not before or before.endswith("__") else f"{before}__{name}"
 
 
 class ChatMessages:
@@ -65,9 +64,13 @@ class ChatMessages:
             case "function_call":
                 given = item.get("arguments")
                 arguments = given if isinstance(given, str) else _as_text({} if given is None else given)
-                self._call(item, path, _name(item, path), arguments if arguments.strip() else "{}")
+                self._call(
+                    item, path, text_of(item.get("name"), f"{path}.name"), arguments if arguments.strip() else "{}"
+                )
             case "custom_tool_call":
-                self._call(item, path, _name(item, path), _as_text({"input": item.get("input") or ""}))
+                self._call(
+                    item, path, text_of(item.get("name"), f"{path}.name"), _as_text({"input": item.get("input") or ""})
+                )
             case "function_call_output" | "custom_tool_call_output":
                 self._result(_call_id(item, path), self._output(item.get("output"), f"{path}.output"))
             case "reasoning":
@@ -239,10 +242,6 @@ def _simple(parts: Sequence[JsonObject]) -> JSON:
 
 def _listed(content: JSON) -> list[JSON]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
-
-
-def _name(item: JsonObject, path: str) -> str:
-    return text_of(item.get("name"), f"{path}.name")
 
 
 def _call_id(item: JsonObject, path: str) -> str:
