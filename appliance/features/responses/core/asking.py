@@ -27,7 +27,6 @@ from appliance.features.responses.core.members import (
 MAX_TOKENS = (1 << 31) - 1
 MAX_TOP_LOGPROBS = 20
 _SAME = ("model", "temperature", "top_p", "parallel_tool_calls", "prompt_cache_key")
-_BOM = b"\xef\xbb\xbf"
 _LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 _EFFORT, _SUMMARIES = "effort", ("summary", "generate_summary")
 _KNOWN = (_EFFORT, *_SUMMARIES)
@@ -72,7 +71,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 def read_members(body: bytes) -> JsonObject:
     """Return the members of a request. Raises BadRequest."""
     try:
-        return OBJECT.decode(body.removeprefix(_BOM))
+        return OBJECT.decode(body.removeprefix(b"\xef\xbb\xbf"))
     except UNREADABLE as error:
         raise BadRequest(f"the request body is not a JSON object: {error}") from None
 
@@ -87,7 +86,8 @@ def asked_of(members: JsonObject, *, streams: bool) -> Asked:
     if "input" not in given:
         raise BadRequest("'input' is required", param="input")
     messages = ChatMessages(ignored)
-    messages.instruct(given.get("instructions", ""))
+    if instructions := given.get("instructions"):
+        messages.add(instructions, "instructions", "system")
     messages.add(given["input"], "input")
     if not messages.messages:
         raise BadRequest("'input' has no messages", param="input")
@@ -97,7 +97,10 @@ def asked_of(members: JsonObject, *, streams: bool) -> Asked:
     tools = _Tools(given, ignored)
     chat |= tools.chosen(given.get("tool_choice", "auto"))
     chat |= {name: given[name] for name in _SAME if name in given}
-    chat |= _limit(given.get("max_output_tokens"))
+    if (most := given.get("max_output_tokens")) is not None:
+        if not isinstance(most, int) or most < -1:
+            raise BadRequest(f"'max_output_tokens' must be -1 or more, not {most}", param="max_output_tokens")
+        chat["max_tokens"] = min(most, MAX_TOKENS)
     text, reasoning = object_of(given.get("text", {}), "text"), object_of(given.get("reasoning", {}), "reasoning")
     chat |= _format(text.get("format"))
     if effort := reasoning.get(_EFFORT):
@@ -117,14 +120,6 @@ def asked_of(members: JsonObject, *, streams: bool) -> Asked:
         summarises=any(reasoning.get(name) is not None for name in _SUMMARIES),
         hides=ENCRYPTED in includes,
     )
-
-
-def _limit(most: JSON) -> JsonObject:
-    if most is None:
-        return {}
-    if not isinstance(most, int) or most < -1:
-        raise BadRequest(f"'max_output_tokens' must be -1 or more, not {most}", param="max_output_tokens")
-    return {"max_tokens": min(most, MAX_TOKENS)}
 
 
 def _logprobs(top: JSON, ignored: list[str], *, wanted: bool, barred: bool) -> JsonObject:

@@ -40,18 +40,10 @@ class ChatMessages:
         self.messages: list[JsonObject] = []
         self._ignored = ignored
 
-    def instruct(self, given: JSON) -> None:
-        """Add ``instructions``. Raises BadRequest."""
+    def add(self, given: JSON, path: str, role: str = "user") -> None:
+        """Add a text of this role, or items. Raises BadRequest."""
         if isinstance(given, str):
-            if given:
-                self._say("system", given)
-        else:
-            self.add(given, "instructions")
-
-    def add(self, given: JSON, path: str) -> None:
-        """Add the text of a user, or items. Raises BadRequest."""
-        if isinstance(given, str):
-            self._say("user", given)
+            self._say(role, given)
             return
         for number, item in enumerate(list_of(given, path)):
             self._add(object_of(item, f"{path}[{number}]"), f"{path}[{number}]")
