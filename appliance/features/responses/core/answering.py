@@ -394,15 +394,12 @@ class ResponseAnswer:
         usage, timings = decoded(_Usage, self._usage) or _Usage(), decoded(_Cached, self._timings) or _Cached()
         prompt, written = max(0, usage.prompt_tokens or 0), max(0, usage.completion_tokens or 0)
         read, thought = usage.prompt_tokens_details, usage.completion_tokens_details
-        cached = read.cached_tokens if read is not None else None
+        cached = read.cached_tokens if read is not None and read.cached_tokens is not None else timings.cache_n
         counted = thought.reasoning_tokens if thought is not None else None
         share = round(written * self._thought / self._written) if self._written else 0
         return {
             "input_tokens": prompt,
-            "input_tokens_details": {
-                "cached_tokens": max(0, timings.cache_n) if cached is None else cached,
-                "cache_write_tokens": 0,  # none are paid for
-            },
+            "input_tokens_details": {"cached_tokens": max(0, cached), "cache_write_tokens": 0},
             "output_tokens": written,
             "output_tokens_details": {"reasoning_tokens": share if counted is None else counted},
             "total_tokens": prompt + written,

@@ -26,17 +26,16 @@ from appliance.features.responses.core.members import (
 
 MAX_TOKENS = (1 << 31) - 1
 MAX_TOP_LOGPROBS = 20
-_SAME = ("temperature", "top_p", "parallel_tool_calls", "prompt_cache_key")
-_BOM = b"\xef\xbb\xbf"
+_SAME = ("model", "temperature", "top_p", "parallel_tool_calls", "prompt_cache_key")
 _LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 _EFFORT, _SUMMARIES = "effort", ("summary", "generate_summary")
+_KNOWN = (_EFFORT, *_SUMMARIES)
 _ANY: JsonObject = msgspec.json.decode(NO_PARAMETERS)
 _TEXT: JsonObject = {"type": "string", "description": "The whole input of the tool, as plain text."}
 _INPUT: JsonObject = {"type": "object", "properties": {"input": _TEXT}, "required": ["input"]}
 
 
 _TYPED: JsonObject = {"parameters": None, "strict": None}
-"""The members that a function has in an answer, whatever the request says."""
 
 
 class ToolName(Struct, frozen=True):
@@ -72,7 +71,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 def read_members(body: bytes) -> JsonObject:
     """Return the members of a request. Raises BadRequest."""
     try:
-        return OBJECT.decode(body.removeprefix(_BOM))
+        return OBJECT.decode(body.removeprefix(b"\xef\xbb\xbf"))
     except UNREADABLE as error:
         raise BadRequest(f"the request body is not a JSON object: {error}") from None
 
@@ -87,19 +86,21 @@ def asked_of(members: JsonObject, *, streams: bool) -> Asked:
     if "input" not in given:
         raise BadRequest("'input' is required", param="input")
     messages = ChatMessages(ignored)
-    messages.instruct(given.get("instructions", ""))
+    if instructions := given.get("instructions"):
+        messages.add(instructions, "instructions", "system")
     messages.add(given["input"], "input")
     if not messages.messages:
         raise BadRequest("'input' has no messages", param="input")
     chat |= {"messages": list[JSON](messages.messages), "stream": streams}
-    if "model" in given:
-        chat["model"] = given["model"]
     if streams:
         chat["stream_options"] = {"include_usage": True}
     tools = _Tools(given, ignored)
     chat |= tools.chosen(given.get("tool_choice", "auto"))
     chat |= {name: given[name] for name in _SAME if name in given}
-    chat |= _limit(given.get("max_output_tokens"))
+    if (most := given.get("max_output_tokens")) is not None:
+        if not isinstance(most, int) or most < -1:
+            raise BadRequest(f"'max_output_tokens' must be -1 or more, not {most}", param="max_output_tokens")
+        chat["max_tokens"] = min(most, MAX_TOKENS)
     text, reasoning = object_of(given.get("text", {}), "text"), object_of(given.get("reasoning", {}), "reasoning")
     chat |= _format(text.get("format"))
     if effort := reasoning.get(_EFFORT):
@@ -109,8 +110,7 @@ def asked_of(members: JsonObject, *, streams: bool) -> Asked:
         given.get("top_logprobs"), ignored, wanted=_LOGPROBS in includes, barred=streams and "tools" in chat
     )
     ignored += [f"text.{name}" for name, value in text.items() if name != "format" and value is not None]
-    known = (_EFFORT, *_SUMMARIES)
-    ignored += [f"reasoning.{name}" for name, value in reasoning.items() if name not in known and value is not None]
+    ignored += [f"reasoning.{name}" for name, value in reasoning.items() if name not in _KNOWN and value is not None]
     return Asked(
         chat=chat,
         model=str(given.get("model", "")),
@@ -120,14 +120,6 @@ def asked_of(members: JsonObject, *, streams: bool) -> Asked:
         summarises=any(reasoning.get(name) is not None for name in _SUMMARIES),
         hides=ENCRYPTED in includes,
     )
-
-
-def _limit(most: JSON) -> JsonObject:
-    if most is None:
-        return {}
-    if not isinstance(most, int) or most < -1:
-        raise BadRequest(f"'max_output_tokens' must be -1 or more, not {most}", param="max_output_tokens")
-    return {"max_tokens": min(most, MAX_TOKENS)}
 
 
 def _logprobs(top: JSON, ignored: list[str], *, wanted: bool, barred: bool) -> JsonObject:
@@ -162,7 +154,7 @@ def _format(given: JSON) -> JsonObject:
 
 def _echo(given: JsonObject, text: JsonObject) -> JsonObject:
     """The members that every response has, as OpenAI's types want them."""
-    choice, form = given.get("tool_choice", "auto"), text.get("format")
+    form = text.get("format")
     echoed = ("max_output_tokens", "temperature", "top_p", "top_logprobs", "user", "safety_identifier")
     return {
         "background": False,
@@ -175,7 +167,7 @@ def _echo(given: JsonObject, text: JsonObject) -> JsonObject:
         "service_tier": "default",
         "store": False,
         "text": {**text, "format": {"type": "text"} if form is None else form},
-        "tool_choice": choice,
+        "tool_choice": given.get("tool_choice", "auto"),
         "tools": [
             {**(_TYPED if tool.get("type") == "function" else {}), **tool} if isinstance(tool, dict) else tool
             for tool in list_of(given.get("tools", []), "tools")
@@ -192,8 +184,7 @@ class _Tools:
         self._functions: dict[str, JsonObject] = {}
         self._left_out: set[str] = set()
         for number, tool in enumerate(list_of(given.get("tools", []), "tools")):
-            path = f"tools[{number}]"
-            self._add(object_of(tool, path), path, "", ignored)
+            self._add(object_of(tool, f"tools[{number}]"), f"tools[{number}]", "", ignored)
 
     def _add(self, tool: JsonObject, path: str, namespace: str, ignored: list[str]) -> None:
         kind = text_of(tool.get("type"), f"{path}.type")

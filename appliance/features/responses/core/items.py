@@ -29,9 +29,8 @@ _AROUND = ("type", "id", "status", "call_id", "name", "arguments", "namespace", 
 
 def chat_name(name: str, namespace: JSON) -> str:
     """Return the name of a tool for the model."""
-    if not isinstance(namespace, str) or not namespace:
-        return name
-    return f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
+    before = namespace if isinstance(namespace, str) else ""
+    return f"{before}{name}" if not before or before.endswith("__") else f"{before}__{name}"
 
 
 class ChatMessages:
@@ -41,18 +40,10 @@ class ChatMessages:
         self.messages: list[JsonObject] = []
         self._ignored = ignored
 
-    def instruct(self, given: JSON) -> None:
-        """Add ``instructions``. Raises BadRequest."""
+    def add(self, given: JSON, path: str, role: str = "user") -> None:
+        """Add a text of this role, or items. Raises BadRequest."""
         if isinstance(given, str):
-            if given:
-                self._say("system", given)
-        else:
-            self.add(given, "instructions")
-
-    def add(self, given: JSON, path: str) -> None:
-        """Add the text of a user, or items. Raises BadRequest."""
-        if isinstance(given, str):
-            self._say("user", given)
+            self._say(role, given)
             return
         for number, item in enumerate(list_of(given, path)):
             self._add(object_of(item, f"{path}[{number}]"), f"{path}[{number}]")
@@ -65,9 +56,13 @@ class ChatMessages:
             case "function_call":
                 given = item.get("arguments")
                 arguments = given if isinstance(given, str) else _as_text({} if given is None else given)
-                self._call(item, path, _name(item, path), arguments if arguments.strip() else "{}")
+                self._call(
+                    item, path, text_of(item.get("name"), f"{path}.name"), arguments if arguments.strip() else "{}"
+                )
             case "custom_tool_call":
-                self._call(item, path, _name(item, path), _as_text({"input": item.get("input") or ""}))
+                self._call(
+                    item, path, text_of(item.get("name"), f"{path}.name"), _as_text({"input": item.get("input") or ""})
+                )
             case "function_call_output" | "custom_tool_call_output":
                 self._result(_call_id(item, path), self._output(item.get("output"), f"{path}.output"))
             case "reasoning":
@@ -239,10 +234,6 @@ def _simple(parts: Sequence[JsonObject]) -> JSON:
 
 def _listed(content: JSON) -> list[JSON]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
-
-
-def _name(item: JsonObject, path: str) -> str:
-    return text_of(item.get("name"), f"{path}.name")
 
 
 def _call_id(item: JsonObject, path: str) -> str:
