@@ -20,6 +20,7 @@ from appliance.features.ollama.feature import OLLAMA
 from appliance.features.plugins.feature import PLUGINS
 from appliance.features.pool.feature import POOL
 from appliance.features.programs.feature import PROGRAMS
+from appliance.features.repairs.feature import REPAIRS
 from appliance.features.runs.feature import RUNS
 from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
@@ -43,6 +44,7 @@ FEATURES: tuple[Feature, ...] = (
     PLUGINS,
     POOL,
     PROGRAMS,
+    REPAIRS,
     RUNS,
     SERVICE,
     SOCKETS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container
 from typing import Protocol
 
 from appliance.core.bodies.head import RequestHead
@@ -102,7 +102,7 @@ class Repairing(Protocol):
     """The bodies of one request to an engine that may refuse them: ``body`` is the next one, with these repairs."""
 
     body: bytes
-    names: Sequence[str]
+    names: tuple[str, ...]
 
     def next_after(self, refused: Refused) -> Refused | None:
         """Change the body, as the engine has refused it; or return the refusal for the client."""

@@ -106,12 +106,12 @@ CHANNELS = (
     "{% if m.content and m.thinking %}{{ raise_exception('Cannot pass both content and thinking in an assistant "
     "message with tool calls!') }}{% endif %}"
     "{% set ns.called = m.tool_calls[0].function.name %}"
-    "<|start|>assistant<|channel|>commentary to=functions.{{ ns.called }} <|constrain|>json<|message|>"
+    "<|start|>assistant<|lane|>commentary to=functions.{{ ns.called }} <|constrain|>json<|message|>"
     "{{ m.tool_calls[0].function.arguments | tojson }}<|call|>"
     "{% elif m.role == 'tool' %}{% if not ns.called %}"
     "{{ raise_exception('Message has tool role, but there was no previous assistant message with a tool call!') }}"
-    "{% endif %}<|start|>functions.{{ ns.called }} to=assistant<|channel|>commentary<|message|>{{ m.content | tojson }}"
-    "<|end|>{% elif m.role == 'assistant' %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>"
+    "{% endif %}<|start|>functions.{{ ns.called }} to=assistant<|lane|>commentary<|message|>{{ m.content | tojson }}"
+    "<|end|>{% elif m.role == 'assistant' %}<|start|>assistant<|lane|>final<|message|>{{ m.content }}<|end|>"
     "{% elif m.role == 'user' %}<|start|>user<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
@@ -135,9 +135,12 @@ DATED = (
     + _END
 )
 UNREADABLE = (
-    "{% if not tools %}{{ raise_exception('This template needs tools') }}{% endif %}"
-    "{% for m in messages %}" + _SAY + "{% for call in m.tool_calls %}{{ call.function.name }}={{ A }}"
-    "{% endfor %}<|im_end|>\n{% endfor %}" + _END
+    "{% for tool in tools %}{% if tool.function.name != 'known' %}{{ raise_exception('Unknown form of a tool') }}"
+    "{% endif %}{% endfor %}"
+    "{% for m in messages %}"
+    + _SAY
+    + "{% for call in m.tool_calls %}{{ call.function.name }}={{ A }}{% endfor %}<|im_end|>\n{% endfor %}"
+    + _END
 )
 
 TEMPLATES = {
