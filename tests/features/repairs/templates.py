@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gguf_files import Value
 from hollow_models import dense
-from random_models import write_random
+from random_models import VOCABULARY, write_random
 
 _TOOLS = (
     "{% if tools %}<|im_start|>system\nTools:{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}\n"
@@ -143,6 +144,13 @@ UNREADABLE = (
     + _END
 )
 
+SPACED = "spaced"
+"""Its vocabulary puts a space in front of every text, as those of the first models did."""
+_ANGLES = (
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{{ eos_token }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
 TEMPLATES = {
     "one-system-first": ONE_SYSTEM_FIRST,
     "no-system": NO_SYSTEM,
@@ -158,19 +166,22 @@ TEMPLATES = {
     "text-content": TEXT_CONTENT,
     "dated": DATED,
     "unreadable": UNREADABLE,
+    SPACED: _ANGLES,
 }
 
 
-def write_models(folder: Path) -> None:
-    """Write a small model for each template, with its name."""
-    for name, template in TEMPLATES.items():
-        write_model(folder / f"{name}.gguf", template)
-
-
-def write_model(path: Path, template: str, *, spaced: bool = False) -> Path:
-    """Write a model of two layers. ``spaced``: its vocabulary puts a space in front of a text."""
-    keys = {"tokenizer.chat_template": template, "tokenizer.ggml.add_space_prefix": spaced}
-    return write_random(path, dense(
-        layers=1, width=64, heads=2, kv_heads=1, head=32, forward=64, vocabulary=2048, weights="F32", context=8192,
-        keys=keys,
+def write_model(folder: Path, name: str) -> Path:
+    """Write a model of one layer with this template."""
+    keys: dict[str, Value] = {"tokenizer.chat_template": TEMPLATES[name]}
+    if name == SPACED:
+        letters = [chr(code) for code in range(33, 127)]
+        known = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *letters]
+        known += [f"\u2581{letter}" for letter in letters]
+        keys["tokenizer.ggml.tokens"] = known + [f"t{number}" for number in range(VOCABULARY - len(known))]
+        keys["tokenizer.ggml.scores"] = [-float(number) for number in range(VOCABULARY)]
+    else:
+        keys["tokenizer.ggml.add_space_prefix"] = False
+    return write_random(folder / f"{name}.gguf", dense(
+        layers=1, width=64, heads=2, kv_heads=1, head=32, forward=64, vocabulary=VOCABULARY, weights="F32",
+        context=8192, keys=keys,
     ))  # fmt: skip

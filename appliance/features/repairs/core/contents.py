@@ -41,15 +41,15 @@ def _changed(messages: Messages, change: Callable[[Message], Message]) -> Messag
 
 
 def contents(messages: Messages) -> Messages:
-    """Make a text of a content that is a number or an object, and an empty one of none."""
+    """Make a text of a content that is a number or an object, and an empty one where there is none at all."""
 
     def change(message: Message) -> Message:
-        content = message.get("content", ABSENT)
+        content = message.get("content")
+        if content is None:
+            return message if "tool_calls" in message else {**message, "content": raw("")}
         first = bytes(content)[:1]
-        if first in (b'"', b"[") or (content == ABSENT and "tool_calls" in message):
+        if first in (b'"', b"[") or content == ABSENT:
             return message
-        if content == ABSENT:
-            return {**message, "content": raw("")}
         if first == b"{" and "type" in (members(content) or {}):
             return {**message, "content": raw([content])}
         return {**message, "content": raw(bytes(content).decode("utf-8", "replace"))}
@@ -161,8 +161,8 @@ def _readable(given: Raw, numbers: Iterator[int]) -> Raw:
     if call is None or function is None:
         return given
     found, arguments = dict(call), _object_in(function.get("arguments", ABSENT))
-    if not text(identity):
-        told = "" if identity == ABSENT or text(identity) == "" else bytes(identity).decode("utf-8", "replace")
+    if "id" in found and text(identity) is None:
+        told = "" if identity == ABSENT else bytes(identity).decode("utf-8", "replace")
         found["id"] = raw(told or _new_id(number))
     if arguments is not None:
         found["function"] = raw({**function, "arguments": raw(arguments)})

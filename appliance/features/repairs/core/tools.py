@@ -32,12 +32,9 @@ def wrapped(given: Given) -> Changes:
 
 def _wrapped(given: Raw) -> Raw:
     tool = members(given) or {}
-    function = members(tool.get("function"))
     kind = text(tool.get("type"))
-    if function is not None:
-        plain = {name: value for name, value in function.items() if value != ABSENT}
-        found = {**tool, "type": raw("function"), "function": raw(plain)}
-        return raw(found) if "type" not in tool or len(plain) < len(function) else given
+    if "function" in tool:
+        return given if "type" in tool else raw({"type": "function", **tool})
     if text(tool.get("name")) is None or kind not in (None, "function", "custom") or "format" in tool:
         return given
     function = {name: tool[name] for name in _OF_FUNCTIONS if tool.get(name, ABSENT) != ABSENT}
