@@ -36,7 +36,8 @@ FORMS_OF_PROGRAM: dict[FormGroup, tuple[str, ...]] = {
         "hangs", "matrix", "memory", "profiles", "routing", "selectors", "server_pool",
     ),
     "requests": (
-        "queueLimit", "queueTimeout", "patience", "sendLoadingState", "repairMessages", "loadingJokes", "includeAliasesInList", "runs",
+        "queueLimit", "queueTimeout", "patience", "sendLoadingState", "repairMessages", "loadingJokes",
+        "includeAliasesInList", "runs",
     ),
     "records": (
         "logLevel", "logTimeFormat", "logToStdout", "logRequests", "captureBuffer", "metricsMaxInMemory",
