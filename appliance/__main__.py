@@ -77,12 +77,13 @@ def start(program: Program) -> int:
     from appliance.features import FEATURES
     from appliance.main import run_server
 
-    gc.freeze()  # nor is it looked through later, while requests wait
     gc.set_threshold(*COLLECTIONS)
-    gc.enable()
 
     async def serve() -> int:
-        settings = await program.prepare() if isinstance(program, Later) else program
+        settings = program
+        if isinstance(settings, Later):
+            gc.enable()  # what is fetched may take hours
+            settings = await settings.prepare()
         return settings if isinstance(settings, int) else await run_server(settings, FEATURES)
 
     return trio.run(serve)

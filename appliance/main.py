@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -168,6 +169,8 @@ async def _serve(
             except ApplianceError as error:
                 failure = error
             else:
+                gc.freeze()  # `__main__` switched it off for the start; nor is that looked through while requests wait
+                gc.enable()
                 urls = [url_of(each, tls=settings.http.tls is not None) for each in bound]
                 where = " and ".join(urls)
                 say(f"{PROGRAM} {__version__} listening on {where}")

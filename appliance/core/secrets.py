@@ -110,7 +110,7 @@ def _shown(value: JSON, name: str) -> JSON:
 
 
 _SIGNS = re.compile(
-    r"key|token|secret|pass|credential|auth|bearer|basic|cookie|pat|pw|hft|header|setenv|user|login|-[hu]|[=@'\"\\]",
+    r"key|token|secret|pass|credential|auth|bearer|basic|cookie|pat|pw|hft|header|setenv|user|login|(?<![-\w])-[hu]|[=@'\"\\]",
     re.IGNORECASE,
 )
 
@@ -215,6 +215,8 @@ def secret_variables(environ: Mapping[str, str]) -> Iterator[str]:
 @lru_cache(maxsize=4096)
 def shown_command(words: tuple[str, ...]) -> tuple[str, ...]:
     """The command with `REDACTED` for its secrets: as many words, and everything else as it is."""
+    if not may_hold_secret(" ".join(words)):
+        return words
     spans: dict[int, list[tuple[int, int]]] = {}
     secrets: list[str] = []
     for number, start, end in secret_places(words):

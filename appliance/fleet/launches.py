@@ -18,7 +18,6 @@ from appliance.core.machine_look import MachineLook
 from appliance.core.models.model import Model
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.settings import FleetSettings
-from appliance.engines.embedded.params import refuses
 from appliance.engines.probing import workers_for
 from appliance.errors import EngineNotFound, ModelFailedToStart, WillNotFit
 from appliance.fleet.chooser import Chooser
@@ -128,7 +127,11 @@ class Launches:
     def _refuses(self, engine: Engine, model: Model) -> bool:
         """True if the model has options that this engine cannot honour, and another one may."""
         words = model.config.argv[1:] if model.config is not None else (*self._settings.engine_args, *model.args)
-        return bool(words) and engine.id == EMBEDDED and refuses(words)
+        if not words or engine.id != EMBEDDED:
+            return False
+        from appliance.engines.embedded.params import refuses  # a millisecond of every start
+
+        return refuses(words)
 
     async def prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
         """See `Prepare`. Raises EngineNotFound, WillNotFit, and ModelFailedToStart for all else that is wrong before

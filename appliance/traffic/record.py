@@ -20,6 +20,7 @@ from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.traffic.inflight import InFlightEntry
 from appliance.traffic.packing import Packer
 from appliance.traffic.request import Headers, Passing, Request, Sink
+from appliance.traffic.translated import TranslatedSink
 
 LOOK_EVERY = 4096
 """Bytes of an answer between two looks at them. A look costs 5 us whether one token has passed or sixteen, and what
@@ -307,5 +308,7 @@ class Aside(Passing):
 
 
 def aside(sink: Sink) -> Sink:
-    """Return the sink for messages to a waiting client; see `Aside`."""
+    """Return the sink for messages to a waiting client; see `Aside`. They are not translated."""
+    while isinstance(sink, TranslatedSink):
+        sink = sink.inner
     return Aside(sink) if isinstance(sink, RecordingSink) else sink

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import trio
 
 from appliance.catalog.catalog import Catalog
-from appliance.core.config.secret_places import secrets_of
 from appliance.core.config.types import Config
 from appliance.core.records.captures import CaptureBuffer
 from appliance.core.records.log_lines import LineStyle
@@ -146,6 +145,8 @@ class Traffic:
 
     def adopt(self, config: Config) -> tuple[str, ...]:
         """Follow this configuration from now on. No model's process is replaced for it."""
+        from appliance.core.config.secret_places import secrets_of  # a millisecond of the start
+
         self._processes.know(None, secrets_of(config))
         self.program_log.style = LineStyle(config.log_level, config.log_time_format)
         if self.profile.name not in config.profiles:

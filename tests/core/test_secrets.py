@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.bodies.json_text import JSON
-from appliance.core.secrets import REDACTED, SECRET_WORDS, Secrets, secrets_within, without_secret_values
+from appliance.core.secrets import (
+    REDACTED,
+    SECRET_WORDS,
+    Secrets,
+    may_hold_secret,
+    secret_places,
+    secrets_within,
+    without_secret_values,
+)
 
 SECRET = "hunter2-hunter2"
 SECRET_NAMES = st.sampled_from(SECRET_WORDS).flatmap(
@@ -62,6 +70,12 @@ def test_a_long_word_costs_little(piece: str):
     began = time.thread_time()
     list(secrets_within(word))
     assert time.thread_time() - began < 5
+
+
+@given(st.lists(st.text("-uUhHpatkw:;,#/ \nxé", max_size=9), max_size=4))
+def test_a_command_without_a_sign_of_a_secret_has_none(words: list[str]):
+    if not may_hold_secret(" ".join(words)):
+        assert [*secret_places(words)] == []
 
 
 def test_what_anybody_may_write_is_no_secret():

@@ -22,8 +22,8 @@ ON_DEMAND = (
     "appliance.http.control.app", "appliance.features.tools.mcp_server",
     "appliance.features.tools.core.mcp_serving", "appliance.features.tools.builtins",
     "appliance.features.tools.mcp_client",
-    "appliance.engines.embedded.start", "re2",
-    "appliance.features.pool.owner", "appliance.features.pool.core.keys", "appliance.features.pool.door.serving",
+    "appliance.engines.embedded.start", "appliance.engines.embedded.params", "re2",
+    "appliance.features.pool.owner", "appliance.features.pool.core.keys", "appliance.features.pool.door",
     "nacl",
 )  # fmt: skip
 BEHIND = re.compile(r"(quart|hypercorn|werkzeug|flask|jinja2|h2|asyncio)\b")
@@ -38,7 +38,7 @@ BROWSED = (
 )
 UNSAMPLED = ("psutil", "appliance.platform.sampler")
 """What the first sample of the machine needs, which is not taken where samples are off."""
-UNCONFIGURED = ("appliance.core.config.load", "yaml")
+UNCONFIGURED = ("appliance.core.config.load", "appliance.core.config.secret_places", "yaml")
 CONFIGURATION = """\
 performance: {disabled: true}
 models:

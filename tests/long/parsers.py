@@ -392,7 +392,6 @@ MCP = [
     b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"x"},{"type":"image","data":"aa"}],"isError":false}}',
     b'{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"no","data":{"a":1}}}',
 ]
-SERVER = {"name": "x", "version": "1"}
 
 
 def _mcp(data: bytes) -> bool:
@@ -404,7 +403,7 @@ def _mcp(data: bytes) -> bool:
             outcome(found)
             if found.result is not None:
                 read_tools("s", found.result)
-    given = read_request(data, [(b"mcp-protocol-version", b"2025-06-18")], SERVER)
+    given = read_request(data, [(b"mcp-protocol-version", b"2025-06-18")])
     return understood or isinstance(given, ToolsCall | ToolsListing)
 
 

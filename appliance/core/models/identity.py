@@ -72,12 +72,21 @@ def identity_of(model: Model, engine_args: Sequence[str], print_of: PrintOf) -> 
         facts: list[object] = ["", None, _options(told, print_of), list(map(repr, model.fetch))]
     else:
         program, *words = _portless(config)
-        name = PurePath(program.replace("\\", "/")).stem.lower()
+        name, is_ours = _name_of(program), runs_llama_server(model)
         script = None if config.engine else print_of(program, True)
-        is_ours = bool(config.engine) or name == "llama-server"
         said = _options(words, print_of) if is_ours else [_read(word, print_of) for word in words]
         facts = ["" if is_ours else name, script, said, [], *_around(config)]
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
+
+
+def runs_llama_server(model: Model) -> bool:
+    """Return whether the process that serves a model is llama.cpp's server."""
+    config = model.config
+    return config is None or bool(config.engine) or _name_of(next(iter(config.argv), "")) == "llama-server"
+
+
+def _name_of(program: str) -> str:
+    return PurePath(program.replace("\\", "/")).stem.lower()
 
 
 def _options(words: Sequence[str], print_of: PrintOf) -> list[tuple[str, bool, list[str]]]:

@@ -55,7 +55,8 @@ class CacheUse(Struct, frozen=True, kw_only=True):
     ended: float
     build: str = ""
     room: CacheRoom | None = None
-    """None for a model elsewhere."""
+    """That of its model's latest process, so it never comes back once another one has followed; None for a model
+    elsewhere."""
     loaded: bool = False
     """It waited for its model's load."""
     off: bool = False

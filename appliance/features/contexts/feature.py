@@ -49,25 +49,10 @@ async def _slots(footing: Footing) -> AsyncGenerator[tuple[SlotHold, ServerParts
 
             return cache_routes(kept, kernel)
 
-        parts = ServerParts(
-            routes=routes,
-            folders={"contexts": kept.folder} if kept is not None else {},
-            removed=removed,
-        )
-        yield Contexts(kept, footing.chooser), parts
+        folders = {"contexts": kept.folder} if kept is not None else {}
+        yield Contexts(kept, footing.chooser), ServerParts(routes=routes, folders=folders, removed=removed)
 
 
-CONTEXTS = Feature(
-    name="contexts",
-    verbs=(
-        Verb(
-            "cache",
-            "server",
-            "Show what came from the cache of prompts, and why the rest did not.",
-            _verb,
-            page="http.md#the-prompts-cache",
-            removed=_removed,
-        ),
-    ),
-    slots=_slots,
-)
+_DOES = "Show what came from the cache of prompts, and why the rest did not."
+_CACHE = Verb("cache", "server", _DOES, _verb, page="http.md#the-prompts-cache", removed=_removed)
+CONTEXTS = Feature(name="contexts", verbs=(_CACHE,), slots=_slots)

@@ -60,8 +60,7 @@ if TYPE_CHECKING:
 PART, WHOLE, MANIFEST = ".part", ".kv", ".json"
 LOCK = "lock"
 FOLDER = "contexts"
-LEAST_MEMORY = GIB
-"""A smaller file system in memory, such as the 64 MiB of a container, has room for nothing."""
+LEAST_MEMORY = GIB  # a smaller file system in memory, such as the 64 MiB of a container, has room for nothing
 MAX_MANIFEST = 16 * MIB
 READ_SIZE = MIB
 HOUR = 3600.0
@@ -73,8 +72,7 @@ Tier = Literal["ram", "disk"]
 
 class ContextPlace(Struct, frozen=True):
     folder: Path
-    in_memory: bool
-    """Its files take memory instead of room on a disk."""
+    in_memory: bool  # its files take memory instead of room on a disk
 
 
 def context_places(data: Path) -> dict[Tier, ContextPlace]:
@@ -155,7 +153,10 @@ async def read_kept() -> list[KeptContext]:
 
 
 class KeptContexts:
-    """Made by `open_kept_contexts`. A disk that fails is one line in the log, until it works again."""
+    """Made by `open_kept_contexts`. A disk that fails is one line in the log, until it works again.
+
+    Private methods that do not wait run in the worker thread, one at a time.
+    """
 
     def __init__(self, place: ContextPlace) -> None:
         self.folder = place.folder
@@ -250,8 +251,6 @@ class KeptContexts:
         sums = [each for _, each in sorted(found.items()) if each is not None]
         return tuple(sums) if len(sums) == pieces_of(size) else None
 
-    # ---- in the worker thread, one at a time ----
-
     def _take(self) -> str:
         if self._lock is not None:
             return ""
@@ -299,12 +298,8 @@ class KeptContexts:
         now, kept = time.time(), self.entries()
         while self._written and self._written[0][0] < now - HOUR:
             self._written.popleft()
-        limits = limits_of(
-            in_memory=self._in_memory,
-            available=free_memory(),
-            kept=sum(each.size for each in kept),
-            total=space.total,
-        )
+        size, free = sum(each.size for each in kept), free_memory()
+        limits = limits_of(in_memory=self._in_memory, available=free, kept=size, total=space.total)
         room = Room(free=space.free + there, written=sum(size for _, size in self._written), now=now)
         if (gone := victims(kept, incoming, limits, room)) is None:
             return self._fail(f"there is no room for {incoming} bytes more")

@@ -23,7 +23,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.bodies.blocks import Prefix, prefix_of
-from appliance.core.engine import Engine, Manual
+from appliance.core.engine import Manual
 from appliance.core.lenient_json import decoded
 from appliance.core.llama.flags import from_env, merge, split
 from appliance.core.models.model import Model
@@ -34,8 +34,7 @@ from appliance.core.sizes import MIB
 from appliance.engines.owner import manual_of
 from appliance.errors import Busy, UpstreamFailed, UsageError
 from appliance.features.contexts.core.kept import KeptContext, best, replaced, worth
-from appliance.features.contexts.core.options import context_flags, may_name_slots
-from appliance.features.contexts.core.origin import Origin, outdated
+from appliance.features.contexts.core.origin import Origin, context_flags, may_name_slots, outdated
 from appliance.features.contexts.core.slots import LEAST_TOKENS, NO_SLOT, ROUNDING, SlotContent, SlotTable
 from appliance.features.contexts.files import KeptContexts, find_origin
 from appliance.fleet.chooser import Chooser
@@ -43,24 +42,17 @@ from appliance.fleet.hold import HeldPlace, RestoreFailed, SlotHold
 from appliance.fleet.launch import Launch
 from appliance.upstream.client import Address, HttpCall
 
-IDLE = 2.0
-"""Seconds after which an idle slot is saved while its process has no request..."""
-BUSY_IDLE = 20.0
-"""... and after which it is saved in any case: a save holds up the requests of all slots."""
+IDLE = 2.0  # seconds after which an idle slot is saved while its process has no request ...
+BUSY_IDLE = 20.0  # ... and after which it is saved in any case: a save holds up the requests of all slots
 LOOK_EVERY = 0.25
-SAVE_TIME = 120.0
-"""Seconds that a save may take; the engine may read a long prompt first."""
-LEAST_LIMIT = 1.0
-"""Seconds that a restore may always take; else it may take as long as it saves."""
+SAVE_TIME = 120.0  # seconds that a save may take; the engine may read a long prompt first
+LEAST_LIMIT = 1.0  # seconds that a restore may always take; else it may take as long as it saves
 SECONDS_A_BYTE = 5e-10
 """Assumed time for a byte of a restore, with the check of its file, until one was measured. It is that of a fast
 machine: what is assumed to be slow is never tried."""
-SPEED_SAMPLE = 64
-"""Tokens that must have been read for the speed of reading to count."""
-PROVING_SHARE = 0.9
-"""The share of the tokens given back that the next answer has to have found in its slot."""
-STRIKES = 2
-"""Restores of no use, in a row, after which nothing is kept for this build and architecture."""
+SPEED_SAMPLE = 64  # tokens that must have been read for the speed of reading to count
+PROVING_SHARE = 0.9  # the share of the tokens given back that the next answer has to have found in its slot
+STRIKES = 2  # restores of no use, in a row, after which nothing is kept for this build and architecture
 MAX_ANSWER, MAX_SLOTS = 1 << 16, 1 << 22
 
 log = logging.getLogger(__name__)
@@ -78,8 +70,7 @@ class _Restored(Struct):
 class _HeldSlot(Struct):
     id: int
     is_processing: bool = False
-    n_prompt_tokens: int = 0
-    """All tokens that the slot holds, in llama-server b11434."""
+    n_prompt_tokens: int = 0  # all tokens that the slot holds, in llama-server b11434
 
 
 class Contexts(SlotHold):
@@ -94,10 +85,8 @@ class Contexts(SlotHold):
         self._chooser = chooser
         self._processes: dict[str, ProcessContexts] = {}
         self._strikes: dict[tuple[str, str], int] = {}
-        self._origins: dict[str, Origin] = {}
-        """By model: the origin of its next process, if contexts are kept of that."""
-        self._manuals: dict[str, Manual] = {}
-        """By seat: of engines that nobody has asked before."""
+        self._origins: dict[str, Origin] = {}  # by model: the origin of its next process, if contexts are kept of that
+        self._manuals: dict[str, Manual] = {}  # by seat: of engines that nobody has asked before
 
     def of(self, model_id: str) -> ProcessContexts | None:
         """Return the contexts of the model's process; None: it chooses the slots of its requests by itself."""
@@ -118,7 +107,9 @@ class Contexts(SlotHold):
             said = merge(split(launch.argv[len(engine.command) :]), from_env(launch.env))
         except UsageError:
             return launch  # an option of a newer engine: what it means for a context is not known
-        manual = await self._manual(engine)
+        manual = engine.manual or self._manuals.get(engine.seat)
+        if manual is None:  # only a first start can come before it was read
+            manual = self._manuals[engine.seat] = await manual_of(engine)
         launch = structs.replace(launch, may_name_slots=may_name_slots(manual, said))
         if self.store is None or not architecture or launch.crew.workers:
             return launch
@@ -136,13 +127,6 @@ class Contexts(SlotHold):
                 await self.store.forget(each.name, why)
         self._origins[model.id] = origin
         return structs.replace(launch, argv=(*launch.argv, *flags), owns_slot_files=True)
-
-    async def _manual(self, engine: Engine) -> Manual:
-        """Return the manual of the engine. Only a first start can come before it was read."""
-        manual = engine.manual or self._manuals.get(engine.seat)
-        if manual is None:
-            manual = self._manuals[engine.seat] = await manual_of(engine)
-        return manual
 
     def begin(self, model: Model, launch: Launch) -> None:
         """Its process is ready."""
@@ -176,52 +160,25 @@ class Contexts(SlotHold):
                     del self._processes[model]
 
 
-class Placed:
+class Placed(Struct, eq=False):
     """One request's place in its model's process, from its lease to its row in the activity log."""
 
-    __slots__ = (
-        "_names_slot",
-        "_news",
-        "_prefix",
-        "_process",
-        "_session",
-        "evicted",
-        "has",
-        "kept",
-        "restored",
-        "seconds",
-        "slot",
-        "ticket",
-        "waits",
-    )
-
-    def __init__(
-        self, process: ProcessContexts, ticket: int, session: str, prefix: Prefix, *, names_slot: bool
-    ) -> None:
-        self.ticket = ticket
-        self.slot: int | None = None
-        """None: no slot is idle, so that the engine chooses later."""
-        self.kept: KeptContext | None = None
-        """The file that has more of its prompt than its slot."""
-        self.has = 0
-        """Tokens of its prompt that its slot has."""
-        self.waits = False
-        """A slot is being saved, and it may be its conversation's."""
-        self.evicted: SlotContent | None = None
-        """The slot's content, which is dear, and which no file has."""
-        self.restored = 0
-        """Tokens that came back for it."""
-        self.seconds = 0.0
-        """The time that `prepare` took."""
-        self._process = process
-        self._session = session
-        self._prefix = prefix
-        self._names_slot = names_slot
-        self._news = process.table.news(session, prefix)
+    process: ProcessContexts
+    ticket: int
+    session: str
+    prefix: Prefix
+    news: SlotNews  # the fate of its conversation's context
+    names_slot: bool
+    slot: int | None = None  # none: no slot is idle, so that the engine chooses later
+    kept: KeptContext | None = None  # the file that has more of its prompt than its slot
+    has: int = 0  # tokens of its prompt that its slot has
+    waits: bool = False  # a slot is being saved, and it may be its conversation's
+    evicted: SlotContent | None = None  # the slot's content, which is dear, and which no file has
+    restored: int = 0  # tokens that came back for it
+    seconds: float = 0.0  # the time that `prepare` took
 
     @property
     def held(self) -> HeldPlace:
-        """See `SlotPlace.held`."""
         return self
 
     @property
@@ -231,18 +188,18 @@ class Placed:
 
     def named_in(self, body: bytes) -> bytes:
         """Return the JSON object with the name of its slot."""
-        return body if self.slot is None or not self._names_slot else _naming(body, self.slot)
+        return body if self.slot is None or not self.names_slot else _naming(body, self.slot)
 
     def release(self, *, refused: bool) -> None:
         """The request is over; ``refused``: nothing of an answer has come."""
-        self._process.table.release(self.ticket, trio.current_time(), refused=refused)
+        self.process.table.release(self.ticket, trio.current_time(), refused=refused)
 
     async def prepare(self) -> None:
         """Save what the slot has, and have the engine read what it lacks; at once if it `is_ready`.
 
         Raises RestoreFailed.
         """
-        process, began = self._process, trio.current_time()
+        process, began = self.process, trio.current_time()
         store, slot = process.owner.store, self.slot
         if store is None or slot is None or self.is_ready:
             return
@@ -251,14 +208,14 @@ class Placed:
                 await process.save(store, slot, self.evicted)
                 slot = self.slot = process.table.used_by(self.ticket)
             # Now and not before: a file may have been replaced by a longer one of the same conversation.
-            self.kept = process.find(self._prefix, self.has)
+            self.kept = process.find(self.prefix, self.has)
             if self.kept is not None and slot is not None:
                 await self._restore(store, slot, self.kept)
         self.seconds = trio.current_time() - began
 
     async def _restore(self, store: KeptContexts, slot: int, kept: KeptContext) -> None:
         """A file that is of no use is gone then. Raises RestoreFailed."""
-        process, began, why = self._process, trio.current_time(), "the engine took longer to read it than it saves"
+        process, began, why = self.process, trio.current_time(), "the engine took longer to read it than it saves"
         if not await store.check(kept.name):
             return
         with trio.move_on_after(max(LEAST_LIMIT, kept.tokens * kept.token_seconds)):
@@ -272,8 +229,8 @@ class Placed:
             found = decoded(_RESTORED, answer) if status == 200 else None
             why = "" if found is not None else f"the engine refused it ({error_text(answer)})"
             if found is not None:
-                prefix = structs.replace(kept.prefix, owner=self._prefix.owner)
-                process.table.restored(slot, self._session, prefix, found.n_restored)
+                prefix = structs.replace(kept.prefix, owner=self.prefix.owner)
+                process.table.restored(slot, self.session, prefix, found.n_restored)
                 self.restored = found.n_restored
                 process.owner.seconds_a_byte = (trio.current_time() - began) / max(kept.size, MIB)
         if why:
@@ -282,41 +239,35 @@ class Placed:
 
     def learn(self, usage: Usage) -> SlotNews:
         """Take over what the answer says of its prompt. Return the fate of its conversation's context."""
-        process, cached = self._process, max(0, usage.tokens.cache_tokens)
+        process, cached = self.process, max(0, usage.tokens.cache_tokens)
         process.learn(self.ticket, usage, cached)
         kept, store = self.kept, process.owner.store
         if not self.restored or kept is None or store is None:
-            return self._news
+            return self.news
         # A client may drop a part of the answer from its next prompt, but has said itself that this begins alike.
-        expected = min(kept.prompt, kept.reusable(self._prefix), usage.prompt)
+        expected = min(kept.prompt, kept.reusable(self.prefix), usage.prompt)
         helped = cached >= PROVING_SHARE * expected - 1
-        process.owner.judge(
-            process, "" if helped else f"{self.restored} tokens were given back, and it read all but {cached} again"
-        )
+        why = f"{self.restored} tokens were given back, and it read all but {cached} again"
+        process.owner.judge(process, "" if helped else why)
         if helped:
             process.count(kept.name, cached)
-        return structs.replace(self._news, came_back=f"{kept.size / MIB:.0f} MiB, {self.seconds:.1f} s")
+        return structs.replace(self.news, came_back=f"{kept.size / MIB:.0f} MiB, {self.seconds:.1f} s")
 
 
-class ShortPlaced:
+class ShortPlaced(Struct, eq=False):
     """The place of a short request, of which nothing is saved or given back."""
 
-    __slots__ = ("_names_slot", "_slot", "_table")
-    is_ready = True
-    held = None
-
-    def __init__(self, table: SlotTable, slot: int, *, names_slot: bool) -> None:
-        self._table = table
-        self._slot = slot
-        self._names_slot = names_slot
+    table: SlotTable
+    slot: int
+    names_slot: bool
+    is_ready: bool = True
+    held: None = None
 
     def named_in(self, body: bytes) -> bytes:
-        """See `Placed.named_in`."""
-        return _naming(body, self._slot) if self._names_slot else body
+        return _naming(body, self.slot) if self.names_slot else body
 
     def release(self, *, refused: bool) -> None:
-        """See `Placed.release`."""
-        self._table.release_short(self._slot, trio.current_time())
+        self.table.release_short(self.slot, trio.current_time())
 
 
 class ProcessContexts:
@@ -325,24 +276,19 @@ class ProcessContexts:
     def __init__(self, owner: Contexts, launch: Launch, origin: Origin, model_id: str, architecture: str) -> None:
         self.owner = owner
         self.table = SlotTable(launch.slots)
-        self.moving = trio.Lock()
-        """Held while a slot is saved or restored."""
+        self.moving = trio.Lock()  # held while a slot is saved or restored
         self.launch = launch
         engine = launch.engine
+        # The build and the architecture, of which it is known whether giving back helps.
         self.pair = (engine.digest or engine.id if engine is not None else ""), architecture
-        """The build and the architecture, of which it is known whether giving back helps."""
-        self.is_kept = True
-        """False: it was found to be of no use."""
+        self.is_kept = True  # false: it was found to be of no use
         self._origin = origin
         self._model_id = model_id
-        self._token_seconds = 0.0
-        """Seconds for reading one token; 0: not known."""
+        self._token_seconds = 0.0  # seconds for reading one token; 0: not known
         self._uses: list[tuple[str, int]] = []
-        self._news = trio.Event()
-        """Something may have to be saved, or counted."""
+        self._news = trio.Event()  # something may have to be saved, or counted
 
     def needed(self) -> int:
-        """See `Slots.needed`."""
         return self.table.needed()
 
     def place(self, ticket: int, session: str, body: bytes, owner: bytes, wanted: int, *, names_slot: bool) -> Placed:
@@ -352,15 +298,19 @@ class ProcessContexts:
         kind name theirs.
         """
         prefix, names_slot = prefix_of(body, owner), names_slot and self.launch.may_name_slots
-        placed = Placed(self, ticket, session, prefix, names_slot=names_slot and wanted < 0)
+        news = self.table.news(session, prefix)
+        placed = Placed(self, ticket, session, prefix, news, names_slot and wanted < 0)
         asked = wanted % self.launch.slots if wanted >= 0 else None if names_slot else self.table.foreseen(prefix)
         found = self.table.place(ticket, session, prefix, trio.current_time(), asked)
         placed.slot, placed.has = found.slot, found.held
         if found.slot is not None:
             placed.kept = self.find(prefix, found.held)
             placed.waits = self.moving.locked() and self.table.tokens_of(prefix) - found.held >= LEAST_TOKENS
-            if found.evicted is not None and self._is_dear(found.evicted):
-                placed.evicted = found.evicted
+            if (content := found.evicted) is not None:
+                # Do its tokens take longer to read again than a save takes, and another restore?
+                size = content.tokens * self.launch.token_bytes
+                if worth(content.tokens, self._token_seconds, size, 2 * self.owner.seconds_a_byte):
+                    placed.evicted = content
         return placed
 
     def place_short(self, body: bytes, owner: bytes, *, names_slot: bool) -> ShortPlaced | Literal[False] | None:
@@ -372,7 +322,7 @@ class ProcessContexts:
         slot = self.table.place_short(body, owner, names_slot=names_slot)
         if slot is None:
             return False
-        return ShortPlaced(self.table, slot, names_slot=names_slot) if slot != NO_SLOT else None
+        return ShortPlaced(self.table, slot, names_slot) if slot != NO_SLOT else None
 
     def find(self, prefix: Prefix, held: int) -> KeptContext | None:
         """Return the file that has more of a prompt than the slot, which has ``held`` tokens of it."""
@@ -381,27 +331,18 @@ class ProcessContexts:
             return None
         return best(store.entries(self._origin.key), prefix, held, LEAST_TOKENS, self.owner.seconds_a_byte)
 
-    def _is_dear(self, content: SlotContent) -> bool:
-        """True if its tokens take longer to read again than a save takes, and another restore."""
-        size = content.tokens * self.launch.token_bytes
-        return worth(content.tokens, self._token_seconds, size, 2 * self.owner.seconds_a_byte)
-
     def learn(self, ticket: int, usage: Usage, cached: int) -> None:
         """The answer to the request with this ticket says what its prompt cost."""
         self.table.learn(ticket, usage.prompt, cached, max(0, usage.tokens.output_tokens))
-        self._wake()
+        self._news.set()
         read, milliseconds = usage.prompt - cached, usage.engine_ms - usage.answer_ms
         if read >= SPEED_SAMPLE and usage.answer_ms >= 0 and milliseconds > 0:
             self._token_seconds = milliseconds / 1000 / read
 
-    def _wake(self) -> None:
-        if not self._news.is_set():
-            self._news.set()
-
     def count(self, name: str, tokens: int) -> None:
         """A file has saved the reading of so many tokens; `keep` writes it down."""
         self._uses.append((name, tokens))
-        self._wake()
+        self._news.set()
 
     async def keep(self) -> None:
         """Save slots that are idle and have grown, until cancelled."""
@@ -414,7 +355,7 @@ class ProcessContexts:
                 await self._news.wait()
             await trio.sleep(LOOK_EVERY)  # also behind the news: every answer brings some
             now = trio.current_time()
-            is_busy = any(slot.in_use for slot in self.table.listing(now))
+            is_busy = any(slot.in_use for slot in self.table.slots.values())
             for slot, content in self.table.due(now, BUSY_IDLE if is_busy else IDLE).items():
                 async with self.moving:
                     await self.save(store, slot, content)

@@ -7,7 +7,7 @@ cells of its cache. Its README still promises the second, and clients of earlier
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -40,7 +40,7 @@ _SILENT = {
 }
 _SILENT_TIMES = ("predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second")
 _DATA, _END = b"data: ", b"\n\n"
-_USAGE = "llamacpp:kv_cache_usage_ratio"
+_USAGE, _TOKENS = "llamacpp:kv_cache_usage_ratio", "llamacpp:kv_cache_tokens"
 
 
 class _Image(Struct):
@@ -70,9 +70,6 @@ def is_older(route: str, body: bytes) -> bool:
     return (route in _PROMPTS and b'"image_data"' in body) or (
         route in COMPLETIONS and _PERHAPS_SILENT.search(body) is not None
     )
-
-
-# ---- image_data ------------------------------------------------------------------------------------------------------
 
 
 def has_images(route: str, body: bytes) -> bool:
@@ -142,14 +139,10 @@ def _edit(name: str, value: bytes | None) -> JsonEdit:
     return JsonEdit(path, value)
 
 
-# ---- n_predict: 0 ----------------------------------------------------------------------------------------------------
-
-
 def wants_no_words(route: str, body: bytes) -> bool:
     """Return whether a request wants its prompt evaluated, and no token."""
-    if route not in COMPLETIONS or _PERHAPS_SILENT.search(body) is None:
-        return False
-    if (wanted := decoded(_WANTED, body)) is None:
+    is_perhaps = route in COMPLETIONS and _PERHAPS_SILENT.search(body) is not None
+    if not is_perhaps or (wanted := decoded(_WANTED, body)) is None:
         return False
     said = (wanted.n_predict, wanted.max_completion_tokens, wanted.max_tokens)
     return next((number for number in said if number is not None), None) == 0
@@ -181,19 +174,14 @@ _RECORD = msgspec.json.Decoder(_Record)
 
 def silenced_records(records: bytes) -> bytes:
     """The same of a stream's whole records: those with the token go, the last one is edited."""
-    return b"".join(_silenced_records(records))
-
-
-def _silenced_records(records: bytes) -> Iterator[bytes]:
+    kept: list[bytes] = []
     for record in records.split(_END):
         told = decoded(_RECORD, record.removeprefix(_DATA)) if record.startswith(_DATA) else None
         if told is not None and told.stop:
-            yield _DATA + silenced(record.removeprefix(_DATA)) + _END
+            kept.append(_DATA + silenced(record.removeprefix(_DATA)) + _END)
         elif record and (told is None or told.stop is None or told.prompt_progress is not UNSET):
-            yield record + _END
-
-
-# ---- the cache's cells in /metrics -----------------------------------------------------------------------------------
+            kept.append(record + _END)
+    return b"".join(kept)
 
 
 class _Slot(Struct):
@@ -221,17 +209,12 @@ def cache_lines(slots: bytes, argv: Sequence[str]) -> bytes:
     tokens = sum(slot.n_prompt_tokens for slot in found)
     size = max(slot.n_ctx for slot in found) if shared else sum(slot.n_ctx for slot in found)
     ratio = min(tokens / size, 1.0) if size else 0.0
-    lines: list[str] = []
-    for name, told, value in (
-        (
-            _USAGE,
-            "Share of the context that holds tokens, from 0 to 1",
-            f"{ratio:.6g}",
-        ),
-        ("llamacpp:kv_cache_tokens", "Tokens that all slots together hold", str(tokens)),
-    ):
-        lines += [f"# HELP {name} {told}", f"# TYPE {name} gauge", f"{name} {value}"]
-    return "\n".join([*lines, ""]).encode()
+    return (
+        f"# HELP {_USAGE} Share of the context that holds tokens, from 0 to 1\n"
+        f"# TYPE {_USAGE} gauge\n{_USAGE} {ratio:.6g}\n"
+        f"# HELP {_TOKENS} Tokens that all slots together hold\n"
+        f"# TYPE {_TOKENS} gauge\n{_TOKENS} {tokens}\n"
+    ).encode()
 
 
 def _read(argv: Sequence[str]) -> tuple[bool, bool]:

@@ -10,30 +10,17 @@ from msgspec import Struct
 from appliance.core.headers import is_event_stream, without
 from appliance.core.lenient_json import decoded
 from appliance.errors import BadRequest, UpstreamFailed
-from appliance.features.older.rules import (
-    IMAGES,
-    NEW_FORM,
-    cache_lines,
-    has_images,
-    is_older,
-    lacks_cache,
-    silenced,
-    silenced_records,
-    wants_no_words,
-    with_images,
-)
+from appliance.features.older import rules
 from appliance.fleet.status import ChildStatus
 from appliance.traffic.request import Headers, Passing, Request, Sink, push_whole, send_whole
 from appliance.upstream.address import Address
-from appliance.upstream.client import HttpAnswer, HttpCall, Outgoing
+from appliance.upstream.client import HttpCall, Outgoing
 from appliance.upstream.pool import Pool
 
 METRICS = "/metrics"
 _LENGTHS = (b"content-length", b"transfer-encoding")
-MAX_TOLD = 16 << 20
-"""Bytes of an engine's answer about itself."""
-MAX_HELD = 128 << 20
-"""Bytes of an answer without words: it repeats the prompt, which is not longer than a body may be."""
+MAX_TOLD = 16 << 20  # bytes of an engine's answer about itself
+MAX_HELD = 128 << 20  # bytes of an answer without words: it repeats the prompt, which is not longer than a body may be
 
 
 class OlderBodies:
@@ -41,56 +28,45 @@ class OlderBodies:
 
     def wants(self, route: str, body: bytes, build: str | None) -> bool:
         """Raises BadRequest for pictures that no engine could be asked for, before a model is loaded."""
-        if build is not None or not is_older(route, body):
-            return is_older(route, body)
-        return has_images(route, body) or wants_no_words(route, body)
+        if build is not None or not rules.is_older(route, body):
+            return rules.is_older(route, body)
+        return rules.has_images(route, body) or rules.wants_no_words(route, body)
 
     async def body(self, route: str, body: bytes, there: Address, build: str, pool: Pool) -> bytes:
-        if not has_images(route, body):
+        """Raises BadRequest for pictures where this engine has no text that means one, and UpstreamFailed."""
+        if not rules.has_images(route, body):
             return body
-        return with_images(route, body, await _media_marker(there, pool))
+        props = decoded(_Props, await _ask(there, pool, "/props"))
+        if props is None or not props.media_marker:
+            why = "this model's server tells no media_marker in /props, so nobody knows how to place images"
+            raise BadRequest(f"{why}; {rules.NEW_FORM}", param=rules.IMAGES)
+        return rules.with_images(route, body, props.media_marker)
 
     def sink(self, route: str, body: bytes, sink: Sink) -> Sink:
-        return Silent(sink) if wants_no_words(route, body) else sink
+        return Silent(sink) if rules.wants_no_words(route, body) else sink
 
     async def answer_running(
         self, outgoing: Outgoing, request: Request, sink: Sink, status: ChildStatus | None
     ) -> bool:
-        """Pass an engine's metrics on, and behind them how full its cache is. Raises UpstreamFailed."""
+        """Pass an engine's metrics on, and behind them how full its cache is. Raises UpstreamFailed.
+
+        An engine that sleeps is not asked, because that would wake it: its cache is empty.
+        """
         if request.method != "GET" or request.path != METRICS:
             return False
-        pool = outgoing.pool
+        there, pool = outgoing.address, outgoing.pool
         assert pool is not None
-        async with HttpCall(outgoing.address, "GET", outgoing.target, outgoing.headers, b"", pool=pool) as found:
-            await _send_metrics(found, outgoing.address, pool, sink, status)
+        async with HttpCall(there, "GET", outgoing.target, outgoing.headers, b"", pool=pool) as response:
+            metrics = await response.read(MAX_TOLD)
+            if rules.lacks_cache(metrics) and status is not None:
+                slots = b'[{"n_ctx":0}]' if status.state == "sleeping" else await _ask(there, pool, "/slots")
+                metrics += rules.cache_lines(slots, status.argv)
+            await send_whole(sink, response.status, without(response.headers, _LENGTHS), metrics)
         return True
 
 
 class _Props(Struct):
     media_marker: str = ""
-
-
-async def _media_marker(there: Address, pool: Pool) -> str:
-    """The text that means a picture to this engine. Raises BadRequest where it has none, UpstreamFailed."""
-    content = await _ask(there, pool, "/props")
-    props = decoded(_Props, content)
-    if props is None or not props.media_marker:
-        raise BadRequest(
-            f"this model's server tells no media_marker in /props, so nobody knows how to place images; {NEW_FORM}",
-            param=IMAGES,
-        )
-    return props.media_marker
-
-
-async def _send_metrics(
-    response: HttpAnswer, there: Address, pool: Pool, sink: Sink, status: ChildStatus | None
-) -> None:
-    """An engine that sleeps is not asked, because that would wake it: its cache is empty."""
-    metrics = await response.read(MAX_TOLD)
-    if lacks_cache(metrics) and status is not None:
-        slots = b'[{"n_ctx":0}]' if status.state == "sleeping" else await _ask(there, pool, "/slots")
-        metrics += cache_lines(slots, status.argv)
-    await send_whole(sink, response.status, without(response.headers, _LENGTHS), metrics)
 
 
 async def _ask(there: Address, pool: Pool, path: str) -> bytes:
@@ -120,7 +96,7 @@ class Silent(Passing):
                 self._held += data
             return True
         if self.inner.event_stream:
-            data = silenced_records(data)
+            data = rules.silenced_records(data)
         return self.inner.push(data) if data else True
 
     def finish(self) -> bool:
@@ -130,7 +106,7 @@ class Silent(Passing):
         head, self._head = self._head, None
         if len(self._held) > MAX_HELD:
             raise UpstreamFailed("the model", f"its answer is longer than {MAX_HELD} bytes")
-        return push_whole(self.inner, 200, without(head, _LENGTHS), silenced(bytes(self._held)))
+        return push_whole(self.inner, 200, without(head, _LENGTHS), rules.silenced(bytes(self._held)))
 
     def abort(self) -> None:
         """Drop a held answer: nothing of it has left, so that the error can be sent instead."""

@@ -29,8 +29,7 @@ from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.hooks import HookedStream, PluginHost, PluginStep, Replayed
 from appliance.trio_parts import beside
 
-MAX_ANSWER = 64 << 20
-"""Largest answer that is held as a whole, in bytes."""
+MAX_ANSWER = 64 << 20  # largest answer that is held as a whole, in bytes
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
 _T = TypeVar("_T")
@@ -46,8 +45,7 @@ class ChainClient:
         self._origin = f"plugin {plugin}"
 
     async def post(self, path: str, body: JsonObject) -> JsonObject:
-        answer = decoded(OBJECT, await self._post(path, body))
-        if answer is None:
+        if (answer := decoded(OBJECT, await self._post(path, body))) is None:
             raise AskFailed("the answer is not a JSON object")
         return answer
 
@@ -61,8 +59,7 @@ class ChainClient:
 
     @asynccontextmanager
     async def stream(self, path: str, body: JsonObject) -> AsyncGenerator[AsyncIterator[Event]]:
-        failure: ApplianceError | None = None
-        try:
+        with _explaining():
             sent = _encoded({**body, "stream": True})
             async with self._asker.ask(path, sent, origin=self._origin) as reply:
                 if reply.status != 200 or not reply.event_stream:
@@ -70,10 +67,6 @@ class ChainClient:
                     _refuse(reply.status, content)
                     raise AskFailed(f"{path} did not answer with a stream")
                 yield _AskedEvents(reply, str(body.get("model", "")))
-        except ApplianceError as error:
-            failure = error
-        if failure is not None:
-            raise AskFailed(str(failure)) from None
 
     async def chat(self, model: str, messages: Sequence[JsonObject], **params: JSON) -> str:
         body: JsonObject = {"model": model, "messages": list[JSON](messages), **params}
@@ -144,10 +137,9 @@ def error_of(event: Event) -> str | None:
 
 
 def _refuse(status: int, content: bytes) -> None:
-    if status < 400:
-        return
-    message = error_text(content) or f"the model's server answered {status}"
-    raise AskFailed(message, status=status, body=decoded(OBJECT, content))
+    if status >= 400:
+        message = error_text(content) or f"the model's server answered {status}"
+        raise AskFailed(message, status=status, body=decoded(OBJECT, content))
 
 
 @contextmanager
@@ -185,13 +177,13 @@ class Chains:
     def plan(self, path: str, body: bytes) -> SlashPlan | None:
         """Return None for a request that names no plugin: nearly all. Raises BadRequest."""
         family = family_of(path)
-        commands = self._plugins.commands(family) if family is not None else None
+        commands = self._plugins.commands.get(family) if family is not None else None
         return commands.plan(body) if commands is not None else None
 
     @asynccontextmanager
     async def open(self, path: str, commands: Sequence[str], model: str) -> AsyncGenerator[Chain]:
         """Open the chain of one request; leaving the block ends the plugins' work. Raises PluginFailed."""
-        entries = [self._plugins.entry(name) for name in commands]
+        entries = [self._plugins.entries[name] for name in commands]
         loaded = [(await entry.hooks(), entry.plugin) for entry in entries]  # loading may change what is known
         async with beside() as nursery:
             steps = [PluginStep(plugin, hooks, model, self._host, nursery.start_soon) for hooks, plugin in loaded]
@@ -200,7 +192,8 @@ class Chains:
             try:
                 yield chain
             finally:
-                await chain.close()
+                for stream in reversed(chain.streams):  # stream hooks clean up, the last one first
+                    await stream.aclose()
 
 
 class Chain:
@@ -210,7 +203,7 @@ class Chain:
         self._path = path
         self._family = family_of(path) or Family.CHAT
         self._steps = steps
-        self._streams: list[HookedStream] = []
+        self.streams: list[HookedStream] = []
 
     @property
     def answers(self) -> bool:
@@ -253,14 +246,9 @@ class Chain:
             raise PluginFailed(names, "on_stream", f"an event is not JSON: {error}") from None
         return sse.encode(sse.SseEvent(text, event.name))
 
-    async def close(self) -> None:
-        """Let the stream hooks clean up, the last one first."""
-        for stream in reversed(self._streams):
-            await stream.aclose()
-
     def _hooked(self, step: PluginStep, events: AsyncIterator[Event]) -> HookedStream:
         stream = step.stream(events)
-        self._streams.append(stream)
+        self.streams.append(stream)
         return stream
 
     def _events(self, body: JsonObject) -> Iterable[Event]:
@@ -272,5 +260,5 @@ class Chain:
             return Response(status=200, body=whole_of(self._family, parts))
         except Torn as error:
             names = ", ".join(step.plugin.name for step in self._steps)
-            hook = "on_stream" if self._streams else "on_response"
+            hook = "on_stream" if self.streams else "on_response"
             raise PluginFailed(names, hook, f"the answer cannot be put together: {error}") from None

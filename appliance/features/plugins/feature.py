@@ -53,16 +53,7 @@ def _verb() -> click.Command:
     return agents
 
 
+_DOES = "List the plugins behind slash commands, load them again, or create one."
 PLUGINS = Feature(
-    name="plugins",
-    verbs=(
-        Verb(
-            "agents",
-            "for developers",
-            "List the plugins behind slash commands, load them again, or create one.",
-            _verb,
-            page="plugins.md",
-        ),
-    ),
-    open=_open,
+    name="plugins", verbs=(Verb("agents", "for developers", _DOES, _verb, page="plugins.md"),), open=_open
 )

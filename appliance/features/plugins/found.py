@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct
@@ -14,10 +15,8 @@ from appliance.features.plugins.core.slash import NAME
 from appliance.plugins.folders import AGENT, CONFIG, PluginSelection, places_of, unknown_plugins
 from appliance.plugins.manifest import LARGEST, BadManifest, ParsedManifest, PluginManifest, read_manifest
 
-DATA = "plugins"
-"""The folder below the program's data in which each plugin has a folder for its own."""
-MAX_FILES = 1000
-"""Number of files of one plugin that are watched for changes."""
+DATA = "plugins"  # the folder below the program's data in which each plugin has a folder for its own
+MAX_FILES = 1000  # number of files of one plugin that are watched for changes
 Signature = tuple[tuple[str, int, int], ...]
 Files = dict[str, Signature]
 
@@ -97,20 +96,11 @@ def _manifest(folder: Path) -> ParsedManifest:
 
 
 def _signature(folder: Path) -> Signature:
-    try:
-        return tuple(sorted(_facts(folder)))
-    except OSError:  # it vanishes at this moment
-        return ()
-
-
-def _facts(folder: Path) -> Iterator[tuple[str, int, int]]:
-    for number, path in enumerate(folder.rglob("*")):
-        if number == MAX_FILES:
-            return
-        if path.suffix != ".py" and path.name != CONFIG:
-            continue
-        try:
-            status = path.stat()
-        except OSError:
-            continue
-        yield str(path), status.st_mtime_ns, status.st_size
+    found: list[tuple[str, int, int]] = []
+    with suppress(OSError):  # it vanishes at this moment
+        for path in islice(folder.rglob("*"), MAX_FILES):
+            if path.suffix == ".py" or path.name == CONFIG:
+                with suppress(OSError):
+                    status = path.stat()
+                    found.append((str(path), status.st_mtime_ns, status.st_size))
+    return tuple(sorted(found))

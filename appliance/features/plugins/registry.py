@@ -174,27 +174,19 @@ class Plugins:
     """Owns the loaded plugins. Made by `open_plugins`; it answers from the last look at the folders."""
 
     def __init__(self, choice: PluginSelection, load: Callable[[PluginEntry], None], data: Path) -> None:
-        self.choice = choice
-        """The choice of plugins. After a change, have the folders searched again."""
+        self.choice = choice  # the choice of plugins. After a change, have the folders searched again.
         self._load = load
         self._data = data
-        self._entries: dict[str, PluginEntry] = {}
-        self._commands: dict[Family, Commands] = {}
+        self.entries: dict[str, PluginEntry] = {}
+        self.commands: dict[Family, Commands] = {}  # the names that requests of each kind may use
         self._scan = Scan()
         self._looking = trio.Lock()
-
-    def commands(self, family: Family) -> Commands | None:
-        """Return the names that requests of this kind may use; None if there are none."""
-        return self._commands.get(family)
-
-    def entry(self, name: str) -> PluginEntry:
-        return self._entries[name]
 
     def listed(self) -> AgentList:
         """Return the plugins as known now, with the secrets in their settings."""
         hidden = self._scan.hidden
         return AgentList(
-            agents=[entry.listed(hidden.get(name, ())) for name, entry in self._entries.items()],
+            agents=[entry.listed(hidden.get(name, ())) for name, entry in self.entries.items()],
             folders=tuple(map(str, self.choice.folders)),
             problems=self.problems,
             off=self.choice.off,
@@ -213,13 +205,13 @@ class Plugins:
         """Look into the folders. Unchanged plugins stay loaded; new ones start to load."""
         async with self._looking:
             found = await self._search()
-            before, self._entries = self._entries, {}
+            before, self.entries = self.entries, {}
             for each in found.found:
                 old = before.get(each.name)
                 if old is not None and old.found == each and old.error is None:
-                    self._entries[each.name] = old
+                    self.entries[each.name] = old
                     continue
-                self._entries[each.name] = entry = PluginEntry(each, self._data, self._load)
+                self.entries[each.name] = entry = PluginEntry(each, self._data, self._load)
                 for line in (each.error, *each.warnings):
                     if line:
                         log.warning("plugin '%s': %s", each.name, line)
@@ -229,16 +221,16 @@ class Plugins:
             if self.problems != before_problems:
                 for problem in self.problems:
                     log.warning("%s", problem)
-            self._commands = _commands(self._entries)
+            self.commands = _commands(self.entries)
 
     def begin(self) -> None:
         """Load all plugins, even those that nobody has asked for yet."""
-        for entry in self._entries.values():
+        for entry in self.entries.values():
             entry.begin()
 
     async def wait_loaded(self) -> None:
         """Wait until every plugin is loaded, or has failed."""
-        for entry in list(self._entries.values()):
+        for entry in list(self.entries.values()):
             await entry.wait_loaded()
 
     async def watch(self) -> None:

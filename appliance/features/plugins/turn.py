@@ -24,13 +24,15 @@ from appliance.http.way.progress import Pings, sending
 from appliance.http.way.routes import Route
 from appliance.plugins import Event, Response
 from appliance.traffic.record import aside
-from appliance.traffic.request import Sink, send_whole
+from appliance.traffic.request import send_whole
 
 _OF_THE_BODY = (b"content-length", b"content-encoding", b"content-type")
 
 
 class PluginChains:
     """Takes requests through the plugins that they name. ``models`` tells the names that may be asked for."""
+
+    acts = True
 
     def __init__(self, plugins: Plugins, asker: Asker, models: Callable[[], list[str]], pings: Pings) -> None:
         self._chains = Chains(plugins, asker, models)
@@ -74,7 +76,10 @@ class PluginChains:
 async def _whole(chain: Chain, job: ModelRequest, model: str, ask: AskModel) -> None:
     async with answered(ask, job) as reply:
         if reply.status != 200:
-            await _pass(reply, job.sink)
+            job.sink.start(reply.status, reply.headers)
+            while chunk := await reply.receive():
+                await job.sink.write(chunk)
+            await job.sink.end()
             return
         events = _EngineEvents(reply, model)
         with events.scope:
@@ -148,10 +153,3 @@ class _EngineEvents(ModelEvents):
         if self._failure is not None:
             raise self._failure
         return self._error
-
-
-async def _pass(reply: HandoverReply, sink: Sink) -> None:
-    sink.start(reply.status, reply.headers)
-    while chunk := await reply.receive():
-        await sink.write(chunk)
-    await sink.end()

@@ -26,9 +26,7 @@ log = logging.getLogger(__name__)
 class ToolSource(Protocol):
     """A source of tools. Its list is known beforehand, and stays the same."""
 
-    def specs(self) -> Sequence[ToolSpec]:
-        """Never blocks."""
-        ...
+    def specs(self) -> Sequence[ToolSpec]: ...
 
     async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
         """Use one of its tools. ``arguments`` is the JSON text of the arguments object.
@@ -57,16 +55,15 @@ class OpenToolbox:
     """
 
     def __init__(self, sources: Sequence[ToolSource] = (), servers: Sequence[McpClient] = ()) -> None:
-        self.enabled = bool(sources)
-        """True if somebody asked for tools, though there may be none."""
-        self.servers = {server.name: server for server in servers}
-        """The MCP servers by name."""
+        self.enabled = bool(sources)  # true if somebody asked for tools, though there may be none
+        self.servers = {server.name: server for server in servers}  # the MCP servers by name
         self._sources: dict[str, ToolSource] = {}
         self._specs: dict[str, ToolSpec] = {}
         for source in sources:
             for spec in source.specs():
                 if spec.name in self._specs:
-                    log.warning("there are two tools called '%s'; that of %s is left out", spec.name, _whose(spec))
+                    whose = f"the MCP server '{spec.server}'" if spec.server else "a later source"
+                    log.warning("there are two tools called '%s'; that of %s is left out", spec.name, whose)
                 else:
                     self._sources[spec.name], self._specs[spec.name] = source, spec
 
@@ -117,13 +114,7 @@ class OpenToolbox:
     def _unknown(self, word: str) -> str:
         servers = {f"{MCP}{spec.server}" for spec in self._specs.values() if spec.kind == "mcp"}
         known = sorted({*self._specs, *servers})
-        if not known:
-            return none_switched_on(word)
-        return f"there is no tool '{word}'{meant_or_all(word, known)}"
-
-
-def _whose(spec: ToolSpec) -> str:
-    return f"the MCP server '{spec.server}'" if spec.server else "a later source"
+        return f"there is no tool '{word}'{meant_or_all(word, known)}" if known else none_switched_on(word)
 
 
 @asynccontextmanager
@@ -133,12 +124,17 @@ async def open_tools(settings: ToolSettings, children: Children) -> AsyncGenerat
     # Twenty modules, which most servers do without: they have no tools.
     from appliance.features.tools.builtins import Builtins, open_container
     from appliance.features.tools.mcp_client import open_mcp
+    from appliance.platform.rooted_files import real_root
 
     async with AsyncExitStack() as stack:
         sources: list[ToolSource] = []
         servers: Sequence[McpClient] = ()
         if settings.builtin:
-            root = _root(settings.root)
+            try:
+                root = real_root(settings.root) if settings.root is not None else None
+            except OSError as error:
+                why = error.strerror or error
+                raise UsageError(f"--tools-root {settings.root} cannot be used: {why}; name a folder") from None
             target = parse_target(settings.runtime) if settings.runtime else None
             if isinstance(target, ContainerImage):
                 target = await stack.enter_async_context(open_container(children, target))
@@ -158,12 +154,3 @@ async def open_own_tools(settings: ToolSettings) -> AsyncGenerator[OpenToolbox]:
         return
     async with open_children() as children, open_tools(settings, children) as tools:
         yield tools
-
-
-def _root(root: str | None) -> str | None:
-    from appliance.platform.rooted_files import real_root
-
-    try:
-        return real_root(root) if root is not None else None
-    except OSError as error:
-        raise UsageError(f"--tools-root {root} cannot be used: {error.strerror or error}; name a folder") from None

@@ -24,19 +24,8 @@ from appliance.core.tools.box import ToolContext, ToolOutcome, ToolProblem, Tool
 from appliance.core.tools.choice import SHELL
 from appliance.core.tools.targets import BadToolTarget, ContainerImage, RunningContainer, Ssh, running_target
 from appliance.errors import Forbidden, NotFound
+from appliance.features.tools.core import specs
 from appliance.features.tools.core.search import KINDS, entry_text, footer
-from appliance.features.tools.core.specs import (
-    ARGUMENTS,
-    MAX_SECONDS,
-    SPECS,
-    EditFile,
-    ExecShellCommand,
-    FileGlobSearch,
-    GrepSearch,
-    ReadFile,
-    WriteFile,
-    read_arguments,
-)
 from appliance.features.tools.core.texts import EditProblem, LineWindow, apply_edits
 from appliance.features.tools.host import HostPlace
 from appliance.features.tools.place import CommandEnded, FileProblem, FileTooLarge, ToolPlace, run
@@ -46,19 +35,15 @@ from appliance.platform.children import REAP_TIME, Child, Children, inherited_en
 from appliance.platform.process import Command, Sink, StopSteps, before_end, ignore, into, open_process
 from appliance.trio_parts import beside
 
-START_TIME = 120.0
-"""Seconds that a container may take to start, its image's download included."""
+START_TIME = 120.0  # seconds that a container may take to start, its image's download included
 LOOK_EVERY = 0.05
-END_TIME = 2.0
-"""Seconds that a container gets to end once its shell's input is closed."""
+END_TIME = 2.0  # seconds that a container gets to end once its shell's input is closed
 REMOVE_TIME = 3.0
-GRACE = 0.5
-"""Seconds to wait for the last words of the containers' program."""
+GRACE = 0.5  # seconds to wait for the last words of the containers' program
 
 log = logging.getLogger(__name__)
 TRUNCATED = "\n[output truncated]"
-MAX_BASE64 = 32 * MIB
-"""llama-server's (b11434)."""
+MAX_BASE64 = 32 * MIB  # llama-server's (b11434)
 MAX_EDITED = 32 * MIB
 _EDITING = trio.CapacityLimiter(2)
 """Looking for many pieces in a large file takes seconds; nobody else should wait for that."""
@@ -77,10 +62,7 @@ class OwnContainer:
     async def running(self) -> RunningContainer:
         """Return the running container. Raises ToolProblem when it cannot be started."""
         async with self._starting:
-            container = self._running
-            if container is None:
-                container = await self._nursery.start(self._run)
-            return container
+            return self._running or await self._nursery.start(self._run)
 
     async def _run(self, *, task_status: trio.TaskStatus[RunningContainer]) -> None:
         engine, name = self._image.engine, f"{self._image.engine}:{self._image.name}"
@@ -107,8 +89,10 @@ class OwnContainer:
             finally:
                 self._running = None
                 if container is not None and child is not None and child.status != 0:
+                    # Its program did not end in good order; else ``--rm`` has removed it.
+                    remove = Command(argv=(engine, "rm", "-f", container.id), env=inherited_env())
                     with trio.move_on_after(REMOVE_TIME + REAP_TIME, shield=True):
-                        await self._remove(container)
+                        await process.run(self._children, remove, ignore, seconds=REMOVE_TIME)
         if container is None:
             why = text_answer.text().strip()[-500:] or f"it did not start within {START_TIME:g} s"
             raise ToolProblem(name, f"failed to start the container: {why}")
@@ -124,11 +108,6 @@ class OwnContainer:
         with trio.move_on_after(START_TIME):
             return await before_end(child, look)
         return None
-
-    async def _remove(self, container: RunningContainer) -> None:
-        """Remove a container whose program did not end in good order; ``--rm`` has removed all others."""
-        command = Command(argv=(container.engine, "rm", "-f", container.id), env=inherited_env())
-        await process.run(self._children, command, ignore, seconds=REMOVE_TIME)
 
 
 @asynccontextmanager
@@ -147,7 +126,7 @@ def _content(file: Path) -> str:
         return ""  # not there yet
 
 
-async def file_glob_search(place: ToolPlace, asked: FileGlobSearch) -> ToolOutcome:
+async def file_glob_search(place: ToolPlace, asked: specs.FileGlobSearch) -> ToolOutcome:
     if asked.limit < 1:
         return failed(f"invalid limit: {asked.limit} (expected 1 or more)")
     kind = KINDS.get(asked.type)
@@ -155,26 +134,21 @@ async def file_glob_search(place: ToolPlace, asked: FileGlobSearch) -> ToolOutco
         return failed(f'invalid type: {asked.type} (expected "file", "dir" or "all")')
     found = await place.find(asked, kind)
     text = "".join(f"{entry_text(entry.path, entry.kind)}\n" for entry in found.entries)
-    text += footer(found.total, len(found.entries), what="entries", full=False, cut=found.cut)
+    text += footer(found.end.total, len(found.entries), what="entries", full=False, cut=found.end.cut)
     entries = [{"path": entry.path, "type": entry.kind} for entry in found.entries]
     return answer({"plain_text_response": text, "entries": entries, "base": found.base}, text)
 
 
-async def grep_search(place: ToolPlace, asked: GrepSearch) -> ToolOutcome:
-    found = await place.grep(asked)
-    return text_answer(found.text + footer(found.count, found.count, what="matches", full=found.full, cut=found.cut))
-
-
-async def exec_shell_command(children: Children, place: ToolPlace, asked: ExecShellCommand) -> ToolOutcome:
-    output = CappedOutput(_limit(asked))
+async def exec_shell_command(children: Children, place: ToolPlace, asked: specs.ExecShellCommand) -> ToolOutcome:
+    output = _output(asked)
     # It is read on beyond the limit: a command that could not write would wait for ever.
     ended = await _run(children, place, asked, into(output))
-    return text_answer(output.text() + (TRUNCATED if output.truncated else "") + tail(ended))
+    return text_answer(output.text() + _tail(output, ended))
 
 
 @asynccontextmanager
 async def stream_shell_command(
-    children: Children, place: ToolPlace, asked: ExecShellCommand
+    children: Children, place: ToolPlace, asked: specs.ExecShellCommand
 ) -> AsyncGenerator[AsyncIterator[bytes | ToolOutcome]]:
     """Yield the output as it comes, each piece whole UTF-8, then the outcome. Leaving the block kills the command.
 
@@ -186,9 +160,12 @@ async def stream_shell_command(
 
 
 async def _print_found(
-    children: Children, place: ToolPlace, asked: ExecShellCommand, sending: trio.MemorySendChannel[bytes | ToolOutcome]
+    children: Children,
+    place: ToolPlace,
+    asked: specs.ExecShellCommand,
+    sending: trio.MemorySendChannel[bytes | ToolOutcome],
 ) -> None:
-    output, pieces = CappedOutput(_limit(asked)), text_decoder()
+    output, pieces = _output(asked), text_decoder()
     async with sending:
 
         async def take(data: bytes) -> bool:
@@ -201,20 +178,14 @@ async def _print_found(
         except (FileProblem, ToolProblem) as problem:
             await sending.send(failed(str(problem)))
             return
-        rest = pieces.decode(b"", final=True) if not output.truncated else ""
-        last = rest + (TRUNCATED if output.truncated else "") + tail(ended)
-        await sending.send(last.encode())
-        await sending.send(text_answer(output.text() + last[len(rest) :]))
+        rest, last = pieces.decode(b"", final=True) if not output.truncated else "", _tail(output, ended)
+        await sending.send(f"{rest}{last}".encode())
+        await sending.send(text_answer(output.text() + last))
 
 
-async def get_info(place: ToolPlace) -> ToolOutcome:
-    system, cwd = await place.info()
-    return answer({"os": system, "cwd": cwd}, f"os: {system}\ncwd: {cwd}")
-
-
-async def _run(children: Children, place: ToolPlace, asked: ExecShellCommand, take: Sink) -> CommandEnded:
+async def _run(children: Children, place: ToolPlace, asked: specs.ExecShellCommand, take: Sink) -> CommandEnded:
     """Raises FileProblem when it cannot run in this place, ToolProblem when no command can."""
-    seconds = min(max(asked.timeout, 0), MAX_SECONDS)
+    seconds = min(max(asked.timeout, 0), specs.MAX_SECONDS)
     command = place.shell(asked.command)
     try:
         return await run(children, command, take, seconds=seconds)
@@ -226,17 +197,23 @@ async def _run(children: Children, place: ToolPlace, asked: ExecShellCommand, ta
         raise ToolProblem(SHELL, f"no command can be started: {error}") from None
 
 
-def tail(ended: CommandEnded) -> str:
-    return f"\n[exit code: {ended.status}]{' [exit due to timed out]' if ended.timed_out else ''}"
+def _output(asked: specs.ExecShellCommand) -> CappedOutput:
+    return CappedOutput(min(max(asked.max_output_size, 0), MAX_OUTPUT))
 
 
-def _limit(asked: ExecShellCommand) -> int:
-    return min(max(asked.max_output_size, 0), MAX_OUTPUT)
+def _tail(output: CappedOutput, ended: CommandEnded) -> str:
+    cut, late = TRUNCATED if output.truncated else "", " [exit due to timed out]" if ended.timed_out else ""
+    return f"{cut}\n[exit code: {ended.status}]{late}"
 
 
-async def read_file(place: ToolPlace, asked: ReadFile, *, as_base64: bool) -> ToolOutcome:
+async def read_file(place: ToolPlace, asked: specs.ReadFile, *, as_base64: bool) -> ToolOutcome:
     if as_base64:
-        return await _read_base64(place, asked.path)
+        try:
+            content = await _whole(place, asked.path, MAX_BASE64)
+        except FileTooLarge as error:
+            return failed(f"file too large ({error.size} bytes, max {MAX_BASE64})")
+        encoded = base64.b64encode(content).decode("ascii")
+        return answer({"base64": encoded, "size_bytes": len(content)}, f"{len(content)} bytes in base64: {encoded}")
     whole = asked.end_line == -1
     window = LineWindow(asked.start_line, None if whole else max(asked.end_line, 0), numbered=asked.append_loc)
 
@@ -253,23 +230,14 @@ async def read_file(place: ToolPlace, asked: ReadFile, *, as_base64: bool) -> To
     return text_answer(window.text())
 
 
-async def _read_base64(place: ToolPlace, path: str) -> ToolOutcome:
-    try:
-        content = await _whole(place, path, MAX_BASE64)
-    except FileTooLarge as error:
-        return failed(f"file too large ({error.size} bytes, max {MAX_BASE64})")
-    encoded = base64.b64encode(content).decode("ascii")
-    return answer({"base64": encoded, "size_bytes": len(content)}, f"{len(content)} bytes in base64: {encoded}")
-
-
-async def write_file(place: ToolPlace, asked: WriteFile) -> ToolOutcome:
+async def write_file(place: ToolPlace, asked: specs.WriteFile) -> ToolOutcome:
     content = asked.content.encode()
     await place.write(asked.path, content)
     result = {"result": "file written successfully", "path": asked.path, "bytes": len(content)}
     return answer(result, f"file written successfully: {asked.path}, {len(content)} bytes")
 
 
-async def edit_file(place: ToolPlace, asked: EditFile) -> ToolOutcome:
+async def edit_file(place: ToolPlace, asked: specs.EditFile) -> ToolOutcome:
     """Bytes in the file that are not UTF-8 stay as they are."""
     try:
         before = (await _whole(place, asked.path, MAX_EDITED)).decode("utf-8", "surrogateescape")
@@ -324,7 +292,7 @@ class Builtins:
         children: Children,
         runtime: OwnContainer | RunningContainer | Ssh | None,
     ) -> None:
-        self._specs = [spec for spec in SPECS if spec.name in settings.builtin]
+        self._specs = [spec for spec in specs.SPECS if spec.name in settings.builtin]
         self._root = root
         self._children = children
         self._runtime = runtime
@@ -334,8 +302,29 @@ class Builtins:
 
     async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
         """Raises BadRequest, Forbidden, NotFound and ToolProblem."""
+        if name not in specs.ARGUMENTS:
+            raise NotFound(f"there is no built-in tool '{name}'")
+        asked = specs.read_arguments(name, arguments, specs.ARGUMENTS[name])
         try:
-            return await self._call(name, arguments, context)
+            place = await self._place(context)
+            match asked:
+                case specs.ReadFile():
+                    return await read_file(place, asked, as_base64=context.base64)
+                case specs.FileGlobSearch():
+                    return await file_glob_search(place, asked)
+                case specs.GrepSearch():
+                    found = await place.grep(asked)
+                    count, full, cut = found.end.total, found.end.full, found.end.cut
+                    return text_answer(found.text + footer(count, count, what="matches", full=full, cut=cut))
+                case specs.ExecShellCommand():
+                    return await exec_shell_command(self._children, place, asked)
+                case specs.WriteFile():
+                    return await write_file(place, asked)
+                case specs.EditFile():
+                    return await edit_file(place, asked)
+                case _:
+                    system, cwd = await place.info()
+                    return answer({"os": system, "cwd": cwd}, f"os: {system}\ncwd: {cwd}")
         except FileProblem as problem:
             return failed(str(problem))
 
@@ -346,34 +335,13 @@ class Builtins:
         """Only exec_shell_command sends its output while it runs. Raises as `call`."""
         if name != SHELL:
             raise NotFound(f"the tool '{name}' does not stream")
-        asked = read_arguments(name, arguments, ExecShellCommand)
+        asked = specs.read_arguments(name, arguments, specs.ExecShellCommand)
         try:
             place = await self._place(context)
         except FileProblem as problem:
             raise ToolProblem(name, str(problem)) from None
         async with stream_shell_command(self._children, place, asked) as pieces:
             yield pieces
-
-    async def _call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
-        if name not in ARGUMENTS:
-            raise NotFound(f"there is no built-in tool '{name}'")
-        asked = read_arguments(name, arguments, ARGUMENTS[name])
-        place = await self._place(context)
-        match asked:
-            case ReadFile():
-                return await read_file(place, asked, as_base64=context.base64)
-            case FileGlobSearch():
-                return await file_glob_search(place, asked)
-            case GrepSearch():
-                return await grep_search(place, asked)
-            case ExecShellCommand():
-                return await exec_shell_command(self._children, place, asked)
-            case WriteFile():
-                return await write_file(place, asked)
-            case EditFile():
-                return await edit_file(place, asked)
-            case _:
-                return await get_info(place)
 
     async def _place(self, context: ToolContext) -> ToolPlace:
         """Return the place of this use. Raises ToolProblem, and Forbidden for a way out of the root."""
@@ -386,11 +354,8 @@ class Builtins:
                 target: RunningContainer | Ssh = running_target(context.runtime)
             except BadToolTarget as error:
                 raise ToolProblem("runtime", str(error)) from None
-            return Runtime(self._children, target, context.cwd)
-        match self._runtime:
-            case None:
-                return HostPlace(self._children, context.cwd, self._root)
-            case OwnContainer() as own:
-                return Runtime(self._children, await own.running(), context.cwd)
-            case target:
-                return Runtime(self._children, target, context.cwd)
+        elif self._runtime is None:
+            return HostPlace(self._children, context.cwd, self._root)
+        else:
+            target = await self._runtime.running() if isinstance(self._runtime, OwnContainer) else self._runtime
+        return Runtime(self._children, target, context.cwd)

@@ -25,26 +25,10 @@ from appliance.core.answers.families import Family, family_of
 from appliance.core.bodies.head import EXTENSION, RequestHead
 from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
 from appliance.core.lenient_json import UNREADABLE
-from appliance.core.openai import ToolDefinition
+from appliance.core.openai import FunctionDefinition, ToolDefinition
+from appliance.core.tools.box import ToolSpec
+from appliance.core.turns import messages
 from appliance.core.turns.chat import ChatAnswer, ChatEvents, ToolActivity
-from appliance.core.turns.messages import (
-    MAX_ITERATIONS,
-    AskClient,
-    Finish,
-    Generate,
-    ModelCall,
-    Outcome,
-    RunCommand,
-    RunEvent,
-    RunTools,
-    ShowReasoning,
-    ShowSignal,
-    ShowText,
-    StopGenerating,
-    Task,
-    Tool,
-    ToolFinished,
-)
 from appliance.core.turns.toolloop import Loop
 from appliance.errors import BadRequest, Forbidden, ToolLoopFailed
 from appliance.features.tools.box import OpenToolbox
@@ -60,15 +44,14 @@ _NEEDLE = f'"{EXTENSION}"'.encode()
 _PATH = Path((PathStep(EXTENSION.encode()),))
 _OWNED = frozenset((EXTENSION, "model", "messages", "tools", "stream", "stream_options", "parallel_tool_calls", "n"))
 """Members of the request that the loop says itself, for each of its turns."""
-MAX_ANSWER = 64 << 20
-"""Bytes of one turn's answer that is not a stream."""
+MAX_ANSWER = 64 << 20  # bytes of one turn's answer that is not a stream
 
 
 class WantedTools(Struct, forbid_unknown_fields=True):
     """The member."""
 
     tools: list[str] = []
-    max_iterations: Annotated[int, Meta(ge=0, le=MAX_ITERATIONS)] = 8
+    max_iterations: Annotated[int, Meta(ge=0, le=messages.MAX_ITERATIONS)] = 8
 
 
 class _StreamOptions(Struct):
@@ -88,7 +71,7 @@ class _Chat(Struct):
 class ToolChat(Struct, frozen=True, kw_only=True):
     """A chat request whose tools are used here."""
 
-    task: Task
+    task: messages.Task
     stream: bool
     include_usage: bool
 
@@ -137,10 +120,13 @@ def _read_chat(body: bytes, members: dict[str, Raw], wanted: WantedTools, toolbo
         raise BadRequest(f"the request body cannot be used with tools of this server: {error}") from None
     if chat.n not in (None, 1):
         raise BadRequest("'n' must be 1 where tools of this server are used", param="n")
-    task = Task(
+    task = messages.Task(
         model=chat.model,
         messages=tuple(chat.messages),
-        tools=(*_ours(wanted, toolbox), *_theirs(chat)),
+        tools=(
+            *(_tool(spec, ours=True) for spec in toolbox.select(wanted.tools)),
+            *(_tool(each.function, ours=False) for each in chat.tools or ()),
+        ),
         params={name: value for name, value in members.items() if name not in _OWNED},
         max_tool_iterations=wanted.max_iterations,
         parallel_tool_calls=bool(chat.parallel_tool_calls),
@@ -154,31 +140,15 @@ def _read_chat(body: bytes, members: dict[str, Raw], wanted: WantedTools, toolbo
     return ToolChat(task=task, stream=bool(chat.stream), include_usage=include_usage)
 
 
-def _ours(wanted: WantedTools, toolbox: OpenToolbox) -> list[Tool]:
-    """Return the server's tools. Arguments are any object: the tool itself reports a mistake to the model."""
-    return [
-        Tool(
-            name=spec.name,
-            description=spec.description,
-            parameters=spec.parameters,
-            runner="server",
-            arguments="object",
-        )
-        for spec in toolbox.select(wanted.tools)
-    ]
-
-
-def _theirs(chat: _Chat) -> list[Tool]:
-    return [
-        Tool(
-            name=tool.function.name,
-            description=tool.function.description,
-            parameters=tool.function.parameters,
-            runner="client",
-            arguments="any",
-        )
-        for tool in chat.tools or ()
-    ]
+def _tool(told: ToolSpec | FunctionDefinition, *, ours: bool) -> messages.Tool:
+    """Arguments for a tool of ours are any object: the tool itself reports a mistake to the model."""
+    return messages.Tool(
+        name=told.name,
+        description=told.description,
+        parameters=told.parameters,
+        runner="server" if ours else "client",
+        arguments="object" if ours else "any",
+    )
 
 
 Give = Callable[[bytes], Awaitable[None]]
@@ -187,13 +157,14 @@ Give = Callable[[bytes], Awaitable[None]]
 class ToolChats:
     """Asks a model, with tools where the request wants them. ``timeout`` tells how many seconds one use may take."""
 
+    acts = True
+
     def __init__(self, toolbox: OpenToolbox, timeout: Callable[[], float], ping_after: float) -> None:
         self._toolbox = toolbox
         self._timeout = timeout
         self._ping_after = ping_after
 
     def wants(self, route: Route, head: RequestHead, body: bytes) -> bool:
-        """See `appliance.http.way.hooks.Turn`."""
         return head.extended
 
     def take(self, job: ModelRequest, model: str) -> tuple[ModelRequest, Use | None]:
@@ -227,13 +198,13 @@ class _Turns:
         self._timeout = timeout
         self._ask = ask
         self._job = job
-        self._model = chat.task.model
+        self._task = chat.task
         self._loop = Loop(chat.task)
-        self._todo: deque[Generate | RunTools] = deque()
+        self._todo: deque[messages.Generate | messages.RunTools] = deque()
         self._over = False
         self._new_turn = False  # nothing has been said in it yet
 
-    async def run(self, give: Give, refuse: Callable[[HandoverReply], Awaitable[None]]) -> Outcome | None:
+    async def run(self, give: Give, refuse: Callable[[HandoverReply], Awaitable[None]]) -> messages.Outcome | None:
         """``give`` gets the records of a stream. None: the engine would not take the first turn, and `refuse` has it.
 
         Raises what the asking raises, and ToolLoopFailed.
@@ -242,7 +213,7 @@ class _Turns:
         await self._carry_out(self._loop.begin(time.time()), give)
         while self._todo:
             match self._todo.popleft():
-                case Generate(body=body):
+                case messages.Generate(body=body):
                     async with answered(self._ask, structs.replace(self._job, body=body)) as reply:
                         if first and reply.status != 200:
                             await refuse(reply)
@@ -251,11 +222,11 @@ class _Turns:
                             await give(self.answer.begin())
                         await self._listen(reply, give)
                     first = False
-                case RunTools(calls=calls, parallel=parallel):
+                case messages.RunTools(calls=calls, parallel=parallel):
                     await self._use(calls, give, parallel=parallel)
         end = self._loop.outcome()
         if end.state != "completed":
-            raise ToolLoopFailed(self._model, end.detail or end.state)
+            raise ToolLoopFailed(self._task.model, end.detail or end.state)
         return end
 
     async def _listen(self, reply: HandoverReply, give: Give) -> None:
@@ -271,51 +242,47 @@ class _Turns:
                 await self._on_events(events.feed(data), give)
             await self._on_events(events.close(), give)
 
-    async def _on_events(self, events: list[RunEvent], give: Give) -> None:
+    async def _on_events(self, events: list[messages.RunEvent], give: Give) -> None:
         for event in events:
             await self._carry_out(self._loop.on_event(event, time.time()), give)
 
-    async def _carry_out(self, commands: list[RunCommand], give: Give) -> None:
+    async def _carry_out(self, commands: list[messages.RunCommand], give: Give) -> None:
         for command in commands:
             match command:
-                case Generate() | RunTools():
+                case messages.Generate() | messages.RunTools():
                     self._todo.append(command)
-                case ShowText(text):
-                    await give(self.answer.text(self._apart(text)))
-                case ShowReasoning(text):
+                case messages.ShowText(text):
+                    if self._new_turn and self.text and not self.text[-1].endswith("\n"):
+                        text = f"\n\n{text}"  # the texts of two turns are paragraphs
+                    self._new_turn = False
+                    self.text.append(text)
+                    await give(self.answer.text(text))
+                case messages.ShowReasoning(text):
                     await give(self.answer.reasoning(text))
-                case Finish():
+                case messages.Finish():
                     self._over = True
                     self._todo.clear()
-                case StopGenerating() | ShowSignal() | AskClient():
+                case messages.StopGenerating() | messages.ShowSignal() | messages.AskClient():
                     pass  # no line limit, no exit tools, and calls of the client's functions end the run
                 case _:
                     assert_never(command)
 
-    def _apart(self, text: str) -> str:
-        """The texts of two turns are paragraphs."""
-        if self._new_turn and self.text and not self.text[-1].endswith("\n"):
-            text = f"\n\n{text}"
-        self._new_turn = False
-        self.text.append(text)
-        return text
-
-    async def _use(self, calls: tuple[ModelCall, ...], give: Give, *, parallel: bool) -> None:
-        async def use(call: ModelCall) -> bool:
-            if not self._over:
-                await give(self.answer.activity(ToolActivity(tool_call=call)))
-                step = self._job.record.begin_step("tool", call.name)
-                finished = await use_tool(self._toolbox, call, self._timeout)
-                step.ended = time.perf_counter()
-                if self._over:
-                    return False
-                if finished.failure is not None:  # the model may know another way
-                    told = f"error: {finished.failure}"
-                    finished = ToolFinished(call_id=call.id, content=told, seconds=finished.seconds)
-                commands = self._loop.on_event(finished, time.time())
-                trace = self._loop.outcome().tool_trace[-1]
-                await give(self.answer.activity(ToolActivity(tool_result=trace)))
-                await self._carry_out(commands, give)
+    async def _use(self, calls: tuple[messages.ModelCall, ...], give: Give, *, parallel: bool) -> None:
+        async def use(call: messages.ModelCall) -> bool:
+            if self._over:
+                return False
+            await give(self.answer.activity(ToolActivity(tool_call=call)))
+            step = self._job.record.begin_step("tool", call.name)
+            finished = await use_tool(self._toolbox, call, self._timeout)
+            step.ended = time.perf_counter()
+            if self._over:
+                return False
+            if finished.failure is not None:  # the model may know another way
+                told = f"error: {finished.failure}"
+                finished = messages.ToolFinished(call_id=call.id, content=told, seconds=finished.seconds)
+            commands = self._loop.on_event(finished, time.time())
+            await give(self.answer.activity(ToolActivity(tool_result=self._loop.outcome().tool_trace[-1])))
+            await self._carry_out(commands, give)
             return not self._over
 
         await use_each(calls, use, parallel=parallel)
@@ -337,7 +304,6 @@ async def _whole(turns: _Turns, job: ModelRequest) -> None:
 
 async def _stream(turns: _Turns, job: ModelRequest, ping_after: float) -> None:
     """Run the model and the client each in a task, so that the client gets a sign of life when tools take long."""
-
     async with sending(job.sink, ping_after) as sender:
 
         async def refuse(reply: HandoverReply) -> None:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 def tool_parts(box: OpenToolbox) -> ServerParts:
     """Return the parts that use this box, and the box itself."""
     from appliance.features.tools.chat_tools import ToolChats
-    from appliance.features.tools.mcp_route import McpRoute
-    from appliance.features.tools.tool_routes import ToolRoutes
+    from appliance.features.tools.tool_routes import McpRoute, ToolRoutes
 
     def routes(_: Kernel) -> Routes:
         from appliance.features.tools.routes import mcp_routes

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -16,14 +17,13 @@ from appliance.core.capped_output import CappedOutput, readable
 from appliance.core.rooted_paths import BadPath, check_path, expanded
 from appliance.features.tools.core.search import BUDGET, Grep, Kind, Search, SearchJob, Wanted
 from appliance.features.tools.core.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
-from appliance.features.tools.place import FileProblem, FileTooLarge, FoundFiles, Matches, run, search
+from appliance.features.tools.place import FileProblem, FileTooLarge, SearchResult, run, search
 from appliance.platform.children import SHELL, Children, inherited_env
 from appliance.platform.process import Command, into
 from appliance.platform.rooted_files import home_folder, open_folder, open_regular, resolved
 
 PIECE = 1 << 18
-MAX_LISTING = 8 << 20
-"""Bytes of git's list of files; llama-server's (b11434)."""
+MAX_LISTING = 8 << 20  # bytes of git's list of files; llama-server's (b11434)
 INFO_TIME = 5.0
 GIT = ("git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 """Switches off the program that a repository's own configuration may name: writing files would otherwise run
@@ -32,8 +32,7 @@ commands.
 NO_FETCHING = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
 """Otherwise git would fetch the objects that a repository lacks on purpose, by a command of the same configuration."""
 
-_THREADS = trio.CapacityLimiter(8)
-"""Files on a network that is gone must not use up the threads of everybody else."""
+_THREADS = trio.CapacityLimiter(8)  # files on a network that is gone must not use up the threads of everybody else
 
 
 class HostPlace:
@@ -42,9 +41,8 @@ class HostPlace:
     def __init__(self, children: Children, cwd: str | None, root: str | None) -> None:
         self._children = children
         self._root = root
-        self._cwd: str | None = None
-        if cwd:
-            self._cwd = self._path(cwd)
+        self._cwd: str | None = None  # from which the next line has its own paths begin
+        self._cwd = self._path(cwd) if cwd else None
 
     async def read(self, path: str, take: Callable[[bytes], bool], *, limit: int | None = None) -> None:
         with trio.move_on_after(BUDGET) as reading:
@@ -56,17 +54,16 @@ class HostPlace:
     async def write(self, path: str, content: bytes) -> None:
         await self._file(path, partial(_write, content), "failed to write file")
 
-    async def find(self, asked: FileGlobSearch, kind: Wanted) -> FoundFiles:
+    async def find(self, asked: FileGlobSearch, kind: Wanted) -> SearchResult:
         base, began = self._path(asked.path), trio.current_time()
         await self._in_thread(partial(_look, base, self._root), asked.path)
         depth = max(asked.max_depth, 0)
         listing = await self._tracked(base, depth) if kind == "file" else None
         where = self._search(base, asked, listing, began)
         wanted = structs.replace(where, kind=kind, max_depth=depth, limit=min(asked.limit, MAX_MATCHES))
-        result = await search(self._children, SearchJob(search=wanted))
-        return FoundFiles(base=base, entries=result.entries, total=result.end.total, cut=result.end.cut)
+        return await search(self._children, SearchJob(search=wanted))
 
-    async def grep(self, asked: GrepSearch) -> Matches:
+    async def grep(self, asked: GrepSearch) -> SearchResult:
         base, began = self._path(asked.path), trio.current_time()
         listing = await self._tracked(base, 0)
         grep = Grep(
@@ -78,8 +75,7 @@ class HostPlace:
             shown=asked.path,
             limit=MAX_MATCHES,
         )
-        result = await search(self._children, SearchJob(search=self._search(base, asked, listing, began), grep=grep))
-        return Matches(text="".join(result.text), count=result.matches, full=result.end.full, cut=result.end.cut)
+        return await search(self._children, SearchJob(search=self._search(base, asked, listing, began), grep=grep))
 
     def shell(self, command: str) -> Command:
         return Command(argv=(*SHELL, command), env=inherited_env(), cwd=self._cwd)
@@ -88,10 +84,12 @@ class HostPlace:
         argv = ("cmd", "/c", "ver") if sys.platform == "win32" else ("uname", "-a")
         if self._cwd is not None:
             await self._in_thread(partial(_look, self._cwd, self._root), self._cwd)
-        system = await self._output(Command(argv=argv, env=inherited_env()))
-        return system.strip() or "unknown", self._cwd or self._root or os.getcwd()  # noqa: PTH109
-
-    # ---- how ---------------------------------------------------------------------------------------------------------
+        output, system = CappedOutput(), ""
+        with suppress(OSError):
+            command = Command(argv=argv, env=inherited_env())
+            ended = await run(self._children, command, into(output), seconds=INFO_TIME)
+            system = output.text().strip() if ended.status == 0 else ""
+        return system or "unknown", self._cwd or self._root or os.getcwd()  # noqa: PTH109
 
     def _search(
         self, base: str, asked: FileGlobSearch | GrepSearch, listing: list[tuple[str, Kind]] | None, began: float
@@ -139,14 +137,6 @@ class HostPlace:
         if output.truncated:
             names.pop()
         return [(name, "file") for name in names if not max_depth or name.count("/") < max_depth]
-
-    async def _output(self, command: Command) -> str:
-        output = CappedOutput()
-        try:
-            ended = await run(self._children, command, into(output), seconds=INFO_TIME)
-        except OSError:
-            return ""
-        return output.text() if ended.status == 0 else ""
 
 
 def _look(base: str, root: str | None) -> None:

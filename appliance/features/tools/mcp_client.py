@@ -7,42 +7,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import trio
 from msgspec import Raw
 
-from appliance.core.config.mcp_servers import HttpServer, McpServer, McpServers, StdioServer
+from appliance.core.config.mcp_servers import McpServer, McpServers, StdioServer
 from appliance.core.tools.box import ToolContext, ToolOutcome, ToolProblem, ToolSpec
-from appliance.features.tools.core.mcp_messages import (
-    MAX_TOOLS,
-    RpcAnswer,
-    call_params,
-    failed,
-    initialize_params,
-    outcome,
-    read_tools,
-    unique,
-)
-from appliance.features.tools.core.mcp_offers import (
-    McpPrompt,
-    Offers,
-    Resource,
-    prompt_text,
-    read_offers,
-    resource_text,
-)
+from appliance.features.tools.core import mcp_messages
 from appliance.features.tools.mcp_session import McpSession, SessionLost, Start, place_of, run_http, run_stdio
 from appliance.platform.children import Children
 from appliance.trio_parts import beside
 
-START_TIME = 10.0
-"""Seconds, at least, that a server has to start; its own time limit is for its uses."""
-COOLDOWN = 5.0
-"""Seconds after a failed start until the next attempt."""
-MAX_PAGES = 20
-"""Limit on a list of tools."""
+START_TIME = 10.0  # seconds, at least, that a server has to start; its own time limit is for its uses
+COOLDOWN = 5.0  # seconds after a failed start until the next attempt
+MAX_PAGES = 20  # limit on a list of tools
 MAX_LIST = 4 << 20
 """Limit in bytes on one server's description of its tools: every client of /tools gets it, and every model that may use
 all.
@@ -51,13 +31,11 @@ GIVE_UP_TIME = 1.0
 
 log = logging.getLogger(__name__)
 
-Tools = list[tuple[ToolSpec, str]]
-"""Each tool as it is offered, and its name on the server."""
-WARM_UP_TIME = 10.0
-"""Seconds for one server to start and to list its tools; all do it at once."""
+Tools = list[tuple[ToolSpec, str]]  # each tool as it is offered, and its name on the server
+WARM_UP_TIME = 10.0  # seconds for one server to start and to list its tools; all do it at once
 
 
-class Unavailable(Exception):
+class Unavailable(SessionLost):
     """The server could not be started, now or a moment ago."""
 
 
@@ -90,9 +68,9 @@ class McpClient:
     async def call(self, tool: str, arguments: bytes) -> ToolOutcome:
         """Use a tool; the outcome reports every failure. Cancelling it ends the server's process."""
         try:
-            params = call_params(tool, arguments)
+            params = mcp_messages.call_params(tool, arguments)
         except ValueError as error:
-            return failed(str(error))
+            return mcp_messages.failed(str(error))
         async with self._one_at_a_time:
             try:
                 try:
@@ -102,41 +80,37 @@ class McpClient:
                         raise
                     return await self._ask_tool(params)  # the server had died before, and knows nothing of it
             except Unavailable:
-                return failed(f"MCP server unavailable: {self.name}")
+                return mcp_messages.failed(f"MCP server unavailable: {self.name}")
             except SessionLost as lost:
-                return failed(f"MCP server '{self.name}' failed during the call: {lost.why}")
+                return mcp_messages.failed(f"MCP server '{self.name}' failed during the call: {lost.why}")
 
-    async def offers(self) -> Offers:
+    async def offers(self) -> mcp_messages.Offers:
         """Return its prompts and resources; the answer reports a server that cannot be asked."""
         async with self._one_at_a_time:
             try:
                 session = await self._ready()
                 prompts = await self._ask(session, "prompts/list", None, self._timeout)
                 resources = await self._ask(session, "resources/list", None, self._timeout)
-            except Unavailable as unavailable:
-                return Offers(server=self.name, error=str(unavailable))
             except SessionLost as lost:
-                return Offers(server=self.name, error=lost.why)
-        return Offers(
+                return mcp_messages.Offers(server=self.name, error=lost.why)
+        return mcp_messages.Offers(
             server=self.name,
-            prompts=read_offers(prompts, "prompts", McpPrompt),
-            resources=read_offers(resources, "resources", Resource),
+            prompts=mcp_messages.read_offers(prompts, "prompts", mcp_messages.McpPrompt),
+            resources=mcp_messages.read_offers(resources, "resources", mcp_messages.Resource),
         )
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
         """Return the text that the server makes of a prompt. Raises ToolProblem."""
-        return await self._text("prompts/get", {"name": name, "arguments": dict(arguments)}, prompt_text)
+        return await self._text("prompts/get", {"name": name, "arguments": dict(arguments)}, mcp_messages.prompt_text)
 
     async def resource(self, uri: str) -> str:
         """Return the text of a resource. Raises ToolProblem."""
-        return await self._text("resources/read", {"uri": uri}, resource_text)
+        return await self._text("resources/read", {"uri": uri}, mcp_messages.resource_text)
 
     async def _text(self, method: str, params: object, text_of: Callable[[Raw], str]) -> str:
         async with self._one_at_a_time:
             try:
                 answer = await self._ask(await self._ready(), method, params, self._timeout)
-            except Unavailable as unavailable:
-                raise ToolProblem(self.name, str(unavailable)) from None
             except SessionLost as lost:
                 raise ToolProblem(self.name, lost.why) from None
         if answer is None:
@@ -150,19 +124,16 @@ class McpClient:
 
     async def wait_gone(self) -> None:
         if self._session is not None:
-            await self._session.wait_gone()
+            await self._session.gone.wait()
 
     async def _ask_tool(self, params: object) -> ToolOutcome:
         session = await self._ready()
         dropped = session.dropped
         answer = await self._ask(session, "tools/call", params, self._timeout)
         if answer is not None:
-            return outcome(answer)
-        if session.dropped > dropped:
-            return failed(
-                "request timed out; the MCP server sent a message that is longer than 8 MiB, which was dropped"
-            )
-        return failed("request timed out")
+            return mcp_messages.outcome(answer)
+        too_long = "; the MCP server sent a message that is longer than 8 MiB, which was dropped"
+        return mcp_messages.failed(f"request timed out{too_long if session.dropped > dropped else ''}")
 
     async def _ready(self) -> McpSession:
         """Return the session, a new one if there is none. Raises Unavailable."""
@@ -171,7 +142,7 @@ class McpClient:
                 await trio.lowlevel.checkpoint()  # the first reports a process that has ended, the second fails
             if self._session.alive:
                 return self._session
-            await self._session.wait_gone()
+            await self._session.gone.wait()
             self._session = None
         if trio.current_time() < self._not_before:
             raise Unavailable("it failed to start a moment ago")
@@ -188,7 +159,8 @@ class McpClient:
         begun = False
         try:
             seconds = max(self._timeout, START_TIME)
-            answer = await self._ask(session, "initialize", initialize_params(session.version), seconds)
+            params = {"protocolVersion": session.version, "capabilities": {}, "clientInfo": mcp_messages.CLIENT_INFO}
+            answer = await self._ask(session, "initialize", params, seconds)
             if answer is None:
                 raise SessionLost(f"it did not answer 'initialize' within {seconds:g} s")
             if answer.error is not None:
@@ -201,8 +173,10 @@ class McpClient:
                 session.end()
         return session
 
-    async def _ask(self, session: McpSession, method: str, params: object, seconds: float) -> RpcAnswer | None:
-        """Return None when the time is up. Raises SessionLost."""
+    async def _ask(
+        self, session: McpSession, method: str, params: object, seconds: float
+    ) -> mcp_messages.RpcAnswer | None:
+        """Return None, and notify the server, when the time is up. Raises SessionLost."""
         settled = False
         try:
             with trio.move_on_after(seconds) as limit:
@@ -210,7 +184,9 @@ class McpClient:
                 settled = True
                 return answer
             settled = limit.cancelled_caught
-            await _give_up(session)
+            why = {"requestId": session.last, "reason": "it took too long"}
+            with trio.move_on_after(GIVE_UP_TIME), suppress(SessionLost):  # the next request finds out
+                await session.notify("notifications/cancelled", why)
             return None
         finally:
             if not settled:
@@ -225,7 +201,7 @@ class McpClient:
             answer = await self._ask(session, "tools/list", asked, max(self._timeout, START_TIME))
             if answer is None:
                 raise SessionLost("it did not answer 'tools/list' in time")
-            page = read_tools(self.name, answer.result) if answer.result is not None else None
+            page = mcp_messages.read_tools(self.name, answer.result) if answer.result is not None else None
             if page is None:
                 why = answer.error.message if answer.error is not None else "its answer is not a list of tools"
                 raise SessionLost(f"'tools/list' failed: {why}")
@@ -233,29 +209,14 @@ class McpClient:
                 log.warning("%s", warning)
             for spec, name in page.tools:
                 size += spec.size
-                if len(found) == MAX_TOOLS or size > MAX_LIST:
-                    log.warning(
-                        "MCP server '%s' has more than %d tools, or describes them in more than %d MiB; the others are "
-                        "left out",
-                        self.name,
-                        MAX_TOOLS,
-                        MAX_LIST >> 20,
-                    )
+                if len(found) == mcp_messages.MAX_TOOLS or size > MAX_LIST:
+                    most = f"{mcp_messages.MAX_TOOLS} tools, or describes them in more than {MAX_LIST >> 20} MiB"
+                    log.warning("MCP server '%s' has more than %s; the others are left out", self.name, most)
                     return found
                 found.append((spec, name))
-            cursor = page.cursor
-            if cursor is None:
+            if (cursor := page.cursor) is None:
                 break
         return found
-
-
-async def _give_up(session: McpSession) -> None:
-    """Notify the server that nobody waits for its last request any more."""
-    with trio.move_on_after(GIVE_UP_TIME):
-        try:
-            await session.notify("notifications/cancelled", {"requestId": session.last, "reason": "it took too long"})
-        except SessionLost:
-            pass  # the next request finds out
 
 
 class McpTools:
@@ -267,7 +228,7 @@ class McpTools:
         self._clients: dict[str, tuple[McpClient, str]] = {}
         taken: set[str] = set()
         for client, tools in found:
-            kept, warnings = unique(tools, taken)
+            kept, warnings = mcp_messages.unique(tools, taken)
             for warning in warnings:
                 log.warning("%s", warning)
             for spec, name in kept:
@@ -292,20 +253,14 @@ async def open_mcp(servers: McpServers, children: Children) -> AsyncGenerator[Mc
     The reader of the configuration reports `McpServers.warnings`. Leaving takes little more than a second, whatever the
     servers do. Raises UsageError for an address that cannot be used.
     """
-    places = {server.name: place_of(server) for server in servers.servers if isinstance(server, HttpServer)}
+    runs = [
+        partial(run_stdio, server, children) if isinstance(server, StdioServer) else partial(run_http, place_of(server))
+        for server in servers.servers
+    ]
     async with beside() as sessions:
-
-        def start_of(server: McpServer) -> Start:
-            async def start() -> McpSession:
-                match server:
-                    case StdioServer():
-                        return await sessions.start(partial(run_stdio, server, children))
-                    case HttpServer():
-                        return await sessions.start(partial(run_http, places[server.name]))
-
-            return start
-
-        clients = [McpClient(server, start_of(server)) for server in servers.servers]
+        clients = [
+            McpClient(server, partial(sessions.start, run)) for server, run in zip(servers.servers, runs, strict=True)
+        ]
         yield McpTools(await _warm_up(clients))
 
 

@@ -5,7 +5,7 @@ Ask a model, list models, embed texts; begin a run, follow it, tell what came of
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Annotated
 
 import msgspec
@@ -21,15 +21,12 @@ from appliance.core.turns.tasks import RunTask, Tell
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.features.tools.core.specs import schema_of
 
-ORIGIN = "mcp"
-"""The client's name in the list of requests in flight."""
+ORIGIN = "mcp"  # the client's name in the list of requests in flight
 MAX_ANSWER = 64 << 20
 MAX_REFUSAL = 1 << 16
-TELL_EVERY = 0.5
-"""Seconds between two pieces of progress."""
+TELL_EVERY = 0.5  # seconds between two pieces of progress
 
-Result = dict[str, object]
-"""The result of ``tools/call``."""
+Result = dict[str, object]  # the result of `tools/call`
 _OWNED = ("model", "messages", "stream", "tools", "appliance")
 DESCRIPTION = "Lets a language model on this machine work on a task with tools, and waits for what comes of it."
 
@@ -132,16 +129,15 @@ def _chat_body(asked: Chat, *, stream: bool) -> bytes:
     messages: list[object] = list(asked.messages) or [{"role": "user", "content": asked.prompt}]
     if asked.system:
         messages.insert(0, {"role": "system", "content": asked.system})
-    body: dict[str, object] = {**asked.params, "messages": messages}
-    if asked.model:
-        body["model"] = asked.model
-    if asked.max_tokens is not None:
-        body["max_tokens"] = asked.max_tokens
-    if asked.temperature is not None:
-        body["temperature"] = asked.temperature
+    said = {"model": asked.model or None, "max_tokens": asked.max_tokens, "temperature": asked.temperature}
+    body: dict[str, object] = {**asked.params, "messages": messages} | _given(said)
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     return msgspec.json.encode(body)
+
+
+def _given(arguments: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 async def _follow_answer(reply: InwardReply, found: _ChatText, tell: Tell) -> None:
@@ -223,21 +219,15 @@ async def run_agent(run_task: RunTask, arguments: RunAgent, allowed: Collection[
                 f"the tool '{name}' is not for MCP clients; start the server with --mcp-server-tools {name}",
                 param="tools",
             )
-    end = await run_task(_body(arguments), tell)
+    body = {
+        "model": arguments.model,
+        "user_prompt": arguments.prompt,
+        "system_prompt": arguments.system or None,
+        "tools": arguments.tools,
+        "params": arguments.params,
+        "max_tool_iterations": arguments.max_tool_iterations,
+    }
+    end = await run_task(msgspec.json.encode(_given(body)), tell)
     if end.failure is not None:
         return failed_result(end.failure) | {"structuredContent": end.result}
     return text_result(end.output, end.result)
-
-
-def _body(asked: RunAgent) -> bytes:
-    body: dict[str, object] = {
-        "model": asked.model,
-        "user_prompt": asked.prompt,
-        "tools": asked.tools,
-        "params": asked.params,
-    }
-    if asked.system:
-        body["system_prompt"] = asked.system
-    if asked.max_tool_iterations is not None:
-        body["max_tool_iterations"] = asked.max_tool_iterations
-    return msgspec.json.encode(body)

@@ -9,44 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import count
 from typing import TypeVar
 
 import msgspec
 import trio
 from msgspec import Raw, Struct
 
-from appliance import __version__
 from appliance.core.bodies.sse import PING, ErrorInfo, SseEvent, encode
 from appliance.core.tools.box import ToolContext, ToolSpec
 from appliance.core.turns.tasks import Tell
 from appliance.errors import ApplianceError, Busy, Forbidden
+from appliance.features.tools import mcp_offered
+from appliance.features.tools.core import mcp_serving
 from appliance.features.tools.core.mcp_messages import INVALID_PARAMS, McpError, notification, refusal, result
-from appliance.features.tools.core.mcp_serving import (
-    Accepted,
-    Immediate,
-    ToolsCall,
-    ToolsListing,
-    cached,
-    read_request,
-    stamped,
-)
 from appliance.features.tools.core.specs import schema_of
-from appliance.features.tools.mcp_offered import (
-    DESCRIPTION,
-    Chat,
-    Embed,
-    EngineRefused,
-    Nothing,
-    Result,
-    RunAgent,
-    chat,
-    embed,
-    failed_result,
-    json_result,
-    run_agent,
-    run_schema,
-    text_result,
-)
 from appliance.http import errors
 from appliance.http.control.listing import View, list_models
 from appliance.http.kernel import Kernel
@@ -58,11 +35,10 @@ from appliance.trio_parts import every
 from appliance.wire import ListedModel
 
 T = TypeVar("T")
-Work = Callable[[bytes, Tell | None], Awaitable[Result]]
+Work = Callable[[bytes, Tell | None], Awaitable[mcp_offered.Result]]
 
 _TOLD_OF_A_MODEL = ("id", "aliases", "name", "description", "tags", "architecture", "capabilities")
 MAX_AT_ONCE = 64
-SERVER = {"name": "llama-appliance", "title": "Llama Appliance", "version": __version__}
 NO_METHOD = ErrorInfo(
     message="POST is the only method here: there are no sessions to end and no streams to open",
     type="invalid_request_error",
@@ -99,71 +75,61 @@ class Offered(Struct, frozen=True):
         }
 
 
-class ServerTools:
-    """Raises BadRequest for a word in the settings that means none of the program's tools (see `Toolbox.select`)."""
+def server_tools(kernel: Kernel) -> dict[str, Offered]:
+    """Return what the settings offer, by name.
 
-    def __init__(self, kernel: Kernel) -> None:
-        owners, words = kernel.owners, kernel.settings.mcp_server_tools
-        self._owners = owners
-        self._inward = kernel.inward
-        self._view = View(owners.fleet, owners.catalog, owners.peers, kernel.traffic.profile)
-        self._run_task = kernel.run_task
-        chosen = [self._tool(spec) for spec in owners.tools.select(words)]
-        self._allowed = frozenset(tool.name for tool in chosen)
-        own = self._own()
-        self._tools = {tool.name: tool for tool in (*chosen, *own)}  # of two with one name the own one counts
+    Raises BadRequest for a word in the settings that means none of the program's tools (see `Toolbox.select`).
+    """
+    owners, inward, run_task = kernel.owners, kernel.inward, kernel.run_task
+    view = View(owners.fleet, owners.catalog, owners.peers, kernel.traffic.profile)
 
-    def listed(self) -> list[dict[str, object]]:
-        return [tool.listed() for tool in self._tools.values()]
-
-    def find(self, name: str) -> Offered | None:
-        return self._tools.get(name)
-
-    def _own(self) -> list[Offered]:
-        listed = "Tells which language models this machine has, and which of them are loaded."
-        asks = "Asks a language model on this machine. A model that is not loaded is loaded first."
-        turns = "Turns texts into vectors with an embedding model on this machine."
-        found = [
-            Offered("list_models", "List models", listed, schema_of(Nothing), True, self._list_models),
-            Offered("chat", "Ask a model", asks, schema_of(Chat), True, self._chat),
-            Offered("embed", "Embed texts", turns, schema_of(Embed), True, self._embed),
-        ]
-        if (run_task := self._run_task) is not None:
-
-            async def work(arguments: bytes, tell: Tell | None) -> Result:
-                return await run_agent(run_task, _read(arguments, RunAgent), self._allowed, tell)
-
-            schema = run_schema(self._allowed)
-            found.append(Offered("run_agent", "Run an agent", DESCRIPTION, schema, not self._allowed, work))
-        return found
-
-    def _tool(self, spec: ToolSpec) -> Offered:
-        async def work(arguments: bytes, tell: Tell | None) -> Result:
-            found = await self._owners.tools.call(spec.name, arguments, ToolContext())
-            return failed_result(found.error) if found.error is not None else text_result(found.text)
+    def offered(spec: ToolSpec) -> Offered:
+        async def work(arguments: bytes, tell: Tell | None) -> mcp_offered.Result:
+            found = await owners.tools.call(spec.name, arguments, ToolContext())
+            failed, text = mcp_offered.failed_result, mcp_offered.text_result
+            return failed(found.error) if found.error is not None else text(found.text)
 
         # reads_only: of an MCP server nobody knows
         return Offered(spec.name, spec.display_name, spec.description, spec.parameters, False, work)
 
-    async def _list_models(self, arguments: bytes, tell: Tell | None) -> Result:
-        _read(arguments, Nothing)
-        return json_result({"models": [_shown(entry) for entry in list_models(self._view).data]})
+    async def models(arguments: bytes, tell: Tell | None) -> mcp_offered.Result:
+        _read(arguments, mcp_offered.Nothing)
+        return mcp_offered.json_result({"models": [_shown(entry) for entry in list_models(view).data]})
 
-    async def _chat(self, arguments: bytes, tell: Tell | None) -> Result:
-        return await chat(self._inward, _read(arguments, Chat), tell)
+    async def chat(arguments: bytes, tell: Tell | None) -> mcp_offered.Result:
+        return await mcp_offered.chat(inward, _read(arguments, mcp_offered.Chat), tell)
 
-    async def _embed(self, arguments: bytes, tell: Tell | None) -> Result:
-        return await embed(self._inward, _read(arguments, Embed))
+    async def embed(arguments: bytes, tell: Tell | None) -> mcp_offered.Result:
+        return await mcp_offered.embed(inward, _read(arguments, mcp_offered.Embed))
+
+    listed = "Tells which language models this machine has, and which of them are loaded."
+    asks = "Asks a language model on this machine. A model that is not loaded is loaded first."
+    turns = "Turns texts into vectors with an embedding model on this machine."
+    found = {spec.name: offered(spec) for spec in owners.tools.select(kernel.settings.mcp_server_tools)}
+    allowed = frozenset(found)
+    own = [
+        Offered("list_models", "List models", listed, schema_of(mcp_offered.Nothing), True, models),
+        Offered("chat", "Ask a model", asks, schema_of(mcp_offered.Chat), True, chat),
+        Offered("embed", "Embed texts", turns, schema_of(mcp_offered.Embed), True, embed),
+    ]
+    if run_task is not None:
+
+        async def run(arguments: bytes, tell: Tell | None) -> mcp_offered.Result:
+            return await mcp_offered.run_agent(run_task, _read(arguments, mcp_offered.RunAgent), allowed, tell)
+
+        schema = mcp_offered.run_schema(allowed)
+        own.append(Offered("run_agent", "Run an agent", mcp_offered.DESCRIPTION, schema, not allowed, run))
+    return found | {tool.name: tool for tool in own}  # of two with one name the own one counts
 
 
-async def used(tool: Offered, arguments: bytes, tell: Tell | None) -> Result:
+async def used(tool: Offered, arguments: bytes, tell: Tell | None) -> mcp_offered.Result:
     """Turn the program's own errors into results that a model can read; bugs stay exceptions."""
     try:
         return await tool.work(arguments, tell)
-    except (ApplianceError, EngineRefused) as error:
-        return failed_result(str(error))
+    except (ApplianceError, mcp_offered.EngineRefused) as error:
+        return mcp_offered.failed_result(str(error))
     except msgspec.ValidationError as error:
-        return failed_result(f"the arguments cannot be used: {error}")
+        return mcp_offered.failed_result(f"the arguments cannot be used: {error}")
 
 
 def _read(arguments: bytes, kind: type[T]) -> T:
@@ -183,7 +149,7 @@ class McpServer:
     def __init__(self, kernel: Kernel) -> None:
         self._settings = kernel.settings
         self._guard = kernel.edge.guard
-        self._offer = ServerTools(kernel) if kernel.settings.mcp_server else None
+        self._offer = server_tools(kernel) if kernel.settings.mcp_server else None
         self._under_way = 0
 
     async def answer(self, context: RequestContext) -> None:
@@ -201,23 +167,26 @@ class McpServer:
             body = await context.read_body()
             await self._answer(self._offer, body, request, sink, events="events" in accepted)
 
-    async def _answer(self, offer: ServerTools, body: bytes, request: Request, sink: Sink, *, events: bool) -> None:
-        match read_request(body, request.headers, SERVER):
-            case Accepted():
+    async def _answer(
+        self, offer: dict[str, Offered], body: bytes, request: Request, sink: Sink, *, events: bool
+    ) -> None:
+        match mcp_serving.read_request(body, request.headers):
+            case None:
                 await send_whole(sink, 202, ())
-            case Immediate(id=number, status=status, result=None, error=error):
+            case mcp_serving.Immediate(id=number, status=status, result=None, error=error):
                 await _send(sink, status, refusal(number, error or McpError(code=INVALID_PARAMS)))
-            case Immediate(id=number, status=status, result=found):
+            case mcp_serving.Immediate(id=number, status=status, result=found):
                 await _send(sink, status, result(number, found))
-            case ToolsListing(id=number, modern=modern):
-                listed: Result = {"tools": offer.listed()}
-                await _send(sink, 200, result(number, stamped(listed | cached(), SERVER) if modern else listed))
-            case ToolsCall() as call:
+            case mcp_serving.ToolsListing(id=number, modern=modern):
+                listed: mcp_offered.Result = {"tools": [tool.listed() for tool in offer.values()]}
+                if modern:
+                    listed = mcp_serving.stamped(listed | mcp_serving.cached())
+                await _send(sink, 200, result(number, listed))
+            case mcp_serving.ToolsCall() as call:
                 await self._call(offer, call, sink, events=events)
 
-    async def _call(self, offer: ServerTools, call: ToolsCall, sink: Sink, *, events: bool) -> None:
-        tool = offer.find(call.name)
-        if tool is None:
+    async def _call(self, offer: dict[str, Offered], call: mcp_serving.ToolsCall, sink: Sink, *, events: bool) -> None:
+        if (tool := offer.get(call.name)) is None:
             error = McpError(code=INVALID_PARAMS, message=f"Unknown tool: {call.name[:200]}")
             await _send(sink, 400 if call.modern else 200, refusal(call.id, error))
             return
@@ -225,46 +194,38 @@ class McpServer:
             raise Busy(f"the MCP server has {MAX_AT_ONCE} calls under way")
         self._under_way += 1
         try:
-            await _Answering(call, sink, self._settings.ping_after if events else None).work(tool)
+            await _answer_call(tool, call, sink, self._settings.ping_after if events else None)
         finally:
             self._under_way -= 1
 
 
-class _Answering:
-    """One call of a tool. ``ping_after``: seconds of silence before a stream's comment; 0: never, None: no stream."""
+async def _answer_call(tool: Offered, call: mcp_serving.ToolsCall, sink: Sink, ping_after: float | None) -> None:
+    """``ping_after``: seconds of silence before a stream's comment; 0: never, None: no stream."""
+    writing, numbers = trio.Lock(), count(1)
 
-    def __init__(self, call: ToolsCall, sink: Sink, ping_after: float | None) -> None:
-        self._call = call
-        self._sink = sink
-        self._ping_after = ping_after
-        self._writing = trio.Lock()
-        self._told = 0
+    async def write(data: bytes) -> None:
+        async with writing:
+            if sink.status is None:
+                sink.start(200, STREAM)
+            await sink.write(data)
 
-    async def work(self, tool: Offered) -> None:
-        wants_progress = self._call.token is not None and self._ping_after is not None
-        async with trio.open_nursery() as nursery:
-            if self._ping_after:
-                nursery.start_soon(every, self._ping_after, partial(self._write, PING))
-            found = await used(tool, self._call.arguments, self._notify if wants_progress else None)
-            async with self._writing:  # a ping is written whole, or not at all
-                nursery.cancel_scope.cancel()
-        message = result(self._call.id, stamped(found, SERVER) if self._call.modern else found)
-        if self._sink.status is None:
-            await _send(self._sink, 200, message)
-        else:
-            await self._sink.write(_event(message))
-            await self._sink.end()
+    async def notify(words: str) -> None:
+        params = {"progressToken": call.token, "progress": next(numbers), "message": words}
+        await write(_event(notification("notifications/progress", params)))
 
-    async def _notify(self, words: str) -> None:
-        self._told += 1
-        params = {"progressToken": self._call.token, "progress": self._told, "message": words}
-        await self._write(_event(notification("notifications/progress", params)))
-
-    async def _write(self, data: bytes) -> None:
-        async with self._writing:
-            if self._sink.status is None:
-                self._sink.start(200, STREAM)
-            await self._sink.write(data)
+    wants_progress = call.token is not None and ping_after is not None
+    async with trio.open_nursery() as nursery:
+        if ping_after:
+            nursery.start_soon(every, ping_after, partial(write, PING))
+        found = await used(tool, call.arguments, notify if wants_progress else None)
+        async with writing:  # a ping is written whole, or not at all
+            nursery.cancel_scope.cancel()
+    message = result(call.id, mcp_serving.stamped(found) if call.modern else found)
+    if sink.status is None:
+        await _send(sink, 200, message)
+    else:
+        await sink.write(_event(message))
+        await sink.end()
 
 
 def _accepted(request: Request) -> set[str]:
@@ -273,12 +234,8 @@ def _accepted(request: Request) -> set[str]:
     if not said:
         return {"json"}
     kinds = {part.partition(";")[0].strip().lower() for part in said.split(",")}
-    found: set[str] = set()
-    if kinds & {"application/json", "application/*", "*/*"}:
-        found.add("json")
-    if kinds & {"text/event-stream", "text/*"}:
-        found.add("events")
-    return found
+    taken = {"json": {"application/json", "application/*", "*/*"}, "events": {"text/event-stream", "text/*"}}
+    return {form for form, names in taken.items() if kinds & names}
 
 
 def _event(message: bytes) -> bytes:

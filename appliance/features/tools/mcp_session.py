@@ -16,7 +16,7 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,36 +30,21 @@ from appliance.core.config.types import Timeouts
 from appliance.core.headers import Headers, field
 from appliance.core.lenient_json import decoded
 from appliance.errors import ApplianceError, UpstreamFailed
-from appliance.features.tools.core.mcp_messages import (
-    MAX_LINE,
-    PROTOCOL,
-    LineCutter,
-    RpcAnswer,
-    RpcRequest,
-    notification,
-    read_message,
-    reply,
-    request,
-)
+from appliance.features.tools.core import mcp_messages as rpc
 from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import Command, StopSteps, end, open_process
 from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall, address_of
 
-ERROR_TAIL = 4096
-"""Bytes kept of its standard error."""
-MAX_NOISE = 512 << 20
-"""Bytes of output in a row without an answer; a server that writes more is given up."""
+ERROR_TAIL = 4096  # bytes kept of its standard error
+MAX_NOISE = 512 << 20  # bytes of output in a row without an answer; a server that writes more is given up
 LEAVE = StopSteps(closed=0.7, asked=0.5, group=1.0)
 """A server that is reported as gone has left no grandchildren that were killed and still run."""
 IN_A_HURRY = StopSteps(asked=LEAVE.asked, group=LEAVE.group)
 """For a server that is working, and may not notice EOF on its standard input."""
-PIPE_GRACE = 0.5
-"""Seconds for the rest in the pipes of a process that has ended."""
-REPLY_TIME = 5.0
-"""Seconds for the server to take the answer to its own question."""
+PIPE_GRACE = 0.5  # seconds for the rest in the pipes of a process that has ended
+REPLY_TIME = 5.0  # seconds for the server to take the answer to its own question
 log = logging.getLogger(__name__)
-VERSION = "2025-11-25"
-"""The newest revision that begins with a handshake; a server may answer with an older one."""
+VERSION = "2025-11-25"  # the newest revision that begins with a handshake; a server may answer with an older one
 CONNECT_TIME = 10
 MAX_REFUSAL = 1 << 16
 GIVE_UP_TIME = 1.0
@@ -81,31 +66,29 @@ class SessionLost(Exception):
 class McpSession(ABC):
     """Handles one request at a time. Runs in a task of `open_mcp`, which ends it."""
 
-    version: str
-    """The protocol revision to request."""
+    version: str  # the protocol revision to request
 
     def __init__(self) -> None:
-        self.last: int = 0
-        """The id of the last request."""
+        self.last: int = 0  # the id of the last request
+        self.dropped = 0  # number of messages that were too long
+        self.gone = trio.Event()  # nothing is left of it
         self._lost = ""
-        self._gone = trio.Event()
 
     @property
     def alive(self) -> bool:
         return not self._lost
 
-    @property
-    def dropped(self) -> int:
-        """Number of messages that were too long."""
-        return 0
-
     @abstractmethod
-    async def ask(self, method: str, params: object = None) -> RpcAnswer:
+    async def ask(self, method: str, params: object = None) -> rpc.RpcAnswer:
         """Wait for the answer, however long. Raises SessionLost."""
 
-    @abstractmethod
     async def notify(self, method: str, params: object = None) -> None:
         """Raises SessionLost."""
+        await self.send(rpc.notification(method, params))
+
+    @abstractmethod
+    async def send(self, message: bytes) -> None:
+        """Send a whole message, whose answer is not waited for. Raises SessionLost."""
 
     @abstractmethod
     def begun(self, result: Raw) -> None:
@@ -115,56 +98,41 @@ class McpSession(ABC):
     def end(self, *, busy: bool = False) -> None:
         """Leave the server; returns at once. ``busy``: it works on something that nobody wants any more."""
 
-    async def wait_gone(self) -> None:
-        """Wait until nothing is left of it."""
-        await self._gone.wait()
 
-    def gone(self) -> None:
-        self._gone.set()
-
-
-Start = Callable[[], Awaitable[McpSession]]
-"""Begins a session in a task of its own. Raises SessionLost."""
+Start = Callable[[], Awaitable[McpSession]]  # begins a session in a task of its own. Raises SessionLost.
 
 
 class StdioSession(McpSession):
     """One process, from its start to its end. Made by `run_stdio`."""
 
-    version = PROTOCOL
+    version = rpc.PROTOCOL
 
-    stdin: SendStream
-    """Set before anybody has the session."""
+    stdin: SendStream  # set before anybody has the session
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self._name = name
-        self._lines = LineCutter()
+        self._lines = rpc.LineCutter()
         self._writing = trio.Lock()
         self._waited_for: int | None = None
-        self._answer: RpcAnswer | None = None
+        self._answer: rpc.RpcAnswer | None = None
         self._news = trio.Event()
         self._noise = 0
         self._errors = bytearray()
-        self.busy = False
-        """The server is working and may not notice EOF on its standard input."""
-        self.drained = trio.Event()
-        """Its output has ended."""
+        self.busy = False  # the server is working and may not notice EOF on its standard input
+        self.drained = trio.Event()  # its output has ended
         self.ending = trio.CancelScope()
-
-    @property
-    def dropped(self) -> int:
-        return self._lines.dropped
 
     @property
     def last_words(self) -> str:
         """The end of its standard error."""
         return self._errors.decode(errors="replace").strip()
 
-    async def ask(self, method: str, params: object = None) -> RpcAnswer:
+    async def ask(self, method: str, params: object = None) -> rpc.RpcAnswer:
         self.last += 1
         self._waited_for, self._answer, self._news = self.last, None, trio.Event()
         try:
-            await self._send(request(self.last, method, params))
+            await self.send(rpc.request(self.last, method, params))
             if not self._lost:
                 await self._news.wait()
         finally:
@@ -172,9 +140,6 @@ class StdioSession(McpSession):
         if self._answer is None:
             raise SessionLost(self._lost)
         return self._answer
-
-    async def notify(self, method: str, params: object = None) -> None:
-        await self._send(notification(method, params))
 
     def begun(self, result: Raw) -> None:
         """Accept every revision: the requests in use have not changed since the first one."""
@@ -198,6 +163,7 @@ class StdioSession(McpSession):
         self._noise += len(piece)
         for line in self._lines.feed(piece):
             await self._take(line)
+        self.dropped = self._lines.dropped
         if self._noise > MAX_NOISE:
             log.warning("MCP server '%s' is ended: it floods its standard output", self._name)
             self.lose(f"it wrote {MAX_NOISE >> 20} MiB in a row without an answer")
@@ -211,23 +177,22 @@ class StdioSession(McpSession):
         return True
 
     async def _take(self, line: bytes) -> None:
-        match read_message(line):
-            case RpcAnswer(id=number) as answer if number == self._waited_for and self._answer is None:
+        match rpc.read_message(line):
+            case rpc.RpcAnswer(id=number) as answer if number == self._waited_for and self._answer is None:
                 self._answer = answer
                 self._noise = 0
                 self._news.set()
-            case RpcRequest() as asked:
+            case rpc.RpcRequest() as asked:
                 with trio.move_on_after(REPLY_TIME):
                     try:
-                        await self._send(reply(asked))
+                        await self.send(rpc.reply(asked))
                     except SessionLost:
                         pass  # the caller that waits for an answer gets the error
             case _:
                 pass  # a notification, the answer to what nobody waits for any more, or no message at all
 
-    async def _send(self, message: bytes) -> None:
-        """Send one whole line; a line that is cut off cannot be repaired."""
-        async with self._writing:
+    async def send(self, message: bytes) -> None:
+        async with self._writing:  # a line that is cut off cannot be repaired
             if self._lost:
                 raise SessionLost(self._lost, unsent=True)
             whole = False
@@ -272,7 +237,7 @@ async def run_stdio(
     except (OSError, ValueError) as error:
         raise SessionLost(f"'{server.command}' cannot be started: {error}") from None
     finally:
-        session.gone()
+        session.gone.set()
 
 
 def _find(server: StdioServer, env: Mapping[str, str]) -> str:
@@ -323,24 +288,22 @@ class HttpSession(McpSession):
         self._agreed: bytes | None = None
         self.ending = trio.Event()
 
-    async def ask(self, method: str, params: object = None) -> RpcAnswer:
+    async def ask(self, method: str, params: object = None) -> rpc.RpcAnswer:
         self.last += 1
         try:
-            async with self._post(request(self.last, method, params)) as response:
-                self._note_session(response)
+            async with self._post(rpc.request(self.last, method, params)) as response:
+                if (value := field(response.headers, SESSION)) and len(value) <= MAX_SESSION_ID:
+                    self._session = value
                 if response.status >= 300:
                     return await self._refused(response)
                 if response.streaming:
                     return await self._from_stream(response)
-                message = read_message(await response.read(MAX_LINE))
+                message = rpc.read_message(await response.read(rpc.MAX_LINE))
         except ApplianceError as error:
             raise self._lose(_why(error), unsent=isinstance(error, ConnectFailed)) from None
-        if not isinstance(message, RpcAnswer) or message.id != self.last:
+        if not isinstance(message, rpc.RpcAnswer) or message.id != self.last:
             raise SessionLost("its answer does not belong to the question")
         return message
-
-    async def notify(self, method: str, params: object = None) -> None:
-        await self._deliver(notification(method, params))
 
     def begun(self, result: Raw) -> None:
         agreed = (decoded(_Initialized, result) or _Initialized()).protocolVersion
@@ -352,11 +315,9 @@ class HttpSession(McpSession):
     async def leave(self) -> None:
         """Notify the server that the session is over, if there is one."""
         if self._session is not None:
-            try:
+            with suppress(ApplianceError):  # else it forgets the session in its own time
                 async with HttpCall(self._place.address, "DELETE", self._place.target, self._headers()):
                     pass
-            except ApplianceError:
-                pass  # it forgets the session in its own time
 
     def _lose(self, why: str, *, unsent: bool = False) -> SessionLost:
         self._lost = self._lost or why
@@ -379,45 +340,39 @@ class HttpSession(McpSession):
             found.append((b"MCP-Protocol-Version", self._agreed))
         return found
 
-    def _note_session(self, response: HttpAnswer) -> None:
-        value = field(response.headers, SESSION)
-        if value and len(value) <= MAX_SESSION_ID:
-            self._session = value
-
-    async def _refused(self, response: HttpAnswer) -> RpcAnswer:
+    async def _refused(self, response: HttpAnswer) -> rpc.RpcAnswer:
         """Return the error that it reports in JSON-RPC; any other refusal ends the session."""
         body = await response.read(MAX_REFUSAL)
-        message = read_message(body)
-        if isinstance(message, RpcAnswer) and message.error is not None and response.status != NOT_FOUND:
+        message = rpc.read_message(body)
+        if isinstance(message, rpc.RpcAnswer) and message.error is not None and response.status != NOT_FOUND:
             return message
         if response.status == NOT_FOUND and self._session is not None:
             raise self._lose("it has forgotten the session", unsent=True)
         words = body[:200].decode(errors="replace").strip()
         raise self._lose(f"it answered with HTTP status {response.status}{f': {words}' if words else ''}")
 
-    async def _from_stream(self, response: HttpAnswer) -> RpcAnswer:
-        decoder = Decoder(MAX_LINE)
+    async def _from_stream(self, response: HttpAnswer) -> rpc.RpcAnswer:
+        decoder = Decoder(rpc.MAX_LINE)
         noise = 0
         while chunk := await response.receive():
             noise += len(chunk)
             try:
                 events = decoder.feed(chunk)
             except RecordTooLong:
-                raise self._lose(f"it sent a message that is longer than {MAX_LINE >> 20} MiB") from None
+                raise self._lose(f"it sent a message that is longer than {rpc.MAX_LINE >> 20} MiB") from None
             for event in events:
-                match read_message(event.data.encode("utf-8", "replace")):
-                    case RpcAnswer(id=number) as answer if number == self.last:
+                match rpc.read_message(event.data.encode("utf-8", "replace")):
+                    case rpc.RpcAnswer(id=number) as answer if number == self.last:
                         return answer
-                    case RpcRequest() as asked:
-                        await self._deliver(reply(asked))
+                    case rpc.RpcRequest() as asked:
+                        await self.send(rpc.reply(asked))
                     case _:
                         pass
             if noise > MAX_NOISE:
                 raise self._lose(f"it sent {MAX_NOISE >> 20} MiB without an answer")
         raise self._lose("its stream of events ended without the answer")
 
-    async def _deliver(self, message: bytes) -> None:
-        """Send a message that has no answer."""
+    async def send(self, message: bytes) -> None:
         try:
             async with self._post(message) as response:
                 if response.status >= 300:
@@ -441,4 +396,4 @@ async def run_http(place: McpEndpoint, *, task_status: trio.TaskStatus[HttpSessi
         session.end()
         with trio.move_on_after(GIVE_UP_TIME, shield=True):
             await session.leave()
-        session.gone()
+        session.gone.set()

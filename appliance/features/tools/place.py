@@ -5,7 +5,7 @@ A command runs for a bounded time, its output is taken as it comes, and nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -22,13 +22,10 @@ from appliance.platform.process import Command, Sink, StopSteps, into
 
 PIPE_GRACE = 2.0
 """Seconds to read the rest from the pipes, once the command has ended with everything that it has started."""
-WITH_INPUT = StopSteps(closed=2.0)
-"""A command that may run on another machine: closing its input is what ends it there."""
+WITH_INPUT = StopSteps(closed=2.0)  # a command that may run on another machine: closing its input is what ends it there
 MAX_ERRORS = 4096
-KILLED = -9
-"""The status of a command that hangs in the kernel, which will kill it."""
-KILL_AFTER = 1.0
-"""Seconds beyond its budget that the process gets to report its end."""
+KILLED = -9  # the status of a command that hangs in the kernel, which will kill it
+KILL_AFTER = 1.0  # seconds beyond its budget that the process gets to report its end
 MAX_MESSAGES = 64 << 20
 _FOUND: msgspec.json.Decoder[Found] = msgspec.json.Decoder(Found)
 
@@ -45,40 +42,29 @@ class FileTooLarge(Exception):
         self.size = size
 
 
-class FoundFiles(Struct, frozen=True, kw_only=True):
-    """The result of a search for files: ``total`` entries, the first ones of them listed. ``base`` is absolute."""
+class SearchResult(Struct):
+    """Files, the first ones of them, or lines of text. ``end`` of a search that was killed says that it is cut."""
 
-    base: str
-    entries: Sequence[FoundEntry]
-    total: int
-    cut: bool
-
-
-class Matches(Struct, frozen=True, kw_only=True):
-    """The result of a search for text. ``full``: there may be more. ``cut``: not every file was searched."""
-
-    text: str
-    count: int
-    full: bool
-    cut: bool
+    base: str = ""  # the folder in full, for files
+    entries: list[FoundEntry] = []
+    text: str = ""
+    end: SearchEnd = SearchEnd(0)
 
 
 class ToolPlace(Protocol):
     """Relative paths begin at its working directory; ``~`` is the home folder there."""
 
     async def read(self, path: str, take: Callable[[bytes], bool], *, limit: int | None = None) -> None:
-        """Pass a regular file's bytes to ``take`` until it has enough (False). Raises FileProblem, TooLarge."""
-        ...
+        """Pass a regular file's bytes to ``take`` until it has enough (False). Raises FileProblem, FileTooLarge."""
 
     async def write(self, path: str, content: bytes) -> None:
         """Write this to the file; create missing folders. Raises FileProblem."""
-        ...
 
-    async def find(self, asked: FileGlobSearch, kind: Wanted) -> FoundFiles:
+    async def find(self, asked: FileGlobSearch, kind: Wanted) -> SearchResult:
         """Raises FileProblem, also for a pattern that cannot be used."""
         ...
 
-    async def grep(self, asked: GrepSearch) -> Matches:
+    async def grep(self, asked: GrepSearch) -> SearchResult:
         """Raises FileProblem, also for a pattern that cannot be used."""
         ...
 
@@ -96,8 +82,7 @@ class CommandEnded(Struct, frozen=True, kw_only=True):
 
     status: int
     timed_out: bool = False
-    errors: str = ""
-    """The beginning of its standard error, if that was separate."""
+    errors: str = ""  # the beginning of its standard error, if that was separate
 
 
 async def run(children: Children, command: Command, take: Sink, *, seconds: float) -> CommandEnded:
@@ -111,51 +96,36 @@ async def run(children: Children, command: Command, take: Sink, *, seconds: floa
     return CommandEnded(status=status if status >= 0 else 128 - status, timed_out=ended.timed_out, errors=errors.text())
 
 
-class SearchResult(Struct):
-    """``end`` of a process that had to be killed says that not everything was searched."""
-
-    entries: list[FoundEntry]
-    text: list[str]
-    matches: int
-    end: SearchEnd
-
-
 async def search(children: Children, job: SearchJob) -> SearchResult:
     """Raises FileProblem with the process's reason, ToolProblem when there is none."""
-    result = SearchResult([], [], 0, SearchEnd(0))
-    over = False
+    entries, texts, end = list[FoundEntry](), list[FoundText](), None
     rest = b""
     size = 0
 
     async def take(data: bytes) -> bool:
-        nonlocal over, rest, size
+        nonlocal end, rest, size
         size += len(data)
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             match _FOUND.decode(line):
                 case FoundEntry() as entry:
-                    result.entries.append(entry)
+                    entries.append(entry)
                 case FoundText() as text:
-                    result.text.append(text.text)
-                    result.matches += text.matches
+                    texts.append(text)
                 case SearchEnd() as end:
-                    result.end, over = end, True
+                    pass
         return size < MAX_MESSAGES
 
-    command = Command(
-        argv=own_process(search_process.__name__),
-        env=inherited_env(),
-        stdin=msgspec.json.encode(job),
-        own_errors=True,
-    )
+    argv, stdin = own_process(search_process.__name__), msgspec.json.encode(job)
+    command = Command(argv=argv, env=inherited_env(), stdin=stdin, own_errors=True)
     try:
         ended = await run(children, command, take, seconds=job.search.seconds + KILL_AFTER)
     except OSError as error:
         raise ToolProblem("search", f"the process that searches cannot be started: {error}") from None
-    if not over:
+    if end is None:
         if not ended.timed_out and size < MAX_MESSAGES:
             raise ToolProblem("search", f"the process that searches failed: {ended.errors.strip()[-500:]}")
-        result.end = SearchEnd(max(result.matches, len(result.entries)), cut=True)
-    if result.end.error:
-        raise FileProblem(result.end.error)
-    return result
+        end = SearchEnd(sum(text.matches for text in texts) or len(entries), cut=True)
+    if end.error:
+        raise FileProblem(end.error)
+    return SearchResult(job.search.base, entries, "".join(text.text for text in texts), end)

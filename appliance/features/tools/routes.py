@@ -10,7 +10,7 @@ from quart import Response
 
 from appliance.errors import NotFound
 from appliance.features.tools.box import OpenToolbox
-from appliance.features.tools.core.mcp_offers import Offers
+from appliance.features.tools.core.mcp_messages import Offers
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.routes import RouteFacts, Routes
 

@@ -10,20 +10,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 
+from msgspec import structs
+
 from appliance.core.capped_output import CappedOutput
 from appliance.core.rooted_paths import BadPath, check_path
 from appliance.core.tools.box import ToolProblem
 from appliance.core.tools.targets import RunningContainer, Ssh, quoted
 from appliance.features.tools.core.patterns import BadToolPattern, posix_pattern
-from appliance.features.tools.core.search import BUDGET, JUNK, GrepLines, Kind, Search, SearchJob, Wanted
+from appliance.features.tools.core.search import BUDGET, JUNK, GrepLines, Kind, Search, SearchEnd, SearchJob, Wanted
 from appliance.features.tools.core.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
 from appliance.features.tools.place import (
     WITH_INPUT,
     CommandEnded,
     FileProblem,
     FileTooLarge,
-    FoundFiles,
-    Matches,
     SearchResult,
     run,
     search,
@@ -128,8 +128,7 @@ SSH_OPTIONS = (
 """No user is there to answer questions: keys alone, and only known machines."""
 SCRIPT_TIME = 15.0
 MAX_LISTING = 8 << 20
-NOT_THERE = (126, 127, 255)
-"""Exit statuses of ssh and the container programs when they did not come to run anything."""
+NOT_THERE = (126, 127, 255)  # exit statuses of ssh and the container programs when they did not come to run anything
 
 
 def listed_names(output: bytes) -> tuple[str, list[tuple[str, Kind]]]:
@@ -181,11 +180,12 @@ class Runtime:
         if ended.status or _number(output.kept) != len(content):
             raise FileProblem(f"failed to write file: {path} {ended.errors.strip()}".rstrip())
 
-    async def find(self, asked: FileGlobSearch, kind: Wanted) -> FoundFiles:
-        base, entries, cut = await self._listed(asked, kind, max(asked.max_depth, 0), limit=MAX_MATCHES)
-        return FoundFiles(base=base, entries=entries.entries[: asked.limit], total=entries.end.total, cut=cut)
+    async def find(self, asked: FileGlobSearch, kind: Wanted) -> SearchResult:
+        found = await self._listed(asked, kind, max(asked.max_depth, 0), limit=MAX_MATCHES)
+        del found.entries[asked.limit :]
+        return found
 
-    async def grep(self, asked: GrepSearch) -> Matches:
+    async def grep(self, asked: GrepSearch) -> SearchResult:
         context = min(max(asked.context_lines, 0), MAX_CONTEXT)
         try:
             pattern = asked.pattern if asked.literal else posix_pattern(asked.pattern)
@@ -196,15 +196,13 @@ class Runtime:
         numbers = asked.return_line_numbers or context > 0
         listing = FileGlobSearch(path=asked.path, include=asked.include, exclude=asked.exclude)
         try:
-            _, found, cut = await self._listed(listing, "file", 0, limit=0)
+            found = await self._listed(listing, "file", 0, limit=0)
+            if not found.entries:
+                return found
         except _IsFile:
-            names: list[str] = []
-            script, cut = GREP_FILE, False
-        else:
-            names = [entry.path for entry in found.entries]
-            script = GREP
-            if not names:
-                return Matches(text="", count=0, full=False, cut=cut)
+            found = SearchResult()
+        names = [entry.path for entry in found.entries]
+        script = GREP if names else GREP_FILE
         lines = GrepLines(names, asked.path, numbers=numbers, limit=MAX_MATCHES)
 
         async def take(data: bytes) -> bool:
@@ -214,7 +212,8 @@ class Runtime:
         ended = await self._script(script, (asked.path, *options), take, stdin=stdin, seconds=BUDGET)
         if not lines.full:
             self._check(ended, asked.path)
-        return Matches(text=lines.text, count=lines.matches, full=lines.full, cut=cut or ended.timed_out)
+        end = SearchEnd(lines.matches, cut=found.end.cut or ended.timed_out, full=lines.full)
+        return SearchResult(text=lines.text, end=end)
 
     def shell(self, command: str) -> Command:
         return self._command(RUN, (command,), stdin=None, own_errors=False, ending=WITH_INPUT)
@@ -226,12 +225,7 @@ class Runtime:
         system, _, folder = output.text().strip().rpartition("\n")
         return (system or "unknown", folder) if ended.status == 0 else ("unknown", self._cwd or "unknown")
 
-    # ---- how ---------------------------------------------------------------------------------------------------------
-
-    async def _listed(
-        self, asked: FileGlobSearch, kind: Wanted, depth: int, *, limit: int
-    ) -> tuple[str, SearchResult, bool]:
-        """Return the folder, its entries, and whether there may be more."""
+    async def _listed(self, asked: FileGlobSearch, kind: Wanted, depth: int, *, limit: int) -> SearchResult:
         output = CappedOutput(MAX_LISTING)
         words = (_checked(asked.path), kind, str(depth))
         ended = await self._script(LIST, words, into(output, flood=False))
@@ -244,7 +238,8 @@ class Runtime:
         known: list[tuple[str, Kind]] = [(name, what) for name, what in found if not depth or name.count("/") < depth]
         job = Search(base=base, include=asked.include, exclude=asked.exclude, listing=known, check=False, limit=limit)
         result = await search(self._children, SearchJob(search=job))
-        return base, result, result.end.cut or output.truncated or ended.timed_out
+        result.end = structs.replace(result.end, cut=result.end.cut or output.truncated or ended.timed_out)
+        return result
 
     async def _script(
         self, script: str, words: Sequence[str], take: Sink, *, stdin: bytes = b"", seconds: float = SCRIPT_TIME
@@ -266,17 +261,14 @@ class Runtime:
     ) -> Command:
         """Raises ToolProblem when the program that leads there is not on this machine."""
         inner = ["sh", "-c", CD + script, "sh", self._cwd, *words]
-        argv = self._leading_to(inner)
+        match self._target:
+            case RunningContainer(engine, id):
+                argv = [engine, "exec", "-i", id, *inner]
+            case Ssh(target):
+                argv = ["ssh", *SSH_OPTIONS, target, quoted(inner)]
         if shutil.which(argv[0]) is None:
             raise ToolProblem(self._name, f"there is no program '{argv[0]}' on this machine; install it")
         return Command(argv=argv, env=inherited_env(), stdin=stdin, own_errors=own_errors, ending=ending)
-
-    def _leading_to(self, inner: list[str]) -> list[str]:
-        match self._target:
-            case RunningContainer(engine, id):
-                return [engine, "exec", "-i", id, *inner]
-            case Ssh(target):
-                return ["ssh", *SSH_OPTIONS, target, quoted(inner)]
 
     @property
     def _name(self) -> str:

@@ -32,8 +32,7 @@ from appliance.features.tools.core.search import (
 )
 from appliance.platform.rooted_files import listed, open_folder, open_regular
 
-MAX_SCANNED = 1 << 20
-"""Bytes of one line that are searched."""
+MAX_SCANNED = 1 << 20  # bytes of one line that are searched
 BINARY_LOOK = 8192
 
 _JOB = msgspec.json.Decoder(SearchJob)
@@ -42,7 +41,11 @@ _JOB = msgspec.json.Decoder(SearchJob)
 def main() -> None:
     job = _JOB.decode(sys.stdin.buffer.read())
     try:
-        _Searcher(job.search).run(job.grep)
+        searcher = _Searcher(job.search)
+        if job.grep is None:
+            searcher.find()
+        else:
+            searcher.grep(job.grep)
     except ValueError as error:  # BadPath, BadPattern and what `Glob` refuses
         _print_found(SearchEnd(0, error=str(error)))
     except FileNotFoundError:
@@ -59,10 +62,7 @@ class _Searcher:
         self._exclude = Glob(search.exclude) if search.exclude else None
         self._cut = False
 
-    def run(self, grep: Grep | None) -> None:
-        if grep is not None:
-            self._grep(grep)
-            return
+    def find(self) -> None:
         total = 0
         for path, kind in self._entries():
             total += 1
@@ -70,12 +70,12 @@ class _Searcher:
                 _print_found(FoundEntry(path, kind), flush=False)
         _print_found(SearchEnd(total, cut=self._cut))
 
-    # ---- which entries -----------------------------------------------------------------------------------------------
-
     def _entries(self) -> Iterator[tuple[str, Kind]]:
         known = self._search.listing
+        check = known is not None and self._search.check
         for path, kind in self._walk() if known is None else known:
-            if self._is_meant(path) and (known is None or self._is_there(path)):
+            is_meant = self._include.matches(path) and not (self._exclude and self._exclude.matches(path))
+            if is_meant and (not check or os.path.isfile(_path(self._search.base, path))):  # noqa: PTH113
                 yield path, kind
             if self._late():
                 return
@@ -97,18 +97,15 @@ class _Searcher:
             for name, is_folder, is_link in names:
                 path = f"{folder}/{name}" if folder else name
                 if search.kind in ("all", "dir" if is_folder else "file"):
-                    yield _printable(path), "dir" if is_folder else "file"
+                    # A name that is not UTF-8 cannot be reported as it is.
+                    shown = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+                    yield shown, "dir" if is_folder else "file"
                 deeper = not search.max_depth or depth < search.max_depth
-                if is_folder and not is_link and deeper and _folded(name) not in JUNK:
+                is_junk = (name.lower() if sys.platform == "win32" else name) in JUNK
+                if is_folder and not is_link and deeper and not is_junk:
                     todo.append((path, depth + 1))
             if self._late():
                 return
-
-    def _is_meant(self, path: str) -> bool:
-        return self._include.matches(path) and not (self._exclude and self._exclude.matches(path))
-
-    def _is_there(self, path: str) -> bool:
-        return not self._search.check or os.path.isfile(_path(self._search.base, path))  # noqa: PTH113
 
     def _late(self) -> bool:
         if time.monotonic() > self._until:
@@ -116,9 +113,7 @@ class _Searcher:
             return True
         return False
 
-    # ---- what is in them ---------------------------------------------------------------------------------------------
-
-    def _grep(self, grep: Grep) -> None:
+    def grep(self, grep: Grep) -> None:
         search = self._search
         teller = _GrepTeller(grep)
         if _is_regular(search.base, search.root):
@@ -207,23 +202,12 @@ def _is_regular(path: str, root: str | None) -> bool:
     try:
         with open_regular(path, root):
             return True
-    except BadPath:
-        return False
-    except IsADirectoryError:
+    except (BadPath, IsADirectoryError):
         return False
 
 
 def _path(base: str, path: str) -> str:
     return f"{base.rstrip('/')}/{path}" if path else base
-
-
-def _folded(name: str) -> str:
-    return name.lower() if sys.platform == "win32" else name
-
-
-def _printable(path: str) -> str:
-    """Return the name in UTF-8; other names cannot be reported as they are."""
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _print_found(found: Found, *, flush: bool = True) -> None:

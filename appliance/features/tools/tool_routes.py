@@ -1,10 +1,12 @@
-"""``/tools``: the tools of this server for its clients, in llama-server's shapes (b11434).
+"""``/tools``: the tools of this server for its clients, in llama-server's shapes (b11434); and ``/mcp``.
 
-Answered by the gateway itself and not by Quart: a file to be written is larger than control bodies are, and the route
-that runs a command has to notice at once that its client leaves.
+Answered by the gateway itself and not by Quart: a file to be written is larger than control bodies are, and a route
+that uses a tool has to notice at once that its client leaves.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw, Struct
@@ -15,14 +17,17 @@ from appliance.core.tools.box import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound, ShuttingDown
 from appliance.features.tools.box import OpenToolbox
 from appliance.http import errors
+from appliance.http.kernel import Kernel
 from appliance.http.way.context import RequestContext
-from appliance.http.way.routes import TOOLS
+from appliance.http.way.routes import MCP, TOOLS
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.traffic import Lifetime
 
+if TYPE_CHECKING:
+    from appliance.features.tools.mcp_server import McpServer
+
 METHODS = ("GET", "HEAD", "POST")
-MAX_AT_ONCE = 64
-"""Each may be a process."""
+MAX_AT_ONCE = 64  # each may be a process
 DISABLED = errors.disabled("--tools or --mcp-servers-config")
 EMPTY = Raw(b"{}")
 
@@ -77,16 +82,15 @@ class ToolRoutes:
                 runtime=_header(request, b"x-tool-runtime"),
                 base64=request.header(b"x-resp-type") == "base64",
             )
-            with (
-                self._lifetime.follower() as serving
-            ):  # a command may run for minutes: the server's end does not wait for it
+            # A command may run for minutes: the server's end does not wait for it.
+            with self._lifetime.follower() as serving:
                 if use.stream:
                     await self._stream(use, context, sink)
                     return
                 outcome = await self._tools.call(use.tool, bytes(use.params), context)
             if serving.cancelled_caught:
                 raise ShuttingDown
-            await _send_bytes(sink, 200, outcome.body)
+            await _send(sink, 200, Raw(outcome.body))
         except ApplianceError as error:
             if sink.status is not None:
                 await _write(sink, {"done": True, "error": str(error)})
@@ -102,12 +106,10 @@ class ToolRoutes:
             sink.start(200, [(b"Content-Type", EVENTS), (b"Cache-Control", b"no-cache")])
             done: dict[str, object] = {"done": True}
             async for piece in pieces:
-                match piece:
-                    case ToolOutcome(error=error):
-                        if error is not None:
-                            done["error"] = error
-                    case chunk:
-                        await _write(sink, {"chunk": chunk.decode()})
+                if not isinstance(piece, ToolOutcome):
+                    await _write(sink, {"chunk": piece.decode()})
+                elif piece.error is not None:
+                    done["error"] = piece.error
         await _write(sink, done)
         await sink.end()
 
@@ -128,9 +130,11 @@ def _read(body: bytes) -> ToolUseBody:
         raise BadRequest("the request body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the request body is not valid JSON: {error}") from None
-    if not bytes(use.params).lstrip().startswith((b"{", b"null")):
+    if bytes(use.params).lstrip().startswith(b"{"):
+        return use
+    if bytes(use.params).strip() != b"null":
         raise BadRequest("'params' is not an object", param="params")
-    return use if bytes(use.params).lstrip().startswith(b"{") else ToolUseBody(tool=use.tool, stream=use.stream)
+    return ToolUseBody(tool=use.tool, stream=use.stream)
 
 
 def _entry(spec: ToolSpec) -> dict[str, object]:
@@ -149,8 +153,27 @@ async def _write(sink: Sink, record: dict[str, object]) -> None:
 
 
 async def _send(sink: Sink, status: int, content: object, *, close: bool = False) -> None:
-    await _send_bytes(sink, status, msgspec.json.encode(content), close=close)
+    await send_whole(sink, status, errors.headers(None, close=close), msgspec.json.encode(content))
 
 
-async def _send_bytes(sink: Sink, status: int, content: bytes, *, close: bool = False) -> None:
-    await send_whole(sink, status, errors.headers(None, close=close), content)
+class McpRoute:
+    """Its server is imported when it is switched on, or asked for.
+
+    Raises BadRequest for a tool in the settings that is missing.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._server = self._make_server() if kernel.settings.mcp_server else None
+
+    def answers(self, request: Request) -> bool:
+        return request.path == MCP
+
+    async def answer(self, context: RequestContext) -> None:
+        self._server = self._server or self._make_server()
+        await self._server.answer(context)
+
+    def _make_server(self) -> McpServer:
+        from appliance.features.tools.mcp_server import McpServer
+
+        return McpServer(self._kernel)

@@ -22,17 +22,7 @@ from appliance.core.headers import Headers
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from appliance.errors import ApplianceError, UpstreamFailed
-from appliance.features.tools.core.mcp_messages import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    MAX_LINE,
-    PARSE_ERROR,
-    Id,
-    McpError,
-    RpcAnswer,
-    read_message,
-    refusal,
-)
+from appliance.features.tools.core import mcp_messages as rpc
 from appliance.features.tools.core.mcp_serving import META_VERSION, encoded_header
 from appliance.platform.console import EXIT_OURS, PROGRAM, say
 from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall, address_of
@@ -52,12 +42,12 @@ class _Meta(Struct):
 
 class _Params(Struct):
     name: str = ""
-    requestId: Id | UnsetType = UNSET
+    requestId: rpc.Id | UnsetType = UNSET
     meta: _Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
 
 
 class _Message(Struct):
-    id: Id | UnsetType | None = UNSET
+    id: rpc.Id | UnsetType | None = UNSET
     method: str = ""
     params: Raw | UnsetType = UNSET
 
@@ -70,7 +60,7 @@ class _Said(NamedTuple):
     """A line of the client, with the few fields that are read."""
 
     line: bytes
-    id: Id | None
+    id: rpc.Id | None
     method: str
     params: _Params
 
@@ -81,9 +71,8 @@ class Relay:
     def __init__(self, url: str, address: Address) -> None:
         self._url = url
         self._address = address
-        self._version = b""
-        """The version that ``initialize`` agreed on; newer clients send theirs in every request."""
-        self._under_way: dict[Id, trio.CancelScope] = {}
+        self._version = b""  # the version that `initialize` agreed on; newer clients send theirs in every request
+        self._under_way: dict[rpc.Id, trio.CancelScope] = {}
         self._places = trio.Semaphore(MAX_AT_ONCE)
         self._client_left = trio.CancelScope()
 
@@ -92,8 +81,8 @@ class Relay:
         with self._client_left:
             async with trio.open_nursery() as nursery:
                 while line := await trio.to_thread.run_sync(lines.read_line, abandon_on_cancel=True):
-                    if len(line) > MAX_LINE:
-                        self._fail(None, INVALID_REQUEST, f"the message is longer than {MAX_LINE >> 20} MiB")
+                    if len(line) > rpc.MAX_LINE:
+                        self._fail(None, rpc.INVALID_REQUEST, f"the message is longer than {rpc.MAX_LINE >> 20} MiB")
                     elif line.strip():
                         await self._take(line.strip(), nursery)
         return EXIT_OURS if self._client_left.cancelled_caught else 0
@@ -101,7 +90,7 @@ class Relay:
     async def _take(self, line: bytes, nursery: trio.Nursery) -> None:
         said = _understood(line)
         if said is None:
-            self._fail(None, PARSE_ERROR, "the line is not JSON")
+            self._fail(None, rpc.PARSE_ERROR, "the line is not JSON")
         elif said.method == CANCELLED and said.params.requestId is not UNSET:
             if scope := self._under_way.get(said.params.requestId):
                 scope.cancel()  # closing the connection is how the server learns of it
@@ -125,11 +114,11 @@ class Relay:
                 await self._post(said)
             except ConnectFailed as error:
                 why = f"no server answers at {self._url} ({error.why}); start it with '{PROGRAM} serve --mcp-server'"
-                self._fail(said.id, INTERNAL_ERROR, why)
+                self._fail(said.id, rpc.INTERNAL_ERROR, why)
             except UpstreamFailed as error:
-                self._fail(said.id, INTERNAL_ERROR, f"the server at {self._url} failed: {error.why}")
+                self._fail(said.id, rpc.INTERNAL_ERROR, f"the server at {self._url} failed: {error.why}")
             except (ApplianceError, RecordTooLong) as error:
-                self._fail(said.id, INTERNAL_ERROR, str(error))
+                self._fail(said.id, rpc.INTERNAL_ERROR, str(error))
             finally:
                 if said.id is not None:
                     self._under_way.pop(said.id, None)
@@ -142,9 +131,9 @@ class Relay:
         ]
         async with HttpCall(self._address, "POST", PATH, headers, said.line) as response:
             if not response.streaming:
-                self._pass_on(said, response, await response.read(MAX_LINE))
+                self._pass_on(said, response, await response.read(rpc.MAX_LINE))
                 return
-            decoder = Decoder(MAX_LINE)
+            decoder = Decoder(rpc.MAX_LINE)
             while data := await response.receive():
                 for event in decoder.feed(data):
                     self._write_line(event.data.encode())
@@ -152,12 +141,19 @@ class Relay:
     def _pass_on(self, said: _Said, response: HttpAnswer, body: bytes) -> None:
         if response.status == 202:
             return
-        answer = read_message(body)
-        if not isinstance(answer, RpcAnswer) and b'"jsonrpc"' not in body[:100]:
-            self._fail(said.id, INTERNAL_ERROR, self._in_words(response.status, body))
+        answer = rpc.read_message(body)
+        if not isinstance(answer, rpc.RpcAnswer) and b'"jsonrpc"' not in body[:100]:
+            # A refusal that is not MCP: of the key, of the feature, or from another program.
+            told = decoded(ErrorAnswer, body)
+            message = told.error.message if told is not None else body[:200].decode("utf-8", "replace").strip()
+            advice = key_advice() if response.status == 401 else ""
+            why = f"{message or 'it gave no reason'}{advice} ({self._url} answered {response.status})"
+            self._fail(said.id, rpc.INTERNAL_ERROR, why)
             return
-        if said.method == "initialize" and isinstance(answer, RpcAnswer) and answer.result is not None:
-            self._version = _agreed(answer.result)
+        if said.method == "initialize" and isinstance(answer, rpc.RpcAnswer) and answer.result is not None:
+            begun = decoded(_Begun, answer.result)
+            version = begun.protocolVersion if begun is not None else ""
+            self._version = version.encode() if version.isascii() else b""
         self._write_line(body)
 
     def _repeated(self, said: _Said) -> Headers:
@@ -171,19 +167,12 @@ class Relay:
         ]
         return [(name, encoded_header(value)) for name, value in found if value]
 
-    def _in_words(self, status: int, body: bytes) -> str:
-        """A refusal that is not MCP: of the key, of the feature, or from another program."""
-        answer = decoded(ErrorAnswer, body)
-        message = answer.error.message if answer is not None else body[:200].decode("utf-8", "replace").strip()
-        advice = key_advice() if status == 401 else ""
-        return f"{message or 'it gave no reason'}{advice} ({self._url} answered {status})"
-
-    def _fail(self, number: Id | None, code: int, why: str) -> None:
+    def _fail(self, number: rpc.Id | None, code: int, why: str) -> None:
         """Send it to the client, or, if the client asked for nothing, to the reader of its log."""
         if number is None:
             say(f"{PROGRAM}: {why}")
         else:
-            self._write_line(refusal(number, McpError(code=code, message=why)))
+            self._write_line(rpc.refusal(number, rpc.McpError(code=code, message=why)))
 
     def _write_line(self, message: bytes) -> None:
         """Write one line. When the client is gone, there is no reason to continue."""
@@ -206,7 +195,7 @@ class _Input:
         line = bytearray()
         while self._rest or self._read():
             part, newline, self._rest = self._rest.partition(b"\n")
-            line += part[: MAX_LINE + 1 - len(line)]
+            line += part[: rpc.MAX_LINE + 1 - len(line)]
             if newline:
                 return bytes(line + newline)
         return bytes(line)
@@ -226,11 +215,6 @@ def _understood(line: bytes) -> _Said | None:
     except UNREADABLE:
         return None
     return _Said(line, None if message.id is UNSET else message.id, message.method, params)
-
-
-def _agreed(result: Raw) -> bytes:
-    begun = decoded(_Begun, result)
-    return begun.protocolVersion.encode() if begun is not None and begun.protocolVersion.isascii() else b""
 
 
 @click.command()

@@ -60,9 +60,8 @@ def _span(span: Span, context: TraceContext) -> otlp.Span:
 
 
 def _attribute(name: str, value: Attribute) -> KeyValue:
-    if isinstance(value, str):
-        return KeyValue(key=_text(name), value=AnyValue(string_value=_text(value)))
-    return KeyValue(key=_text(name), value=AnyValue(int_value=value))
+    held = AnyValue(string_value=_text(value)) if isinstance(value, str) else AnyValue(int_value=value)
+    return KeyValue(key=_text(name), value=held)
 
 
 def _text(value: str) -> str:

@@ -18,8 +18,7 @@ from appliance.core.records.ended import EndedRequest, TimePart, parts_of
 HOST = b"host"
 PROVIDER = "llama_appliance"
 ERROR, SERVER_ERROR = 400, 500
-MAX_STATE = 512
-"""Characters of a tracestate that have to be passed on; a longer one is dropped."""
+MAX_STATE = 512  # characters of a tracestate that have to be passed on; a longer one is dropped
 _CHATS = ("/chat/completions", "/messages", "/responses", "/api/chat")
 _COMPLETIONS = ("/completion", "/completions", "/infill", "/api/generate")
 _EMBEDDINGS = ("/embedding", "/embeddings", "/api/embed")
@@ -39,8 +38,7 @@ class TraceContext(Struct, frozen=True):
     state: str = ""
 
 
-OwnTrace = tuple[TraceContext, EndedRequest, bytes]
-"""A request with its trace, and the id of its own span there."""
+OwnTrace = tuple[TraceContext, EndedRequest, bytes]  # a request with its trace, and the id of its own span there
 
 
 class Span(Struct, frozen=True, kw_only=True):
@@ -53,8 +51,7 @@ class Span(Struct, frozen=True, kw_only=True):
     ended: int
     attributes: Mapping[str, Attribute]
     root: bool = False
-    error: str | None = None
-    """The reason, where the request failed by no fault of the client; it may be empty."""
+    error: str | None = None  # the reason, where the request failed by no fault of the client; it may be empty
 
 
 def trace_context(headers: Headers, fresh: bytes, share: float) -> TraceContext | None:
@@ -145,12 +142,12 @@ def _attributes(request: EndedRequest, operation: str) -> dict[str, Attribute]:
         if host[2]:
             told["server.port"] = int(host[2])
     if (usage := request.usage) is not None:
-        counts = (
-            ("input_tokens", usage.prompt),
-            ("output_tokens", usage.tokens.output_tokens),
-            ("cache_read.input_tokens", usage.tokens.cache_tokens),
-        )
-        told |= {f"gen_ai.usage.{name}": number for name, number in counts if number >= 0}
+        counts = {
+            "input_tokens": usage.prompt,
+            "output_tokens": usage.tokens.output_tokens,
+            "cache_read.input_tokens": usage.tokens.cache_tokens,
+        }
+        told |= {f"gen_ai.usage.{name}": number for name, number in counts.items() if number >= 0}
     if request.build:
         told[f"{PROVIDER}.build"] = request.build
     if request.fault is not None:

@@ -28,19 +28,13 @@ from appliance.trio_parts import WriteBehind, beside, persist
 from appliance.upstream.client import HttpCall, address_of
 
 PATH = "/v1/traces"
-PAUSE, RETRY = 2.0, 10.0
-"""Seconds for which traces gather, and until a collector is asked again that did not take them."""
-TIMEOUT = 10.0
-"""Seconds for one batch."""
-FLUSH = 2.0
-"""Seconds for the last traces when the program ends."""
-BATCH = 256
-"""Requests in one batch: some 100 KB, made in 15 ms in a thread of its own."""
-MOST = 2048
-"""Requests that wait at most, of about 2 KB each."""
+PAUSE, RETRY = 2.0, 10.0  # seconds for which traces gather, and until a collector is asked again that did not take them
+TIMEOUT = 10.0  # seconds for one batch
+FLUSH = 2.0  # seconds for the last traces when the program ends
+BATCH = 256  # requests in one batch: some 100 KB, made in 15 ms in a thread of its own
+MOST = 2048  # requests that wait at most, of about 2 KB each
 MAX_ANSWER = 64 << 10
-PASSING = frozenset((429, 502, 503, 504))
-"""The statuses after which OTLP wants the same batch again."""
+PASSING = frozenset((429, 502, 503, 504))  # the statuses after which OTLP wants the same batch again
 log = logging.getLogger(__name__)
 
 
@@ -57,8 +51,7 @@ class Tracer:
         self.dropped = metrics.counter("traces_dropped_total", "Requests whose traces were lost.")
         self._waiting: deque[OwnTrace] = deque()
         self._behind = WriteBehind(PAUSE, RETRY)
-        self.failing = ""
-        """The words for a collector that does not take traces now; empty: it does."""
+        self.failing = ""  # the words for a collector that does not take traces now; empty: it does
 
     def adopt(self, config: TracingConfig | None) -> None:
         """Follow this from now on. Waiting traces go to the new collector, and are dropped where there is none."""

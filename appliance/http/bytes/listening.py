@@ -141,7 +141,8 @@ async def _listen_at_all(host: str, port: int, reuse_port: bool) -> list[Listene
     """At all addresses of a name. Raises OSError."""
     if reuse_port:
         return await _listen_sharing(host, port)
-    found = await trio.open_tcp_listeners(port, host=host)
+    # Of a text Python would look up IDNA, whose tables take a millisecond of the start.
+    found = await trio.open_tcp_listeners(port, host=host.encode() if host.isascii() else host)
     plain = [_plain(each.socket) for each in found]
     return [Listener(sock, _bound(sock)) for sock in plain]
 

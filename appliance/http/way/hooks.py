@@ -59,6 +59,11 @@ class Placing(Protocol):
 class Turn(Protocol):
     """Stands around the turns of a chat's model: it may change the request, and answer it itself between turns."""
 
+    @property
+    def acts(self) -> bool:
+        """The server does something for it, beyond asking the model: windows of applications may not ask for that."""
+        ...
+
     def take(self, job: ModelRequest, model: str) -> tuple[ModelRequest, Use | None]:
         """Return the request as it leaves it, and what answers it; None: it does not.
 

@@ -198,11 +198,6 @@ class Pipeline:
             await self._models.ask_running(model, job)  # a question to a running model never loads one
             return
         job, use, others = self._take_turn(job, target, self.hooks.turns)
-        if job.request.alone and use is not None:
-            raise Forbidden(
-                "windows of applications may ask models, without tools and commands of this server; start it with "
-                "--api-key KEY or --cors-origins ORIGIN"
-            )
         with self._inflight.begin(
             job.request, target.label, record.metadata, cancel=context.cancel, streams=job.streams
         ) as record.entry:
@@ -226,6 +221,11 @@ class Pipeline:
             model = target.model.id if target.model is not None else target.requested
             for at, turn in enumerate(turns, 1):
                 job, use = turn.take(job, model)
+                if use is not None and turn.acts and job.request.alone:
+                    raise Forbidden(
+                        "windows of applications may ask models, without tools and commands of this server; start it "
+                        "with --api-key KEY or --cors-origins ORIGIN"
+                    )
                 if use is not None:
                     return job, use, turns[at:]
         return job, None, ()

@@ -22,7 +22,7 @@ rows = st.builds(
     model=texts,
     req_path=texts,
     resp_status_code=st.sampled_from((200, 404)),
-    tokens=st.builds(Tokens, input_tokens=st.integers(-1, 99)),
+    tokens=st.builds(Tokens, input_tokens=st.integers(-1, 99), prompt_per_second=st.floats(-1, 1e300)),
     duration_ms=st.integers(0, 99),
     error_msg=st.just(UNSET) | texts,
     metadata=st.just(UNSET) | st.dictionaries(texts, texts),
@@ -45,6 +45,7 @@ def test_every_row_is_read_back(written: list[Row]) -> None:
         assert int(cells["id"]) == row.id
         assert datetime.fromisoformat(cells["time"]) == row.timestamp
         assert int(cells["prompt"]) == row.tokens.input_tokens
+        assert float(cells["prompt_per_second"]) == row.tokens.prompt_per_second
         for name, said in (("model", row.model), ("path", row.req_path), ("error", row.error_msg or "")):
             assert not cells[name].startswith(FORMULA), "a spreadsheet would calculate it"
             assert cells[name].removeprefix("'") == said or cells[name] == said

@@ -27,9 +27,6 @@ def key(*words: str, files: tuple[FileIdentity, ...] = FILES, engine: str = "e")
     return origin(*words, files=files, engine=engine).key
 
 
-# ---- the key ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -79,8 +76,6 @@ def test_options_that_a_seat_gets_do_not_change_what_all_seats_of_a_model_have_i
     assert origin(*words).shape == origin("--kv-unified-per-slot", "512", engine="f").shape == origin().shape
     assert origin("-ctk", "f16").shape != origin().shape
 
-
-# ---- a model that changes its seat -----------------------------------------------------------------------------------
 
 CUDA, OLD_CUDA = "linux-x64-cuda13/b12:CUDA0", "linux-x64-cuda13/b11:CUDA0"
 SEATS: tuple[str, ...] = (CUDA, OLD_CUDA, f"{CUDA}+CUDA1", "embedded:CPU")

@@ -184,9 +184,6 @@ async def test_contexts_are_cleared_by_model_and_all(folder: Path) -> None:
         assert names(folder) == set()
 
 
-# ---- folders and disks -----------------------------------------------------------------------------------------------
-
-
 async def test_a_folder_has_one_program(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with opened(folder) as first:
         one = await kept_one(first)
@@ -288,9 +285,6 @@ def test_the_key_needs_every_file_of_the_model(tmp_path: Path) -> None:
     os.utime(adapter, ns=(1, 1))
     assert find_origin(options, "e") not in (None, before)
     assert find_origin(flags.split(("--hf-repo", "o/r")), "e") is None
-
-
-# ---- kills -----------------------------------------------------------------------------------------------------------
 
 
 @posix_only

@@ -69,9 +69,6 @@ def read_with(change: dict[str, object], **outside: object) -> KeptContext | Non
     return read_manifest(msgspec.json.encode({**plain, "context": parts, **outside}))
 
 
-# ---- manifests -------------------------------------------------------------------------------------------------------
-
-
 @given(contexts(st.integers(0, 10 * PIECE)))
 def test_a_manifest_comes_back_as_it_was(context: KeptContext) -> None:
     assert read_manifest(manifest_of(context)) == context
@@ -86,11 +83,6 @@ def test_a_damaged_manifest_is_refused_or_says_the_same_of_its_parts(context: Ke
     damaged = whole[:at] + data.draw(st.binary(max_size=3)) + whole[data.draw(st.integers(at, len(whole))) :]
     found = read_manifest(damaged)
     assert found is None or (len(found.chain), len(found.pieces)) == (len(found.ends), pieces_of(found.size))
-
-
-@given(st.binary())
-def test_anything_else_is_refused(data: bytes) -> None:
-    assert read_manifest(data) is None
 
 
 @pytest.mark.parametrize(
@@ -117,9 +109,6 @@ def test_a_manifest_without_its_seat_is_read_and_one_of_another_version_is_not()
     """Earlier programs have not written the seat."""
     assert read_with(dict.fromkeys(("shape", "build", "engine", "seat"))) == GOOD
     assert read_with({}, version=VERSION + 1) is None
-
-
-# ---- limits ----------------------------------------------------------------------------------------------------------
 
 
 @given(

@@ -12,7 +12,7 @@ from appliance.core.bodies.blocks import Prefix, prefix_of
 from appliance.core.engine import Manual
 from appliance.core.llama.flags import split
 from appliance.features.contexts.core.kept import KeptContext, best, replaced
-from appliance.features.contexts.core.options import context_flags, may_name_slots
+from appliance.features.contexts.core.origin import context_flags, may_name_slots
 from appliance.features.contexts.core.slots import LEAST_TOKENS, NO_SLOT, SlotTable
 from appliance.fleet.hold import SHORT, Unnamed
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from appliance.core.bodies.blocks import Prefix, prefix_of
 from appliance.core.records.cache_misses import SlotNews
-from appliance.features.contexts.core.slots import MAX_TAKEN, ListedSlot, Placement, SlotContent, SlotTable
+from appliance.features.contexts.core.slots import MAX_TAKEN, Placement, SlotContent, SlotTable
 
 AFTER = 4.0
 T = TypeVar("T")
@@ -33,9 +33,6 @@ def text(name: str, tokens: int) -> str:
 
 def begin_alike(one: tuple[T, ...], other: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-
-
-# -- one thing after the other
 
 
 SYSTEM = text("system", 800)
@@ -56,14 +53,21 @@ def ask(
     return placement.slot, placement.held
 
 
-def test_a_conversation_in_two_slots_returns_to_the_longer_one() -> None:
-    table = SlotTable(2)
-    table.place(1, "main", helper(1), 0)
-    table.place(2, "main", MAIN, 0)
-    for ticket, tokens in ((1, 2000), (2, 12_000)):
-        table.learn(ticket, tokens, 0, 0)
-        table.release(ticket, 2 - ticket)
-    assert ask(table, 3, "main", LONGER, 2) == (1, 12_000)
+def listed(table: SlotTable, now: float) -> list[tuple[str, int, float | None, bool]]:
+    """The session, tokens, seconds without use and state of each slot."""
+    return [
+        (
+            slot.asked.session if slot.in_use and slot.asked else slot.content.session,
+            slot.content.tokens,
+            None if slot.in_use or math.isinf(slot.used_at) else now - slot.used_at,
+            slot.in_use,
+        )
+        for slot in table.slots.values()
+    ]
+
+
+def sessions(table: SlotTable) -> list[str]:
+    return [session for session, *_ in listed(table, 0)]
 
 
 def test_a_kept_context_goes_before_a_shorter_one_that_is_not() -> None:
@@ -99,7 +103,7 @@ def test_contents_move_to_the_slots_that_the_engine_chose(order: list[int], stra
         table.release(real, real)
     table.correct({at: 50 if at in strange else tokens[at] + 1 for at in range(4)})
     expected = ["" if at in strange else f"{at}" for at in range(4)]
-    assert [slot.session for slot in table.listing(99)] == expected
+    assert sessions(table) == expected
     assert [content.session for content in table.due(99, 0).values()] == [each for each in expected if each]
 
 
@@ -112,9 +116,9 @@ def test_a_request_in_another_slot_than_foreseen_is_found() -> None:
     table.place(3, "z", prompt((text("z", 9),)), 3, 1)
     table.correct({1: 1000})  # the engine has it in slot 0
     assert table.used_by(3) == 0
-    assert [slot.session for slot in table.listing(3)] == ["z", "x"]
+    assert sessions(table) == ["z", "x"]
     table.release(3, 4)
-    assert not any(slot.in_use for slot in table.listing(4))
+    assert not any(slot.in_use for slot in table.slots.values())
 
 
 def test_a_context_is_due_again_when_it_has_grown_by_a_tenth() -> None:
@@ -128,15 +132,6 @@ def test_a_context_is_due_again_when_it_has_grown_by_a_tenth() -> None:
     assert list(table.due(99, AFTER)) == [0]
 
 
-def test_a_context_that_the_engine_did_not_have_is_no_longer_covered() -> None:
-    table = SlotTable(1)
-    table.restored(0, "main", MAIN, 12_000)
-    assert table.place(1, "main", LONGER, 1) == Placement(0, 12_000)
-    table.learn(1, 12_200, 0, 10)
-    table.release(1, 2)
-    assert table.due(99, AFTER) == {0: SlotContent("main", LONGER, 12_200, 12_210)}
-
-
 def test_the_oldest_request_that_waits_takes_the_first_free_slot() -> None:
     table = SlotTable(2)
     for ticket in range(5):
@@ -144,11 +139,11 @@ def test_the_oldest_request_that_waits_takes_the_first_free_slot() -> None:
         assert placement.slot == (ticket if ticket < 2 else None)
     assert table.place(3, "again", MAIN, 0) == Placement()
     table.release(1, 1)
-    assert [slot.session for slot in table.listing(1)] == ["s0", "s3"], "the third waits for slot 0"
+    assert sessions(table) == ["s0", "s3"], "the third waits for slot 0"
     table.release(4, 2)  # gives up while it waits
     table.release(0, 2)
     table.release(3, 2)
-    assert [(slot.session, slot.in_use) for slot in table.listing(2)] == [("s2", True), ("s3", False)]
+    assert [(session, in_use) for session, _, _, in_use in listed(table, 2)] == [("s2", True), ("s3", False)]
 
 
 def test_an_answer_that_says_nothing_leaves_an_estimate_that_is_not_saved() -> None:
@@ -161,20 +156,11 @@ def test_an_answer_that_says_nothing_leaves_an_estimate_that_is_not_saved() -> N
     table.place(2, "main", helper(2), 10)
     table.learn(2, 0, 0, 0)
     table.release(2, 11)
-    assert table.listing(12) == [ListedSlot("main", 4000, 1.0, False)]
+    assert listed(table, 12) == [("main", 4000, 1.0, False)]
     assert table.due(99, AFTER) == {}
     assert table.place(3, "refused", prompt(("else",)), 20) == Placement(0)
     table.release(3, 20, refused=True)
-    assert table.listing(21) == [ListedSlot("main", 4000, 10.0, False)]
-
-
-def test_an_answer_that_comes_after_its_slot_was_filled_anew_says_nothing() -> None:
-    table = SlotTable(1)
-    table.place(1, "main", MAIN, 0)
-    table.release(1, 1)
-    table.restored(0, "other", helper(2), 2000)
-    table.learn(1, 12_000, 0, 100)
-    assert table.listing(1) == [ListedSlot("other", 2000, 0.0, False)]
+    assert listed(table, 21) == [("main", 4000, 10.0, False)]
 
 
 @given(st.integers(0, 3), st.integers(-2, 5))
@@ -183,9 +169,11 @@ def test_a_table_knows_only_its_own_slots(count: int, at: int) -> None:
     table.restored(at, "s", MAIN, 600)
     table.kept(at, SlotContent("s", MAIN, 600, 600), 0)
     inside = 0 <= at < count
-    assert [slot.tokens for slot in table.listing(0)] == [600 if inside and each == at else 0 for each in range(count)]
+    assert [slot.content.tokens for slot in table.slots.values()] == [
+        600 if inside and each == at else 0 for each in range(count)
+    ]
     table.lost(at)
-    assert table.listing(0) == [ListedSlot("", 0, None, False)] * count
+    assert listed(table, 0) == [("", 0, None, False)] * count
     assert table.place(1, "s", MAIN, 0, wanted=at).slot == (at if inside else None)
 
 
@@ -216,9 +204,6 @@ def test_of_two_empty_slots_the_one_that_rested_longer_is_taken() -> None:
     assert ask(table, 4, "", helper(4), 11) == (1, 0)
 
 
-# -- what a conversation is told of its slot
-
-
 def test_a_conversation_learns_who_took_its_slot_and_where_its_prompt_differs() -> None:
     table = SlotTable(1)
     assert table.news("main", MAIN) == SlotNews()
@@ -244,9 +229,6 @@ def test_conversations_without_a_slot_are_forgotten_in_the_end() -> None:
     for number in range(MAX_TAKEN + 2):
         ask(table, number, f"s{number}", helper(number), number)
     assert [table.news(f"s{at}", helper(at)).taker for at in (0, 1, MAX_TAKEN)] == [None, "s2", f"s{MAX_TAKEN + 1}"]
-
-
-# -- anything after anything
 
 
 TEXTS = [text("system", 30), text("a", 300), text("b", 600), text("c", 2000), text("d", 9000)]
@@ -361,8 +343,8 @@ class Slots(RuleBasedStateMachine):
 
     @invariant()
     def the_table_lists_what_is_so(self) -> None:
-        assert self.table.listing(self.now) == [
-            ListedSlot(
+        assert listed(self.table, self.now) == [
+            (
                 slot.asked[0] if slot.in_use and slot.asked else slot.session,
                 slot.tokens,
                 None if slot.in_use or math.isinf(slot.used_at) else self.now - slot.used_at,
@@ -429,7 +411,7 @@ class Slots(RuleBasedStateMachine):
                 else:
                     slot.used_at = self.now
                 if slot.asked:
-                    estimate = self.table.listing(self.now)[at].tokens
+                    estimate = self.table.slots[at].content.tokens
                     assert estimate >= slot.held(slot.asked[1])
                     slot.hold(*slot.asked, estimate, estimate, min(slot.kept, slot.held(slot.asked[1])))
                 if self.waiting:

@@ -54,8 +54,8 @@ async def test_each_value_comes_from_the_strongest_that_has_it(tmp_path: Path):
     write_plugin(tmp_path, "one", TYPED, OWN)
     async with open_plugins(choice(tmp_path, one={"settings": {"documents": ["~/papers"]}}), tmp_path / "d") as opened:
         with trio.fail_after(20):
-            hooks = await opened.entry("one").hooks()
-        plugin = opened.entry("one").plugin
+            hooks = await opened.entries["one"].hooks()
+        plugin = opened.entries["one"].plugin
         told = listed(opened)["one"]
     assert hooks.on_request is not None
     assert plugin.settings == {"documents": ["~/papers"], "top_k": 7}
@@ -66,12 +66,7 @@ async def test_each_value_comes_from_the_strongest_that_has_it(tmp_path: Path):
         "settings.documents": "configuration",
         "settings.top_k": "config.json",
     }
-    assert told.values == {
-        "enabled": True,
-        "timeout": 5,
-        "settings.documents": ["~/papers"],
-        "settings.top_k": 7,
-    }
+    assert told.values == {"enabled": True, "timeout": 5, "settings.documents": ["~/papers"], "settings.top_k": 7}
 
 
 async def test_the_configuration_switches_on_and_off(tmp_path: Path):
@@ -92,7 +87,7 @@ async def test_an_unknown_setting_is_told_and_left_out(tmp_path: Path):
     async with open_plugins(choice(tmp_path, one={"settings": settings}), tmp_path / "data") as opened:
         with trio.fail_after(20):
             await opened.wait_loaded()
-        assert opened.entry("one").plugin.settings == {"documents": [], "top_k": 7}
+        assert opened.entries["one"].plugin.settings == {"documents": [], "top_k": 7}
         told = listed(opened)["one"]
     assert told.state == "ready"
     assert told.warnings == (
@@ -133,13 +128,13 @@ async def test_only_plugins_whose_values_change_are_loaded_again(tmp_path: Path)
         write_plugin(tmp_path, name, PLAIN)
     async with open_plugins(choice(tmp_path, one={"settings": {"a": 1}}), tmp_path / "data") as opened:
         with trio.fail_after(20):
-            first, second = [await opened.entry(name).hooks() for name in ("one", "two")]
+            first, second = [await opened.entries[name].hooks() for name in ("one", "two")]
         opened.choice = choice(tmp_path, one={"settings": {"a": 2}})
         await opened.look()
         with trio.fail_after(20):
-            assert await opened.entry("one").hooks() is not first
-            assert await opened.entry("two").hooks() is second
-        assert opened.entry("one").plugin.settings == {"a": 2}
+            assert await opened.entries["one"].hooks() is not first
+            assert await opened.entries["two"].hooks() is second
+        assert opened.entries["one"].plugin.settings == {"a": 2}
         opened.choice = PluginSelection(off="for this test")
         await opened.look()
         assert opened.listed().agents == []
@@ -150,6 +145,6 @@ async def test_every_plugin_that_ships_says_what_can_be_set():
         with trio.fail_after(20):
             await opened.wait_loaded()
             for name in listed(opened):
-                hooks = await opened.entry(name).hooks()
+                hooks = await opened.entries[name].hooks()
                 assert hooks.settings is not None, name
                 assert listed(opened)[name].warnings == ()

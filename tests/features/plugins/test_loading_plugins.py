@@ -34,9 +34,6 @@ async def states(*folders: Path) -> dict[str, ListedPlugin]:
         return listed(plugins)
 
 
-# ---- config.json -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -69,9 +66,6 @@ def test_an_unknown_key_is_told_with_the_one_that_was_probably_meant():
     warnings = read_manifest(b'{"endpoint": "/x", "zzz": 1}').warnings
     assert warnings[0] == "config.json: unknown key 'endpoint'; did you mean 'end_point'?"
     assert "the keys are enabled" in warnings[1]
-
-
-# ---- what is in the folders ------------------------------------------------------------------------------------------
 
 
 async def test_broken_plugins_are_listed_with_what_is_wrong_and_hinder_nobody(tmp_path: Path):
@@ -137,9 +131,6 @@ def test_a_folder_that_is_not_there_is_a_problem_and_no_more(tmp_path: Path):
     assert "no such folder" in seen.problems[0]
 
 
-# ---- loading ---------------------------------------------------------------------------------------------------------
-
-
 async def test_nothing_is_written_beside_a_plugin(tmp_path: Path):
     home = write_plugin(tmp_path, "one", "from . import helper\n" + NOTHING, helper="x = 1")
     before = sorted(home.iterdir())
@@ -153,11 +144,11 @@ async def test_modules_of_two_plugins_and_two_loads_do_not_mix(tmp_path: Path):
         write_plugin(tmp_path, name, code, helper=f"NAME = '{name}'")
     async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         await plugins.wait_loaded()
-        first = {name: await plugins.entry(name).hooks() for name in ("one", "two")}
+        first = {name: await plugins.entries[name].hooks() for name in ("one", "two")}
         write_plugin(tmp_path, "one", code, helper="NAME = 'changed'")
         await plugins.look()
         await plugins.wait_loaded()
-        second = {name: await plugins.entry(name).hooks() for name in ("one", "two")}
+        second = {name: await plugins.entries[name].hooks() for name in ("one", "two")}
         told = [hooks.on_request(None, None) for hooks in (*first.values(), *second.values()) if hooks.on_request]
         assert told == ["one", "two", "changed", "two"]
         assert second["two"] is first["two"]  # unchanged: what it holds in memory stays
@@ -187,10 +178,10 @@ async def test_a_plugin_that_loads_slowly_holds_up_nobody_but_those_who_name_it(
     write_plugin(tmp_path, "quick", NOTHING)
     async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         with trio.fail_after(20):
-            await plugins.entry("quick").hooks()
+            await plugins.entries["quick"].hooks()
             assert listed(plugins)["slow"].state == "loading"
             gate.set()
-            await plugins.entry("slow").hooks()
+            await plugins.entries["slow"].hooks()
         assert listed(plugins)["slow"].state == "ready"
 
 
@@ -198,10 +189,7 @@ async def test_a_plugin_that_never_finishes_loading_is_given_up_after_its_time(t
     write_plugin(tmp_path, "stuck", WAITS, {"timeout": 0.05})
     async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         with trio.fail_after(20), pytest.raises(PluginFailed, match="still being loaded"):
-            await plugins.entry("stuck").hooks()
-
-
-# ---- looking again ---------------------------------------------------------------------------------------------------
+            await plugins.entries["stuck"].hooks()
 
 
 async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
@@ -210,20 +198,20 @@ async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
     write_plugin(tmp_path, "broken", "import nothing_of_the_kind")
     async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         await plugins.wait_loaded()
-        assert plugins.commands(Family.CHAT).names == {
+        assert plugins.commands[Family.CHAT].names == {
             "stays",
             "goes",
             "broken",
         }  # a broken one is a command: who names it learns why
         with pytest.raises(PluginFailed, match="nothing_of_the_kind"):
-            await plugins.entry("broken").hooks()
+            await plugins.entries["broken"].hooks()
         (tmp_path / "goes" / "agent.py").unlink()
         (tmp_path / "goes" / "config.json").unlink()
         write_plugin(tmp_path, "comes", NOTHING, {"end_point": "/v1/messages"})
         write_plugin(tmp_path, "broken", NOTHING)
         await plugins.look()
         await plugins.wait_loaded()
-        assert plugins.commands(Family.CHAT).names == {"stays", "broken"}
+        assert plugins.commands[Family.CHAT].names == {"stays", "broken"}
         assert {each.name: each.state for each in plugins.listed().agents} == dict.fromkeys(
             ("broken", "comes", "stays"), "ready"
         )

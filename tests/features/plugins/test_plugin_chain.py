@@ -59,8 +59,7 @@ async def on_stream(events, context):
         yield event
 """
 )
-TEXT = "Once upon a time a small llama carried"
-"""What the fake engine says."""
+TEXT = "Once upon a time a small llama carried"  # what the fake engine says
 ROUTES = {
     "/v1/chat/completions": "messages",
     "/chat/completions": "messages",
@@ -117,9 +116,6 @@ async def echo(server: Appliance, text: str, **more: object) -> dict[str, object
     return json.loads(answer.json["body"])
 
 
-# ---- order, and who is asked -----------------------------------------------------------------------------------------
-
-
 async def test_plugins_run_in_the_order_in_which_they_are_named(
     server: Appliance, plugins: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -168,9 +164,6 @@ async def test_a_plugin_is_for_its_end_points(open_server: OpenServer, tmp_path:
             assert "seen" in (await server.ask("POST", path, asked(path, "/one hi"))).json
 
 
-# ---- whole and streamed, in every dialect ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("commands", ["/whole", "/stream", "/one /whole /two /stream"])
 async def test_an_answer_passes_hooks_of_either_form(server: Appliance, commands: str):
     for path in ROUTES:
@@ -208,9 +201,6 @@ async def test_events_arrive_as_the_engine_makes_them(server: Appliance):
     body = asked(CHAT, "/one /two /three hi", stream=True, fake={"stall_after_tokens": 3})
     async with server.begun(body) as client:
         await client.until(b'" a"')  # the third word; the engine says no more
-
-
-# ---- a hook in a thread, models asked by a plugin, and what it keeps -------------------------------------------------
 
 
 async def test_a_plugin_asks_models_through_the_program(open_server: OpenServer, tmp_path: Path):
@@ -267,8 +257,6 @@ async def test_a_hook_for_answers_may_load_another_model_in_place_of_the_one_tha
     assert whole.json["beta"] == TEXT
     assert TEXT.encode() in stream.body
 
-
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 FAILING = {
     "raises": ("async def on_request(r, c): raise KeyError('x')", "on_request: KeyError: 'x'"),
@@ -367,9 +355,6 @@ async def test_a_client_that_leaves_ends_hooks_and_generation(open_server: OpenS
             await client.data()
         await server.wait_idle("alpha")
     assert (tmp_path / "plugins" / "waits" / "ended").exists()
-
-
-# ---- around it -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_client_of_a_stream_is_told_while_hooks_are_silent(open_server: OpenServer, tmp_path: Path):

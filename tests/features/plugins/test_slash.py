@@ -77,8 +77,6 @@ def test_more_commands_than_anybody_needs_are_refused():
         split("/rag " * (MAX_COMMANDS + 1), KNOWN)
 
 
-# ---- where the text is -----------------------------------------------------------------------------------------------
-
 TEXT_PARTS = [{"type": "image_url", "image_url": {"url": "/rag"}}, {"type": "text", "text": "/rag hi"}]
 TOOL_RESULT = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "/rag hi"}]}
 

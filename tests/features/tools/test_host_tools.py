@@ -32,9 +32,6 @@ async def tools() -> AsyncGenerator[Tools]:
         yield opened
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_file_is_written_edited_and_read(tools: Tools, tmp_path: Path) -> None:
     file = tmp_path / "new" / "deep" / "a.txt"
     written = await tools.call("write_file", path=file, content="line1\nline2\nline3\n")
@@ -136,9 +133,6 @@ async def test_the_home_folder(tools: Tools, tmp_path: Path, monkeypatch: pytest
     (tmp_path / "mine").write_text("at home")
     assert await tools.text("read_file", path="~/mine") == "at home\n"
     assert "mine" in await tools.text("file_glob_search", path="~")
-
-
-# ---- searches --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -276,9 +270,6 @@ async def test_files_that_come_and_go_while_they_are_searched(tools: Tools, tree
                 assert "top.txt" in await tools.text("file_glob_search", path=tree, type="all")
         finally:
             stop.set()
-
-
-# ---- commands --------------------------------------------------------------------------------------------------------
 
 
 @posix_shell

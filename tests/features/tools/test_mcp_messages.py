@@ -1,4 +1,4 @@
-"""JSON-RPC lines: every cut of a stream gives the same ones, garbage gives none, and nothing grows."""
+"""JSON-RPC lines: every cut of a stream gives the same ones, garbage gives none; and the texts that answers hold."""
 
 from __future__ import annotations
 
@@ -13,20 +13,32 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from appliance.features.tools.core.mcp_messages import (
+    MAX_OFFERS,
+    MAX_TEXT,
     LineCutter,
     McpError,
+    McpPrompt,
+    Resource,
     RpcAnswer,
     RpcRequest,
     call_params,
     notification,
     outcome,
+    prompt_text,
     read_message,
+    read_offers,
     read_tools,
     refusal,
     reply,
     request,
+    resource_text,
     result,
 )
+
+
+def raw(value: object) -> Raw:
+    return Raw(json.dumps(value).encode())
+
 
 LINE = st.binary(max_size=40).map(lambda data: data.replace(b"\n", b""))
 
@@ -108,46 +120,40 @@ def test_a_server_is_answered_properly() -> None:
         assert len(said["error"]["message"]) < 200
 
 
-def answered(**result_: object) -> RpcAnswer:
-    return RpcAnswer(id=1, result=Raw(json.dumps(result_).encode()))
+A, B, IMAGE, AUDIO = {"type": "text", "text": "a"}, {"type": "text", "text": "b"}, {"type": "image"}, {"type": "audio"}
 
 
 @pytest.mark.parametrize(
-    ("answer", "body"),
+    ("answer", "kind", "told"),
     [
-        (
-            answered(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
-            {"plain_text_response": "a\nb"},
-        ),
-        (answered(content=[{"type": "image"}, {"type": "text", "text": "a"}]), {"plain_text_response": "a"}),
-        (
-            answered(content=[{"type": "image"}, {"type": "audio"}, {"type": "image"}]),
-            {"plain_text_response": "[the tool returned no text but: image, audio]"},
-        ),
-        (answered(content=[{"type": "text"}], structuredContent={"a": 1}), {"plain_text_response": ""}),
-        (answered(content=[]), {"plain_text_response": ""}),
-        (answered(), {"plain_text_response": ""}),
-        (answered(content=[{"type": "text", "text": "no"}], isError=True), {"error": "no"}),
-        (answered(content=[], isError=True), {"error": "MCP tool returned an error"}),
-        (RpcAnswer(id=1, error=McpError(code=1, message="why")), {"error": "why"}),
-        (answered(structuredContent={"a": 1}), {"plain_text_response": '{"a": 1}'}),
+        ({"content": [A, B]}, "plain_text_response", "a\nb"),
+        ({"content": [IMAGE, A]}, "plain_text_response", "a"),
+        ({"content": [IMAGE, AUDIO, IMAGE]}, "plain_text_response", "[the tool returned no text but: image, audio]"),
+        ({"content": [{"type": "text"}], "structuredContent": {"a": 1}}, "plain_text_response", ""),
+        ({"content": []}, "plain_text_response", ""),
+        ({}, "plain_text_response", ""),
+        ({"structuredContent": {"a": 1}}, "plain_text_response", '{"a": 1}'),
+        ({"content": [A], "isError": True}, "error", "a"),
+        ({"content": [], "isError": True}, "error", "MCP tool returned an error"),
     ],
 )
-def test_results_in_llama_servers_words(answer: RpcAnswer, body: object) -> None:
-    assert json.loads(outcome(answer).body) == body
+def test_results_in_llama_servers_words(answer: dict[str, object], kind: str, told: str) -> None:
+    assert json.loads(outcome(RpcAnswer(id=1, result=raw(answer))).body) == {kind: told}
+    refused = outcome(RpcAnswer(id=1, error=McpError(code=1, message="why")))
+    assert json.loads(refused.body) == {"error": "why"}
 
 
 @given(JSON)
 def test_any_result_is_told_somehow(value: object) -> None:
-    found = outcome(RpcAnswer(id=1, result=Raw(json.dumps(value).encode())))
+    found = outcome(RpcAnswer(id=1, result=raw(value)))
     assert len(json.loads(found.body)) == 1
 
 
 @example({})
 @given(JSON)
 def test_any_list_of_tools_is_read_or_refused(value: object) -> None:
-    read_tools("s", Raw(json.dumps(value).encode()))
-    page = read_tools("s", Raw(json.dumps({"tools": [value, {"name": "good"}]}).encode()))
+    read_tools("s", raw(value))
+    page = read_tools("s", raw({"tools": [value, {"name": "good"}]}))
     spec, name = page.tools[-1]
     assert (spec.name, name) == ("s_good", "good")
 
@@ -155,7 +161,7 @@ def test_any_list_of_tools_is_read_or_refused(value: object) -> None:
 @pytest.mark.parametrize("schema", [None, 1, [], {}, {"type": "object"}, {"type": "string"}, {"properties": {"a": {}}}])
 def test_every_tool_has_an_object_for_its_parameters(schema: object) -> None:
     tool = {"name": "t", "inputSchema": schema}
-    page = read_tools("s", Raw(json.dumps({"tools": [tool, {"name": "none"}]}).encode()))
+    page = read_tools("s", raw({"tools": [tool, {"name": "none"}]}))
     for spec, _ in page.tools:
         found = json.loads(bytes(spec.parameters))
         assert found["type"] == "object"
@@ -174,3 +180,72 @@ def test_arguments_fit_into_one_line(arguments: dict[str, object], indent: int |
     line = request(1, "tools/call", call_params("t", text))
     assert b"\n" not in line
     assert msgspec.json.decode(line)["params"]["arguments"] == msgspec.json.decode(text)
+
+
+def test_what_can_be_understood_is_offered_and_the_rest_left_out() -> None:
+    answer = RpcAnswer(id=1, result=raw({"prompts": [{"name": "a"}, {"title": "no name"}, 5, {"name": "b"}]}))
+    assert read_offers(answer, "prompts", McpPrompt) == (McpPrompt("a"), McpPrompt("b"))
+    assert read_offers(answer, "resources", Resource) == ()
+    many = RpcAnswer(id=1, result=raw({"resources": [{"uri": "x:y"}] * (MAX_OFFERS + 1)}))
+    assert read_offers(many, "resources", Resource) == (Resource("x:y"),) * MAX_OFFERS
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        RpcAnswer(id=1),
+        RpcAnswer(id=1, error=McpError(code=1, message="no")),
+        *(RpcAnswer(id=1, result=raw(wrong)) for wrong in ([], {"prompts": 5}, {"prompts": {}})),
+    ],
+)
+def test_a_server_that_knows_none_has_none(answer: RpcAnswer | None) -> None:
+    assert read_offers(answer, "prompts", McpPrompt) == ()
+
+
+def test_the_text_of_a_prompt_is_that_of_its_messages() -> None:
+    contents = [
+        {"type": "text", "text": "one"},
+        {"type": "image", "data": "AAAA"},
+        {"type": "resource", "text": "not this", "resource": {"uri": "x:y", "text": "two"}},
+        {"type": "resource", "resource": {"uri": "x:y", "blob": "AAAA"}},
+        {"type": "resource", "resource": 5},
+    ]
+    messages = [{"role": "user", "content": each} for each in contents]
+    assert prompt_text(raw({"messages": messages})) == "one\n\ntwo"
+    for wrong, told in (({"messages": messages[1:2]}, "no text"), ({}, "no text"), ({"messages": 5}, "not a prompt")):
+        with pytest.raises(ValueError, match=told):
+            prompt_text(raw(wrong))
+
+
+def test_the_text_of_a_resource_is_that_of_its_parts() -> None:
+    texts = [{"uri": "x:1", "text": "one"}, {"uri": "x:2", "blob": "AAAA"}, {"uri": "x:3", "text": ""}]
+    assert resource_text(raw({"contents": texts})) == "one\n"
+    files = [{"uri": "x:1", "blob": "AAAA", "mimeType": "image/png"}, {"uri": "x:2", "blob": "AAAA"}]
+    for wrong, told in (
+        ({"contents": files}, r"not text \(image/png, unknown\)"),
+        ({"contents": []}, "not a resource"),
+        ({"contents": 5}, "not a resource"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            resource_text(raw(wrong))
+
+
+def test_a_text_has_an_end() -> None:
+    long = "x" * (MAX_TEXT + 1)
+    assert len(resource_text(raw({"contents": [{"text": long}]}))) == MAX_TEXT
+    assert len(prompt_text(raw({"messages": [{"role": "user", "content": {"text": long}}]}))) == MAX_TEXT
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_any_result_is_text_or_refused(value: object) -> None:
+    for read in (prompt_text, resource_text):
+        for told in (value, {"messages": value, "contents": value}):
+            try:
+                assert isinstance(read(raw(told)), str)
+            except ValueError:
+                pass

@@ -23,10 +23,7 @@ from appliance.platform.children import open_children
 KEY = ("Authorization", "Bearer k")
 BOTH = ("Accept", "application/json, text/event-stream")
 ON = {"mcp_server": True, "api_keys": ("k",)}
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
+META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 
 
 @pytest.fixture

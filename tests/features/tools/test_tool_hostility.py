@@ -14,20 +14,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX shells")
 
 NAMES = (
     *("it's", 'a "b"', "a\nb", "ends with line feeds\n\n", "\n", "$(touch owned)", "`touch owned`", "; touch owned;"),
-    *(
-        "' touch owned '",
-        "\\",
-        "a\\' ; touch owned ; '\\",
-        "\\\\'",
-        "-",
-        "-n",
-        "--",
-        "--help",
-        "-exec",
-        "~user",
-        "a ~",
-        "*",
-    ),
+    *("' touch owned '", "\\", "a\\' ; touch owned ; '\\", "\\\\'"),
+    *("-", "-n", "--", "--help", "-exec", "~user", "a ~", "*"),
     *("[a-z]?", "${HOME}", "!!", "#x", "&1", "=", "(", "é\u2028\u202e", " ", "\t", "\r"),
 )
 
@@ -58,11 +46,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("runtime", "paths"),
-    [
-        (None, [(name,) for name in NAMES]),
-        ("docker-container:box1", NESTED),
-        ("ssh:somewhere", NESTED),
-    ],
+    [(None, [(name,) for name in NAMES]), ("docker-container:box1", NESTED), ("ssh:somewhere", NESTED)],
     ids=["here", "container", "ssh"],
 )
 async def test_a_name_is_a_name_whatever_is_in_it(

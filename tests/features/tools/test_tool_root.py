@@ -24,8 +24,7 @@ from appliance.platform.rooted_files import open_regular, real_root, resolved
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX files")
 
 SECRET = "the secret outside"
-RACE = 2.0
-"""Seconds that the tools and the swapper run against each other."""
+RACE = 2.0  # seconds that the tools and the swapper run against each other
 
 
 class Place:

@@ -159,9 +159,6 @@ async def test_output_comes_as_it_is_made_and_leaving_ends_the_command(tools: To
     await wait_no_process(SLEEPER)
 
 
-# ---- a container of the program's own --------------------------------------------------------------------------------
-
-
 async def test_a_container_is_started_and_ends_with_the_tools(state: Path) -> None:
     async with open_builtins(runtime="docker:busybox") as tools:
         (own,) = containers(state)

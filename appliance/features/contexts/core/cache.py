@@ -1,6 +1,6 @@
 """The prompts' cache in figures: which question was asked, its answer, and which conversation sits in which slot.
 
-``figures`` beside this folder computes them.
+``routes`` beside this folder computes them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from appliance.errors import BadRequest
 from appliance.features.contexts.core.kept import KeptContext, KeptRow
 
 DEFAULT_SPAN = "1d"
-MAX_NAMES = 50
-"""Clients or models with a line of their own, those with the longest prompts."""
+MAX_NAMES = 50  # clients or models with a line of their own, those with the longest prompts
 MAX_SESSIONS = 50
 MAX_MISSES = 30
 
@@ -27,8 +26,7 @@ CacheBy = Literal["client", "model"]
 
 class CacheQuestion(Struct, frozen=True):
     by: CacheBy
-    start: int
-    """Unix seconds; from there up to now."""
+    start: int  # unix seconds; from there up to now
 
 
 class CacheTotals(Struct, frozen=True):
@@ -38,8 +36,7 @@ class CacheTotals(Struct, frozen=True):
     requests: int
     prompt: int
     cached: int
-    again: int
-    """Read again although the conversation's request before had them."""
+    again: int  # read again although the conversation's request before had them
     saved_seconds: float | None
     again_seconds: float | None
 
@@ -51,16 +48,12 @@ class CacheSession(Struct, frozen=True):
     conversation: str
     client: str
     requests: int
-    id: int
-    """The latest request's row."""
+    id: int  # the latest request's row
     timestamp: datetime
-    tokens: int
-    """Its prompt and its answer together."""
-    cached: int
-    """The part of its prompt that came from the cache."""
+    tokens: int  # its prompt and its answer together
+    cached: int  # the part of its prompt that came from the cache
     prompt: int
-    slot: int | None = None
-    """The slot that has it now, where that is sure."""
+    slot: int | None = None  # the slot that has it now, where that is sure
 
 
 class CacheMissed(Struct, frozen=True):
@@ -81,20 +74,17 @@ class CacheAnswer(Struct, frozen=True):
     start: datetime
     total: CacheTotals
     by: list[CacheTotals]
-    reasons: dict[str, int]
-    """Requests by `MissKind`, the most frequent first."""
+    reasons: dict[str, int]  # requests by `MissKind`, the most frequent first
     sessions: list[CacheSession]
     misses: list[CacheMissed]
-    kept: list[KeptRow] = []
-    """Contexts in files, the one used last first."""
+    kept: list[KeptRow] = []  # contexts in files, the one used last first
 
 
 class ClearedContexts(Struct, frozen=True):
     """``DELETE /api/cache/kept``."""
 
     contexts: int
-    size: int
-    """Bytes that they took."""
+    size: int  # bytes that they took
 
 
 def parse_cache_question(query: Mapping[str, str], now: datetime) -> CacheQuestion:

@@ -19,45 +19,32 @@ from appliance.core.lenient_json import decoded
 from appliance.core.sizes import GIB, MIB
 from appliance.features.contexts.core.origin import Origin
 
-VERSION = 1
-"""Version of the manifest. A program reads no other one."""
-PIECE = 32 * MIB
-"""Bytes with a checksum of their own, so that several processors can check one file."""
-MAX_AGE = 7 * 24 * 3600.0
-"""Seconds without use after which a context goes."""
+VERSION = 1  # version of the manifest. A program reads no other one.
+PIECE = 32 * MIB  # bytes with a checksum of their own, so that several processors can check one file
+MAX_AGE = 7 * 24 * 3600.0  # seconds without use after which a context goes
 AT_MOST_MEMORY, AT_MOST_DISK = 8 * GIB, 16 * GIB
-WRITTEN_HOURLY = 64 * GIB
-"""A limit to the wear of a solid-state disk."""
+WRITTEN_HOURLY = 64 * GIB  # a limit to the wear of a solid-state disk
 
 Whole = Annotated[int, Meta(ge=0)]
-Moment = Annotated[float, Meta(ge=0, lt=1e11)]
-"""Unix seconds, of a year that a date can have."""
+Moment = Annotated[float, Meta(ge=0, lt=1e11)]  # unix seconds, of a year that a date can have
 
 
 class KeptContext(Origin, frozen=True, kw_only=True):
     """One context, and the process that has written it. ``chain`` are the digests of its prompt's blocks."""
 
-    name: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
-    """The stem of its files."""
+    name: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]  # the stem of its files
     model: str
     conversation: str = ""
     chain: tuple[bytes, ...]
-    ends: tuple[Whole, ...]
-    """Bytes of the prompt up to the end of each block."""
-    prompt: Whole
-    """Tokens of the prompt that ``chain`` describes."""
-    tokens: Whole
-    """All of them, with the answer's."""
-    size: Whole
-    """Bytes of its file."""
-    token_seconds: Annotated[float, Meta(ge=0)]
-    """Seconds that the reading of one token took."""
-    pieces: tuple[Whole, ...] = ()
-    """The checksum of each `PIECE` of the file."""
+    ends: tuple[Whole, ...]  # bytes of the prompt up to the end of each block
+    prompt: Whole  # tokens of the prompt that `chain` describes
+    tokens: Whole  # all of them, with the answer's
+    size: Whole  # bytes of its file
+    token_seconds: Annotated[float, Meta(ge=0)]  # seconds that the reading of one token took
+    pieces: tuple[Whole, ...] = ()  # the checksum of each `PIECE` of the file
     made: Moment = 0.0
     used: Moment = 0.0
-    saved_tokens: Whole = 0
-    """Tokens that did not have to be read again, of all times it was given back."""
+    saved_tokens: Whole = 0  # tokens that did not have to be read again, of all times it was given back
 
     @property
     def prefix(self) -> Prefix:
@@ -76,20 +63,16 @@ class KeptContext(Origin, frozen=True, kw_only=True):
 class Limits(Struct, frozen=True, kw_only=True):
     """How much is kept. Sizes in bytes."""
 
-    at_most: int
-    """The size of all contexts together."""
-    stays_free: int
-    """The part of their file system that they leave to others."""
-    hourly: float
-    """To be written within an hour; `math.inf`: no limit."""
+    at_most: int  # the size of all contexts together
+    stays_free: int  # the part of their file system that they leave to others
+    hourly: float  # to be written within an hour; `math.inf`: no limit
 
 
 class Room(Struct, frozen=True, kw_only=True):
     """The state of the file system. Sizes in bytes."""
 
     free: int
-    written: int
-    """Within the last hour."""
+    written: int  # within the last hour
     now: float
 
 

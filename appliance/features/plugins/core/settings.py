@@ -16,8 +16,7 @@ from appliance.plugins.folders import or_meant
 from appliance.plugins.manifest import PluginManifest
 
 T = TypeVar("T")
-Source = Literal["configuration", "config.json", "default"]
-"""The sources of a value, the strongest first."""
+Source = Literal["configuration", "config.json", "default"]  # the sources of a value, the strongest first
 
 
 class Value(Struct, frozen=True, kw_only=True):

@@ -19,19 +19,15 @@ from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edit
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import BadRequest
 
-MAX_COMMANDS = 16
-"""In one request; each may ask models of its own."""
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""The form of a command's name."""
+MAX_COMMANDS = 16  # in one request; each may ask models of its own
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # the form of a command's name
 
-_WORD = re.compile(rf"(\\?)/({NAME.pattern})(?!\S)")
-_BLANK = re.compile(r"\s*+")
+_WORD = re.compile(rf"\s*+(\\?)/({NAME.pattern})(?!\S)")
 _GAP = re.compile(r"[^\S\r\n]*+(?:\r?\n(?:[^\S\r\n]*+\r?\n)*+)?")
 """The text that belongs to a command: blanks behind it and empty lines, but not the indentation of the text's first
 line.
 """
-_ESCAPED_SLASH = b"\\u002"
-"""JSON may also write a slash by its number, 002f or 002F."""
+_ESCAPED_SLASH = b"\\u002"  # JSON may also write a slash by its number, 002f or 002F
 _ABSENT = Raw()
 _TEXT_PARTS = ("text", "input_text")
 
@@ -65,40 +61,26 @@ class Commands:
         if not any(needle in body for needle in self._needles):
             return None
         found = _newest_text(self._family, body)
-        words = split(found.text, self.names) if found is not None else None
-        if found is None or words is None:
+        if found is None or (words := split(found[1], self.names)) is None:
             return None
-        return SlashPlan(words.commands, apply_edits(body, (JsonEdit(found.path, msgspec.json.encode(words.text)),)))
+        return SlashPlan(words.commands, apply_edits(body, (JsonEdit(found[0], msgspec.json.encode(words.text)),)))
 
 
 def split(text: str, known: Collection[str]) -> SlashWords | None:
     """Return the commands at the head of a text; None if it has none, and no escaped one. Raises BadRequest."""
     found: list[str] = []
     rest = 0
-    while word := _WORD.match(text, _blank_end(text, rest)):
+    while word := _WORD.match(text, rest):
         if word[2] not in known:
             break
         if word[1]:
-            return SlashWords(tuple(found), text[rest : word.start()] + text[word.start() + 1 :])
+            return SlashWords(tuple(found), text[rest : word.start(1)] + text[word.end(1) :])
         found.append(word[2])
         gap = _GAP.match(text, word.end())
         rest = gap.end() if gap else word.end()
     if len(found) > MAX_COMMANDS:
         raise BadRequest(f"the text begins with {len(found)} slash commands; at most {MAX_COMMANDS} are carried out")
     return SlashWords(tuple(found), text[rest:]) if found else None
-
-
-def _blank_end(text: str, at: int) -> int:
-    blank = _BLANK.match(text, at)
-    return blank.end() if blank else at
-
-
-# ---- where the newest text of the user is ----------------------------------------------------------------------------
-
-
-class _UserText(Struct, frozen=True):
-    path: Path
-    text: str
 
 
 class _PromptBody(Struct):
@@ -124,22 +106,25 @@ class _InputPart(Struct):
     text: str | None = None
 
 
-def _newest_text(family: Family, body: bytes) -> _UserText | None:
-    """Return None if the user says nothing in words, or if the body is not as the route expects: its server says so."""
+def _newest_text(family: Family, body: bytes) -> tuple[Path, str] | None:
+    """Return the place and the text.
+
+    None if the user says nothing in words, or if the body is not as the route expects: its server says so.
+    """
     try:
         match family:
             case Family.COMPLETION:
-                return _UserText(_path("prompt"), msgspec.json.decode(body, type=_PromptBody).prompt)
+                return _path("prompt"), msgspec.json.decode(body, type=_PromptBody).prompt
             case Family.CHAT | Family.MESSAGES:
                 return _of_messages("messages", msgspec.json.decode(body, type=_ChatBody).messages)
             case Family.RESPONSES:
                 given = msgspec.json.decode(body, type=_Responses).input
-                return _UserText(_path("input"), given) if isinstance(given, str) else _of_messages("input", given)
+                return (_path("input"), given) if isinstance(given, str) else _of_messages("input", given)
     except UNREADABLE:
         return None
 
 
-def _of_messages(member: str, messages: list[Raw]) -> _UserText | None:
+def _of_messages(member: str, messages: list[Raw]) -> tuple[Path, str] | None:
     for at in range(len(messages) - 1, -1, -1):
         message = msgspec.json.decode(messages[at], type=_InputMessage)
         if message.role == "user" and message.type == "message":
@@ -147,15 +132,15 @@ def _of_messages(member: str, messages: list[Raw]) -> _UserText | None:
     return None
 
 
-def _of_content(place: tuple[str | int, ...], content: Raw) -> _UserText | None:
+def _of_content(place: tuple[str | int, ...], content: Raw) -> tuple[Path, str] | None:
     """Return a string, or the first text part of a list. Results of tools do not count."""
     given = msgspec.json.decode(content, type=str | list[Raw])
     if isinstance(given, str):
-        return _UserText(_path(*place), given)
+        return _path(*place), given
     for at, raw in enumerate(given):
         part = msgspec.json.decode(raw, type=_InputPart)
         if part.type in _TEXT_PARTS and part.text is not None:
-            return _UserText(_path(*place, at, "text"), part.text)
+            return _path(*place, at, "text"), part.text
     return None
 
 

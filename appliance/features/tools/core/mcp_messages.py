@@ -1,12 +1,14 @@
-"""The messages of MCP: JSON-RPC 2.0, one message in one line or one server-sent event; and the tools that they carry.
+"""The messages of MCP: JSON-RPC 2.0, one message in one line or one server-sent event; and the offers that they carry.
 
-Bytes in, values out. A server's tools get the program's form, and so do the results of using one. Source: the Model
-Context Protocol's revisions 2024-11-05 to 2026-07-28, JSON-RPC 2.0, and llama-server b11434.
+Bytes in, values out. A server's tools get the program's form, and so do the results of using one. Its prompts, which
+people fill in, and its resources, which they read, become text. Source: the Model Context Protocol's revisions
+2024-11-05 to 2026-07-28, JSON-RPC 2.0, and llama-server b11434.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -15,8 +17,7 @@ from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NO_PARAMETERS
 from appliance.core.tools.box import ToolOutcome, ToolSpec
 
-MAX_LINE = 8 << 20
-"""Bytes of one message; a longer one is dropped, as llama-server does."""
+MAX_LINE = 8 << 20  # bytes of one message; a longer one is dropped, as llama-server does
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -24,13 +25,13 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 
-Id = int | float | str
-"""JSON-RPC's; 1 and 1.0 are one number."""
-MAX_TOOLS = 1000
-"""For one server."""
-PROTOCOL = "2024-11-05"
-"""The revision to request from servers on standard input and output, as llama-server does."""
+Id = int | float | str  # JSON-RPC's; 1 and 1.0 are one number
+MAX_TOOLS = 1000  # for one server
+MAX_OFFERS = 500  # prompts, and resources, of one server
+MAX_TEXT = 4 << 20  # characters of one prompt or resource
+PROTOCOL = "2024-11-05"  # the revision to request from servers on standard input and output, as llama-server does
 CLIENT_INFO = {"name": "llama.cpp", "version": "1.0"}
+T = TypeVar("T")
 _NO_TEXT = "MCP tool returned an error"
 
 
@@ -84,16 +85,15 @@ def read_message(data: bytes) -> RpcAnswer | RpcRequest | None:
         return RpcRequest(id=found.id, method=found.method)
     if found.result is not UNSET:
         return RpcAnswer(id=found.id, result=found.result)
-    if found.error is UNSET:
-        return None
-    return RpcAnswer(id=found.id, error=_error(found.error))
-
-
-def _error(found: _LooseError | str | None) -> McpError:
-    if isinstance(found, _LooseError):
-        code = int(found.code) if isinstance(found.code, int | float) else INTERNAL_ERROR
-        return McpError(code=code, message=found.message or f"error {code}", data=found.data)
-    return McpError(code=INTERNAL_ERROR, message=found or "error without a message")
+    match found.error:
+        case UnsetType():
+            return None
+        case _LooseError(code, message, more):
+            number = int(code) if isinstance(code, int | float) else INTERNAL_ERROR
+            error = McpError(code=number, message=message or f"error {number}", data=more)
+        case message:
+            error = McpError(code=INTERNAL_ERROR, message=message or "error without a message")
+    return RpcAnswer(id=found.id, error=error)
 
 
 def request(number: int, method: str, params: object = None) -> bytes:
@@ -131,8 +131,7 @@ class LineCutter:
         self._limit = limit
         self._held = bytearray()
         self._dropping = False
-        self.dropped = 0
-        """Number of lines that were too long."""
+        self.dropped = 0  # number of lines that were too long
 
     @property
     def held(self) -> int:
@@ -196,8 +195,7 @@ class ToolPage(Struct, frozen=True, kw_only=True):
 
     tools: tuple[tuple[ToolSpec, str], ...]
     warnings: tuple[str, ...] = ()
-    cursor: str | None = None
-    """The cursor of the next page."""
+    cursor: str | None = None  # the cursor of the next page
 
 
 _PAGE = msgspec.json.Decoder(_Page)
@@ -205,10 +203,6 @@ _TOOL = msgspec.json.Decoder(_ServerTool)
 _RESULT = msgspec.json.Decoder(_CallResult)
 _PART = msgspec.json.Decoder(_ContentPart)
 _SCHEMA = msgspec.json.Decoder(_Schema)
-
-
-def initialize_params(version: str = PROTOCOL) -> dict[str, object]:
-    return {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT_INFO}
 
 
 def read_tools(server: str, answer: Raw) -> ToolPage | None:
@@ -226,19 +220,16 @@ def read_tools(server: str, answer: Raw) -> ToolPage | None:
         if not tool.name:
             warnings.append(f"a tool of MCP server '{server}' is left out: it has no name")
             continue
-        tools.append((_spec(server, tool), tool.name))
+        spec = ToolSpec(
+            name=f"{server}_{tool.name}",
+            display_name=tool.title or tool.name,
+            description=tool.description or "",
+            parameters=_parameters(tool.inputSchema),
+            kind="mcp",
+            server=server,
+        )
+        tools.append((spec, tool.name))
     return ToolPage(tools=tuple(tools), warnings=tuple(warnings), cursor=page.nextCursor or None)
-
-
-def _spec(server: str, tool: _ServerTool) -> ToolSpec:
-    return ToolSpec(
-        name=f"{server}_{tool.name}",
-        display_name=tool.title or tool.name,
-        description=tool.description or "",
-        parameters=_parameters(tool.inputSchema),
-        kind="mcp",
-        server=server,
-    )
 
 
 def _parameters(schema: Raw | UnsetType) -> Raw:
@@ -309,3 +300,102 @@ def unique(pages: Sequence[tuple[ToolSpec, str]], taken: set[str]) -> tuple[list
             taken.add(spec.name)
             kept.append((spec, name))
     return kept, warnings
+
+
+class Argument(Struct, frozen=True):
+    """One field of a prompt's form."""
+
+    name: str
+    description: str | None = None
+    required: bool = False
+
+
+class McpPrompt(Struct, frozen=True):
+    """A text that the server makes, by the values of its arguments."""
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    arguments: tuple[Argument, ...] | None = None
+
+
+class Resource(Struct, frozen=True):
+    """A text or file that the server can read."""
+
+    uri: str
+    name: str = ""
+    title: str | None = None
+    description: str | None = None
+    mimeType: str | None = None
+
+
+class Offers(Struct, frozen=True, kw_only=True):
+    """Everything of one server; ``error`` where it could not be asked."""
+
+    server: str
+    prompts: tuple[McpPrompt, ...] = ()
+    resources: tuple[Resource, ...] = ()
+    error: str | None = None
+
+
+class _Content(Struct):
+    type: str = ""
+    text: str | None = None
+    resource: Raw | UnsetType = UNSET
+
+
+class _PromptMessage(Struct):
+    role: str
+    content: _Content
+
+
+class _Messages(Struct):
+    messages: list[_PromptMessage] = []
+
+
+class _Held(Struct):
+    uri: str = ""
+    text: str | None = None
+    blob: str | None = None
+    mimeType: str | None = None
+
+
+class _ResourceContents(Struct):
+    contents: list[_Held] = []
+
+
+def read_offers(answer: RpcAnswer | None, member: str, kind: type[T]) -> tuple[T, ...]:
+    """Return those that can be understood; a server that knows none answers with an error, and has none."""
+    found = decoded(dict[str, Raw], answer.result) if answer is not None and answer.result is not None else None
+    offers = decoded(list[Raw], (found or {}).get(member, b"[]")) or []
+    return tuple(one for raw in offers[:MAX_OFFERS] if (one := decoded(kind, raw)) is not None)
+
+
+def prompt_text(result: Raw) -> str:
+    """Return the text of a prompt's messages. Raises ValueError where there is none."""
+    found = decoded(_Messages, result)
+    if found is None:
+        raise ValueError("its answer is not a prompt")
+    texts = [_text_of(message.content) for message in found.messages]
+    if not (text := "\n\n".join(text for text in texts if text)):
+        raise ValueError("the prompt has no text")
+    return text[:MAX_TEXT]
+
+
+def _text_of(content: _Content) -> str:
+    if content.resource is not UNSET:
+        held = decoded(_Held, content.resource)
+        return held.text or "" if held is not None else ""
+    return content.text or ""
+
+
+def resource_text(result: Raw) -> str:
+    """Return the text of a resource. Raises ValueError for anything but text."""
+    found = decoded(_ResourceContents, result)
+    if found is None or not found.contents:
+        raise ValueError("its answer is not a resource")
+    texts = [held.text for held in found.contents if held.text is not None]
+    if not texts:
+        kinds = ", ".join(held.mimeType or "unknown" for held in found.contents)
+        raise ValueError(f"the resource is not text ({kinds})")
+    return "\n".join(texts)[:MAX_TEXT]

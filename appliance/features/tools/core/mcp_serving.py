@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from appliance import __version__
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.features.tools.core.mcp_messages import (
     INVALID_PARAMS,
@@ -26,22 +27,22 @@ from appliance.features.tools.core.mcp_messages import (
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN_VERSIONS = ("2026-07-28",)
-VERSIONS = (*reversed(MODERN_VERSIONS), *reversed(HANDSHAKE_VERSIONS))
-"""The newest first."""
+VERSIONS = (*reversed(MODERN_VERSIONS), *reversed(HANDSHAKE_VERSIONS))  # the newest first
 
+SERVER = {"name": "llama-appliance", "title": "Llama Appliance", "version": __version__}
 HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
 
 VERSION_HEADER = b"mcp-protocol-version"
 METHOD_HEADER = b"mcp-method"
 NAME_HEADER = b"mcp-name"
+REPEATED_HEADERS = (VERSION_HEADER, METHOD_HEADER, NAME_HEADER)  # those that repeat the body's content
 
 META_VERSION = "io.modelcontextprotocol/protocolVersion"
 META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 META_SERVER = "io.modelcontextprotocol/serverInfo"
 
-TOOLS_TTL = 60_000
-"""Milliseconds for which a client may keep the list of tools."""
+TOOLS_TTL = 60_000  # milliseconds for which a client may keep the list of tools
 INSTRUCTIONS = (
     "Runs language models on the machine it is installed on. 'list_models' lists the models, 'chat' asks one of "
     "them. A model that is not loaded yet is loaded first, which can take a minute."
@@ -58,8 +59,7 @@ class ToolsCall(Struct, frozen=True, kw_only=True):
     name: str
     arguments: bytes
     modern: bool
-    token: str | int | None = None
-    """The token for progress reports, if any."""
+    token: str | int | None = None  # the token for progress reports, if any
 
 
 class Immediate(Struct, frozen=True, kw_only=True):
@@ -78,11 +78,7 @@ class ToolsListing(Struct, frozen=True, kw_only=True):
     modern: bool
 
 
-class Accepted(Struct, frozen=True):
-    """Needs no answer: a notification, or an answer to a question that was never asked."""
-
-
-Reading = ToolsCall | ToolsListing | Immediate | Accepted
+Reading = ToolsCall | ToolsListing | Immediate
 
 
 class _ClientRequest(Struct):
@@ -103,8 +99,11 @@ _REQUEST = msgspec.json.Decoder(_ClientRequest)
 _PARAMS = msgspec.json.Decoder(_RequestParams)
 
 
-def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]], server: Mapping[str, str]) -> Reading:
-    """Return the meaning of a POST's body. ``server`` is name and version of this one."""
+def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Reading | None:
+    """Return the meaning of a POST's body.
+
+    None: it needs no answer, as a notification, or an answer to a question that was never asked.
+    """
     try:
         found = _REQUEST.decode(body)
     except msgspec.ValidationError:
@@ -114,75 +113,48 @@ def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]], server: Ma
     if found.jsonrpc != "2.0":
         return _refuse(None, INVALID_REQUEST, 'the body is not JSON-RPC: "jsonrpc" is not "2.0"', 400)
     if found.method is UNSET or found.id is UNSET:
-        return Accepted()
+        return None
     if found.id is None:
         return _refuse(None, INVALID_REQUEST, "the id of a request is a text or a number", 400)
     try:
         params = _PARAMS.decode(found.params) if found.params is not UNSET else _RequestParams()
     except UNREADABLE as error:
         return _refuse(found.id, INVALID_PARAMS, f"the params cannot be used: {error}", 400)
-    fields = _RequestHeaders(headers)
+    repeated = [
+        (low, value.decode("latin-1").strip()) for name, value in headers if (low := name.lower()) in REPEATED_HEADERS
+    ]
     meta = params.meta if isinstance(params.meta, dict) else {}
-    said = fields.one(VERSION_HEADER)
-    if META_VERSION in meta or (said is not None and said in MODERN_VERSIONS):
-        return _mistake_of_modern(found.id, found.method, params, meta, fields) or _modern(
-            found.id, found.method, params, meta, server
-        )
-    if said is not None and said not in HANDSHAKE_VERSIONS:
+    said = next((value for name, value in repeated if name == VERSION_HEADER), None)
+    modern = META_VERSION in meta or said in MODERN_VERSIONS
+    if modern and (mistake := _mistake_of_modern(found.id, found.method, params, meta, repeated)) is not None:
+        return mistake
+    if not modern and said is not None and said not in HANDSHAKE_VERSIONS:
         return _unsupported(found.id, said)
-    return _handshake(found.id, found.method, params, meta, server)
+    return _meaning(found.id, found.method, params, meta, modern=modern)
 
 
-def _handshake(
-    number: Id, method: str, params: _RequestParams, meta: Mapping[str, Raw], server: Mapping[str, str]
-) -> Reading:
+def _meaning(number: Id, method: str, params: _RequestParams, meta: Mapping[str, Raw], *, modern: bool) -> Reading:
+    about: dict[str, object] = {"capabilities": {"tools": {}}, "instructions": INSTRUCTIONS}
     match method:
-        case "initialize":
+        case "initialize" if not modern:
             asked = params.protocolVersion
             version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
-            return Immediate(
-                id=number,
-                result={
-                    "protocolVersion": version,
-                    "capabilities": {"tools": {}},
-                    "serverInfo": server,
-                    "instructions": INSTRUCTIONS,
-                },
-            )
+            return Immediate(id=number, result={"protocolVersion": version, "serverInfo": SERVER, **about})
+        case "server/discover" if modern:
+            return Immediate(id=number, result=stamped({"supportedVersions": VERSIONS, **about, **cached()}))
         case "ping":
-            return Immediate(id=number, result={})
+            return Immediate(id=number, result=stamped({}) if modern else {})
         case "tools/list":
-            return ToolsListing(id=number, modern=False)
+            return ToolsListing(id=number, modern=modern)
         case "tools/call":
-            return _call(number, params, meta, modern=False)
+            return _call(number, params, meta, modern=modern)
         case _:
-            return _refuse(number, METHOD_NOT_FOUND, f"there is no method '{method[:100]}'", 200)
-
-
-def _modern(
-    number: Id, method: str, params: _RequestParams, meta: Mapping[str, Raw], server: Mapping[str, str]
-) -> Reading:
-    match method:
-        case "server/discover":
-            found: dict[str, object] = {
-                "supportedVersions": VERSIONS,
-                "capabilities": {"tools": {}},
-                "instructions": INSTRUCTIONS,
-                **cached(),
-            }
-            return Immediate(id=number, result=stamped(found, server))
-        case "ping":
-            return Immediate(id=number, result=stamped({}, server))
-        case "tools/list":
-            return ToolsListing(id=number, modern=True)
-        case "tools/call":
-            return _call(number, params, meta, modern=True)
-        case _:
-            return _refuse(number, METHOD_NOT_FOUND, f"there is no method '{method[:100]}'", 404)
+            why = f"there is no method '{method[:100]}'"
+            return _refuse(number, METHOD_NOT_FOUND, why, 404 if modern else 200)
 
 
 def _mistake_of_modern(
-    number: Id, method: str, params: _RequestParams, meta: Mapping[str, Raw], fields: _RequestHeaders
+    number: Id, method: str, params: _RequestParams, meta: Mapping[str, Raw], repeated: Sequence[tuple[bytes, str]]
 ) -> Immediate | None:
     """Return the first mistake in a request's description of itself: intermediaries rely on its headers."""
     for name in (META_VERSION, META_CAPABILITIES):
@@ -190,16 +162,17 @@ def _mistake_of_modern(
             return _refuse(number, INVALID_PARAMS, f"params._meta has no '{name}'", 400)
     if (version := decoded(str, meta[META_VERSION])) is None:
         return _refuse(number, INVALID_PARAMS, f"'{META_VERSION}' is not a text", 400)
-    if twice := fields.twice():
+    given = dict(repeated)
+    if len(given) < len(repeated):
+        names = [name for name, _ in repeated]
+        twice = next(name.decode() for name in names if names.count(name) > 1)
         return _refuse(number, HEADER_MISMATCH, f"the header {twice} appears twice", 400)
     wanted = [(VERSION_HEADER, version), (METHOD_HEADER, method)]
     if method == "tools/call":
         wanted.append((NAME_HEADER, params.name))
     for name, value in wanted:
-        given = fields.one(name)
-        if name == NAME_HEADER:
-            given = _decoded(given)
-        if given != value:
+        said = given.get(name)
+        if (_decoded(said) if name == NAME_HEADER else said) != value:
             return _refuse(number, HEADER_MISMATCH, f"the header {name.decode()} contradicts the body", 400)
     return None if version in MODERN_VERSIONS else _unsupported(number, version)
 
@@ -218,9 +191,9 @@ def _call(number: Id, params: _RequestParams, meta: Mapping[str, Raw], *, modern
     return ToolsCall(id=number, name=params.name, arguments=arguments, modern=modern, token=token)
 
 
-def stamped(result: Mapping[str, object], server: Mapping[str, str]) -> dict[str, object]:
+def stamped(result: Mapping[str, object]) -> dict[str, object]:
     """Return a result in the form of the revision 2026-07-28."""
-    return {"resultType": "complete", **result, "_meta": {META_SERVER: server}}
+    return {"resultType": "complete", **result, "_meta": {META_SERVER: SERVER}}
 
 
 def cached() -> dict[str, object]:
@@ -236,21 +209,6 @@ def _unsupported(number: Id | None, version: str) -> Immediate:
 
 def _refuse(number: Id | None, code: int, message: str, status: int) -> Immediate:
     return Immediate(id=number, status=status, error=McpError(code=code, message=message))
-
-
-class _RequestHeaders:
-    """The request headers that must repeat the body's content."""
-
-    def __init__(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        names = (VERSION_HEADER, METHOD_HEADER, NAME_HEADER)
-        self._found = [(low, value) for name, value in headers if (low := name.lower()) in names]
-
-    def one(self, name: bytes) -> str | None:
-        return next((value.decode("latin-1").strip() for each, value in self._found if each == name), None)
-
-    def twice(self) -> str | None:
-        names = [name for name, _ in self._found]
-        return next((name.decode() for name in names if names.count(name) > 1), None)
 
 
 def _decoded(value: str | None) -> str | None:

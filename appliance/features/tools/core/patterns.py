@@ -12,11 +12,10 @@ matched against one line at a time. What cannot be said in the other notation is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
-MAX_GLOB = 1000
-"""Longest pattern in characters; the cost of a name grows with it."""
+MAX_GLOB = 1000  # longest pattern in characters; the cost of a name grows with it
 
 _GLOB_TOKEN = re.compile(
     r"""
@@ -30,8 +29,7 @@ _GLOB_TOKEN = re.compile(
 _STARS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 _RANGE = re.compile("(.)(?:-(.))?", re.DOTALL)
 _NOTHING = r"[^\x00-\x{10ffff}]"
-MAX_REGEX = 4000
-"""Longest pattern, in characters."""
+MAX_REGEX = 4000  # longest pattern, in characters
 _CODE = r"x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|c[A-Za-z]"
 _TOKEN = re.compile(
     rf"""
@@ -67,6 +65,7 @@ _NAMES = {
     "s": r"\s",
 }
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "f": "\f", "0": "\0"}
+_NOT_IN_GREP = "cannot be searched for in a tool runtime, where grep -E searches; leave it out"
 _POSIX = {"d": "0-9", "w": "[:alnum:]_", "s": "[:space:]"}
 
 
@@ -83,15 +82,11 @@ class Glob:
             pattern = f"**/{pattern}"
         translated = _GLOB_TOKEN.sub(_in_re2, pattern.removeprefix("/"))
         engine: Any = re2  # its types are not written down
-        self._pattern: _FullMatch = engine.compile(f"(?s){translated}")
+        self._whole: Callable[[str], object | None] = engine.compile(f"(?s){translated}").fullmatch
 
     def matches(self, path: str) -> bool:
         """True if the last name of the path matches or, for a pattern with a slash, all of it."""
-        return self._pattern.fullmatch(path.rpartition("/")[2] if self._basename else path) is not None
-
-
-class _FullMatch(Protocol):
-    def fullmatch(self, text: str, /) -> object: ...
+        return self._whole(path.rpartition("/")[2] if self._basename else path) is not None
 
 
 def _in_re2(token: re.Match[str]) -> str:
@@ -115,8 +110,9 @@ class BadToolPattern(ValueError):
 
 def python_pattern(pattern: str, *, literal: bool, ignore_case: bool) -> re.Pattern[str]:
     """Translate for Python. Search with it in a process that can be killed: it may take for ever. Raises BadPattern."""
-    _check_length(pattern)
-    text = re.escape(pattern) if literal else "".join(_in_python(token) for token in _regex_tokens(pattern))
+    if len(pattern) > MAX_REGEX:
+        raise BadToolPattern(f"invalid regex: it has {len(pattern)} characters; the most is {MAX_REGEX}")
+    text = re.escape(pattern) if literal else "".join(_in_python(match[0]) for match in _TOKEN.finditer(pattern))
     try:
         return re.compile(text, re.IGNORECASE if ignore_case else 0)
     except (re.error, OverflowError, RecursionError) as error:
@@ -126,17 +122,7 @@ def python_pattern(pattern: str, *, literal: bool, ignore_case: bool) -> re.Patt
 def posix_pattern(pattern: str) -> str:
     """Translate to a POSIX extended regular expression. Raises BadPattern, also for features that those lack."""
     python_pattern(pattern, literal=False, ignore_case=False)
-    return "".join(_in_posix(token) for token in _regex_tokens(pattern))
-
-
-def _check_length(pattern: str) -> None:
-    if len(pattern) > MAX_REGEX:
-        raise BadToolPattern(f"invalid regex: it has {len(pattern)} characters; the most is {MAX_REGEX}")
-
-
-def _regex_tokens(pattern: str) -> Iterator[str]:
-    for match in _TOKEN.finditer(pattern):
-        yield match[0]
+    return "".join(_in_posix(match[0]) for match in _TOKEN.finditer(pattern))
 
 
 def _char(escape: str) -> str | None:
@@ -148,9 +134,6 @@ def _char(escape: str) -> str | None:
     if escape in _CONTROLS:
         return _CONTROLS[escape]
     return None if escape in ("b", "B", *_CLASSES) or escape.isdecimal() else escape
-
-
-# ---- for Python ------------------------------------------------------------------------------------------------------
 
 
 def _in_python(token: str) -> str:
@@ -202,9 +185,6 @@ def _class_in_python(token: str) -> str:
     return f"[{'^' if negated else ''}{''.join(parts)}]"
 
 
-# ---- for grep -E -----------------------------------------------------------------------------------------------------
-
-
 def _in_posix(token: str) -> str:
     if token.startswith("\\") and len(token) > 1:
         return _escape_in_posix(token[1:])
@@ -213,9 +193,7 @@ def _in_posix(token: str) -> str:
     if token == "(?:" or _NAMED.fullmatch(token):
         return "("
     if token.startswith("(?"):
-        raise BadToolPattern(
-            f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out"
-        )
+        raise BadToolPattern(f"{token!r} {_NOT_IN_GREP}")
     if len(token) > 1 and token.endswith("?"):
         return token[:-1]  # whether a line matches is the same for the shortest match
     return rf"\{token}" if token in "{[\\" else token
@@ -240,12 +218,8 @@ def _class_in_posix(token: str) -> str:
     negated = token.startswith("[^")
     inside = token[2 if negated else 1 : -1]
     if not inside:
-        raise BadToolPattern(
-            f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out"
-        )
-    named: list[str] = []
-    chars: list[str] = []
-    special: list[str] = []
+        raise BadToolPattern(f"{token!r} {_NOT_IN_GREP}")
+    named, chars, special = list[str](), list[str](), list[str]()
     members = _MEMBER.findall(inside)
     for at, (name, escape, plain) in enumerate(members):
         if plain == "-" and at in (0, len(members) - 1):
@@ -258,22 +232,18 @@ def _class_in_posix(token: str) -> str:
             raise BadToolPattern(f"'\\{escape}' in a class cannot be searched for in a tool runtime; use it outside")
         elif escape or plain in "^]":
             char = "\b" if escape == "b" else _char(escape) or escape if escape else plain
-            if char in "]^-" and _in_range(members, at):
+            # The end of a range: a hyphen is beside it, and something beyond the hyphen.
+            in_range = (at > 1 and members[at - 1][2] == "-") or (at < len(members) - 2 and members[at + 1][2] == "-")
+            if char in "]^-" and in_range:
                 raise BadToolPattern(
                     f"{token!r} cannot be searched for in a tool runtime: a range has {char!r} at its end"
                 )
             (special if char in "]^-" else chars).append(char)
         else:
             chars.append(plain)
-    body = "".join(named) + "".join(chars)
+    body = "".join((*named, *chars))
     first = "]" if "]" in special else ""
     last = ("^" if "^" in special else "") + ("-" if "-" in special else "")
     if not negated and first + body == "" and last.startswith("^"):
         return rf"\{last}" if last == "^" else "[-^]"
     return f"[{'^' if negated else ''}{first}{body}{last}]"
-
-
-def _in_range(members: list[tuple[str, str, str]], at: int) -> bool:
-    """True if a member of a class is one end of a range: a hyphen is beside it, and something beyond the hyphen."""
-    before = at > 1 and members[at - 1][2] == "-"
-    return before or (at < len(members) - 2 and members[at + 1][2] == "-")

@@ -1,4 +1,7 @@
-"""Searching: messages between the program and the process that searches; the output of ``grep -n`` in their place."""
+"""Searching: messages between the program and the process that searches; the output of ``grep -n`` in their place.
+
+The process answers with one JSON array per line, each a `Found`.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,10 @@ JUNK = frozenset(
     )
 )
 """Folders that are listed and never entered; llama-server's (b11434)."""
-BUDGET = 15.0
-"""Seconds that one search may take, and the reading of one file."""
-MAX_LINE = 1000
-"""Longest line that is shown, in characters."""
-MAX_TEXT = 64 * 1024
-"""Characters of all matches together."""
-LONGEST = 1 << 20
-"""Bytes of one unfinished line that are kept."""
+BUDGET = 15.0  # seconds that one search may take, and the reading of one file
+MAX_LINE = 1000  # longest line that is shown, in characters
+MAX_TEXT = 64 * 1024  # characters of all matches together
+LONGEST = 1 << 20  # bytes of one unfinished line that are kept
 _MARK = re.compile("[:-]")
 _BEHIND_NAME = re.compile(r"([:-])([0-9]+)\1(.*)", re.DOTALL)
 _ALONE = re.compile(r"([0-9]+)([:-])(.*)", re.DOTALL)
@@ -47,10 +46,8 @@ class Search(Struct, frozen=True, kw_only=True):
     kind: Wanted = "file"
     max_depth: int = 0
     listing: list[tuple[str, Kind]] | None = None
-    check: bool = True
-    """Entries of the listing count only if they exist."""
-    limit: int = 0
-    """Largest number of entries; 0: all."""
+    check: bool = True  # entries of the listing count only if they exist
+    limit: int = 0  # largest number of entries; 0: all
     seconds: float = BUDGET
 
 
@@ -62,17 +59,13 @@ class Grep(Struct, frozen=True, kw_only=True):
     ignore_case: bool = False
     numbers: bool = False
     context: int = 0
-    shown: str = ""
-    """The name of ``base`` if it is the file itself."""
+    shown: str = ""  # the name of `base` if it is the file itself
     limit: int = 100
 
 
 class SearchJob(Struct, frozen=True, kw_only=True):
     search: Search
     grep: Grep | None = None
-
-
-# ---- what comes back, one JSON array per line ------------------------------------------------------------------------
 
 
 class FoundEntry(Struct, frozen=True, array_like=True, tag="entry"):

@@ -20,11 +20,8 @@ from appliance.features.tools.core.texts import TextEdit
 
 MAX_MATCHES = 100
 MAX_SECONDS = 60
-MAX_CONTEXT = 50
-"""Lines before and after a match."""
+MAX_CONTEXT = 50  # lines before and after a match
 _GLOB = "A glob without '/' is matched with the file's name at any depth; one with '/' with its path below 'path'"
-
-
 Arguments = TypeVar("Arguments", bound=Struct)
 
 
@@ -125,66 +122,61 @@ ARGUMENTS: Mapping[str, type[Struct]] = {
     "write_file": WriteFile,
     "edit_file": EditFile,
     "get_info": GetInfo,
-}
-"""By the tool's name."""
+}  # by the tool's name
+
+
+def _spec(name: str, display_name: str, description: str, *, writes: bool = False, streams: bool = False) -> ToolSpec:
+    return ToolSpec(
+        name=name,
+        display_name=display_name,
+        description=description,
+        parameters=Raw(msgspec.json.encode(schema_of(ARGUMENTS[name]))),
+        writes=writes,
+        uses_cwd=True,
+        streams=streams,
+    )
+
+
 SPECS = (
-    ToolSpec(
-        name="read_file",
-        display_name="Read file",
-        description=f"Read a text file, or some of its lines: at most {MAX_OUTPUT} bytes at once. For a part of "
-        "a long file, name start_line and end_line.",
-        parameters=Raw(msgspec.json.encode(schema_of(ReadFile))),
-        uses_cwd=True,
+    _spec(
+        "read_file",
+        "Read file",
+        f"Read a text file, or some of its lines: at most {MAX_OUTPUT} bytes at once. For a part of a long file, name "
+        "start_line and end_line.",
     ),
-    ToolSpec(
-        name="file_glob_search",
-        display_name="File search",
-        description="List the files below a folder whose names match a glob. In a git repository this leaves out "
-        "ignored files (a list of folders keeps ignored ones); elsewhere it leaves out the content of folders such as "
-        f".git, node_modules and build. {_GLOB}.",
-        parameters=Raw(msgspec.json.encode(schema_of(FileGlobSearch))),
-        uses_cwd=True,
+    _spec(
+        "file_glob_search",
+        "File search",
+        "List the files below a folder whose names match a glob. In a git repository this leaves out ignored files (a "
+        "list of folders keeps ignored ones); elsewhere it leaves out the content of folders such as .git, "
+        f"node_modules and build. {_GLOB}.",
     ),
-    ToolSpec(
-        name="grep_search",
-        display_name="Grep search",
-        description="Find the lines that match a regular expression, in a file or in all files below a folder. Files "
-        f"are chosen as by file_glob_search. At most {MAX_MATCHES} matches. {_GLOB}.",
-        parameters=Raw(msgspec.json.encode(schema_of(GrepSearch))),
-        uses_cwd=True,
+    _spec(
+        "grep_search",
+        "Grep search",
+        "Find the lines that match a regular expression, in a file or in all files below a folder. Files are chosen as "
+        f"by file_glob_search. At most {MAX_MATCHES} matches. {_GLOB}.",
     ),
-    ToolSpec(
-        name="exec_shell_command",
-        display_name="Execute shell command",
-        description="Run a command in a shell and return what it printed, errors included, and its exit code.",
-        parameters=Raw(msgspec.json.encode(schema_of(ExecShellCommand))),
+    _spec(
+        SHELL,
+        "Execute shell command",
+        "Run a command in a shell and return what it printed, errors included, and its exit code.",
         writes=True,
-        uses_cwd=True,
         streams=True,
     ),
-    ToolSpec(
-        name="write_file",
-        display_name="Write file",
-        description="Write a file: create it, or replace its content; missing folders are created.",
-        parameters=Raw(msgspec.json.encode(schema_of(WriteFile))),
+    _spec(
+        "write_file",
+        "Write file",
+        "Write a file: create it, or replace its content; missing folders are created.",
         writes=True,
-        uses_cwd=True,
     ),
-    ToolSpec(
-        name="edit_file",
-        display_name="Edit file",
-        description="Replace pieces of a file. Each old_text must occur exactly once in the file as it is now, and "
-        "none may overlap another. To write a whole file, use write_file.",
-        parameters=Raw(msgspec.json.encode(schema_of(EditFile))),
+    _spec(
+        "edit_file",
+        "Edit file",
+        "Replace pieces of a file. Each old_text must occur exactly once in the file as it is now, and none may "
+        "overlap another. To write a whole file, use write_file.",
         writes=True,
-        uses_cwd=True,
     ),
-    ToolSpec(
-        name="get_info",
-        display_name="Get Runtime Info",
-        description="Return the operating system and the folder in which the tools work.",
-        parameters=Raw(msgspec.json.encode(schema_of(GetInfo))),
-        uses_cwd=True,
-    ),
+    _spec("get_info", "Get Runtime Info", "Return the operating system and the folder in which the tools work."),
 )
 """In llama-server's order."""

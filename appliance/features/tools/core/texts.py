@@ -19,8 +19,7 @@ from msgspec import Meta, Struct
 from appliance.core.capped_output import MAX_OUTPUT, readable, whole_characters
 
 TRUNCATED = "[output truncated]"
-MAX_EDITS = 1000
-"""Limit on edits: each is looked for in all of the text."""
+MAX_EDITS = 1000  # limit on edits: each is looked for in all of the text
 _ALIKE = {
     **dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b"), "'"),
     **dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f"), '"'),
@@ -44,8 +43,7 @@ class LineWindow:
         self._line = 1
         self._inside = False
         self._kept = bytearray()
-        self.full = last is not None and last < self._first
-        """True if further input would not change `text`."""
+        self.full = last is not None and last < self._first  # true if further input would not change `text`
         self._truncated = False
 
     def feed(self, data: bytes) -> None:
@@ -91,12 +89,6 @@ class EditProblem(Exception):
     """The reason why nothing was changed."""
 
 
-class _Cut(Struct, frozen=True, order=True):
-    start: int
-    end: int
-    index: int
-
-
 def apply_edits(text: str, edits: Sequence[TextEdit]) -> str:
     """Return the text with every edit made. Raises EditProblem; it never makes only some of the edits."""
     if not edits:
@@ -104,7 +96,7 @@ def apply_edits(text: str, edits: Sequence[TextEdit]) -> str:
     if len(edits) > MAX_EDITS:
         raise EditProblem(f"there are {len(edits)} edits; the most is {MAX_EDITS}: use write_file for the whole file")
     plain: _PlainText | None = None
-    cuts: list[_Cut] = []
+    cuts: list[tuple[int, int, int]] = []  # beginning and end of each, and the edit's place in the list
     for index, edit in enumerate(edits):
         if not edit.old_text:
             raise EditProblem(f"edits[{index}].old_text must not be empty")
@@ -112,30 +104,24 @@ def apply_edits(text: str, edits: Sequence[TextEdit]) -> str:
         if span is None:
             plain = plain or _PlainText(text)
             span = plain.only(edit.old_text, index)
-        cuts.append(_Cut(*span, index))
+        cuts.append((*span, index))
     cuts.sort()
-    for before, after in pairwise(cuts):
-        if before.end > after.start:
-            raise EditProblem(
-                f"edits[{before.index}] and edits[{after.index}] overlap; merge them into one edit, or choose pieces "
-                "that are apart"
-            )
-    changed = _replaced(text, cuts, edits)
+    for (_, end, before), (start, _, after) in pairwise(cuts):
+        if end > start:
+            how = "merge them into one edit, or choose pieces that are apart"
+            raise EditProblem(f"edits[{before}] and edits[{after}] overlap; {how}")
+    parts: list[str] = []
+    at = 0
+    for start, end, index in cuts:
+        new = edits[index].new_text
+        if "\r\n" in text[start:end] and "\r" not in edits[index].old_text + new:
+            new = new.replace("\n", "\r\n")  # the file's lines end so, and the model did not see it
+        parts += (text[at:start], new)
+        at = end
+    changed = "".join((*parts, text[at:]))
     if changed == text:
         raise EditProblem("no changes made: the replacements equal the existing text")
     return changed
-
-
-def _replaced(text: str, cuts: Sequence[_Cut], edits: Sequence[TextEdit]) -> str:
-    parts: list[str] = []
-    at = 0
-    for cut in cuts:
-        new = edits[cut.index].new_text
-        if "\r\n" in text[cut.start : cut.end] and "\r" not in edits[cut.index].old_text + new:
-            new = new.replace("\n", "\r\n")  # the file's lines end so, and the model did not see it
-        parts += (text[at : cut.start], new)
-        at = cut.end
-    return "".join((*parts, text[at:]))
 
 
 def _only(text: str, old: str, index: int) -> tuple[int, int] | None:
