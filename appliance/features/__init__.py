@@ -22,6 +22,7 @@ from appliance.features.ollama.feature import OLLAMA
 from appliance.features.plugins.feature import PLUGINS
 from appliance.features.pool.feature import POOL
 from appliance.features.programs.feature import PROGRAMS
+from appliance.features.repairs.feature import REPAIRS
 from appliance.features.responses.feature import RESPONSES
 from appliance.features.runs.feature import RUNS
 from appliance.features.service.feature import SERVICE
@@ -46,6 +47,7 @@ FEATURES: tuple[Feature, ...] = (
     PLUGINS,
     POOL,
     PROGRAMS,
+    REPAIRS,
     RUNS,
     SERVICE,
     SOCKETS,

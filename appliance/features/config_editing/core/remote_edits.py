@@ -29,7 +29,7 @@ FORMS_OF_MODEL: dict[FormGroup, tuple[str, ...]] = {
     "loading": (
         "ttl", "pinned", "disabled", "minLoadedTime", "healthCheckTimeout", "unloadTimeout", "memory",
     ),
-    "requests": ("concurrencyLimit", "patience", "sendLoadingState", "filters", "timeouts"),
+    "requests": ("concurrencyLimit", "patience", "sendLoadingState", "repairMessages", "filters", "timeouts"),
 }  # fmt: skip
 FORMS_OF_PROGRAM: dict[FormGroup, tuple[str, ...]] = {
     "loading": (
@@ -37,7 +37,8 @@ FORMS_OF_PROGRAM: dict[FormGroup, tuple[str, ...]] = {
         "hangs", "matrix", "memory", "profiles", "routing", "selectors", "server_pool",
     ),
     "requests": (
-        "queueLimit", "queueTimeout", "patience", "sendLoadingState", "loadingJokes", "includeAliasesInList", "runs",
+        "queueLimit", "queueTimeout", "patience", "sendLoadingState", "repairMessages", "loadingJokes",
+        "includeAliasesInList", "runs",
     ),
     "records": (
         "logLevel", "logTimeFormat", "logToStdout", "logRequests", "captureBuffer", "metricsMaxInMemory",
