@@ -132,7 +132,8 @@ class ModelLister:
         for model_id, entry in base.items():
             added = self._added.get(model_id)
             if added is None:
-                found.append(entry)
+                listed = entry.aliases if self._config.include_aliases_in_list else ()
+                found += [entry, *(replace(entry, id=alias, aliases=()) for alias in listed)]
             else:
                 found += [one.to(entry) for one in added]
         loaded = {name for name in self._full if name in remote}
