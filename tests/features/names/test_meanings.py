@@ -10,7 +10,7 @@ from appliance.core.models.names import MAX_MEANINGS, ModelNames, Named, meaning
 
 BEFORE = ("openai/", "ollama/", "ollama_chat/", "lm_studio/", "litellm_proxy/", "hosted_vllm/", "models/", "hf.co/")
 BEHIND = ("[1m]", ":latest", ".gguf", "@20250514", "@latest")
-NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}[A-Za-z0-9]", fullmatch=True)
+NAMES = st.from_regex(r"[A-Za-z0-9][a-z0-9._-]{0,9}[A-Za-z0-9]", fullmatch=True)
 AROUND = st.text(" \t\n", max_size=3)
 
 
