@@ -49,14 +49,15 @@ HUBS = ("hf.co/", "huggingface.co/", "www.huggingface.co/")
 MAX_MEANINGS = 40
 """Meanings of one name that are tried: enough for five decorations before it and five behind it."""
 _BEFORE = re.compile(
-    r"\A(?:(?:www\.)?huggingface\.co|hf\.co|registry\.ollama\.ai(?:/library)?|library|models|litellm(?:_proxy)?|openai"
+    r"\A(?:(?:www\.)?huggingface\.co|hf\.co|registry\.ollama\.ai|library|models|litellm(?:_proxy)?|openai"
     r"|openai_like|custom_openai|text-completion-openai|ollama(?:_chat)?|lm_?studio|(?:hosted_)?vllm|llamafile"
     r"|llama[-_.]?cpp|localai|anthropic|azure|bedrock|deepseek|gemini|groq|mistral|openrouter|together_ai|vertex_ai|xai)/",
     re.IGNORECASE,
 )
 """Hubs, and providers as LiteLLM and the programs that follow it write them before a name."""
-_BEHIND = re.compile(r"(?::local|:latest|\.gguf|\[[0-9]+[km]\]|@[^@/\s]+)\Z", re.IGNORECASE)
-"""Tags of Ollama, a file's suffix, the length of a context (``[1m]``), and a version."""
+_BEHIND = re.compile(r"(?::local|:latest|\.gguf|\[[0-9]+[km]\])\Z", re.IGNORECASE)
+"""Tags of Ollama, a file's suffix, and the length of a context (``[1m]``)."""
+_VERSION = re.compile(r"@[^@/:\[\s]+\Z")
 
 
 class Shard(Struct, frozen=True):
@@ -211,7 +212,7 @@ def meanings(name: str) -> tuple[str, ...]:
     """
     found = [name]
     for one in found:  # it grows meanwhile, always by shorter names
-        shorter = (one.strip(), _BEFORE.sub("", one), _BEHIND.sub("", one))
+        shorter = (one.strip(), _BEFORE.sub("", one), _BEHIND.sub("", one), _VERSION.sub("", one))
         found += [each for each in dict.fromkeys(shorter) if each and each not in found]
         if len(found) >= MAX_MEANINGS:
             break

@@ -31,6 +31,12 @@ def test_a_name_is_understood_whatever_is_written_around_it(
     assert found[0] == (written.upper() if big else written), "the exact name comes first"
 
 
+@given(st.text(min_size=1, max_size=30), st.sampled_from(BEFORE), st.sampled_from(BEHIND))
+def test_no_decoration_hides_a_name_that_looks_like_one(name: str, before: str, behind: str) -> None:
+    assert name in meanings(before + name)
+    assert name in meanings(name + behind)
+
+
 @given(st.text(max_size=80) | st.text("models/@[1m].guf: ", max_size=80))
 def test_meanings_are_shorter_parts_of_the_name_and_few(name: str) -> None:
     found = meanings(name)

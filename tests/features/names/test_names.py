@@ -8,11 +8,17 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from command_line import Command, settings_of
 from gguf_files import write_model
 from http_harness import CHAT, Appliance, OpenServer, chat
 from waiting import until
 
 from appliance.catalog.downloads import DownloadSettings
+from appliance.errors import UsageError
+from appliance.feature import open_first
+from appliance.features import FEATURES
+from appliance.http.control.listing import View
+from appliance.traffic.targets import ActiveProfile
 
 SAID = "X-Appliance-Model"
 Serve = Callable[[str], AbstractAsyncContextManager[Appliance]]
@@ -36,9 +42,7 @@ async def used(server: Appliance, name: str, path: str = CHAT) -> str:
     """The model of the newest row, after a chat for this name."""
     before = len(await server.rows())
     await server.good("POST", path, chat(name))
-    await until(lambda: server.traffic.recorder is not None)
-    rows = await server.rows()
-    assert len(rows) == before + 1
+    rows = await until(server.rows, lambda rows: len(rows) > before)
     return rows[0]["model"]
 
 
@@ -60,7 +64,9 @@ async def test_an_alias_is_a_name_everywhere(serve_names: Serve) -> None:
 
 async def test_a_derived_model_of_ollama_and_an_alias_live_together(serve_names: Serve) -> None:
     async with serve_names("aliases: {gpt-4o: qwen3}\n") as server:
-        await server.good("POST", "/api/create", {"model": "pirate", "from": "gpt-4o", "system": "Arr", "stream": False})
+        await server.good(
+            "POST", "/api/create", {"model": "pirate", "from": "gpt-4o", "system": "Arr", "stream": False}
+        )
         assert await used(server, "litellm_proxy/pirate") == "qwen3"
         assert await used(server, "gpt-4o") == "qwen3"
         shown = (await server.good("POST", "/api/show", {"model": "openai/pirate"})).json
@@ -83,7 +89,7 @@ async def test_a_chat_for_an_unknown_name_gets_the_fallback_and_is_told(serve_na
         body = {**chat("gpt-4o"), "prompt": "x", "input": "x", "max_tokens": 4, "stream": False}
         answer = await server.ask("POST", path, body)
         assert answer.header(SAID) == "requested=gpt-4o; used=gemma", answer.body
-        (row,) = await server.rows()
+        (row,) = await until(server.rows)
         assert (row["model"], row["metadata"]["requested"]) == ("gemma", "gpt-4o")
         again = await server.ask("POST", path, body)
         assert again.header(SAID), "no request for an unknown name is taken for one for the model"
@@ -114,7 +120,8 @@ async def test_a_strange_name_cannot_write_into_the_head(serve_names: Serve) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["openai/qwen3", "qwen3[1m]", "QWEN3@2024-05-13", " models/qwen3.gguf\n", "litellm_proxy/ollama/qwen3:latest"]
+    "name",
+    ["openai/qwen3", "qwen3[1m]", "QWEN3@2024-05-13", " models/qwen3.gguf\n", "litellm_proxy/ollama/qwen3:latest"],
 )
 async def test_decorated_names_reach_the_model(serve_names: Serve, name: str) -> None:
     async with serve_names("fallbackModel: gemma\n") as server:
@@ -130,3 +137,88 @@ async def test_an_alias_that_hides_a_model_is_refused_at_a_reload(serve_names: S
         await server.good("POST", "/api/config/reload")
         assert await used(server, "claude") == "gemma"
         await server.refuses(404, "model_not_found", "POST", CHAT, chat("gpt-4o"))
+
+
+async def test_lists_tell_the_context_of_every_model_before_it_is_loaded(
+    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path
+) -> None:
+    for name in ("qwen3", "gemma"):
+        write_model(downloads.models_dir / f"{name}.gguf", **{"llama.context_length": 4096})
+    file = downloads.models_dir / "qwen3.gguf"
+    async with open_server(downloads=downloads) as server:
+        assert await contexts(server) == {"gemma": 4096, "qwen3": 4096}
+        assert {one.context_length for one in server_view(server).model_status()} == {4096}
+        await server.good("POST", CHAT, chat("qwen3"))
+        assert (await contexts(server))["gemma"] == 4096, "another one that is loaded changes nothing"
+    path = tmp_path / "commands.yaml"
+    path.write_text(
+        f"models:\n  short:\n    cmd: llama-server --port ${{PORT}} -m {file} -c 1024\n"
+        f"  whole:\n    cmd: llama-server --port ${{PORT}} -m {file}\n"
+    )
+    async with open_server(config=path) as server:
+        assert await contexts(server) == {"short": 1024, "whole": 4096}
+
+
+async def contexts(server: Appliance) -> dict[str, int]:
+    """What every list says, which is the same."""
+    found: list[dict[str, int]] = []
+    for path in ("/v1/models", "/models"):
+        listed = (await server.good("GET", path)).json["data"]
+        found.append({one["id"]: one["context_length"] for one in listed})
+        assert all(one["max_model_len"] == one["context_length"] for one in listed)
+        assert all(
+            one["meta"]["n_ctx"] == one["context_length"] for one in listed if one["status"]["value"] != "loaded"
+        )
+        assert all(one["architecture"]["input_modalities"] == ["text"] and one["status"]["value"] for one in listed)
+    tags = (await server.good("GET", "/api/tags")).json["models"]
+    found.append({one["name"].removesuffix(":latest"): one["details"]["context_length"] for one in tags})
+    shown = [await server.good("POST", "/api/show", {"model": name}) for name in found[0]]
+    found.append(dict(zip(found[0], (one.json["details"]["context_length"] for one in shown), strict=True)))
+    assert found[0] == found[1]
+    loaded = {name for name in found[0] if server.state(name) == "loaded"}
+    for each in found:
+        assert {name: size for name, size in each.items() if name not in loaded} == {
+            name: size for name, size in found[0].items() if name not in loaded
+        }
+    return found[0]
+
+
+def server_view(server: Appliance) -> View:
+    return View(server.fleet, server.catalog, server.owners.peers, ActiveProfile())
+
+
+@pytest.mark.parametrize(
+    ("alias", "words"),
+    [("qwen3=starter", "would hide a model whose real name is 'qwen3'"), ("qwen3", "write --alias NAME=MODEL")],
+)
+async def test_a_server_with_an_alias_of_no_use_does_not_start(
+    command: Command, tmp_path: Path, alias: str, words: str
+) -> None:
+    write_model(tmp_path / "models" / "qwen3.gguf")
+    settings = settings_of(command, "serve", "--models-dir", str(tmp_path / "models"), "--alias", alias)
+    with pytest.raises(UsageError, match=words):
+        async with open_first(FEATURES, settings):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("aliases: {a: b}\nmodels: {a: {cmd: x}}\n", "'a' is the id of a model, which the alias would hide"),
+        ("aliases: {a: b}\nmodels: {b: {cmd: x, aliases: [a]}}\n", "'a' is an alias of 'b'"),
+        ("aliases: {'': b}\n", "write NAME: MODEL"),
+    ],
+)
+def test_a_configuration_with_an_alias_of_no_use_is_refused(
+    command: Command, tmp_path: Path, config: str, words: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(config)
+    outcome = command("config", "check", "--config", path)
+    assert outcome.status != 0
+    assert words in outcome.out + outcome.err
+
+
+def test_the_flags_reach_the_settings(command: Command) -> None:
+    settings = settings_of(command, "serve", "--alias", "a=b", "--alias", "c=d", "--fallback-model", "b")
+    assert (settings.aliases, settings.fallback_model) == (("a=b", "c=d"), "b")

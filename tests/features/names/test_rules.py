@@ -46,7 +46,8 @@ def test_an_alias_may_name_a_repository_and_letters_in_other_case() -> None:
 
 def test_notes_say_what_to_do() -> None:
     _, notes = with_aliases([model("qwen3")], {"a": "qwen4", "qwen3": "b", "c": "box/x"}, {"box/x"})
-    assert "there is no model 'qwen4'" in notes[0] and "qwen3" in notes[0]
+    assert "there is no model 'qwen4'" in notes[0]
+    assert "qwen3" in notes[0]
     assert "give the alias another name" in notes[1]
     assert "write a selector" in notes[2]
 
