@@ -7,23 +7,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import structs
 
 from appliance.core.config.types import Config
-from appliance.core.models.download import read_wanted
 from appliance.core.models.model import Model
-from appliance.core.models.names import ModelNames, Named, is_speakable
+from appliance.core.models.names import HUBS, ModelNames, Named, is_speakable
 from appliance.core.near_names import did_you_mean
 from appliance.errors import UsageError
 
-GENERATE = (
-    "/chat/completions",
-    "/completions",
-    "/completion",
-    "/infill",
-    "/messages",
-    "/responses",
-)
+GENERATE = ("/completions", "/completion", "/infill", "/messages", "/responses")
+"""Ends of routes that answer in text; each has several prefixes."""
 MEASURE = ("/input_tokens", "/count_tokens", "/apply-template", "/tokenize")
 """Ends of routes that only measure a chat: the model that answers it has to measure it."""
-TELLS_A_FILE = "gguf"
 
 
 def read_aliases(words: Sequence[str]) -> dict[str, str]:
@@ -85,10 +77,10 @@ def takes_fallback(name: str, route: str, config: Config) -> bool:
     """Return whether a request on a route may get another model than it names, where the name means nothing.
 
     Vectors of another model would be of no use, and neither would a rank. A name that a profile switches off means
-    just that. A name that looks like a download is told how to come here: a repository, if requests may download, else
-    one of GGUF files.
+    just that. A name that looks like a download gets the advice how that comes here: a repository, if requests may
+    download, else one of a hub or of GGUF files.
     """
     if not route.endswith((*GENERATE, *MEASURE)) or any(name in each.pins for each in config.profiles.values()):
         return False
-    downloads = config.auto_download in ("allow", "ask")
-    return read_wanted(name) is None or not (downloads or TELLS_A_FILE in name.casefold())
+    folded, downloads = name.casefold(), config.auto_download in ("allow", "ask")
+    return "/" not in name or not (downloads or "gguf" in folded or folded.startswith((*HUBS, "docker.io/")))

@@ -101,7 +101,7 @@ class View:
         return name if self.fleet.known(name) is not None or self.fleet.logs.knows(name) else None
 
     def info(self, model: Model) -> GgufInfo | None:
-        """What is known of the header of the model's file, also where a configured command names that."""
+        """Return what is known of the header of the model's file, also where a configured command names that."""
         path = file_in(model.config.argv) if model.config is not None else None
         return model.info if path is None else self.catalog.headers.known(path).info
 
