@@ -46,6 +46,10 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     conversations: bool = True
     """The page's conversations are kept on this machine, if the configuration does not say otherwise."""
     preload: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    """Further names for models, as ``NAME=MODEL``; they come before those of the configuration."""
+    fallback_model: str = ""
+    """The model for names that mean nothing, whatever the configuration says."""
     trial: bool = False
     """A server beside the real one, to see whether this version works: it loads nothing that nobody asks for."""
     hub_token: str | None = None

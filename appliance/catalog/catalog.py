@@ -134,6 +134,11 @@ class Catalog:
         """The oddities of the presets that were read last."""
         self.engine_args: tuple[str, ...] = ()
         """Options that engines get for every model on disk."""
+        self.amended: Callable[[list[Model], Config | None], tuple[list[Model], list[str]]] = lambda models, _: (
+            models,
+            [],
+        )
+        """Returns the models as they are published under a configuration, with notes; a feature may set it."""
         self.on_looked: Callable[[], object] = bool
         """Is called after each look at the folders, in its thread."""
 
@@ -165,7 +170,7 @@ class Catalog:
 
     def models_with(self, config: Config) -> list[Model]:
         """The models that there would be with another configuration; nothing changes."""
-        return _stronger(_configured(config), self._models())
+        return self.amended(_stronger(_configured(config), self._models()), config)[0]
 
     def is_fresh(self, max_age: float) -> bool:
         """True if the last look is not older than ``max_age`` seconds, or no folder may hold more. Waits for nobody."""
@@ -272,7 +277,8 @@ class Catalog:
         more = [f"{unread} models are listed by their names alone, until their headers are read"] if unread else []
         while True:
             config = self._config
-            self.snapshot = Snapshot(_stronger(_configured(config), self._models()), [*self._notes, *more], config)
+            models, notes = self.amended(_stronger(_configured(config), self._models()), config)
+            self.snapshot = Snapshot(models, [*self._notes, *more, *notes], config)
             if self._config is config:
                 return
 

@@ -248,6 +248,8 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 @click.option(
     "--preload", multiple=True, metavar="MODEL", help="Load this model at the start. May be given several times."
 )
+@click.option("--alias", "aliases", multiple=True, metavar="NAME=MODEL", help="Another name for a model; repeatable.")
+@click.option("--fallback-model", default="", metavar="MODEL", help="Answer chats with this where a name is unknown.")
 @click.option("--engine", metavar="ENGINE", help=ENGINE_HELP)
 @click.option("--threads", type=click.IntRange(1), help="CPU threads of each model process.")
 @click.option("--allow-overcommit", is_flag=True, help="Start models that the container's memory cannot take.")
@@ -320,6 +322,8 @@ def serve(
     models_preset: Path | None,
     models_max: int | None,
     preload: tuple[str, ...],
+    aliases: tuple[str, ...],
+    fallback_model: str,
     engine: str | None,
     threads: int | None,
     allow_overcommit: bool,
@@ -413,6 +417,8 @@ def serve(
         engine=engine,
         conversations=not web.no_conversations,
         preload=preload,
+        aliases=aliases,
+        fallback_model=fallback_model,
     )
     if embed.trial is None:
         return settings

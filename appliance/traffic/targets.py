@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import unquote
 
@@ -81,6 +81,8 @@ class Target(Struct, frozen=True, kw_only=True):
     selector: str | None = None
     stands_in_for: Model | None = None
     """The model that the selector wants, and that is not ready."""
+    instead_of: str = ""
+    """The name in the request, which means nothing here: the target is the default for those."""
     asks: bool = False
     """The model is not here, and its download needs the request's consent."""
 
@@ -110,6 +112,8 @@ class Targets:
         self._known_on: tuple[object, ...] = ()
         self.aliases: Mapping[str, str] = {}
         """Names that clients have given to models, in lower case, with those of the models; never changed in place."""
+        self.fallback: Callable[[str, str], str] = lambda name, route: ""
+        """Returns the model for a name that was not found, by the route of its request; empty: there is none."""
 
     @property
     def config(self) -> Config | None:
@@ -117,16 +121,22 @@ class Targets:
         return self._catalog.snapshot.config
 
     @asynccontextmanager
-    async def chosen(self, name: str, *, stand_ins: bool = False) -> AsyncGenerator[Target]:
+    async def chosen(self, name: str, *, stand_ins: bool = False, route: str = "") -> AsyncGenerator[Target]:
         """The target of a request for ``name``; a selector counts it for as long as the block lasts.
 
-        With ``stand_ins`` it may be one that stands in for a model that is not ready: see `choose`. Raises
-        ModelNotFound, InvalidModelFile for a local file that cannot be used, and Busy when none of a selector's targets
-        can take it.
+        With ``stand_ins`` it may be one that stands in for a model that is not ready: see `choose`. With
+        the ``route`` of its request, `fallback` may give another for a name that means nothing. Raises ModelNotFound,
+        InvalidModelFile for a local file that cannot be used, and Busy when none of a selector's targets can take it.
         """
         target, reserved = self.known(name), None
         if target is None:
-            target, reserved = await self.find(name, stand_ins=stand_ins)
+            try:
+                target, reserved = await self.find(name, stand_ins=stand_ins)
+            except ModelNotFound:
+                if not route or not (other := self.fallback(name, route)):
+                    raise
+                target, reserved = await self.find(other, stand_ins=stand_ins)
+                target = structs.replace(target, instead_of=name[:MAX_NAME], renamed=True)
         try:
             yield target
         finally:
@@ -140,6 +150,8 @@ class Targets:
                 return base
             if one != name and (self._catalog.snapshot.find(one) is not None or self.router().resolve(one) is not None):
                 return one
+            if (written := self.router().as_written(one)) is not None:
+                return written
         return None
 
     def known(self, name: str) -> Target | None:

@@ -91,6 +91,15 @@ def _explicit_aliases(
     return kept
 
 
+def check_aliases(config: Config, names: NameTable, report: ProblemReport) -> None:
+    """Check that none hides what the configuration names. Which models a folder has is known later."""
+    for name, model in config.aliases.items():
+        if not name.strip() or not model.strip():
+            report.error(f"aliases.{name}", "has nothing on one side; write NAME: MODEL")
+        elif taken := _owner(name, config, names) or (name in names.bare and "a peer's model"):
+            report.error(f"aliases.{name}", f"'{name}' is {taken}, which the alias would hide; rename the alias")
+
+
 def check_peers(config: Config, names: NameTable, report: ProblemReport) -> None:
     """Check base URLs, and that nothing else has a peer's full names. A peer without models is asked for them later."""
     owners: dict[str, str] = {}

@@ -300,6 +300,8 @@ class Config(Section, frozen=True, rename="camel"):
     ] = 0
     send_loading_state: Annotated[bool, doc("Tell streaming chat clients that the model loads")] = False
     include_aliases_in_list: Annotated[bool, doc("Aliases are also entries of /v1/models")] = False
+    aliases: Annotated[dict[str, str], doc("Addition: another name to a model, also to one of the models folder")] = {}
+    fallback_model: Annotated[str, doc("Addition: the model for chats that name an unknown one; empty: none")] = ""
     macros: Annotated[dict[str, Scalars], doc("Text blocks for ${NAME}; order matters")] = {}
     api_keys: Annotated[list[str], doc("Let in only who has one of these")] = []
     models: Annotated[dict[str, ModelConfig], doc("Id to model")] = {}

@@ -25,7 +25,14 @@ from appliance.core.command_words import split_command
 from appliance.core.config.additions import ServerPool
 from appliance.core.config.matrix import Matrix, check_matrix
 from appliance.core.config.mcp_servers import read_mcp_servers
-from appliance.core.config.names import NameTable, check_peers, check_selectors, normal_aliases, normal_profiles
+from appliance.core.config.names import (
+    NameTable,
+    check_aliases,
+    check_peers,
+    check_selectors,
+    normal_aliases,
+    normal_profiles,
+)
 from appliance.core.config.nodes import PathPlaces, Problem, ProblemReport
 from appliance.core.config.scalars import (
     MAX_PATTERN,
@@ -84,6 +91,7 @@ def normalise(config: Config, places: PathPlaces, windows: bool) -> tuple[Config
     models = {id: _normal_model(id, model, config, report, windows) for id, model in models.items()}
     config = structs.replace(config, models=models, macros={})
     names = NameTable(config)
+    check_aliases(config, names, report)
     check_peers(config, names, report)
     check_selectors(config, names, report)
     routing = _normal_routing(config, names, report)

@@ -46,7 +46,18 @@ T = TypeVar("T")
 
 LATEST = ":latest"
 HUBS = ("hf.co/", "huggingface.co/", "www.huggingface.co/")
-_STRIPPED = ("registry.ollama.ai/library/", "registry.ollama.ai/", "library/")
+MAX_MEANINGS = 40
+"""Meanings of one name that are tried: enough for five decorations before it and five behind it."""
+_BEFORE = re.compile(
+    r"\A(?:(?:www\.)?huggingface\.co|hf\.co|registry\.ollama\.ai|library|models|litellm(?:_proxy)?|openai"
+    r"|openai_like|custom_openai|text-completion-openai|ollama(?:_chat)?|lm_?studio|(?:hosted_)?vllm|llamafile"
+    r"|llama[-_.]?cpp|localai|anthropic|azure|bedrock|deepseek|gemini|groq|mistral|openrouter|together_ai|vertex_ai|xai)/",
+    re.IGNORECASE,
+)
+"""Hubs, and providers as LiteLLM and the programs that follow it write them before a name."""
+_BEHIND = re.compile(r"(?::local|:latest|\.gguf|\[[0-9]+[km]\])\Z", re.IGNORECASE)
+"""Tags of Ollama, a file's suffix, and the length of a context (``[1m]``)."""
+_VERSION = re.compile(r"@[^@/:\[\s]+\Z")
 
 
 class Shard(Struct, frozen=True):
@@ -195,13 +206,14 @@ class ModelNames:
 
 
 def meanings(name: str) -> tuple[str, ...]:
-    """Return the ids that a name may stand for, the most literal first: clients write a hub before or a tag behind."""
+    """Return the names that this one may stand for, without what clients write around a name, the most literal first.
+
+    That are a hub or a provider before it, a tag, version, suffix or length of context behind it, and spaces.
+    """
     found = [name]
-    for prefix in (*HUBS, *_STRIPPED):
-        if name.lower().startswith(prefix):
-            found.append(name[len(prefix) :])
-    for one in tuple(found):
-        for suffix in (":local", LATEST):
-            if one.lower().endswith(suffix):
-                found.append(one[: -len(suffix)])
-    return tuple(dict.fromkeys(one for one in found if one))
+    for one in found:  # it grows meanwhile, always by shorter names
+        shorter = (one.strip(), _BEFORE.sub("", one), _BEHIND.sub("", one), _VERSION.sub("", one))
+        found += [each for each in dict.fromkeys(shorter) if each and each not in found]
+        if len(found) >= MAX_MEANINGS:
+            break
+    return tuple(found)

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from appliance.core.config.types import Capabilities, Config, ModelConfig, Selector
+from appliance.core.models.context import asked_context
 from appliance.core.models.model import Model
 from appliance.core.secrets import without_secret_values
 from appliance.wire import ListedModel, ListedStatus, ModelStatus
@@ -41,7 +42,11 @@ def swap_state(state: str) -> SwapState:
 def with_found(config: Config | None, found: Iterable[Model]) -> Config:
     """The configuration with the models that were found on disk beside it, so that one list has all there is."""
     config = config or Config()
-    others = {m.id: ModelConfig(aliases=list(m.aliases)) for m in found if m.id not in config.models}
+    others = {
+        m.id: ModelConfig(aliases=list(m.aliases), capabilities=Capabilities(context=asked_context(m.info, m.args)))
+        for m in found
+        if m.id not in config.models
+    }
     return replace(config, models={**others, **config.models})
 
 
@@ -132,7 +137,8 @@ class ModelLister:
         for model_id, entry in base.items():
             added = self._added.get(model_id)
             if added is None:
-                found.append(entry)
+                listed = entry.aliases if self._config.include_aliases_in_list else ()
+                found += [entry, *(replace(entry, id=alias, aliases=()) for alias in listed)]
             else:
                 found += [one.to(entry) for one in added]
         loaded = {name for name in self._full if name in remote}

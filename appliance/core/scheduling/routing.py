@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 from typing import Final, Literal
 from urllib.parse import quote, unquote
 
@@ -84,7 +85,6 @@ class Router:
                 self._bare.setdefault(model, []).append((peer_id, model))
         pins = [name for profile in config.profiles.values() for name in profile.pins]
         self._most_segments = _most_segments([*self._local, *self._full, *self._bare, *pins, *self._of_boxes])
-        self._names: ModelNames | None = None
 
     def resolve(self, name: str) -> Local | Remote | Virtual | Here | None:
         """Look up models of one box of the pool, selectors, then model ids, aliases, full names of peers' models
@@ -136,12 +136,18 @@ class Router:
 
     def near(self, name: str) -> tuple[str, ...]:
         """Return known names that look like an unknown one, best first."""
-        if self._names is None:
-            known = [Named(id, tuple(model.aliases)) for id, model in self._config.models.items()]
-            known += [Named(id) for id in self._config.selectors]
-            known += [Named(full, (model,)) for full, (_, model) in self._full.items()]
-            self._names = ModelNames(known)
-        return self._names.near(name)
+        return self._all_names.near(name)
+
+    def as_written(self, name: str) -> str | None:
+        """Return the name that this one is but for the case of letters; of a peer's model, the full one."""
+        return self._all_names.find(name)
+
+    @cached_property
+    def _all_names(self) -> ModelNames:
+        known = [Named(id, tuple(model.aliases)) for id, model in self._config.models.items()]
+        known += [Named(id) for id in self._config.selectors]
+        known += [Named(full, (model,)) for full, (_, model) in self._full.items()]
+        return ModelNames(known)
 
     def _pins(self, profile: str | None) -> Mapping[str, str | None]:
         known = self._config.profiles.get(profile) if profile is not None else None

@@ -60,10 +60,13 @@ class KnownModels:
         self._props: dict[tuple[str, float | None], EngineProps | None] = {}
         self._tags: tuple[object, bytes] = (None, b"")
 
-    async def find(self, name: str) -> ModelFacts | None:
-        """Resolve a name in a request, None if it means nothing. Raises InvalidModelFile, and Busy of a selector."""
+    async def find(self, name: str, route: str = "") -> ModelFacts | None:
+        """Resolve a name in a request, None if it means nothing, even on this ``route`` (`Targets.chosen`).
+
+        Raises InvalidModelFile, and Busy of a selector.
+        """
         try:
-            async with self._targets.chosen(name) as target:
+            async with self._targets.chosen(name, route=route) as target:
                 model = target.model if target.selector is None else None
         except ModelNotFound:
             return None
@@ -83,7 +86,10 @@ class KnownModels:
 
     def derived(self, name: str) -> Derived | None:
         """The model that clients have derived under this name."""
-        return next((found for one in meanings(name) if (found := self.models.get(one.casefold()))), None)
+        for one in meanings(name):
+            if (found := self.models.get(one.casefold())) is not None or self._find(one) is not None:
+                return found
+        return None
 
     async def tags(self) -> bytes:
         """``/api/tags``, encoded: every model that may be asked for, under each of its names.

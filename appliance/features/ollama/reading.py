@@ -126,7 +126,7 @@ class OllamaReader:
     async def _facts(self, asked: OllamaRequest, *, chat: bool) -> ModelFacts:
         if not asked.name and chat:
             raise OllamaRefusal(400, "model is required")
-        facts = await self._known.find(asked.name) if asked.name and not asking.is_cloud(asked.name) else None
+        facts = await self._known.find(asked.name, CHATS) if asked.name and not asking.is_cloud(asked.name) else None
         if facts is None and asked.name and not asking.is_expressible(asked.name):
             raise OllamaRefusal(400, "invalid model name")
         if facts is None:

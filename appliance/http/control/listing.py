@@ -11,11 +11,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+import trio
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from appliance import __version__
-from appliance.catalog.catalog import Catalog
+from appliance.catalog.catalog import Catalog, file_in
 from appliance.catalog.download_status import DownloadStatus, is_for
 from appliance.core.config.types import Config, ModelConfig
 from appliance.core.lenient_json import decoded
@@ -99,6 +100,20 @@ class View:
             return model.id
         return name if self.fleet.known(name) is not None or self.fleet.logs.knows(name) else None
 
+    def info(self, model: Model) -> GgufInfo | None:
+        """Return what is known of the header of the model's file, also where a configured command names that."""
+        path = file_in(model.config.argv) if model.config is not None else None
+        return model.info if path is None else self.catalog.headers.known(path).info
+
+    async def read_commands(self) -> None:
+        """Read the headers of the files in configured commands, once each, for as long as a list may wait."""
+        paths = [file_in(model.config.argv) for model in self.catalog.snapshot.models if model.config is not None]
+        headers = self.catalog.headers
+        with trio.move_on_after(TELLING):
+            for path in paths:
+                if path is not None and headers.known(path).unread:
+                    await trio.to_thread.run_sync(headers.read, path, abandon_on_cancel=True)
+
     def profiles(self) -> Object:
         """``GET /api/profiles``."""
         profiles = sorted(self.config.profiles.items())
@@ -124,6 +139,7 @@ def _running(status: ChildStatus, model: ModelConfig) -> Object:
 
 async def tell_models(view: View, downloads: Iterable[DownloadStatus] = (), *, identities: bool) -> ListedModels:
     """`list_models`, once it is known which models other boxes of the pool have too; with what each of them is."""
+    await view.read_commands()
     shown = [model for model in view.catalog.snapshot.models if not model.hidden and model.error is None]
     if not identities:
         shown = [model for model in shown if view.peers.holders(model.id)]
@@ -147,7 +163,10 @@ def list_models(
     going = [download for download in downloads if not download.ended]
     now = int(time.time())
     argv_of, secrets = view.fleet.launches.argv_of if commands else _no_command, view.fleet.logs.secrets
-    base = {model.id: _entry(model, known.get(model.id), argv_of(model), going, now, secrets) for model in shown}
+    base = {
+        model.id: _entry(model, view.info(model), known.get(model.id), argv_of(model), going, now, secrets)
+        for model in shown
+    }
     base |= {id: replace(base[id], identity=identity) for id, identity in identities.items() if id in base}
     if view.catalog.sources.cache is not None:
         base |= {d.model: _coming(d, now) for d in going if d.model not in base}
@@ -218,6 +237,7 @@ def _server(model: str, state: str, **more: object) -> Object:
 
 def _entry(
     model: Model,
+    info: GgufInfo | None,
     status: ChildStatus | None,
     planned: Sequence[str],
     downloads: Sequence[DownloadStatus],
@@ -240,9 +260,9 @@ def _entry(
             ready = decoded(_EngineDescription, status.ready_info) or ready
     if downloads and (coming := [d for d in downloads if any(is_for(d, wanted) for wanted in model.fetch)]):
         told = _going(told, coming)
-    meta = ready.meta or (_meta(model.info, model.size) if state in RUNNING and model.info is not None else UNSET)
     slot = status.slot_context if status is not None and state in RUNNING else 0
-    context = slot or asked_context(model.info, argv) or UNSET
+    context = slot or asked_context(info, argv) or UNSET
+    meta = ready.meta or (_meta(info, model.size, context) if info is not None else UNSET)
     return ListedModel(
         id=model.id,
         aliases=model.aliases,
@@ -258,8 +278,9 @@ def _entry(
     )
 
 
-def _meta(info: GgufInfo, size: int) -> Object:
+def _meta(info: GgufInfo, size: int, context: int | UnsetType) -> Object:
     return {
+        "n_ctx": context or None,
         "n_vocab": info.vocabulary_size,
         "n_ctx_train": info.context_length,
         "n_embd": info.embedding_length,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from msgspec import Struct, structs
 
@@ -59,6 +59,8 @@ DOWNLOAD = b"x-appliance-download"
 """``allow`` agrees to the download of the model that a request names, where the configuration asks."""
 MEANWHILE = b"x-appliance-meanwhile"
 """``none``: nothing may stand in for a selector's first target."""
+_IN_HEADER = " !#$&'()*+,/:=?@[]"
+"""The signs of a client's name that a header repeats as they are; all others are percent-encoded."""
 
 
 class Hooks(Struct, frozen=True, kw_only=True):
@@ -167,7 +169,7 @@ class Pipeline:
             job.begin(job.sink)
         # An embedding, or a number of tokens, of another model would be of no use.
         stand_ins = _permits_stand_ins(job.request) and job.route.streams
-        async with self._targets.chosen(job.name, stand_ins=stand_ins) as target:
+        async with self._targets.chosen(job.name, stand_ins=stand_ins, route=job.route.name) as target:
             await self._take(context, job, target)
             # This comes behind the answer: the time counts from the last use, and before there may be no process to
             # keep.
@@ -189,10 +191,14 @@ class Pipeline:
         record.model, record.requested, record.known = target.label, target.requested, True
         if target.selector is not None:
             record.metadata["selector"] = target.selector
+        if target.instead_of:
+            record.metadata["requested"] = target.instead_of
+            note = f"requested={quote(target.instead_of, _IN_HEADER)}; used={target.label}"
+            record.headers = ((b"X-Appliance-Model", note.encode("latin-1", "replace")),)
         if (wanted := target.stands_in_for) is not None:
             record.metadata["meanwhile"] = wanted.id
             note = f"{target.label}; for={wanted.id}"
-            record.headers = ((b"X-Appliance-Meanwhile", note.encode("latin-1", "replace")),)
+            record.headers = (*record.headers, (b"X-Appliance-Meanwhile", note.encode("latin-1", "replace")))
             wanted = wanted if self.may_load(wanted, job.request) else None
         if (model := target.model) is not None and not (job.route.loads and self.may_load(model, job.request)):
             await self._models.ask_running(model, job)  # a question to a running model never loads one

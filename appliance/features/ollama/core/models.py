@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, JsonObject
+from appliance.core.models.context import asked_context
 from appliance.core.models.download import Remote, parse_image, parse_wanted
 from appliance.core.models.embedding import served_kind
 from appliance.core.models.gguf import GgufInfo
@@ -104,6 +105,12 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
         said = self.model.config.capabilities.context if self.model is not None and self.model.config else 0
         return said or (self.info.context_length if self.info is not None else None)
 
+    @property
+    def _asked_context(self) -> int:
+        """The tokens that the model's command asks for, before it runs; 0: not known."""
+        model = self.model
+        return asked_context(self.info, model.config.argv if model.config else model.args) if model is not None else 0
+
     def lacks(self, ability: str) -> bool:
         """True if it is known that the model cannot do this."""
         return self.sure and ability not in self.abilities
@@ -130,7 +137,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
             "parameter_size": in_short(info.parameters) if info is not None else "unknown",
             "quantization_level": (info.quantisation if info is not None else None) or "unknown",
         }
-        if context := self.trained_context:
+        if context := self.context or self._asked_context or self.trained_context:
             details["context_length"] = context
         if info is not None and info.embedding_length:
             details["embedding_length"] = info.embedding_length
