@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from appliance.core.models.model import Model
 from appliance.errors import BadRequest
-from appliance.features.anthropic.core.answering import CountAnswer, MessageAnswer
+from appliance.features.anthropic.core.answering import MessageAnswer, MessageTokens
 from appliance.features.anthropic.core.asking import chat_body, read_members
 from appliance.features.anthropic.core.contents import packed_documents
 from appliance.http.way.context import ModelRequest
@@ -26,7 +26,7 @@ class MessagesReader:
             why = "only documents of text are read here; send the text of this one"
             raise BadRequest(f"'{packed.where}.source' is not supported: {why}", param=packed.where)
         asked = chat_body(members, counts=counts, sees=may_see(model), texts={})
-        answer = CountAnswer() if counts else MessageAnswer(asked.model, asked.stops)
+        answer = MessageTokens() if counts else MessageAnswer(asked.model, asked.stops)
         return Translated(path=CHAT_TOKENS if counts else CHATS, body=asked.body, answer=answer, ignored=asked.ignored)
 
 

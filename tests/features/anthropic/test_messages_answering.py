@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from strict_types import error_of, event_of, message_of
 
-from appliance.features.anthropic.core.answering import CountAnswer, MessageAnswer
+from appliance.features.anthropic.core.answering import MessageAnswer, MessageTokens
 
 USAGE = {"prompt_tokens": 13, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 10}}
 JSON = dict[str, Any]
@@ -192,8 +192,8 @@ def test_tokens_of_an_engine_that_counts_the_cache_in_its_timings_only() -> None
 
 
 def test_a_count() -> None:
-    assert CountAnswer().whole(b'{"input_tokens":7,"object":"response.input_tokens"}') == (200, b'{"input_tokens":7}')
-    assert CountAnswer().whole(b"{}")[0] == 502
+    assert MessageTokens().whole(b'{"input_tokens":7,"object":"response.input_tokens"}') == (200, b'{"input_tokens":7}')
+    assert MessageTokens().whole(b"{}")[0] == 502
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_a_count() -> None:
 )  # fmt: skip
 def test_errors_have_the_types_that_clients_know(status: int, error: JSON, told: tuple[int, str, str]) -> None:
     content = json.dumps({"error": error}).encode()
-    for answer in (MessageAnswer("m"), CountAnswer()):
+    for answer in (MessageAnswer("m"), MessageTokens()):
         found, body = answer.refused(status, content)
         read = json.loads(body)
         error_of(read)
@@ -283,7 +283,7 @@ def test_nothing_makes_it_raise(said: list[object], rest: bytes) -> None:
     answer = MessageAnswer("asked")
     events(answer.feed(data) + answer.end())
     for each in (data, rest, json.dumps(said).encode()):
-        for status, body in (answer.whole(each), answer.refused(500, each), CountAnswer().whole(each)):
+        for status, body in (answer.whole(each), answer.refused(500, each), MessageTokens().whole(each)):
             assert 200 <= status < 600
             json.loads(body)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.errors import BadRequest
-from appliance.features.anthropic.core.asking import Asked, chat_body, read_members
+from appliance.features.anthropic.core.asking import AskedMessage, chat_body, read_members
 from appliance.features.anthropic.core.contents import packed_documents
 from appliance.features.anthropic.core.members import CLIENT_TOOLS, MEMBERS, SERVER_TOOLS, Fate
 
@@ -25,7 +25,7 @@ TOOLS = [{"name": "f", "description": "F", "input_schema": {"type": "object"}}, 
 PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
 
 
-def asked(body: JSON, *, counts: bool = False, sees: bool = True) -> Asked:
+def asked(body: JSON, *, counts: bool = False, sees: bool = True) -> AskedMessage:
     members = read_members(json.dumps(body).encode())
     texts = {each.where: f"text of {len(each.data)} bytes" for each in packed_documents(members)}
     return chat_body(members, counts=counts, sees=sees, texts=texts)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from appliance.core.bodies.json_text import JsonObject
 from appliance.core.bodies.sse import Decoder, RecordTooLong
-from appliance.features.responses.core.answering import CountAnswer, ResponseAnswer
+from appliance.features.responses.core.answering import ResponseAnswer, ResponseTokens
 from appliance.features.responses.core.asking import asked_of
 
 PATCH = '*** Begin Patch\n"ä" \\ \U0001f999\n*** End Patch'
@@ -298,7 +298,7 @@ def test_a_whole_answer_has_everything():
 )
 def test_errors_of_an_engine(status: int, body: object, told_status: int, error: dict[str, object]):
     content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    for one in (answer(), CountAnswer(asked_of(ASKED, streams=False), "1f", lambda: 7.5)):
+    for one in (answer(), ResponseTokens(asked_of(ASKED, streams=False), "1f", lambda: 7.5)):
         found, said = one.refused(status, content)
         assert found == told_status
         assert json.loads(said)["error"].items() >= error.items()

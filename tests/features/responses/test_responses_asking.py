@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.errors import BadRequest
-from appliance.features.responses.core.asking import Asked, asked_of, read_members
+from appliance.features.responses.core.asking import AskedResponse, asked_of, read_members
 from appliance.features.responses.core.items import hidden
 from appliance.features.responses.core.members import ITEMS, MEMBERS, PARTS, TOOLS
 
@@ -29,7 +29,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 USER = {"role": "user", "content": "hi"}
 
 
-def asked(given: object = "hi", *, streams: bool = False, **members: Any) -> Asked:
+def asked(given: object = "hi", *, streams: bool = False, **members: Any) -> AskedResponse:
     body = json.dumps({"model": "m", "input": given, **members}).encode()
     return asked_of(read_members(body), streams=streams)
 

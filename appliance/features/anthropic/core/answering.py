@@ -340,7 +340,7 @@ def _mark(given: Raw) -> bytes:
     return _MARK % (line.encode(), given)
 
 
-class CountAnswer:
+class MessageTokens:
     """As `appliance.core.answers.translate.AnswerTranslate`, for a number of tokens, which is never a stream."""
 
     def feed(self, data: bytes) -> bytes:

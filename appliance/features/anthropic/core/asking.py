@@ -27,7 +27,7 @@ _THINKS = {"enabled": True, "adaptive": True, "between_tools": True, "disabled":
 _ANY_OBJECT: JsonObject = {"type": "object", "properties": {}}
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class AskedMessage(Struct, frozen=True, kw_only=True):
     """The request in llama-server's words. ``stops`` are the client's stop sequences, ``ignored`` the noted members."""
 
     body: bytes
@@ -48,7 +48,7 @@ def read_members(body: bytes) -> JsonObject:
         raise BadRequest(f"the request body is not a JSON object: {error}") from None
 
 
-def chat_body(members: JsonObject, *, counts: bool, sees: bool, texts: Mapping[str, str]) -> Asked:
+def chat_body(members: JsonObject, *, counts: bool, sees: bool, texts: Mapping[str, str]) -> AskedMessage:
     """Return the request for a chat completion. Raises BadRequest.
 
     ``counts``: it only asks for the number of tokens. ``sees``: the model may know images. ``texts``: those of
@@ -62,7 +62,7 @@ def chat_body(members: JsonObject, *, counts: bool, sees: bool, texts: Mapping[s
         raise BadRequest(f"the request body has a number that cannot be passed on: {error}") from None
 
 
-def _chat_body(members: JsonObject, *, counts: bool, sees: bool, texts: Mapping[str, str]) -> Asked:
+def _chat_body(members: JsonObject, *, counts: bool, sees: bool, texts: Mapping[str, str]) -> AskedMessage:
     notes = Notes()
     sent = notes.rest("request", members)
     if (model := members.get("model")) is not None:
@@ -83,7 +83,7 @@ def _chat_body(members: JsonObject, *, counts: bool, sees: bool, texts: Mapping[
     if stops:
         # A chat completion says only there which of them has ended it.
         sent |= {"stop": [*stops], "verbose": True, "response_fields": ["stopping_word"]}
-    return Asked(body=msgspec.json.encode(sent), model=str(model or ""), stops=stops, ignored=notes.told)
+    return AskedMessage(body=msgspec.json.encode(sent), model=str(model or ""), stops=stops, ignored=notes.told)
 
 
 def _tokens(value: JSON, where: str) -> int:

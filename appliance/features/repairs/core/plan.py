@@ -280,7 +280,7 @@ def final(body: bytes, first: Refused) -> Refused:
     if first.status >= 500:
         edits += [_edit("error.code", b"400"), _edit("error.type", INVALID)]
     return Refused(
-        min(first.status, 400) if first.status >= 500 else first.status,
+        400 if first.status >= 500 else first.status,
         first.headers,
         apply_edits(first.content, edits),
     )

@@ -16,7 +16,7 @@ from appliance.core.answers.translate import ChatRecords
 from appliance.core.bodies.json_text import OBJECT, JsonObject
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NULL, TextPart, ToolCall, error_text
-from appliance.features.responses.core.asking import Asked, ToolName
+from appliance.features.responses.core.asking import AskedResponse, ToolName
 from appliance.features.responses.core.items import hidden
 
 DONE = ("[DONE]", b"[DONE]")
@@ -150,7 +150,7 @@ class ResponseAnswer:
     ``ident`` makes the ids of the response and its items, ``now`` returns seconds since 1970.
     """
 
-    def __init__(self, asked: Asked, ident: str, now: Callable[[], float]) -> None:
+    def __init__(self, asked: AskedResponse, ident: str, now: Callable[[], float]) -> None:
         self._asked = asked
         self._ident = ident
         self._now = now
@@ -406,7 +406,7 @@ class ResponseAnswer:
         }
 
 
-class CountAnswer(ResponseAnswer):
+class ResponseTokens(ResponseAnswer):
     """The answer to the question how many tokens a request has. It is never a stream."""
 
     def whole(self, content: bytes) -> tuple[int, bytes]:

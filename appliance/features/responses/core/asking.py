@@ -46,7 +46,7 @@ class ToolName(Struct, frozen=True):
     custom: bool = False
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class AskedResponse(Struct, frozen=True, kw_only=True):
     """A request, translated."""
 
     chat: JsonObject
@@ -76,7 +76,7 @@ def read_members(body: bytes) -> JsonObject:
         raise BadRequest(f"the request body is not a JSON object: {error}") from None
 
 
-def asked_of(members: JsonObject, *, streams: bool) -> Asked:
+def asked_of(members: JsonObject, *, streams: bool) -> AskedResponse:
     """Translate a request whose answer streams or not. Raises BadRequest that names the member."""
     given = checked(members)
     ignored = [name for name in given if name in MEMBERS and MEMBERS[name].treatment == "ignored"]
@@ -111,7 +111,7 @@ def asked_of(members: JsonObject, *, streams: bool) -> Asked:
     )
     ignored += [f"text.{name}" for name, value in text.items() if name != "format" and value is not None]
     ignored += [f"reasoning.{name}" for name, value in reasoning.items() if name not in _KNOWN and value is not None]
-    return Asked(
+    return AskedResponse(
         chat=chat,
         model=str(given.get("model", "")),
         ignored=ignored,
