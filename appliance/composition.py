@@ -178,6 +178,7 @@ async def open_appliance(
             pool,
             pings,
             (KeptSchemas(), *(make() for each in parts for make in each.engine_translates)),
+            next((each.repairs for each in parts if each.repairs is not None), None),
         )
 
         def adopt_parts(config: Config) -> Sequence[str]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from appliance.http.kernel import EdgeRoute, Kernel
     from appliance.http.sockets.sockets import SocketRoute
     from appliance.http.way.fast_path import FastHold
-    from appliance.http.way.hooks import EngineTranslate, Placing, Translate, Turn
+    from appliance.http.way.hooks import EngineTranslate, Placing, Repair, Translate, Turn
     from appliance.http.way.pipeline import Pipeline
     from appliance.replay.generation import Audience
     from appliance.settings import AppSettings
@@ -71,7 +71,8 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     each model whose files were removed.
 
     ``tools`` are those that models may use, from `Feature.open_first`. ``run_task`` runs an agent's task for a part of
-    the program that waits for it (`appliance.core.turns.tasks`).
+    the program that waits for it (`appliance.core.turns.tasks`). ``repairs`` changes bodies that engines refuse; the
+    first feature with one has it.
     """
 
     routes: Callable[[Kernel], Routes] | None = None
@@ -84,6 +85,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     placings: tuple[Callable[[Kernel], Placing], ...] = ()
     engine_translates: tuple[Callable[[], EngineTranslate], ...] = ()
     hold: Callable[[Kernel], FastHold] | None = None
+    repairs: Repair | None = None
     door: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
     adopt: Callable[[Config], Sequence[str]] | None = None
     wait_ended: Callable[[], Awaitable[None]] | None = None

@@ -23,7 +23,8 @@ its connection. A connection is reusable only if its answer ended in good order 
 
 Content passes unchanged, without its framing. Of an event stream only whole records leave, so that an error record can
 follow a torn one. Where the client has had words of a stream already (comments while it waited, the first half of
-an answer whose engine died), an answer that is not a stream has to become one record; see `_late`.
+an answer whose engine died), an answer that is not a stream has to become one record; see `_late`. A refusal that is
+held (`RelayOptions.holds_refusals`) goes the same way, and ends as the failure `Refused` instead of a record.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ MAX_HEAD = 1 << 16
 """Bytes of an answer's head; llama-server's is a few hundred."""
 MAX_LATE = 16 << 20
 """Bytes of a plain answer that has to become one record."""
+MAX_REFUSAL = 1 << 20
+"""Bytes of a refusal that is held; a longer one, or one that does not tell its length, passes as it is."""
 MAX_TRAIL = 1 << 19
 """Bytes of a stream that are kept as they came, some 1700 tokens; of older ones only the text is."""
 SWITCHING = 101
@@ -77,6 +80,14 @@ class Stale(Exception):
 
 class Declined(Exception):
     """The server does not have what it was asked for, or not now: it has not begun, and another one may be asked."""
+
+
+class Refused(Exception):
+    """The server refuses the request: ``status`` is 400 or more, and nothing of this answer has reached the client."""
+
+    def __init__(self, status: int, headers: Headers, content: bytes) -> None:
+        super().__init__(status)
+        self.status, self.headers, self.content = status, headers, content
 
 
 class AnswerHead(Struct, frozen=True):
@@ -284,6 +295,8 @@ class RelayOptions(Struct, frozen=True, kw_only=True):
     """The answer is the rest of one that has begun."""
     declines: bool = False
     """A 404 or 503 does not pass: the exchange fails with `Declined`."""
+    holds_refusals: bool = False
+    """An answer of 400 or more does not pass: the exchange fails with `Refused`. Comments may have passed before it."""
 
 
 class ExchangeState(Enum):
@@ -307,6 +320,7 @@ class Exchange:
         "_late",
         "_options",
         "_records",
+        "_refused",
         "_reused",
         "_splicer",
         "_trail",
@@ -327,7 +341,8 @@ class Exchange:
         self._head: _Relayed | None = None
         self._body: BodyReader | None = None
         self._records: WholeRecords | None = None  # of a stream that passes as it is
-        self._late: bytearray | None = None  # of an answer that becomes one record
+        self._late: bytearray | None = None  # of an answer that becomes one record, or the failure `Refused`
+        self._refused = False
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
@@ -415,6 +430,10 @@ class Exchange:
                 self._head = _Relayed(head.status, _relayed_headers(head), head.streaming, head.stays)
             if self._options.declines and self._head is not None and self._head.status in (404, 503):
                 return self._end(Declined(f"{self._options.label} declines"))
+            if self._options.holds_refusals and self._is_short_refusal():
+                held, self._held, self.state = self._held, b"", ExchangeState.BODY
+                self._late, self._refused = bytearray(), True
+                return self.on_engine_bytes(held)
             if self._io.answering():
                 return self._begin()
         except Exception as error:  # noqa: BLE001  as above
@@ -468,6 +487,10 @@ class Exchange:
             return self._broke(error)
         return self.on_engine_bytes(held) if held or self._body.complete else self.state is ExchangeState.BODY
 
+    def _is_short_refusal(self) -> bool:
+        sized = isinstance(self._body, Sized) and self._body.left <= MAX_REFUSAL and self._splicer is None
+        return sized and self._head is not None and self._head.status >= 400
+
     def _new_records(self) -> WholeRecords:
         return UnframedRecords() if isinstance(self._body, UntilClose) else WholeRecords()
 
@@ -502,6 +525,8 @@ class Exchange:
         # its slot and its connection while this client still reads.
         self.state = ExchangeState.DRAINING
         self._io.release(reusable=reusable and head.stays)
+        if self._refused and self.state is ExchangeState.DRAINING:
+            return self._end(Refused(head.status, head.headers, bytes(self._late or b"")))
         if records is not None and (rest := records.rest()):
             self._client.push(rest)
         if self._late is not None and self.state is ExchangeState.DRAINING:

@@ -1,12 +1,14 @@
 """The list of the features. Nothing else names one: a feature that is not here is not in the program.
 
 Its order is the order in which hooks are asked: the turn of plugins takes the commands from a text before that of tools
-sees it. Refuses to hold anything else: what two features need is the kernel's.
+sees it, and dialects come last, since those before them read a request as the client has sent it. Refuses to hold
+anything else: what two features need is the kernel's.
 """
 
 from __future__ import annotations
 
 from appliance.feature import Feature
+from appliance.features.anthropic.feature import ANTHROPIC
 from appliance.features.bundles.feature import BUNDLES
 from appliance.features.config_editing.feature import CONFIG_EDITING
 from appliance.features.contexts.feature import CONTEXTS
@@ -21,6 +23,8 @@ from appliance.features.ollama.feature import OLLAMA
 from appliance.features.plugins.feature import PLUGINS
 from appliance.features.pool.feature import POOL
 from appliance.features.programs.feature import PROGRAMS
+from appliance.features.repairs.feature import REPAIRS
+from appliance.features.responses.feature import RESPONSES
 from appliance.features.runs.feature import RUNS
 from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
@@ -45,6 +49,7 @@ FEATURES: tuple[Feature, ...] = (
     PLUGINS,
     POOL,
     PROGRAMS,
+    REPAIRS,
     RUNS,
     SERVICE,
     SOCKETS,
@@ -53,4 +58,6 @@ FEATURES: tuple[Feature, ...] = (
     TIMELINE,
     TOOLS,
     TRACES,
+    ANTHROPIC,
+    RESPONSES,
 )

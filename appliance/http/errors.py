@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from appliance.core.bodies.sse import Dialect, ErrorInfo
+from appliance.core.bodies.sse import ANTHROPIC_TYPES, Dialect, ErrorInfo
 from appliance.core.headers import Headers
 from appliance.errors import (
     ApplianceError,
@@ -69,17 +69,6 @@ TABLE: dict[type[ApplianceError], tuple[int, str]] = {
 }
 """Status and ``type`` of each class, in llama-server's words; a class that is missing is answered as its parent."""
 
-_ANTHROPIC_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
-"""https://docs.anthropic.com/en/api/errors; everything else is ``api_error``."""
-
 JSON_TYPE = (b"Content-Type", b"application/json; charset=utf-8")
 
 
@@ -91,7 +80,7 @@ def describe(error: ApplianceError, dialect: Dialect = Dialect.OPENAI) -> ErrorI
     """The error as the caller sees it, in a body or in a stream."""
     status, kind = next(TABLE[cls] for cls in type(error).__mro__ if cls in TABLE)
     if dialect is Dialect.ANTHROPIC:
-        kind = _ANTHROPIC_TYPES.get(status, "api_error")
+        kind = ANTHROPIC_TYPES.get(status, "api_error")
     param = error.param if isinstance(error, BadRequest) else None
     message = str(error)
     if len(message) > MAX_MESSAGE:

@@ -107,7 +107,8 @@ class _Families(Collector):
         yield _one(OWN, "requests_under_way", "gauge", "Requests being answered now.", metrics.under_way)
         yield _one(OWN, "response_bytes_total", "counter", "Bytes of answers' bodies.", metrics.response_bytes)
         for own in tuple(metrics.own):
-            yield _one(OWN, own.name, "counter", own.text, own.value)
+            labelled = [(dict(zip(own.labels, of, strict=True)), n) for of, n in sorted(dict(own.values).items())]
+            yield _family(OWN, own.name, "counter", own.text, labelled if own.labels else [({}, own.value)])
         yield _one(OWN, "request_bodies_bytes", "gauge", "Request bodies held in memory.", self._bodies_held)
 
     def _fleet(self) -> Iterator[Metric]:

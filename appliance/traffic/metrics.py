@@ -55,11 +55,13 @@ class ModelCounts(Struct, eq=False):
 
 
 class OwnCounter(Struct, eq=False):
-    """The counter of a feature, by its name in ``/metrics`` without the program's."""
+    """The counter of a feature, by its name in ``/metrics`` without the program's; in ``values`` by its ``labels``."""
 
     name: str
     text: str
     value: int = 0
+    labels: tuple[str, ...] = ()
+    values: Counter[tuple[str, ...]] = field(default_factory=Counter[tuple[str, ...]])
 
 
 class Metrics:
@@ -85,9 +87,9 @@ class Metrics:
         self.requests[route, status] += 1
         self.response_bytes += sent
 
-    def counter(self, name: str, text: str) -> OwnCounter:
+    def counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> OwnCounter:
         """Return a new counter, which the caller counts up."""
-        self.own.append(counter := OwnCounter(name, text))
+        self.own.append(counter := OwnCounter(name, text, labels=labels))
         return counter
 
     def on_request_ended(self, ended: EndedRequest) -> None:

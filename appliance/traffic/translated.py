@@ -9,7 +9,8 @@ from appliance.traffic.request import Headers, Passing, Sink, push_whole
 
 MAX_WHOLE = 64 << 20
 """Bytes of a plain answer, which is held until it can be translated."""
-_OF_THE_BODY = (b"content-type", b"content-length", b"transfer-encoding")
+_FRAMING = (b"content-length", b"transfer-encoding")
+_OF_THE_BODY = (b"content-type", *_FRAMING)
 _JSON = (b"Content-Type", b"application/json; charset=utf-8")
 
 
@@ -30,7 +31,7 @@ class TranslatedSink(Passing):
 
     def start(self, status: int, headers: Headers) -> None:
         if status < 400 and is_event_stream(headers):
-            self.inner.start(status, (*headers, *self._more))
+            self.inner.start(status, (*without(headers, _FRAMING), *self._more))
         else:
             self._head = status, headers
 

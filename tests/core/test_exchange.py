@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from appliance.core import exchange as exchanges
 from appliance.core.answers.families import family_of
 from appliance.core.bodies.sse import MAX_RECORD
-from appliance.core.exchange import Exchange, ExchangeState, RelayOptions, Stale, Trail
+from appliance.core.exchange import MAX_REFUSAL, Exchange, ExchangeState, Refused, RelayOptions, Stale, Trail
 from appliance.core.headers import Headers
 from appliance.errors import UpstreamFailed
 
@@ -353,6 +353,51 @@ def test_an_answer_that_is_not_a_stream_becomes_a_record_for_a_client_that_waits
     assert engine.ends == [None]
     assert client.got.startswith(b"data: ")
     assert b'"message":"no"' in client.got
+
+
+REFUSAL = b'{"error": {"message": "no", "type": "t"}}'
+HOLDS = RelayOptions(label="e", holds_refusals=True)
+
+
+@given(st.sampled_from([None, 200]), st.sampled_from([400, 404, 500, 503]), st.integers(1, 60), st.booleans())
+def test_a_refusal_is_held_whatever_the_client_has_had(began: int | None, status: int, cut: int, close: bool) -> None:
+    client = Client(status=began)
+    engine = Engine(client)
+    exchange = Exchange(HOLDS, client, engine)
+    answer = head_of("sized", len(REFUSAL), streaming=False, status=status, close=close) + REFUSAL
+    for at in range(0, len(answer), cut):
+        exchange.on_engine_bytes(answer[at : at + cut])
+    [refused] = engine.ends
+    assert isinstance(refused, Refused)
+    assert (refused.status, refused.content) == (status, REFUSAL)
+    assert (b"X-Own", b"1") in refused.headers
+    assert (client.status, client.got, client.finished) == (began, b"", False)
+    assert (engine.reusable, engine.announced) == (not close, None)
+
+
+@pytest.mark.parametrize(
+    ("framing", "status", "size"),
+    [("sized", 400, MAX_REFUSAL + 1), ("chunked", 400, 5), ("close", 400, 5), ("sized", 200, 5)],
+)
+def test_what_is_no_short_refusal_passes(framing: str, status: int, size: int) -> None:
+    client = Client()
+    engine = Engine(client)
+    exchange = Exchange(HOLDS, client, engine)
+    exchange.on_engine_bytes(head_of(framing, size, streaming=False, status=status) + framed([b"x" * size], framing))
+    exchange.on_engine_ended()
+    assert engine.ends == [None]
+    assert (client.status, len(client.got), client.finished) == (status, size, True)
+
+
+def test_a_refusal_that_breaks_off_is_a_failure_and_one_that_is_cancelled_ends() -> None:
+    for end, kind in ((lambda it: it.on_engine_ended(), UpstreamFailed), (lambda it: it.cancel(Left()), Left)):
+        client = Client()
+        engine = Engine(client)
+        exchange = Exchange(HOLDS, client, engine)
+        exchange.on_engine_bytes(head_of("sized", 9, streaming=False, status=400) + b"half")
+        end(exchange)
+        assert [type(one) for one in engine.ends] == [kind]
+        assert client.status is None
 
 
 @pytest.mark.parametrize("torn", [True, False])

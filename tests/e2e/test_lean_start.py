@@ -23,7 +23,7 @@ ON_DEMAND = (
     "appliance.features.tools.core.mcp_serving", "appliance.features.tools.builtins",
     "appliance.features.tools.mcp_client",
     "appliance.engines.embedded.start", "appliance.engines.embedded.params", "re2",
-    "appliance.features.pool.owner", "appliance.features.pool.core.keys", "appliance.features.pool.door.serving",
+    "appliance.features.pool.owner", "appliance.features.pool.core.keys", "appliance.features.pool.door",
     "nacl",
 )  # fmt: skip
 BEHIND = re.compile(r"(quart|hypercorn|werkzeug|flask|jinja2|h2|asyncio)\b")

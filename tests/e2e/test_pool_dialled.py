@@ -20,7 +20,7 @@ from waiting import wait
 
 from appliance.core.settings import HttpSettings
 from appliance.features.pool.core.keys import PoolKeys
-from appliance.features.pool.dialled import REVERSE, UPGRADE
+from appliance.features.pool.doors import REVERSE, UPGRADE
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands find no server by themselves on Windows")
 __all__ = ["make_box"]

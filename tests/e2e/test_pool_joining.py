@@ -30,7 +30,7 @@ from appliance.engines.found import ENGINE_VARIABLE
 from appliance.features.pool.bus_server import server_program
 from appliance.features.pool.core.join_code import read_code
 from appliance.features.pool.core.keys import PoolKeys
-from appliance.features.pool.door.gateway import DoorRoutes
+from appliance.features.pool.door import DoorRoutes
 from appliance.http.way.routes import POSTED
 from appliance.traffic.request import PUBLIC_PATHS
 

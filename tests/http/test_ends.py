@@ -79,12 +79,12 @@ class Stream:
         event = Decoder().feed(self.body)[-1]
         match self.dialect, event.name, {} if event.data == "[DONE]" else json.loads(event.data):
             case "Responses", "response.failed", {"type": "response.failed", "response": {"error": error}}:
-                return f"`{error['code']}`"
+                return f"`{'engine' if error['code'] == 'server_error' else error['code']}`"
             case "Anthropic", "error", {"type": "error", "error": error}:
                 return f"`{error.get('reason', 'engine')}`"
             case (("chat" | "completions" | "`/completion`" | "Responses"), (None | "error"), {"error": error}):
                 return f"`{error.get('reason', 'engine')}`"
-            case _, _, {"type": "message_stop" | "response.completed"} | {"stop": True}:
+            case _, _, {"type": "message_stop" | "response.completed" | "response.incomplete"} | {"stop": True}:
                 return "whole"
             case _:
                 return "whole" if event.data == "[DONE]" else "nothing"

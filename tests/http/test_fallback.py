@@ -37,7 +37,8 @@ async def serving(open_server: OpenServer, *engines: Engine, **more: object) -> 
 
 def asked(path: str, **more: object) -> dict[str, object]:
     limit = {"/v1/responses": "max_output_tokens", "/completion": "n_predict"}.get(path, "max_tokens")
-    return chat(stream=True) | {"prompt": "hi", "input": "hi", limit: 8} | more
+    prompt = {"input": "hi"} if path == "/v1/responses" else {"prompt": "hi"}
+    return chat(stream=True) | prompt | {limit: 8} | more
 
 
 def records(answer: Answer) -> list[dict[str, object]]:
@@ -315,7 +316,8 @@ async def test_the_official_clients_see_one_answer(open_server: OpenServer, fake
         events = list(client.responses.create(model="alpha", input="hi", max_output_tokens=8, stream=True))
         said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
         last = events[-1]
-        assert last.type == "response.completed"
+        assert last.type == "response.incomplete"
+        assert last.response.incomplete_details.reason == "max_output_tokens"
         assert said == last.response.output_text == STORY
         assert last.response.usage.output_tokens == 8
 

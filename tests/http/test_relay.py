@@ -149,7 +149,8 @@ DIALECTS = [(CHAT, None), ("/v1/completions", None), ("/v1/messages", "error"), 
 async def test_an_engine_that_dies_in_a_stream_leaves_a_whole_error_record(
     server: Appliance, path: str, name: str | None, fault: dict[str, object]
 ):
-    answer = await server.ask("POST", path, chat(stream=True, **fault) | {"prompt": "x", "input": "x"})
+    prompt = {"input": "x"} if path == "/v1/responses" else {"prompt": "x"}
+    answer = await server.ask("POST", path, chat(stream=True, **fault) | prompt)
     assert (answer.status, answer.cut) == (200, False)
     for event in answer.events[:-1]:
         assert json.loads(event.rpartition("data: ")[2])
@@ -159,7 +160,7 @@ async def test_an_engine_that_dies_in_a_stream_leaves_a_whole_error_record(
     assert "upstream_failed" in (error.get("reason"), error["code"])
     assert f"exit status {fault.get('exit_code', 1)}" in error["message"]
     assert answer.header("transfer-encoding") == "chunked"
-    await server.good("POST", path, chat() | {"prompt": "x", "input": "x"})
+    await server.good("POST", path, chat() | prompt)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -226,20 +227,21 @@ async def test_a_slow_load_is_bridged_with_comments_and_then_the_stream(open_ser
     ("path", "name", "flags", "code"),
     [
         (CHAT, None, (), 429),
-        ("/v1/messages", "error", (), 429),
-        ("/v1/responses", "error", (), 429),
+        ("/v1/messages", "error", (), "rate_limit_error"),
+        ("/v1/responses", "response.failed", (), "rate_limit_exceeded"),
         (CHAT, None, ("--fail-to-load",), 500),
     ],
 )
 async def test_an_error_after_comments_becomes_a_record(
-    open_server: OpenServer, fake_model: Path, path: str, name: str | None, flags: tuple[str, ...], code: int
+    open_server: OpenServer, fake_model: Path, path: str, name: str | None, flags: tuple[str, ...], code: int | str
 ):
     slow = model(fake_model, "slow", args=("--load-delay", "0.4", *flags))
     async with open_server(models=[slow], ping_after=0.1) as server:
         answer = await server.ask("POST", path, chat("slow", stream=True, status=429) | {"input": "x"})
         assert (answer.status, answer.events[0]) == (200, ": ping")
         found, data = last_error(answer.events)
-        assert (found, data["error"]["code"]) == (name, code)
+        error = data["response"]["error"] if name == "response.failed" else data["error"]
+        assert (found, error["type"] if path == "/v1/messages" else error["code"]) == (name, code)
 
 
 @pytest.mark.parametrize(("ping_after", "stream"), [(0.0, True), (0.05, False)])

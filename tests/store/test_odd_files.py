@@ -16,7 +16,7 @@ from odd_files import KINDS, assert_ends
 from appliance.catalog.configuration import read_sources
 from appliance.catalog.found import read_start
 from appliance.features.contexts.core.kept import manifest_of
-from appliance.features.ollama.derived_models import DerivedModels
+from appliance.features.ollama.known import read_derived
 from appliance.features.pool.pool_file import read_pool
 from appliance.features.streams.files import Folder
 from appliance.store.engine_state import StateFile
@@ -39,7 +39,7 @@ def kept_contexts(path: Path) -> None:
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "pool": ("pool.json", read_pool),
-    "derived models": ("derived.json", lambda path: DerivedModels(path).read()),
+    "derived models": ("derived.json", read_derived),
     "engine state": ("state.json", lambda path: StateFile(path.parent).read()),
     "hashes": ("hashes.json", lambda path: FileHashes(path).compute(Path(__file__), lambda _: None)),
     "a hashed file": ("x.gguf", lambda path: FileHashes(path.with_name("h")).compute(path, lambda _: None)),

@@ -264,10 +264,10 @@ def continued_body(body: bytes, partial: Partial) -> bytes | Refusal:
     """Return the same request, now asking for the rest; unchanged members keep their bytes."""
     if (asked := decoded(OBJECT, body)) is None:
         return Refusal("the request is not a JSON object")
+    if not partial.tokens:  # nothing was said that another engine would have to take up
+        return body
     if why := _obstacle(asked, partial):
         return Refusal(why)
-    if not partial.tokens:
-        return body
     edits = _prefill(asked, partial)
     if isinstance(edits, Refusal):
         return edits

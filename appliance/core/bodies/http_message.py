@@ -167,19 +167,19 @@ class Sized:
     """Content-Length bytes, or none."""
 
     def __init__(self, length: int) -> None:
-        self._left = length
+        self.left = length
         self.complete = length == 0
 
     def feed(self, data: bytes) -> bytes:
-        if len(data) > self._left:
+        if len(data) > self.left:
             raise BodyError("it is longer than its Content-Length")
-        self._left -= len(data)
-        self.complete = self._left == 0
+        self.left -= len(data)
+        self.complete = self.left == 0
         return data
 
     def end(self) -> None:
         if not self.complete:
-            raise BodyError(f"{self._left} bytes are missing at its end")
+            raise BodyError(f"{self.left} bytes are missing at its end")
 
 
 class UntilClose:

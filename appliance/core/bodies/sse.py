@@ -40,6 +40,22 @@ class Dialect(Enum):
     """Lines of JSON, and no server-sent events."""
 
 
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""Anthropic's types of errors by status, https://docs.anthropic.com/en/api/errors; all others are ``api_error``."""
+
+
 class ErrorInfo(Struct, frozen=True, kw_only=True):
     """The ``error`` object of an answer. ``code`` is the HTTP status, ``reason`` the word for machines."""
 

@@ -125,6 +125,9 @@ class ModelConfig(Section, frozen=True, rename="camel"):
     send_loading_state: Annotated[
         bool | UnsetType, doc("Tell streaming chat clients that the model loads; absent: as the global one")
     ] = UNSET
+    repair_messages: Annotated[
+        bool | UnsetType, doc("Addition: as the global one, for this model; absent: as that")
+    ] = UNSET
     timeouts: Annotated[Timeouts, doc("Connection timeouts")] = Timeouts()
     compat: Annotated[Compat, doc("Switches for odd clients")] = Compat()
     capabilities: Annotated[Capabilities, doc("Its abilities, for listings")] = Capabilities()
@@ -346,6 +349,9 @@ class Config(Section, frozen=True, rename="camel"):
         KeepContext,
         doc("Addition: where contexts are kept for the next process of their model: ram, disk or off (not at all)"),
     ] = "ram"
+    repair_messages: Annotated[
+        bool, doc("Addition: chats that an engine refuses are changed so that it takes them; off: never")
+    ] = True
     loading_jokes: Annotated[bool, doc("Addition: jokes while a model loads, as llama-swap tells them")] = False
     conversations: Annotated[ConversationsConfig, doc("Addition: the conversations of the page")] = (
         ConversationsConfig()

@@ -280,6 +280,7 @@ def _normal_model(id: str, model: ModelConfig, config: Config, report: ProblemRe
         concurrency_limit=max(limit, 0),
         compat=compat,
         send_loading_state=config.send_loading_state if model.send_loading_state is UNSET else model.send_loading_state,
+        repair_messages=config.repair_messages if model.repair_messages is UNSET else model.repair_messages,
         health_check_timeout=(
             _floor(f"{path}.healthCheckTimeout", own_check, report) if own_check else config.health_check_timeout
         ),

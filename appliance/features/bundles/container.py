@@ -26,7 +26,6 @@ from appliance.features.bundles.core.manifest import (
     TAR_BLOCK,
     Blob,
     BundleManifest,
-    fronts,
     offsets,
     padded,
     read_manifest,
@@ -54,9 +53,6 @@ def sums_of(path: Path, check: Check, tell: Tell, end: int = sys.maxsize) -> Blo
     return Blob(sha256=whole.hexdigest(), size=size, chunks=tuple(chunks))
 
 
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
-
 def write_bundle(
     path: Path,
     manifest: bytes,
@@ -73,9 +69,8 @@ def write_bundle(
     UsageError, OSError.
     """
     if len(manifest) > MAX_MANIFEST:
-        raise UsageError(
-            f"the list of its contents takes more than {MAX_MANIFEST >> 20} MiB; export fewer models at once"
-        )
+        most = MAX_MANIFEST >> 20
+        raise UsageError(f"the list of its contents takes more than {most} MiB; export fewer models at once")
     _, size = offsets(len(manifest), [blob for blob, _ in blobs])
     size += front[0].size if front is not None else 0
     free = free_bytes(path.parent)
@@ -134,7 +129,9 @@ class _Out:
         rest = memoryview(data)
         while rest:
             if not self._left:
-                self._begin()
+                final = part_of(self._path, len(self._files) + 1) if self._part else self._path
+                self._files.append((final, FileIO(_fresh(final), "w")))
+                self._left = self._part or 1 << 62
             count = self._files[-1][1].write(rest[: self._left])
             rest = rest[count:]
             self._left -= count
@@ -157,12 +154,6 @@ class _Out:
             file.close()
             _fresh(final).unlink(missing_ok=True)
 
-    def _begin(self) -> None:
-        number = len(self._files) + 1
-        final = part_of(self._path, number) if self._part else self._path
-        self._files.append((final, FileIO(_fresh(final), "w")))
-        self._left = self._part or 1 << 62
-
 
 def part_of(path: Path, number: int) -> Path:
     """``X.001`` and so on."""
@@ -178,9 +169,6 @@ def refuse_existing(path: Path) -> None:
     for there in (path, part_of(path, 1)):
         if there.exists():
             raise UsageError(f"{there} is there already; remove it, or name another file with -o")
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def program_size(path: Path) -> int:
@@ -227,13 +215,11 @@ class Bundle:
         self._part = self.manifest.part or 1 << 62
         places, self._size = offsets(len(self.text), self.manifest.blobs)
         self._places = {sha256: self._begin + place for sha256, place in places.items()}
-        self._fronts = fronts(self.manifest)
-        self._places |= {blob.sha256: 0 for blob in self._fronts}
+        if front is not None:
+            self._places[front.sha256] = 0
         self._checked: set[tuple[str, int]] = set()
-        self._blobs = {blob.sha256: blob for blob in self.manifest.blobs}
-        self._of: Mapping[str, str] = {
-            file.sha256: f"{item.kind} {item.name}" for item in self.manifest.items for file in item.files
-        } | {blob.sha256: "the program at its beginning" for blob in self._fronts}
+        self.blobs: Mapping[str, Blob] = {blob.sha256: blob for blob in self.manifest.blobs}  # what its items carry
+        self._of = {file.sha256: f"{item.kind} {item.name}" for item in self.manifest.items for file in item.files}
 
     def signer(self, trusted: Sequence[bytes]) -> BundleSigner:
         """Say which key has signed it; ``trusted`` are public keys."""
@@ -247,10 +233,6 @@ class Bundle:
     def _parts(self, first: int, end: int) -> list[Path]:
         return [part_of(self._path, each + 1) for each in range(first, end)] if self._split else [self._path]
 
-    def blob(self, sha256: str) -> Blob:
-        """Return a content that an item carries."""
-        return self._blobs[sha256]
-
     def chunk(self, blob: Blob, number: int) -> bytes:
         """Return a verified piece. Raises UsageError for a damaged or missing one, OSError."""
         begin = self._places[blob.sha256] + number * CHUNK
@@ -259,17 +241,16 @@ class Bundle:
         if hashlib.sha256(data).hexdigest() != blob.chunks[number]:
             last = (begin + count - 1) // self._part
             names = [file.name for file in self._parts(begin // self._part, last + 1)]
-            raise UsageError(
-                f"{' or '.join(names)} is damaged within {count} bytes of {self._of[blob.sha256]}: copy it again from "
-                "where it comes from"
-            )
+            what = self._of.get(blob.sha256, "the program at its beginning")
+            where = f"{' or '.join(names)} is damaged within {count} bytes of {what}"
+            raise UsageError(f"{where}: copy it again from where it comes from")
         self._checked.add((blob.sha256, number))
         return data
 
     def verify(self, check: Check, tell: Tell) -> None:
         """Read everything that was not read yet. Raises UsageError, which names what is damaged or missing."""
-        found: dict[str, None] = {}
-        for blob in (*self._fronts, *self.manifest.blobs):
+        told: list[str] = []
+        for blob in self.manifest.all_blobs:
             for number in range(len(blob.chunks)):
                 if (blob.sha256, number) in self._checked:
                     continue
@@ -277,8 +258,7 @@ class Bundle:
                 try:
                     tell(len(self.chunk(blob, number)))
                 except UsageError as cause:
-                    found[str(cause)] = None
-        told = list(found)
+                    told += [str(cause)] if str(cause) not in told else []
         if told:
             more = f"; and {len(told) - TOLD} more" if len(told) > TOLD else ""
             raise UsageError("; ".join(told[:TOLD]) + more)
@@ -319,8 +299,7 @@ class Bundle:
         data = bytearray()
         while len(data) < count:
             index, within = divmod(at + len(data), self._part)
-            piece = self._piece(index, within, min(count - len(data), self._part - within))
-            data += piece
+            data += self._piece(index, within, min(count - len(data), self._part - within))
         return bytes(data)
 
     def _piece(self, index: int, within: int, count: int) -> bytes:

@@ -57,11 +57,7 @@ class SumReader:
     def blobs(self, items: Iterable[BundleItem]) -> list[tuple[Blob, Path]]:
         """Return each content that the items carry, once, and a file that has it."""
         paths = {blob.sha256: (blob, path) for path, blob in self._known.items()}
-        carried = [file.sha256 for item in items if not item.left_out for file in item.files if not file.link]
-        return [paths[sha256] for sha256 in dict.fromkeys(carried)]
-
-
-# ---- engines ---------------------------------------------------------------------------------------------------------
+        return [paths[sha256] for sha256 in dict.fromkeys(file.sha256 for item in items for file in item.carried)]
 
 
 def builds_in(roots: Iterable[Path], target: str) -> list[tuple[Path, Build]]:
@@ -102,9 +98,6 @@ def engine(builds: Sequence[tuple[Path, Build]], word: str, target: str, reader:
     return BundleItem(kind="engine", name=build.id, digest=build.digest, files=files)
 
 
-# ---- the program -----------------------------------------------------------------------------------------------------
-
-
 def program(folder: Path, target: str, reader: SumReader) -> BundleItem:
     """Return the frozen program in this folder, whole as its list has it. Raises UsageError, OSError."""
     payload, digest = payload_in(folder)
@@ -132,9 +125,6 @@ def payload_in(folder: Path) -> tuple[Payload, str]:
         return read_payload(content), payload_digest(content)
     except (OSError, ValueError) as cause:
         raise UsageError(f"{folder} does not hold a program as 'bootstrap.py freeze' makes it: {cause}") from None
-
-
-# ---- models ----------------------------------------------------------------------------------------------------------
 
 
 def model(found: Model, cache: Path, reader: SumReader) -> BundleItem:
@@ -185,8 +175,7 @@ def _licences(folder: Path) -> list[Path]:
 def _licences_beside(paths: Sequence[Path]) -> list[Path]:
     """Return the licences in a folder that holds one model; in a folder of several nobody knows whose they are."""
     folder = paths[0].parent
-    weights = {path for path in folder.glob("*.gguf")}
-    return _licences(folder) if weights <= set(paths) else []
+    return _licences(folder) if set(folder.glob("*.gguf")) <= set(paths) else []
 
 
 def weights_of(found: Model) -> list[Path]:
@@ -197,9 +186,6 @@ def sha256_of(path: Path, reader: SumReader) -> str:
     """Return a model file's sha256; the hub's cache has it in the name of the file that a link leads to."""
     target = path.readlink().name if path.is_symlink() else ""
     return target if _SHA256.fullmatch(target) else reader.file(path, "x.gguf").sha256
-
-
-# ---- settings --------------------------------------------------------------------------------------------------------
 
 
 def settings(configs: Sequence[Path], plugins: Sequence[Path], reader: SumReader) -> BundleItem | None:

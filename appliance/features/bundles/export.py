@@ -23,8 +23,8 @@ from appliance.core.engines.builds import PLATFORMS
 from appliance.core.server_choice import Side
 from appliance.engines.found import EngineFolders, here
 from appliance.errors import UsageError
-from appliance.features.bundles import contents
-from appliance.features.bundles.container import Tell, program_size, refuse_existing, sums_of, write_bundle
+from appliance.features.bundles import contents, show
+from appliance.features.bundles.container import program_size, refuse_existing, sums_of, write_bundle
 from appliance.features.bundles.core.manifest import (
     FORMAT,
     SIGNATURE_SIZE,
@@ -38,16 +38,6 @@ from appliance.features.bundles.core.manifest import (
     without_known,
 )
 from appliance.features.bundles.core.plan import UNSIGNED, BundleSigner
-from appliance.features.bundles.show import (
-    a_file,
-    carried,
-    content_of,
-    print_contents,
-    progress,
-    size_of,
-    sources_of,
-    utc_now,
-)
 from appliance.platform.console import say
 from appliance.start import ONE_FILE, own_folder
 
@@ -93,7 +83,7 @@ class BundleWish(Struct, frozen=True, kw_only=True):
         help="The program's folder. Default: this one, if it is a frozen program of that kind.",
     ),
     click.option("--no-program", is_flag=True, help="Leave out the program."),
-    click.option("--config", "configs", multiple=True, type=a_file, metavar="FILE", help="A configuration file."),
+    click.option("--config", "configs", multiple=True, type=show.a_file, metavar="FILE", help="A configuration file."),
     click.option(
         "--plugins",
         multiple=True,
@@ -107,9 +97,9 @@ class BundleWish(Struct, frozen=True, kw_only=True):
     click.option("--runnable", is_flag=True, help="Begin the file with this one-file program: it imports itself."),
 )
 @click.option(
-    "--against", type=a_file, metavar="FILE", help="Leave out what this inventory of the other machine lists."
+    "--against", type=show.a_file, metavar="FILE", help="Leave out what this inventory of the other machine lists."
 )
-@click.option("--key", type=a_file, metavar="FILE", help="Sign with this private key; 'bundle keygen' makes one.")
+@click.option("--key", type=show.a_file, metavar="FILE", help="Sign with this private key; 'bundle keygen' makes one.")
 @models_dir_option
 @click.option("-o", "out", type=click.Path(path_type=Path), metavar="FILE", required=True, help="The bundle to write.")
 @side_options
@@ -135,24 +125,28 @@ async def export(
     refuse_existing(out)
     for file in wish.configs:
         Files(config=file).read().require()
-    there = read_inventory(content_of(against), wish.target) if against is not None else None
-    seed = signing.seed_of(content_of(key), str(key)) if key is not None else None
+    there = read_inventory(show.content_of(against), wish.target) if against is not None else None
+    seed = signing.seed_of(show.content_of(key), str(key)) if key is not None else None
     if 0 < wish.part < SMALLEST_PART:
         raise UsageError(f"--split takes at least {SMALLEST_PART >> 20}M")
     one_file = _one_file(wish) if wish.runnable else None
     own = wish.program or (own_folder() if wish.target == here() else None)
     wish = structs.replace(wish, program=None if wish.no_program else own)
-    with progress("reading", as_json) as apply:
-        reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
-        found = await trio.to_thread.run_sync(_items, wish, sources_of(models_dir), reader)
-        front = await trio.to_thread.run_sync(_front, one_file, apply) if one_file is not None else None
+    check = trio.from_thread.check_cancelled
+    with show.progress("reading", as_json) as apply:
+        reader = contents.SumReader(check, apply)
+        found = await trio.to_thread.run_sync(_items, wish, show.sources_of(models_dir), reader)
+        front: tuple[Blob, Path] | None = None
+        if one_file is not None:  # without a bundle that may be behind it
+            sums = partial(sums_of, one_file, check, apply, program_size(one_file))
+            front = await trio.to_thread.run_sync(sums), one_file
     items = without_known(found, there)
     blobs = reader.blobs(items)
     manifest = BundleManifest(
         format=FORMAT,
         version=__version__,
         target=wish.target,
-        made=utc_now(),
+        made=show.utc_now(),
         part=wish.part,
         signer=signing.name_of(signing.public_of(seed)) if seed is not None else "",
         front=front[0] if front is not None else None,
@@ -164,17 +158,16 @@ async def export(
     if wish.part and wish.part < (least := padded(len(text)) + padded(SIGNATURE_SIZE)):
         raise UsageError(f"--split {wish.part} is too small for the list of its contents; it takes {least} bytes")
     signature = signing.sign(seed, text) if seed is not None else UNSIGNED
-    check = trio.from_thread.check_cancelled
-    with progress("writing", as_json, size_of(manifest)) as apply:
+    with show.progress("writing", as_json, manifest.size) as apply:
         write = partial(write_bundle, out, text, signature, blobs, wish.part, check, apply, front)
         files = await trio.to_thread.run_sync(write)
     if wish.program is None and one_file is None:
         say("the program itself is not in it: the other machine needs one (--program DIR adds it)")
     signer = BundleSigner(trust="signed" if seed is not None else "unsigned", key=manifest.signer)
-    print_contents(manifest, signer, [str(file) for file in files], [carried(item) for item in items], as_json)
+    names = [str(file) for file in files]
+    show.print_contents(manifest, signer, names, [show.carried(item) for item in items], as_json)
     if not as_json:
-        for file in files:
-            click.echo(str(file))
+        click.echo("\n".join(names))
 
 
 def _one_file(wish: BundleWish) -> Path:
@@ -195,11 +188,6 @@ def _one_file(wish: BundleWish) -> Path:
     return named
 
 
-def _front(one_file: Path, apply: Tell) -> tuple[Blob, Path]:
-    """Return the program without a bundle that may be behind it."""
-    return sums_of(one_file, trio.from_thread.check_cancelled, apply, program_size(one_file)), one_file
-
-
 def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) -> list[BundleItem]:
     """Find everything. Raises UsageError for what is not here."""
     items: list[BundleItem] = []
@@ -209,8 +197,7 @@ def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) 
     items += [contents.engine(builds, word, wish.target, reader) for word in wish.engines]
     if wish.models:
         snapshot = scan_models(sources)
-        cache = sources.cache or Path()
-        items += [contents.model(snapshot.require(name), cache, reader) for name in wish.models]
+        items += [contents.model(snapshot.require(name), sources.cache or Path(), reader) for name in wish.models]
     settings = contents.settings(wish.configs, wish.plugins, reader)
     items += [settings] if settings is not None else []
     if not items:

@@ -102,9 +102,6 @@ class Homes(Struct, frozen=True, kw_only=True):
         return current_snapshot(folder) or folder / "snapshots" / item.commit
 
 
-# ---- what is here ----------------------------------------------------------------------------------------------------
-
-
 def plan(bundle: Bundle, homes: Homes, reader: SumReader) -> tuple[list[Standing], list[Standing]]:
     """Return how every item stands, and those to bring. Raises UsageError, OSError."""
     standings = [_standing(item, homes, reader) for item in bundle.manifest.items]
@@ -130,12 +127,9 @@ def _standing(item: BundleItem, homes: Homes, reader: SumReader) -> Standing:
     found = next((place for place in homes.lasting(item) if _is_at(place, item, homes, reader)), None)
     place = found or homes.place_of(item)
     state = "here" if found is not None else "other" if _is_taken(item, homes, reader) else "missing"
-    left = sum(_left(homes, item, file) for file in _contents(item)) if state == "missing" else 0
-    return Standing(item=item, state=state, left=left, disk=_disk_of(place), place=str(place))
-
-
-def _contents(item: BundleItem) -> list[PayloadFile]:
-    return [] if item.left_out else [file for file in item.files if not file.link]
+    left = sum(_left(homes, item, file) for file in item.carried) if state == "missing" else 0
+    there = next(each for each in (place, *place.parents) if each.exists())
+    return Standing(item=item, state=state, left=left, disk=there.stat().st_dev, place=str(place))
 
 
 def _is_at(place: Path, item: BundleItem, homes: Homes, reader: SumReader) -> bool:
@@ -200,15 +194,6 @@ def _twin(homes: Homes, item: BundleItem, file: PayloadFile) -> Path | None:
     return next((blob for blob in homes.cache.glob(f"*/blobs/{file.sha256}") if _has_arrived(blob, file)), None)
 
 
-def _disk_of(place: Path) -> int:
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    return place.stat().st_dev
-
-
-# ---- bringing it -----------------------------------------------------------------------------------------------------
-
-
 async def bring(
     bundle: Bundle, homes: Homes, wanted: Sequence[Standing], tell: Tell, came: Callable[[BundleItem], None]
 ) -> None:
@@ -256,7 +241,7 @@ def _explaining_full_disks(standing: Standing) -> Generator[None]:
 
 
 def _arrive(bundle: Bundle, homes: Homes, item: BundleItem, check: Check, tell: Tell) -> None:
-    for file in _contents(item):
+    for file in item.carried:
         final = homes.arrival_of(item, file)
         with ExitStack() as held:
             if item.kind == "model" and item.repo:  # where a download may be writing, too
@@ -284,7 +269,7 @@ def _claimed(lock: Path, under_way: str) -> FileLock:
 
 def _receive(bundle: Bundle, item: BundleItem, file: PayloadFile, final: Path, check: Check, tell: Tell) -> None:
     head = PartialHead(oid=file.sha256, size=file.size, repo=item.repo, path=file.path)
-    blob = bundle.blob(file.sha256)
+    blob = bundle.blobs[file.sha256]
     coming = open_partial(final, head, check)
     try:
         while coming.length < file.size:
@@ -295,14 +280,10 @@ def _receive(bundle: Bundle, item: BundleItem, file: PayloadFile, final: Path, c
             tell(len(data))
         coming.finish()
     except WrongContents as cause:
-        raise UsageError(
-            f"the bundle contradicts itself at {item.name}, {file.path}: {cause}; export it again"
-        ) from None
+        at = f"{item.name}, {file.path}"
+        raise UsageError(f"the bundle contradicts itself at {at}: {cause}; export it again") from None
     finally:
         coming.close()
-
-
-# ---- into its place --------------------------------------------------------------------------------------------------
 
 
 def _put_engine(homes: Homes, item: BundleItem) -> None:
@@ -319,7 +300,11 @@ def _put_engine(homes: Homes, item: BundleItem) -> None:
 def _put(homes: Homes, item: BundleItem) -> None:
     place, incoming = homes.place_of(item), homes.incoming(item)
     if item.kind == "model" and item.repo:
-        _name_in_cache(homes, item)
+        snapshot = homes.snapshot_of(item)
+        for file in item.files:
+            link(place / "blobs" / file.sha256, snapshot / file.path)
+        if current_snapshot(place) is None:  # the commit's name comes last: before it nothing new is seen
+            write_whole(place / "refs" / "main", snapshot.name.encode())
         return
     _make_links(incoming, item.files)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -329,15 +314,6 @@ def _put(homes: Homes, item: BundleItem) -> None:
     source.rename(place)
     sync_folder(place.parent)
     remove_empty(source.parent, place.parent)
-
-
-def _name_in_cache(homes: Homes, item: BundleItem) -> None:
-    """The name of the commit comes last: before it nothing of a new repository is seen."""
-    folder, snapshot = homes.place_of(item), homes.snapshot_of(item)
-    for file in item.files:
-        link(folder / "blobs" / file.sha256, snapshot / file.path)
-    if current_snapshot(folder) is None:
-        write_whole(folder / "refs" / "main", snapshot.name.encode())
 
 
 def _make_links(folder: Path, files: Sequence[PayloadFile]) -> None:

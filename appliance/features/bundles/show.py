@@ -16,7 +16,7 @@ from appliance.cli.options import ModelOptions
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.errors import UsageError
 from appliance.features.bundles.container import Tell
-from appliance.features.bundles.core.manifest import BundleItem, BundleManifest, fronts
+from appliance.features.bundles.core.manifest import BundleItem, BundleManifest
 from appliance.features.bundles.core.plan import BundleSigner, Trust
 from appliance.platform.console import say
 
@@ -52,10 +52,6 @@ def carried(item: BundleItem) -> BundleRow:
 
 def row_of(item: BundleItem, state: str, place: str | None = None) -> BundleRow:
     return BundleRow(kind=item.kind, name=item.name, digest=item.digest, size=item.size, state=state, place=place)
-
-
-def size_of(manifest: BundleManifest) -> int:
-    return sum(blob.size for blob in (*fronts(manifest), *manifest.blobs))
 
 
 def print_contents(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import click
 import msgspec
 import psutil
 import trio
+from msgspec import Struct
 
 from appliance import __version__
 from appliance.catalog.catalog import scan_models
@@ -22,38 +24,41 @@ from appliance.cli.remote import go_home, side_options
 from appliance.cli.serve import home_option, write_below
 from appliance.cli.show import json_option, print_json, print_table
 from appliance.core import signing
+from appliance.core.lenient_json import decoded
 from appliance.core.server_choice import Side
 from appliance.engines.found import here, installed_folder
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
-from appliance.features.bundles import contents
+from appliance.features.bundles import contents, show
 from appliance.features.bundles.container import Bundle
-from appliance.features.bundles.core.manifest import FORMAT, BundleItem, Inventory
-from appliance.features.bundles.core.plan import BundleSigner, refuse_foreign, refuse_untrusted
+from appliance.features.bundles.core.manifest import FORMAT, BundleItem, Inventory, Kind
+from appliance.features.bundles.core.plan import BundleSigner, Trust, refuse_foreign, refuse_untrusted
 from appliance.features.bundles.export import export
 from appliance.features.bundles.importing import Homes, bring, exclusive, known, plan
-from appliance.features.bundles.journal import JOURNAL, BundleArrival, arrivals, note
-from appliance.features.bundles.show import (
-    a_file,
-    carried,
-    content_of,
-    print_contents,
-    progress,
-    row_of,
-    size_of,
-    sources_of,
-    utc_now,
-)
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.home import users_home
 from appliance.start import ONE_FILE, in_shell, is_packaged, own_folder, programs_folder, refuse_packaged
 from appliance.store.model_files import write_whole
 from appliance.store.trusted_keys import trust, trusted_keys
 
+JOURNAL = "bundles.jsonl"  # in the data folder: a line for each thing that a bundle has brought
 bundle_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path), envvar=ONE_FILE)
-key_option = click.option(
-    "--key", type=a_file, metavar="FILE", help="The public key that it must be signed with. Default: a remembered one."
-)
+KEY_HELP = "The public key that it must be signed with. Default: a remembered one."
+key_option = click.option("--key", type=show.a_file, metavar="FILE", help=KEY_HELP)
+
+
+class BundleArrival(Struct, frozen=True, kw_only=True):
+    """One thing that came, as the journal and ``bundle log --json`` have it."""
+
+    at: str  # UTC
+    kind: Kind
+    name: str
+    digest: str
+    place: str
+    file: str  # the bundle's file
+    user: str  # the one who imported it: behind `sudo` the one who called that
+    trust: Trust
+    key: str  # the name of the key that signed the bundle; empty: it is not known, or there is none
 
 
 @click.group()
@@ -72,7 +77,7 @@ bundle.add_command(export)
 
 
 @bundle.command()
-@click.argument("file", metavar="FILE", type=a_file)
+@click.argument("file", metavar="FILE", type=show.a_file)
 def keygen(file: Path) -> None:
     """Make a key that signs bundles. The public key, for those who import, is written to FILE.pub.
 
@@ -116,10 +121,10 @@ async def verify(file: Path, key: Path | None, side: Side | None, as_json: bool)
         signer = opened.signer(trusted)
         if key is not None:
             refuse_untrusted(signer, named=True, unsigned_is_fine=False)
-        with progress("verifying", as_json, size_of(opened.manifest)) as apply:
+        with show.progress("verifying", as_json, opened.manifest.size) as apply:
             await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, apply)
-        rows = [carried(item) for item in opened.manifest.items]
-        print_contents(opened.manifest, signer, [str(each) for each in opened.files], rows, as_json)
+        rows = [show.carried(item) for item in opened.manifest.items]
+        show.print_contents(opened.manifest, signer, [str(each) for each in opened.files], rows, as_json)
 
 
 @bundle.command("import")
@@ -152,7 +157,7 @@ async def take(
     """
     user = os.environ.get("SUDO_USER") or psutil.Process().username()  # before root becomes the service's user
     _go_home(home, side)
-    homes = _homes(sources_of(models_dir))
+    homes = _homes(show.sources_of(models_dir))
     trusted = _trusted(key)
     with Bundle(file) as opened, exclusive(homes):
         signer = opened.signer(trusted)
@@ -161,7 +166,7 @@ async def take(
         reader = contents.SumReader(trio.from_thread.check_cancelled)
         standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
         came = partial(_note, homes, file, user, signer)
-        with progress("importing", as_json, size_of(opened.manifest)) as apply:
+        with show.progress("importing", as_json, opened.manifest.size) as apply:
             try:
                 await bring(opened, homes, wanted, apply, came)
                 await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, apply)
@@ -170,15 +175,11 @@ async def take(
             except KeyboardInterrupt:
                 say("stopped: the pieces that have come are kept, and the same command continues")
                 raise
-        if key is not None and trust(
-            programs_folder(), [each for each in trusted if signing.name_of(each) == signer.key]
-        ):
+        signing_keys = [each for each in trusted if signing.name_of(each) == signer.key]
+        if key is not None and trust(programs_folder(), signing_keys):
             say(f"the key {signer.key} is remembered: the next bundles that it has signed need no --key")
-        rows = [
-            row_of(standing.item, "imported" if standing in wanted else "here", standing.place)
-            for standing in standings
-        ]
-        print_contents(opened.manifest, signer, [str(each) for each in opened.files], rows, as_json)
+        rows = [show.row_of(one.item, "imported" if one in wanted else "here", one.place) for one in standings]
+        show.print_contents(opened.manifest, signer, [str(each) for each in opened.files], rows, as_json)
     if not as_json:
         for standing in standings:
             for line in _next(standing.item, Path(standing.place)):
@@ -188,16 +189,17 @@ async def take(
 def introduce(file: Path) -> None:
     """Say what a runnable bundle holds, and what it would do."""
     with Bundle(file) as opened:
-        rows = [carried(item) for item in opened.manifest.items]
-        print_contents(opened.manifest, opened.signer(_trusted(None)), [str(file)], rows, as_json=False)
+        rows = [show.carried(item) for item in opened.manifest.items]
+        show.print_contents(opened.manifest, opened.signer(_trusted(None)), [str(file)], rows, as_json=False)
     say(f"'{PROGRAM} bundle import' brings these into the folders of this machine, and switches nothing")
     say(f"'{PROGRAM} serve' serves the models then")
     say(f"'{PROGRAM} --help' lists the other commands")
 
 
 def _note(homes: Homes, file: Path, user: str, signer: BundleSigner, item: BundleItem) -> None:
+    """Add a line to the journal, in a thread. The file is replaced as a whole; a torn line is kept. Raises OSError."""
     arrival = BundleArrival(
-        at=utc_now(),
+        at=show.utc_now(),
         kind=item.kind,
         name=item.name,
         digest=item.digest,
@@ -207,15 +209,19 @@ def _note(homes: Homes, file: Path, user: str, signer: BundleSigner, item: Bundl
         trust=signer.trust,
         key=signer.key,
     )
-    note(homes.data / JOURNAL, arrival)
+    journal = homes.data / JOURNAL
+    before = journal.read_bytes() if journal.exists() else b""
+    torn = b"\n" if before and not before.endswith(b"\n") else b""
+    write_whole(journal, before + torn + msgspec.json.encode(arrival) + b"\n")
 
 
 def _next(item: BundleItem, place: Path) -> list[str]:
     """Return the commands that use what an import has brought."""
     match item.kind:
-        case "program" if _can_switch(item):
-            return [f"'{PROGRAM} upgrade switch {item.name}' switches to this version"]
         case "program":
+            with suppress(UsageError):
+                if contents.payload_in(refuse_packaged(own_folder()))[1] != item.digest:
+                    return [f"'{PROGRAM} upgrade switch {item.name}' switches to this version"]
             command = place / (f"{PROGRAM}.exe" if sys.platform == "win32" else PROGRAM)
             return [f"'{in_shell([str(command), 'serve'])}' starts this version, also without the bundle's medium"]
         case "settings":
@@ -224,13 +230,6 @@ def _next(item: BundleItem, place: Path) -> list[str]:
             return [f"'{PROGRAM} serve {' '.join([*configs, *plugins])}' uses these settings"]
         case "engine" | "model":
             return []
-
-
-def _can_switch(item: BundleItem) -> bool:
-    try:
-        return contents.payload_in(refuse_packaged(own_folder()))[1] != item.digest
-    except UsageError:
-        return False
 
 
 @bundle.command("log")
@@ -245,7 +244,9 @@ async def list_arrivals(home: Path | None, side: Side | None, as_json: bool) -> 
       llama-appliance bundle log --json
     """
     _go_home(home, side, only_reads=True)
-    rows = arrivals(_homes(sources_of(None)).data / JOURNAL)
+    journal = _homes(show.sources_of(None)).data / JOURNAL
+    lines = journal.read_bytes().split(b"\n") if journal.exists() else []
+    rows = [row for line in lines if (row := decoded(BundleArrival, line)) is not None]  # a torn line is skipped
     if as_json:
         print_json(rows)
     elif rows:
@@ -256,7 +257,7 @@ async def list_arrivals(home: Path | None, side: Side | None, as_json: bool) -> 
 
 
 @bundle.command()
-@click.option("-o", "out", type=a_file, metavar="FILE", help="Write it here instead of to standard output.")
+@click.option("-o", "out", type=show.a_file, metavar="FILE", help="Write it here instead of to standard output.")
 @models_dir_option
 @home_option
 @side_options
@@ -268,9 +269,9 @@ async def inventory(out: Path | None, models_dir: str | None, home: Path | None,
       llama-appliance bundle inventory -o /media/usb/office.json
     """
     _go_home(home, side, only_reads=True)
-    sources = sources_of(models_dir)
+    sources = show.sources_of(models_dir)
     homes, target = _homes(sources), here()
-    with progress("reading", False) as apply:
+    with show.progress("reading", False) as apply:
         snapshot = await trio.to_thread.run_sync(scan_models, sources)
         reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
         items = await trio.to_thread.run_sync(known, homes, snapshot, target, reader)
@@ -293,7 +294,9 @@ def _go_home(home: Path | None, side: Side | None, *, only_reads: bool = False) 
 
 def _trusted(key: Path | None) -> tuple[bytes, ...]:
     """Return the public keys in the file that was named, else those that are remembered. Raises UsageError."""
-    return signing.public_keys_of(content_of(key), str(key)) if key is not None else trusted_keys(programs_folder())
+    if key is None:
+        return trusted_keys(programs_folder())
+    return signing.public_keys_of(show.content_of(key), str(key))
 
 
 def _homes(sources: ModelFolders) -> Homes:

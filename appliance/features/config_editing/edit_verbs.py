@@ -26,8 +26,7 @@ from appliance.platform.console import EXIT_OURS, EXIT_USER, can_ask, say
 from appliance.platform.home import users_data
 
 T = TypeVar("T")
-ENDING = ".yaml"
-"""That of the editor's copy, from which editors know how to colour it."""
+ENDING = ".yaml"  # that of the editor's copy, from which editors know how to colour it
 
 
 class ReloadAnswer(Struct, frozen=True):

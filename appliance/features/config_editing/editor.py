@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,15 +16,14 @@ from msgspec import Struct
 
 from appliance.catalog.configuration import Files, config_paths, decoded, read_file
 from appliance.core.config.nodes import Loaded
-from appliance.errors import Conflict, UsageError
-from appliance.features.config_editing.kept_texts import KeptTexts
-from appliance.store.model_files import write_whole
+from appliance.errors import Conflict, NotFound, UsageError
+from appliance.store.model_files import open_regular, write_whole
 
-FOLDER = "config-versions"
-"""Its name in the program's data folder."""
-WAIT = 10.0
-"""Seconds that an edit waits for another one, which takes milliseconds."""
-_BOM = b"\xef\xbb\xbf"
+FOLDER = "config-versions"  # its name in the program's data folder
+WAIT = 10.0  # seconds that an edit waits for another one, which takes milliseconds
+MOST = 50  # versions that are kept
+MOST_BYTES = 32 << 20  # bytes that they may take together; the newest is always kept
+_BOM, _NAME = b"\xef\xbb\xbf", re.compile(r"[0-9]{6,18}")
 
 
 class OpenedText(Struct, frozen=True, kw_only=True):
@@ -112,11 +112,12 @@ class ConfigEditor:
         return decoded(Path(file), self.kept(file).read(number)).text
 
     def _read(self, file: str) -> tuple[OpenedText, bytes]:
-        path = Path(file)
+        path, place, fixed = Path(file), Path(os.path.realpath(file)), ""
         data = read_file(path)
+        if needed := next((each for each in (place, place.parent) if not os.access(each, os.W_OK)), None):
+            fixed = f"{path} cannot be edited here: {needed} is read-only for this program; change its permissions"
         version = hashlib.sha256(data).hexdigest()[:16]
-        opened = OpenedText(file=file, text=decoded(path, data).text, version=version, fixed=_why_fixed(path))
-        return opened, data
+        return OpenedText(file=file, text=decoded(path, data).text, version=version, fixed=fixed), data
 
     def kept(self, file: str) -> KeptTexts:
         """The earlier versions of a file."""
@@ -124,10 +125,50 @@ class ConfigEditor:
         return KeptTexts(self._folder / name)
 
 
-def _why_fixed(path: Path) -> str:
-    """The reason why a file cannot be written; empty: it can."""
-    place = Path(os.path.realpath(path))
-    for needed in (place, place.parent):
-        if not os.access(needed, os.W_OK):
-            return f"{path} cannot be edited here: {needed} is read-only for this program; change its permissions"
-    return ""
+class KeptText(Struct, frozen=True, kw_only=True):
+    """One earlier version. ``replaced_at`` is when another text took its place, in seconds since 1970."""
+
+    number: int
+    replaced_at: float
+    bytes: int
+
+
+class KeptTexts:
+    """The versions in one folder, which need not be there yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def list(self) -> list[KeptText]:
+        """Every version, the newest first. Raises OSError."""
+        if not self.folder.is_dir():
+            return []
+        found = [(p, p.stat()) for p in self.folder.iterdir() if _NAME.fullmatch(p.name) and p.is_file()]
+        kept = [KeptText(number=int(p.name), replaced_at=s.st_mtime, bytes=s.st_size) for p, s in found]
+        return sorted(kept, key=lambda one: one.number, reverse=True)
+
+    def read(self, number: int) -> bytes:
+        """Raises NotFound, OSError."""
+        try:
+            with open_regular(str(self._path(number))) as file:
+                return file.readall()
+        except FileNotFoundError:
+            raise NotFound(
+                f"there is no version {number} of the configuration; 'llama-appliance config versions' lists them"
+            ) from None
+
+    def keep(self, data: bytes) -> None:
+        """Add a version, unless it is the newest already, and remove those beyond the limits. Raises OSError."""
+        kept = self.list()
+        if kept and self.read(kept[0].number) == data:
+            return
+        number = kept[0].number + 1 if kept else 1
+        write_whole(self._path(number), data, private=True)
+        room = MOST_BYTES - len(data)
+        for count, old in enumerate(kept, start=1):
+            room -= old.bytes
+            if count >= MOST or room < 0:
+                self._path(old.number).unlink(missing_ok=True)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}"

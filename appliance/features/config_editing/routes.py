@@ -17,15 +17,8 @@ from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
 from appliance.core.parameters import read_whole
 from appliance.errors import AdminOff, EditRefused, InvalidConfig, UsageError
+from appliance.features.config_editing.core import remote_edits
 from appliance.features.config_editing.core.masks import MaskedText, masked
-from appliance.features.config_editing.core.remote_edits import (
-    FormField,
-    FormValues,
-    form_values,
-    model_fields,
-    program_fields,
-    refusals,
-)
 from appliance.features.config_editing.core.splices import Setting, difference, with_value
 from appliance.features.config_editing.editor import FOLDER, ConfigEditor, OpenedText, TextChanged
 from appliance.http.control.answers import json_answer, read_as
@@ -37,8 +30,8 @@ from appliance.http.kernel import Kernel
 class ConfigFields(Struct, frozen=True, kw_only=True):
     """The fields of the two forms."""
 
-    program: Sequence[FormField]
-    model: Sequence[FormField]
+    program: Sequence[remote_edits.FormField]
+    model: Sequence[remote_edits.FormField]
 
 
 class ConfigShown(Struct, frozen=True, kw_only=True):
@@ -50,7 +43,7 @@ class ConfigShown(Struct, frozen=True, kw_only=True):
     version: str
     fixed: str
     fields: ConfigFields
-    values: FormValues
+    values: remote_edits.FormValues
 
 
 class FieldEdit(Struct, frozen=True):
@@ -73,7 +66,7 @@ class CheckedEdit(Struct, frozen=True, kw_only=True):
 
     text: str
     version: str
-    values: FormValues
+    values: remote_edits.FormValues
     problems: Sequence[Problem]
     refused: Sequence[Problem]
     difference: str
@@ -162,8 +155,8 @@ def _shown(editor: ConfigEditor, file: str | None) -> ConfigShown:
         text=text,
         version=opened.version,
         fixed=opened.fixed,
-        fields=ConfigFields(program=program_fields(), model=model_fields()),
-        values=form_values(text),
+        fields=ConfigFields(program=remote_edits.program_fields(), model=remote_edits.model_fields()),
+        values=remote_edits.form_values(text),
     )
 
 
@@ -178,8 +171,7 @@ def _checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Con
     refused: Sequence[Problem] = ()
     config: Config | None = None
     try:
-        refused = refusals(hidden.text, text, now.file)
-        if not refused:
+        if not (refused := remote_edits.refusals(hidden.text, text, now.file)):
             loaded = editor.check(now.file, hidden.revealed(text))
             problems, config = loaded.problems, loaded.config
     except InvalidConfig as error:
@@ -187,7 +179,7 @@ def _checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Con
     checked = CheckedEdit(
         text=text,
         version=now.version,
-        values=form_values(text),
+        values=remote_edits.form_values(text),
         problems=problems,
         refused=refused,
         difference=difference(hidden.text, text),
@@ -198,7 +190,7 @@ def _checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Con
 def _written(editor: ConfigEditor, asked: ConfigEdit) -> OpenedText:
     def edit(now: OpenedText) -> str:
         hidden = _hidden(editor, now)
-        if found := refusals(hidden.text, asked.text, now.file):
+        if found := remote_edits.refusals(hidden.text, asked.text, now.file):
             raise EditRefused(found)
         return hidden.revealed(asked.text)
 

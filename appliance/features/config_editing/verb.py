@@ -12,7 +12,7 @@ from appliance.cli.options import source_options
 from appliance.cli.show import json_option, print_json
 from appliance.core.config.nodes import Problem
 from appliance.core.config.show import schema as json_schema
-from appliance.core.config.show import shown
+from appliance.core.config.show import shown, yaml_text
 from appliance.core.config.types import Config
 from appliance.core.scheduling.policy import Eviction, policy_of
 from appliance.core.scheduling.routing import Local, Remote, Router, Virtual
@@ -113,8 +113,6 @@ def show(
     if as_json:
         print_json(shown(used))
     else:
-        from appliance.core.config.show import yaml_text
-
         click.echo(yaml_text(shown(used)), nl=False)
     return 0
 

@@ -20,18 +20,14 @@ from appliance.platform.process import Command, into, run
 
 LAST = 10.0
 """Seconds beyond its budget that the process gets for a document: to start, and for a page that it has begun."""
-PATIENCE = 120.0
-"""Seconds for a file of conversations; one of 100 MB takes four."""
-MAX_WAITING = 4
-"""Files that wait for their turn."""
+PATIENCE = 120.0  # seconds for a file of conversations; one of 100 MB takes four
+MAX_WAITING = 4  # files that wait for their turn
 MAX_ERRORS = 1 << 16
-BEGINNING = 1024
-"""The bytes at the beginning within which a PDF says that it is one."""
+BEGINNING = 1024  # the bytes at the beginning within which a PDF says that it is one
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 """The beginning of what Word wrote until 2003, and of what it encrypts today (MS-OFFCRYPTO)."""
 
-Room = Callable[[int], None]
-"""Reserves room for so many more bytes. Raises Busy."""
+Room = Callable[[int], None]  # Reserves room for so many more bytes. Raises Busy.
 
 _TURN = trio.CapacityLimiter(1)
 
@@ -41,8 +37,7 @@ class ApartOutput:
 
     def __init__(self, room: Room) -> None:
         self.refused: Busy | None = None
-        self.size = 0
-        """Bytes that are left."""
+        self.size = 0  # bytes that are left
         self._room = room
         self._pieces: deque[bytes | memoryview] = deque()
 

@@ -12,7 +12,7 @@ import io
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
@@ -25,19 +25,14 @@ if TYPE_CHECKING:
     from pypdf import PdfReader
 
 MAX_PAGES = 1000
-MAX_TEXT = 2 << 20
-"""Characters; more than the context of a model holds."""
-SECONDS = 20.0
-"""The time after which no further page is begun."""
-MEMORY = 1 << 30
-"""Bytes of address space."""
+MAX_TEXT = 2 << 20  # characters; more than the context of a model holds
+SECONDS = 20.0  # the time after which no further page is begun
+MEMORY = 1 << 30  # bytes of address space
 
-ZIP = b"PK\3\4"
-"""The beginning of a Word document; any other line is read as a PDF."""
+ZIP = b"PK\3\4"  # the beginning of a Word document; any other line is read as a PDF
 UNREAD = "the file cannot be read:"
 
-HEAD = 4
-"""Bytes before the verdict that tell its length."""
+HEAD = 4  # bytes before the verdict that tell its length
 
 Task = Literal["document", "import", "unpack", "pack"]
 
@@ -59,13 +54,17 @@ class FileText(Struct, frozen=True, kw_only=True):
 
 
 def main() -> None:
-    _bound_memory()
+    if sys.platform != "win32":  # there, and where macOS refuses it, the limits of each reader hold
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard < 0 else min(MEMORY, hard), hard))
     logging.disable()  # the library remarks on everything that a file does wrong
-    made: list[bytes] = []
+    made: Iterable[bytes] = ()
     try:
-        name, pieces = TASKS[sys.argv[-1]](sys.stdin.buffer.read())
-        made = list(pieces)
-        verdict = FileVerdict(name=name)
+        name, made = _made(sys.argv[-1], sys.stdin.buffer.read())
+        made, verdict = list(made), FileVerdict(name=name)
     except BadRequest as error:
         verdict = FileVerdict(error=str(error), param=error.param)
     except MemoryError:
@@ -76,39 +75,20 @@ def main() -> None:
     sys.stdout.buffer.writelines((len(head).to_bytes(HEAD), head, *(() if verdict.error else made)))
 
 
-def _import(data: bytes) -> tuple[str, Iterable[bytes]]:
-    from appliance.features.conversations.core.files import for_store
+def _made(task: str, data: bytes) -> tuple[str, Iterable[bytes]]:
+    """Return the name of the result and its bytes. Only what this `Task` needs is imported."""
+    if task == "document":
+        if not data.startswith(ZIP):
+            return "", _text(data)
+        from appliance.features.conversations.core.docx import read_docx
 
-    return "", for_store(data)
+        return "", (msgspec.json.encode(FileText(text=read_docx(data, MAX_TEXT))),)
+    from appliance.features.conversations.core import files
 
-
-def _unpack(data: bytes) -> tuple[str, Iterable[bytes]]:
-    from appliance.features.conversations.core.files import for_page
-
-    return "", for_page(data)
-
-
-def _pack(data: bytes) -> tuple[str, Iterable[bytes]]:
-    from appliance.features.conversations.core.files import pack
-
-    name, content = pack(data)
-    return name, (content,)
-
-
-def _document(data: bytes) -> tuple[str, Iterable[bytes]]:
-    if not data.startswith(ZIP):
-        return "", _text(data)
-    from appliance.features.conversations.core.docx import read_docx
-
-    return "", (msgspec.json.encode(FileText(text=read_docx(data, MAX_TEXT))),)
-
-
-TASKS: Mapping[str, Callable[[bytes], tuple[str, Iterable[bytes]]]] = {
-    "document": _document, "import": _import, "unpack": _unpack, "pack": _pack
-}  # fmt: skip
-
-
-# ---- PDFs ------------------------------------------------------------------------------------------------------------
+    if task == "pack":
+        name, content = files.pack(data)
+        return name, (content,)
+    return "", files.for_store(data) if task == "import" else files.for_page(data)
 
 
 def _text(data: bytes) -> Iterator[bytes]:
@@ -139,16 +119,6 @@ def _texts(reader: PdfReader, until: float) -> FileText:
         raise BadRequest(f"{UNREAD} it has no text; if its pages are pictures, attach them as pictures")
     text = "\n\n".join(text for text in texts if text)
     return FileText(text=text.encode(errors="replace").decode(), pages=pages, read=len(texts))
-
-
-def _bound_memory() -> None:
-    """Bound it where the system can: on Windows, and where macOS refuses it, the limits of each reader hold."""
-    if sys.platform != "win32":
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard < 0 else min(MEMORY, hard), hard))
 
 
 if __name__ == "__main__":

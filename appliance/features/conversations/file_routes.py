@@ -23,8 +23,7 @@ from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import RequestContext
 from appliance.traffic.request import CONVERSATIONS, Headers, Request, send_whole
 
-MAX_DOCUMENT = 16 << 20
-"""Bytes; larger files cannot be attached."""
+MAX_DOCUMENT = 16 << 20  # bytes; larger files cannot be attached
 SLICE = 1 << 18
 """Bytes of an answer that are written at once: the part that a client does not take is copied with each try."""
 

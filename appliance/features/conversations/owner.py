@@ -27,49 +27,25 @@ from msgspec import Struct, structs
 
 from appliance.core.openai import error_text
 from appliance.errors import ApplianceError, BadRequest, Busy, Forbidden, NotFound, StoreFailed
+from appliance.features.conversations import shapes
 from appliance.features.conversations.core.tree import AnswerText, copied, path_to, stored
-from appliance.features.conversations.shapes import (
-    Conversation,
-    ConversationListing,
-    Fields,
-    Hit,
-    MessageNode,
-    Removed,
-    StoredPreset,
-    Whole,
-    WrittenMessage,
-)
 from appliance.features.conversations.store import ConversationStore, failure
 from appliance.replay.generation import Generation, GenerationEnd
-from appliance.trio_parts import Changed, persist
+from appliance.trio_parts import Awaited, Changed, persist
 
 if TYPE_CHECKING:
     from appliance.features.conversations.core.files import Arrived
 
 log = logging.getLogger(__name__)
 
-BEGIN_WITHIN = 30.0
-"""Seconds after which an answer that nobody asked a model for has failed."""
-NOTE_EVERY = 2.0
-"""Seconds of an answer that a kill of the program may cost."""
-REMEMBERED = 500
-"""Changes that a reader may miss before it has to read everything again."""
-RETRY = 10.0
-"""Seconds until an answer that could not be written down is written again."""
-LAST_WORDS = 5.0
-"""Seconds that answers get to be written down when the program ends."""
+BEGIN_WITHIN = 30.0  # seconds after which an answer that nobody asked a model for has failed
+NOTE_EVERY = 2.0  # seconds of an answer that a kill of the program may cost
+REMEMBERED = 500  # changes that a reader may miss before it has to read everything again
+RETRY = 10.0  # seconds until an answer that could not be written down is written again
+LAST_WORDS = 5.0  # seconds that answers get to be written down when the program ends
+STOPPED = (GenerationEnd.STOPPED, GenerationEnd.REPLACED)
 
 T = TypeVar("T")
-
-
-class _Awaited:
-    """A generation that an answer waits for."""
-
-    def __init__(self, generation: Generation | None) -> None:
-        self.generation = generation
-        self.here = trio.Event()
-        if generation is not None:
-            self.here.set()
 
 
 class ConversationChange(Struct, frozen=True):
@@ -95,32 +71,26 @@ class Conversations:
         self._store: ConversationStore | None = None
         self._opening = trio.Lock()
         self._changes: deque[ConversationChange] = deque(maxlen=REMEMBERED)
-        self._number = 0
+        self.latest = 0  # the number of the newest change
         self._generations: dict[str, Generation] = {}
-        self._awaited: dict[str, _Awaited] = {}
-
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
-    @property
-    def latest(self) -> int:
-        """The number of the newest change."""
-        return self._number
+        self._awaited: dict[str, Awaited[Generation]] = {}  # until they are here, by the ids of their answers
+        self._under_way: set[str] = set()  # ids of answers that a task writes down
 
     def changes_since(self, number: int) -> list[ConversationChange]:
         """The changes after ``number``; one change of everything if those are not known any more."""
-        if self._number - number > len(self._changes):
-            return [ConversationChange(self._number, None)]
+        if self.latest - number > len(self._changes):
+            return [ConversationChange(self.latest, None)]
         return [change for change in self._changes if change.number > number]
 
-    async def list(self, since: int = 0) -> ConversationListing:
+    async def list(self, since: int = 0) -> shapes.ConversationListing:
         """All of them, or what is different after the change ``since``, as far as the store can tell."""
         if not self.enabled:
-            return ConversationListing(enabled=False)
+            return shapes.ConversationListing(enabled=False)
 
-        def read(store: ConversationStore) -> ConversationListing:
+        def read(store: ConversationStore) -> shapes.ConversationListing:
             newest = store.change_number()
             known = since if store.horizon <= since <= newest else 0
-            return ConversationListing(
+            return shapes.ConversationListing(
                 enabled=True, change=newest, since=known, conversations=tuple(store.list(known)),
                 deleted=tuple(store.deleted(_now(), known)), presets=store.presets(known), bytes=store.size(),
                 limit=self._limit,
@@ -128,29 +98,27 @@ class Conversations:
 
         return await self._do(read)
 
-    async def read(self, conversation: str, since: int = 0) -> Whole:
+    async def read(self, conversation: str, since: int = 0) -> shapes.Whole:
         return await self._do(lambda store: store.read(conversation, since))
 
-    async def search(self, text: str) -> list[Hit]:
+    async def search(self, text: str) -> list[shapes.Hit]:
         return await self._do(lambda store: store.search(text))
 
     async def attachment(self, digest: str) -> tuple[str, bytes]:
         return await self._do(lambda store: store.attachment(digest))
 
-    # ---- changing ----------------------------------------------------------------------------------------------------
-
-    async def change(self, conversation: str, fields: Fields) -> Conversation:
+    async def change(self, conversation: str, fields: shapes.Fields) -> shapes.Conversation:
         changed = await self._do(lambda store: store.change(conversation, fields, _now()))
         self._note_change(conversation)
         return changed
 
-    async def write(self, conversation: str, message: MessageNode) -> WrittenMessage:
+    async def write(self, conversation: str, message: shapes.MessageNode) -> shapes.WrittenMessage:
         """Store a message, and follow the generation of its id if it is an answer under way."""
         done = await self._do(lambda store: store.write(conversation, message, secrets.token_hex(16), _now()))
         self._note_change(conversation)
         if done.message.state == "answering":
             self._expect(done.message)
-        return WrittenMessage(message=done.message, branched=done.branched)
+        return done
 
     async def delete(self, *conversations: str) -> list[str]:
         """Delete them at once; the ids of those that were there."""
@@ -162,7 +130,7 @@ class Conversations:
         await self._do(lambda store: store.restore(conversations, _now()))
         self._note_changes(conversations)
 
-    async def delete_message(self, conversation: str, message: str, *, alone: bool = False) -> Removed:
+    async def delete_message(self, conversation: str, message: str, *, alone: bool = False) -> shapes.Removed:
         gone = await self._do(lambda store: store.delete_message(conversation, message, _now(), alone=alone))
         self._note_change(conversation)
         return gone
@@ -181,10 +149,10 @@ class Conversations:
         await self._do(lambda store: store.attach(digest, kind, data, _now()))
         return digest
 
-    async def fork(self, conversation: str, message: str) -> Conversation:
+    async def fork(self, conversation: str, message: str) -> shapes.Conversation:
         """A conversation of its own out of the branch that ends with this message."""
 
-        def fork(store: ConversationStore) -> Conversation:
+        def fork(store: ConversationStore) -> shapes.Conversation:
             whole = store.read(conversation)
             known = {each.id: each for each in whole.messages}
             path = path_to({each.id: each.parent for each in whole.messages}, message)
@@ -224,8 +192,7 @@ class Conversations:
             self._note_change(None)
         return added, skipped
 
-    async def set_preset(self, preset: StoredPreset) -> None:
-        """Keep settings under a name, or delete those of that name."""
+    async def set_preset(self, preset: shapes.StoredPreset) -> None:
         await self._do(lambda store: store.set_preset(preset, _now()))
         self._note_change(None)
 
@@ -234,56 +201,52 @@ class Conversations:
         await self._do(lambda store: store.empty())
         self._note_change(None)
 
-    # ---- answers under way -------------------------------------------------------------------------------------------
-
     def begun(self, generation: Generation) -> None:
         """Take notice of a generation, at the moment in which its work begins."""
         self._generations[generation.conversation] = generation
-        awaited = self._awaited.get(generation.conversation)
-        if awaited is not None and awaited.generation is None:
-            awaited.generation = generation
-            awaited.here.set()
+        if (awaited := self._awaited.pop(generation.conversation, None)) is not None:
+            awaited.give(generation)
 
     def forget(self, generation: Generation) -> None:
-        """The generation cannot be read any more."""
         if self._generations.get(generation.conversation) is generation:
             del self._generations[generation.conversation]
 
-    def _expect(self, message: MessageNode, generation: Generation | None = None) -> None:
-        if message.id not in self._awaited:
-            awaited = self._awaited[message.id] = _Awaited(generation)
+    def _expect(self, message: shapes.MessageNode, generation: Generation | None = None) -> None:
+        if message.id not in self._under_way:
+            self._under_way.add(message.id)
+            awaited = self._awaited[message.id] = Awaited[Generation]()
+            if generation is not None:
+                self.begun(generation)
             self._nursery.start_soon(self._write_down, message, awaited)
 
-    async def _write_down(self, message: MessageNode, awaited: _Awaited) -> None:
+    async def _write_down(self, message: shapes.MessageNode, awaited: Awaited[Generation]) -> None:
         """Follow an answer from the request for it to its end. Cancelled only at the end of the program."""
         ended = structs.replace(message, state="interrupted")
         try:
-            ended = await self._end_of(message, awaited)
+            generation = None
+            with trio.move_on_after(BEGIN_WITHIN):
+                generation = await awaited.get()
+            if generation is not None:
+                ended = await persist("keeping an answer", partial(self._follow, generation, message))
+            else:
+                ended = structs.replace(message, state="failed", error="no model was asked for this answer")
             await self._finish(ended)
         except trio.Cancelled:
             with trio.move_on_after(LAST_WORDS, shield=True):
                 await self._finish(ended)
             raise
         finally:
-            del self._awaited[message.id]
+            self._under_way.remove(message.id)
+            self._awaited.pop(message.id, None)
 
-    async def _end_of(self, message: MessageNode, awaited: _Awaited) -> MessageNode:
-        with trio.move_on_after(BEGIN_WITHIN):
-            await awaited.here.wait()
-        if awaited.generation is None:
-            return structs.replace(message, state="failed", error="no model was asked for this answer")
-        return await persist("keeping an answer", partial(self._follow, awaited.generation, message))
-
-    async def _follow(self, generation: Generation, message: MessageNode) -> MessageNode:
+    async def _follow(self, generation: Generation, message: shapes.MessageNode) -> shapes.MessageNode:
         await generation.wait_begun()
         if generation.head is None:
-            state = "stopped" if generation.end in (GenerationEnd.STOPPED, GenerationEnd.REPLACED) else "interrupted"
-            return structs.replace(message, state=state)
+            return structs.replace(message, state="stopped" if generation.end in STOPPED else "interrupted")
         if not generation.kept:
             await generation.wait_ended()
-            return structs.replace(
-                message, state="failed", error=error_text(generation.refusal) or "the model refused to answer"
-            )
+            why = error_text(generation.refusal) or "the model refused to answer"
+            return structs.replace(message, state="failed", error=why)
         answer, reader, noted = AnswerText(message), generation.reader(0), trio.current_time()
         while data := await reader.receive():
             answer.feed(data)
@@ -291,12 +254,11 @@ class Conversations:
                 noted, so_far = trio.current_time(), answer.so_far
                 with suppress(ApplianceError):  # its end is written as soon as that is possible
                     await self._do(lambda store, so_far=so_far: store.note(so_far))
-        stopped = generation.end in (GenerationEnd.STOPPED, GenerationEnd.REPLACED)
         cut = generation.end in (GenerationEnd.SHUT_DOWN, GenerationEnd.BROKEN) or generation.interrupted_at is not None
         cut = cut or reader.overtaken
-        return answer.ended(stopped=stopped, cut=cut)
+        return answer.ended(stopped=generation.end in STOPPED, cut=cut)
 
-    async def _finish(self, ended: MessageNode) -> None:
+    async def _finish(self, ended: shapes.MessageNode) -> None:
         """Write an answer down. A disk that is full is tried again until it has room, or the program ends."""
         told = False
         while True:
@@ -314,11 +276,9 @@ class Conversations:
         if conversation is not None:
             self._note_change(conversation)
 
-    # ---- parts -------------------------------------------------------------------------------------------------------
-
     def _note_change(self, conversation: str | None) -> None:
-        self._number += 1
-        self._changes.append(ConversationChange(self._number, conversation))
+        self.latest += 1
+        self._changes.append(ConversationChange(self.latest, conversation))
         self.news.wake()
 
     def _note_changes(self, conversations: Sequence[str]) -> None:
@@ -344,21 +304,17 @@ class Conversations:
             if self._store is None:
                 store = await trio.to_thread.run_sync(ConversationStore, path, self._limit, limiter=self._turn)
                 try:
-                    await self._take_up(store)
+                    for message, so_far in await trio.to_thread.run_sync(store.answering, limiter=self._turn):
+                        if generation := self._generations.get(message.id):  # of an earlier run: its stream is here
+                            self._expect(message, generation)
+                        else:
+                            ended = structs.replace(so_far or message, state="interrupted")
+                            await trio.to_thread.run_sync(store.finish, ended, _now(), limiter=self._turn)
                 except BaseException:
                     store.close()
                     raise
                 self._store = store
         return self._store
-
-    async def _take_up(self, store: ConversationStore) -> None:
-        """Follow the answers that an earlier run began and whose streams are still here; the others were cut short."""
-        for _, message, so_far in await trio.to_thread.run_sync(store.answering, limiter=self._turn):
-            if generation := self._generations.get(message.id):
-                self._expect(message, generation)
-            else:
-                ended = structs.replace(so_far or message, state="interrupted")
-                await trio.to_thread.run_sync(store.finish, ended, _now(), limiter=self._turn)
 
     async def close(self) -> None:
         """Close the file, until it is used again."""

@@ -94,7 +94,6 @@ class SeveralIds(Struct):
 
 
 def conversation_routes(kernel: Kernel, kept: Conversations) -> Routes:
-    """Raises what `Conversations` raises."""
     routes, one = Routes("conversations", LARGE), "/api/conversations/<conversation>"
 
     @routes.get("/api/conversations", facts=RouteFacts(gives=ConversationListing))
@@ -188,7 +187,7 @@ def conversation_routes(kernel: Kernel, kept: Conversations) -> Routes:
 
     @routes.put(f"{one}/messages/<message>", facts=large(MessageNode, WrittenMessage))
     async def write(conversation: str, message: str) -> Response:
-        """Write a message; ``revision`` is the newest that the writer has seen, see `Write.branched`."""
+        """Write a message; ``revision`` is the newest that the writer has seen, see `WrittenMessage`."""
         sent = await read_as(MessageNode)
         if sent.id != message:
             raise BadRequest("the message's id is not that of the path", param="id")

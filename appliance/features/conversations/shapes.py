@@ -9,11 +9,6 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-
-def empty_object() -> Raw:
-    return Raw(b"{}")
-
-
 Id = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+\Z")]
 Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Role = Literal["system", "user", "assistant", "tool"]
@@ -45,13 +40,10 @@ class MessageNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
     timings: dict[str, object] | None = None
     created: int = 0
-    revision: int = 0
-    """Grows with every change. A writer says which one it has seen."""
+    revision: int = 0  # Grows with every change. A writer says which one it has seen.
 
 
 class Fields(Struct, frozen=True, kw_only=True):
-    """Fields of a conversation that are to change."""
-
     title: Annotated[str, Meta(max_length=300)] | UnsetType = UNSET
     folder: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
     pinned: bool | UnsetType = UNSET
@@ -71,8 +63,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     updated: int
     leaf: Id | None = None
     draft: str = ""
-    settings: Raw = field(default_factory=empty_object)
-    """A JSON object: model, system prompt, parameters, as the page wants them."""
+    settings: Raw = field(default_factory=lambda: Raw(b"{}"))  # an object: model, system prompt, parameters
     change: int = 0
     answering: bool = False
 
@@ -130,14 +121,11 @@ class ConversationListing(Struct, frozen=True, kw_only=True):
     """``GET /api/conversations``: all of them, or those that have changed after the change ``since``."""
 
     enabled: bool
-    change: int = 0
-    """The newest change that the answer knows of."""
-    since: int = 0
-    """The change that the answer builds on; 0: it has everything."""
+    change: int = 0  # the newest change that the answer knows of
+    since: int = 0  # the change that the answer builds on; 0: it has everything
     conversations: tuple[Conversation, ...] = ()
     deleted: tuple[DeletedConversation, ...] = ()
-    presets: dict[str, Raw] | UnsetType = UNSET
-    """Settings of conversations by the names that people gave them; each is a JSON object. Unset: as they were."""
+    presets: dict[str, Raw] | UnsetType = UNSET  # settings, JSON objects, by their names; unset: as they were
     bytes: int = 0
     limit: int = 0
 
@@ -150,9 +138,7 @@ class Removed(Struct, frozen=True, kw_only=True):
 
 
 class WrittenMessage(Struct, frozen=True, kw_only=True):
-    """The answer to a message that was written. ``branched``: another client had changed it meanwhile, so it became a
-    branch beside the other one.
-    """
+    """A message as it was written. ``branched``: another client had changed it meanwhile, so it became a sibling."""
 
     message: MessageNode
     branched: bool = False

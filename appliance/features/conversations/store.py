@@ -11,41 +11,27 @@ readers learn what they have missed. What is deleted stays for `UNDO_MS`, marked
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType, structs
 
 from appliance.errors import ApplianceError, BadRequest, Busy, Conflict, NotFound, StoreFailed, UsageError
+from appliance.features.conversations import shapes
 from appliance.features.conversations.core import tree
-from appliance.features.conversations.shapes import (
-    Conversation,
-    DeletedConversation,
-    Fields,
-    Hit,
-    MessageNode,
-    Removed,
-    State,
-    StoredPreset,
-    Whole,
-)
 from appliance.store.activity_schema import make_private, set_aside
 from appliance.store.versions import restored
 
 VERSION = 2
-UNDO_MS = 60_000
-"""How long a deletion can be taken back; the page offers it for ten seconds."""
-UNUSED_MS = 86_400_000
-"""How long a file that was attached may wait until its message is sent."""
-MAX_MESSAGES = 20_000
-"""Messages of one conversation."""
+UNDO_MS = 60_000  # how long a deletion can be taken back; the page offers it for ten seconds
+UNUSED_MS = 86_400_000  # how long a file that was attached may wait until its message is sent
+MAX_MESSAGES = 20_000  # messages of one conversation
 MAX_HITS = 50
-MAX_PARTS = 40
-"""Groups of three letters of one word that the index is asked for; the text decides about longer words."""
+MAX_PARTS = 40  # groups of three letters of one word that the index is asked for; the text decides about longer words
 MAX_PRESETS = 100
-MAX_PRESET = 64 << 10
-"""Bytes of one preset."""
+MAX_PRESET = 64 << 10  # bytes of one preset
 BUSY_MS = 5000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS counter (change INTEGER NOT NULL);
@@ -74,24 +60,14 @@ DROP TABLE words;
 INSERT INTO words (rowid, content) SELECT row, folded(coalesce(json_extract(body, '$.content'), '')) FROM messages;
 """
 """The index of version 1 had whole words."""
-_message = msgspec.json.Decoder(MessageNode).decode
-_conversation = msgspec.json.Decoder(Conversation).decode
+_message = msgspec.json.Decoder(shapes.MessageNode).decode
+_conversation = msgspec.json.Decoder(shapes.Conversation).decode
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _has(text: str, words: Sequence[str]) -> bool:
-    whole = tree.folded(text)
-    return all(word in whole for word in words)
-
-
-def _parts(word: str) -> list[str]:
-    """Return the groups of three letters of a word, as FTS5 quotes them."""
-    return ['"' + word[at : at + 3].replace('"', '""') + '"' for at in range(len(word) - 2)]
-
-
-def _hit(conversation: Conversation, message: str | None, text: str, words: Sequence[str]) -> Hit:
+def _hit(conversation: shapes.Conversation, message: str | None, text: str, words: Sequence[str]) -> shapes.Hit:
     excerpt = tree.excerpt(text, words)
-    return Hit(conversation=conversation.id, message=message, title=conversation.title, excerpt=excerpt)
+    return shapes.Hit(conversation=conversation.id, message=message, title=conversation.title, excerpt=excerpt)
 
 
 def failure(path: Path, error: sqlite3.Error) -> ApplianceError:
@@ -145,8 +121,6 @@ class ConversationStore:
     def close(self) -> None:
         self._db.close()
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
     def size(self) -> int:
         """Bytes in use."""
         (pages,), (free,), (page,) = (
@@ -155,10 +129,9 @@ class ConversationStore:
         return (pages - free) * page
 
     def change_number(self) -> int:
-        """The number of the newest change."""
         return self._db.execute("SELECT change FROM counter").fetchone()[0]
 
-    def deleted(self, now: int, since: int = 0) -> list[DeletedConversation]:
+    def deleted(self, now: int, since: int = 0) -> list[shapes.DeletedConversation]:
         """Return those that were deleted after a change and are not purged yet, the latest first."""
         rows = self._db.execute(
             "SELECT body, deleted FROM conversations WHERE deleted IS NOT NULL AND change > ? ORDER BY deleted DESC",
@@ -166,11 +139,11 @@ class ConversationStore:
         )
         found = ((_conversation(body), deleted) for body, deleted in rows)
         return [
-            DeletedConversation(id=each.id, title=each.title, left=max(deleted + UNDO_MS - now, 0))
+            shapes.DeletedConversation(id=each.id, title=each.title, left=max(deleted + UNDO_MS - now, 0))
             for each, deleted in found
         ]
 
-    def list(self, since: int = 0) -> list[Conversation]:
+    def list(self, since: int = 0) -> list[shapes.Conversation]:
         """All of them, or those changed after a change; the newest first."""
         answering = {row[0] for row in self._db.execute("SELECT conversation FROM messages WHERE answering")}
         rows = self._db.execute(
@@ -186,34 +159,36 @@ class ConversationStore:
             return UNSET
         return {name: Raw(body.encode()) for name, body in self._db.execute("SELECT * FROM presets ORDER BY name")}
 
-    def read(self, conversation: str, since: int = 0) -> Whole:
+    def read(self, conversation: str, since: int = 0) -> shapes.Whole:
         """All of one, or what has changed since. Raises NotFound."""
         found = self._find(conversation)
         rows = self._db.execute(
             "SELECT id, body, deleted FROM messages WHERE conversation = ? AND change > ? ORDER BY row",
             (conversation, since),
         ).fetchall()
-        return Whole(
+        return shapes.Whole(
             conversation=found,
             messages=tuple(_message(body) for _, body, deleted in rows if deleted is None),
             deleted=tuple(message for message, _, deleted in rows if deleted is not None) if since else (),
         )
 
-    def search(self, text: str) -> list[Hit]:
+    def search(self, text: str) -> list[shapes.Hit]:
         """Titles, then messages, of which every word of the text is a part; the newest first."""
         words = tree.words_of(text)
         if not words:
             return []
         bodies = self._db.execute("SELECT body FROM conversations WHERE deleted IS NULL ORDER BY updated DESC")
-        named = [each for each in (_conversation(body) for (body,) in bodies) if _has(each.title, words)]
-        parts = dict.fromkeys(part for word in words for part in _parts(word)[:MAX_PARTS])
-        index = ["words MATCH ?"] if parts else []
+        titled = ((each := _conversation(body), tree.folded(each.title)) for (body,) in bodies)
+        named = [each for each, title in titled if all(word in title for word in words)]
+        parts = {word[at : at + 3] for word in words for at in range(min(len(word) - 2, MAX_PARTS))}
+        index = [" AND ".join('"' + part.replace('"', '""') + '"' for part in parts)] if parts else []  # as FTS5 quotes
+        conditions = ["words MATCH ?" for _ in index] + ["instr(words.content, ?)" for _ in words]
         rows = self._db.execute(
             "SELECT conversations.body, messages.body FROM words JOIN messages ON messages.row = words.rowid "
             "JOIN conversations ON conversations.id = messages.conversation "
-            f"WHERE {' AND '.join([*index, *['instr(words.content, ?)' for _ in words]])} "
+            f"WHERE {' AND '.join(conditions)} "
             "AND messages.deleted IS NULL AND conversations.deleted IS NULL ORDER BY words.rowid DESC LIMIT ?",
-            (*([" AND ".join(parts)] if parts else []), *words, MAX_HITS),
+            (*index, *words, MAX_HITS),
         )
         found = [(_conversation(one), _message(other)) for one, other in rows]
         titles = named[: MAX_HITS - min(len(found), MAX_HITS // 2)]  # neither kind takes all places from the other
@@ -227,14 +202,12 @@ class ConversationStore:
             raise NotFound(f"there is no attachment '{digest}'; upload it first")
         return row
 
-    def answering(self) -> list[tuple[str, MessageNode, MessageNode | None]]:
-        """Answers under way: their conversation, the message, and how far it had come when it was last noted."""
-        rows = self._db.execute("SELECT conversation, body, partial FROM messages WHERE answering").fetchall()
-        return [(place, _message(body), _message(partial) if partial else None) for place, body, partial in rows]
+    def answering(self) -> list[tuple[shapes.MessageNode, shapes.MessageNode | None]]:
+        """Answers under way: the message, and how far it had come when it was last noted."""
+        rows = self._db.execute("SELECT body, partial FROM messages WHERE answering").fetchall()
+        return [(_message(body), _message(partial) if partial else None) for body, partial in rows]
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
-
-    def change(self, conversation: str, fields: Fields, now: int) -> Conversation:
+    def change(self, conversation: str, fields: shapes.Fields, now: int) -> shapes.Conversation:
         """Change what is given; a conversation that is not there is made. Raises Conflict for one that was deleted."""
         with self._writing(now, more=len(fields.draft) if fields.draft is not UNSET else 0) as change:
             try:
@@ -242,7 +215,7 @@ class ConversationStore:
             except NotFound:
                 if self._db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation,)).fetchone():
                     raise Conflict(f"the conversation '{conversation}' was deleted; restore it first") from None
-                before = Conversation(id=conversation, created=now, updated=now)
+                before = shapes.Conversation(id=conversation, created=now, updated=now)
             given = {name: value for name in fields.__struct_fields__ if (value := getattr(fields, name)) is not UNSET}
             after = structs.replace(before, **given)
             if given.keys() - {"leaf", "draft"}:
@@ -250,7 +223,7 @@ class ConversationStore:
             self._save(after, change)
         return structs.replace(after, change=change)
 
-    def write(self, conversation: str, sent: MessageNode, new_id: str, now: int) -> tree.Write:
+    def write(self, conversation: str, sent: shapes.MessageNode, new_id: str, now: int) -> shapes.WrittenMessage:
         """Store a message by the rules of `tree.write`. Raises BadRequest, Conflict, NotFound, Busy."""
         with self._writing(now, more=len(sent.content)) as change:
             found = self._find(conversation)
@@ -267,13 +240,13 @@ class ConversationStore:
             self._save(structs.replace(found, title=title, updated=now), change)
         return written
 
-    def note(self, message: MessageNode) -> None:
+    def note(self, message: shapes.MessageNode) -> None:
         """Note how far an answer under way has come, in case that the program is killed."""
         self._db.execute(
             "UPDATE messages SET partial = ? WHERE id = ? AND answering", (msgspec.json.encode(message), message.id)
         )
 
-    def finish(self, message: MessageNode, now: int) -> str | None:
+    def finish(self, message: shapes.MessageNode, now: int) -> str | None:
         """Store an answer that has ended; its conversation. None: somebody has deleted or ended it before."""
         row = self._row(message.id)
         if row is None or not row[2]:
@@ -301,7 +274,7 @@ class ConversationStore:
                 if not self._db.execute(mark, (change, each)).rowcount:
                     raise NotFound(f"the conversation '{each}' is gone for good")
 
-    def delete_message(self, conversation: str, message: str, now: int, *, alone: bool = False) -> Removed:
+    def delete_message(self, conversation: str, message: str, now: int, *, alone: bool = False) -> shapes.Removed:
         """Delete it with everything below it, or ``alone``: its answers then answer its parent. Raises NotFound."""
         with self._writing(now, check=False) as change:
             known = self._messages(conversation)
@@ -319,7 +292,7 @@ class ConversationStore:
             found = self._find(conversation)
             leaf = parent if found.leaf in gone else found.leaf
             self._save(structs.replace(found, leaf=leaf), change)
-        return Removed(ids=gone, moved=moved)
+        return shapes.Removed(ids=gone, moved=moved)
 
     def restore_messages(
         self, conversation: str, ids: Sequence[str], leaf: str | None, now: int, moved: Sequence[str] = ()
@@ -339,11 +312,11 @@ class ConversationStore:
                 self._move(conversation, again, ids[0], change)
             self._save(structs.replace(found, leaf=leaf if leaf in known else found.leaf), change)
 
-    def _move(self, conversation: str, messages: Iterable[MessageNode], parent: str | None, change: int) -> None:
+    def _move(self, conversation: str, messages: Iterable[shapes.MessageNode], parent: str | None, change: int) -> None:
         for each in messages:
             self._store(conversation, tree.stored(structs.replace(each, parent=parent)), change, each.state)
 
-    def add(self, conversation: Conversation, messages: Iterable[tree.StoredMessage], now: int) -> bool:
+    def add(self, conversation: shapes.Conversation, messages: Iterable[tree.StoredMessage], now: int) -> bool:
         """Add a whole conversation. False: one with its id is there, or was until a moment ago."""
         with self._writing(now) as change:
             if self._db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation.id,)).fetchone():
@@ -359,7 +332,7 @@ class ConversationStore:
         with self._writing(now, more=len(data)):
             self._db.execute("INSERT OR IGNORE INTO attachments VALUES (?, ?, ?, ?)", (digest, kind, now, data))
 
-    def set_preset(self, preset: StoredPreset, now: int) -> None:
+    def set_preset(self, preset: shapes.StoredPreset, now: int) -> None:
         """Keep it instead of another one of its name; null deletes that. Raises BadRequest for too large or many."""
         body = bytes(preset.settings)
         with self._writing(now, more=len(body), check=body != b"null") as self._presets_change:
@@ -381,17 +354,42 @@ class ConversationStore:
         )
         self.horizon = self.change_number()
 
-    # ---- parts -------------------------------------------------------------------------------------------------------
-
-    def _writing(self, now: int, *, more: int = 0, check: bool = True) -> _Transaction:
+    @contextmanager
+    def _writing(self, now: int, *, more: int = 0, check: bool = True) -> Generator[int]:
+        """One change: begins with the next number, and is rolled back by any error. Raises Busy where it is full."""
         if check and self.size() + more > self._limit:
             raise Busy(
                 f"the conversations have reached their limit of {self._limit} bytes (conversations.max_bytes); delete "
                 "some, or raise it"
             )
-        return _Transaction(self, self._db, now)
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._purge(now)
+            yield self._db.execute("UPDATE counter SET change = change + 1 RETURNING change").fetchone()[0]
+            self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:  # a full disk may have ended it already
+                self._db.execute("ROLLBACK")
 
-    def _find(self, conversation: str) -> Conversation:
+    def _purge(self, now: int) -> None:
+        """Drop what nobody can want back."""
+        until = (now - UNDO_MS,)
+        gone = self._db.execute(
+            "SELECT row FROM messages WHERE deleted < ?1 OR conversation IN "
+            "(SELECT id FROM conversations WHERE deleted < ?1)",
+            until,
+        ).fetchall()
+        for table, key in (("words", "rowid"), ("uses", "message"), ("messages", "row")):
+            self._db.executemany(f"DELETE FROM {table} WHERE {key} = ?", gone)
+        purged = self._db.execute("DELETE FROM conversations WHERE deleted < ? RETURNING change", until).fetchall()
+        self.horizon = max(self.horizon, *(change for (change,) in purged), 0)
+        self._db.execute(
+            "DELETE FROM attachments WHERE added < ? "
+            "AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.hash = attachments.hash)",
+            (now - UNUSED_MS,),
+        )
+
+    def _find(self, conversation: str) -> shapes.Conversation:
         row = self._db.execute(
             "SELECT body, change, EXISTS (SELECT 1 FROM messages WHERE conversation = conversations.id AND answering) "
             "FROM conversations WHERE id = ? AND deleted IS NULL",
@@ -401,14 +399,14 @@ class ConversationStore:
             raise NotFound(f"there is no conversation '{conversation}'")
         return structs.replace(_conversation(row[0]), change=row[1], answering=bool(row[2]))
 
-    def _messages(self, conversation: str) -> Mapping[str, MessageNode]:
+    def _messages(self, conversation: str) -> Mapping[str, shapes.MessageNode]:
         rows = self._db.execute("SELECT body FROM messages WHERE conversation = ? AND deleted IS NULL", (conversation,))
         return {message.id: message for message in (_message(body) for (body,) in rows)}
 
     def _row(self, message: str) -> tuple[int, str, bool] | None:
         return self._db.execute("SELECT row, conversation, answering FROM messages WHERE id = ?", (message,)).fetchone()
 
-    def _save(self, conversation: Conversation, change: int) -> None:
+    def _save(self, conversation: shapes.Conversation, change: int) -> None:
         kept = msgspec.json.encode(structs.replace(conversation, change=0, answering=False)).decode()
         self._db.execute(
             "INSERT INTO conversations VALUES (?, ?, ?, ?, NULL) ON CONFLICT (id) DO UPDATE SET "
@@ -416,63 +414,17 @@ class ConversationStore:
             (conversation.id, change, kept, conversation.updated),
         )
 
-    def _store(self, conversation: str, message: tree.StoredMessage, change: int, state: State = "done") -> None:
+    def _store(self, conversation: str, message: tree.StoredMessage, change: int, state: shapes.State = "done") -> None:
         """SQLite itself takes the bytes for text: a large message would keep Python, and so everybody, waiting."""
-        values = (conversation, change, message.body, state == "answering")
-        if (row := self._row(message.id)) is not None:
-            number = row[0]
-            self._db.execute(
-                "UPDATE messages SET conversation = ?, change = ?, body = CAST(? AS TEXT), answering = ?, "
-                "partial = NULL WHERE row = ?",
-                (*values, number),
-            )
-        else:
-            number = self._db.execute(
-                "INSERT INTO messages (id, conversation, change, body, answering) VALUES (?, ?, ?, CAST(? AS TEXT), ?)",
-                (message.id, *values),
-            ).lastrowid
+        (number,) = self._db.execute(
+            "INSERT INTO messages (id, conversation, change, body, answering) VALUES (?, ?, ?, CAST(? AS TEXT), ?) "
+            "ON CONFLICT (id) DO UPDATE SET conversation = excluded.conversation, change = excluded.change, "
+            "body = excluded.body, answering = excluded.answering, partial = NULL RETURNING row",
+            (message.id, conversation, change, message.body, state == "answering"),
+        ).fetchone()
         self._db.execute("DELETE FROM words WHERE rowid = ?", (number,))
         self._db.execute(
             "INSERT INTO words (rowid, content) VALUES (?, folded(CAST(? AS TEXT)))", (number, message.content)
         )
         self._db.execute("DELETE FROM uses WHERE message = ?", (number,))
         self._db.executemany("INSERT OR IGNORE INTO uses VALUES (?, ?)", [(number, each) for each in message.hashes])
-
-
-class _Transaction:
-    """One change: takes the next number on entry, and is rolled back by any error. Purges what nobody can want back."""
-
-    def __init__(self, store: ConversationStore, db: sqlite3.Connection, now: int) -> None:
-        self._store = store
-        self._db = db
-        self._now = now
-
-    def __enter__(self) -> int:
-        self._db.execute("BEGIN IMMEDIATE")
-        self._purge()
-        return self._db.execute("UPDATE counter SET change = change + 1 RETURNING change").fetchone()[0]
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            if kind is None:
-                self._db.execute("COMMIT")
-        finally:
-            if self._db.in_transaction:  # a full disk may have ended it already
-                self._db.execute("ROLLBACK")
-
-    def _purge(self) -> None:
-        until = (self._now - UNDO_MS,)
-        gone = self._db.execute(
-            "SELECT row FROM messages WHERE deleted < ?1 OR conversation IN "
-            "(SELECT id FROM conversations WHERE deleted < ?1)",
-            until,
-        ).fetchall()
-        for table, key in (("words", "rowid"), ("uses", "message"), ("messages", "row")):
-            self._db.executemany(f"DELETE FROM {table} WHERE {key} = ?", gone)
-        purged = self._db.execute("DELETE FROM conversations WHERE deleted < ? RETURNING change", until).fetchall()
-        self._store.horizon = max(self._store.horizon, *(change for (change,) in purged), 0)
-        self._db.execute(
-            "DELETE FROM attachments WHERE added < ? "
-            "AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.hash = attachments.hash)",
-            (self._now - UNUSED_MS,),
-        )

@@ -17,15 +17,7 @@ from msgspec import Struct
 from appliance.core.bodies.http_message import HOP_BY_HOP
 from appliance.core.headers import Headers, field, fields, without
 from appliance.errors import BadRequest, Busy, Forbidden, RouteNotFound, TargetFailed, UpstreamFailed, UsageError
-from appliance.features.cors_proxy.rules import (
-    REDIRECTS,
-    BadTarget,
-    ProxyTarget,
-    Reach,
-    names_this_machine,
-    parse_target,
-    redirected,
-)
+from appliance.features.cors_proxy import rules
 from appliance.http import errors
 from appliance.http.kernel import Kernel
 from appliance.http.way.context import RequestContext
@@ -38,34 +30,18 @@ PREFIX = b"x-llama-server-proxy-header-"
 """Before the name of each request header that is to be passed on; all others stay here."""
 METHODS = ("GET", "HEAD", "POST")
 MAX_REDIRECTS = 5
-MAX_ADDRESSES = 4
-"""Addresses of one name that are tried."""
+MAX_ADDRESSES = 4  # addresses of one name that are tried
 MAX_ANSWER = 256 << 20
 MAX_AT_ONCE = 64
 RESOLVE_TIME = 10.0
 CONNECT_TIME = 10.0
-SILENCE = 600.0
-"""Seconds until the answer begins, and between two pieces of it; llama-server's."""
+SILENCE = 600.0  # seconds until the answer begins, and between two pieces of it; llama-server's
 
 _NEVER_SENT = HOP_BY_HOP | {b"", b"host", b"content-length", b"expect"}
 """Headers that frame the request; this side sets them, even if a page names them."""
 _NEVER_PASSED_ON = frozenset(
-    (
-        b"alt-svc",
-        b"clear-site-data",
-        b"content-security-policy",
-        b"date",
-        b"nel",
-        b"refresh",
-        b"report-to",
-        b"reporting-endpoints",
-        b"server",
-        b"service-worker-allowed",
-        b"set-cookie",
-        b"strict-transport-security",
-        b"x-accel-buffering",
-        b"x-content-type-options",
-    )
+    b"alt-svc clear-site-data content-security-policy date nel refresh report-to reporting-endpoints server "
+    b"service-worker-allowed set-cookie strict-transport-security x-accel-buffering x-content-type-options".split()
 )
 """HttpAnswer headers by which a stranger would speak for this server."""
 _HARMLESS = (
@@ -80,23 +56,21 @@ class _Asked(Struct, frozen=True):
     """One request to another server."""
 
     method: str
-    target: ProxyTarget
+    target: rules.ProxyTarget
     headers: Headers
     body: bytes
-    led: bool = False
-    """A server that is not this machine has led here."""
+    led: bool = False  # a server that is not this machine has led here
 
 
 class CorsProxy:
     """Answers the route. Raises UsageError for an entry of ``cors_proxy_allow`` that cannot be used."""
 
     def __init__(self, kernel: Kernel) -> None:
-        settings = kernel.settings
-        self._enabled = settings.cors_proxy
+        self._enabled = kernel.settings.cors_proxy
         self._under_way = 0
         try:
-            self._reach = Reach(settings.cors_proxy_allow)
-        except BadTarget as error:
+            self._reach = rules.Reach(kernel.settings.cors_proxy_allow)
+        except rules.BadTarget as error:
             raise UsageError(f"--cors-proxy-allow: the proxy cannot be allowed to reach what {error}") from None
 
     def answers(self, request: Request) -> bool:
@@ -110,7 +84,10 @@ class CorsProxy:
             return
         if request.method not in METHODS:
             raise RouteNotFound(request.method, request.path)
-        _refuse_strange_pages(request)
+        # An image, script or link on a foreign page sends no Origin that the guard could check.
+        site, mode = request.header(b"sec-fetch-site"), request.header(b"sec-fetch-mode")
+        if mode == "navigate" or (site in ("cross-site", "same-site") and request.header(b"origin") is None):
+            raise Forbidden("the proxy for web pages answers scripts (fetch), and neither links nor images")
         target = _target(request.query.get("url"))
         headers = forwarded(request.headers)
         if self._under_way >= MAX_AT_ONCE:
@@ -126,8 +103,7 @@ class CorsProxy:
     async def _follow(self, asked: _Asked, sink: Sink) -> None:
         """Ask, and ask again where the answer leads elsewhere; the last answer goes to the sink."""
         for _ in range(MAX_REDIRECTS + 1):
-            elsewhere = await self._ask(asked, sink)
-            if elsewhere is None:
+            if (elsewhere := await self._ask(asked, sink)) is None:
                 return
             asked = _next(asked, *elsewhere)
         raise TargetFailed(asked.target.host, f"it redirects more than {MAX_REDIRECTS} times")
@@ -136,9 +112,9 @@ class CorsProxy:
         """Status and location of a redirection; None when the answer went to the sink."""
         with trio.move_on_after(SILENCE) as patience:
             async with self._reached(asked) as response:
-                location = _location(response)
+                location = field(response.headers, b"location") if response.status in rules.REDIRECTS else None
                 if location is not None:
-                    return response.status, location
+                    return response.status, location.decode("latin-1")
                 await _relay(response, sink, asked.target, patience)
                 return None
         if sink.status is not None:
@@ -152,15 +128,9 @@ class CorsProxy:
         refused: ConnectFailed | None = None
         for resolved in await self._addresses(target, led=asked.led):
             address = Address(
-                target.host,
-                target.port,
-                None,
-                target.host,
-                tls=target.scheme == "https",
-                resolved=resolved,
-                connect_timeout=CONNECT_TIME,
-                tls_timeout=CONNECT_TIME,
-            )
+                target.host, target.port, None, target.host, tls=target.scheme == "https", resolved=resolved,
+                connect_timeout=CONNECT_TIME, tls_timeout=CONNECT_TIME,
+            )  # fmt: skip
             try:
                 async with HttpCall(address, asked.method, target.path, asked.headers, asked.body) as response:
                     yield response
@@ -171,7 +141,7 @@ class CorsProxy:
                 raise TargetFailed(target.host, _cause(error)) from None
         raise TargetFailed(target.host, _cause(refused) if refused is not None else "its name has no address")
 
-    async def _addresses(self, target: ProxyTarget, *, led: bool) -> Sequence[str]:
+    async def _addresses(self, target: rules.ProxyTarget, *, led: bool) -> Sequence[str]:
         """Every address that the name means now, if all of them may be reached. Raises Forbidden and TargetFailed."""
         found: list[str] = []
         with trio.move_on_after(RESOLVE_TIME):
@@ -197,28 +167,21 @@ def forwarded(headers: Headers) -> Headers:
     return without(found, _NEVER_SENT)
 
 
-def _target(url: str | None) -> ProxyTarget:
+def _target(url: str | None) -> rules.ProxyTarget:
     if not url:
         raise BadRequest("the request names no address; add ?url=https://...", param="url")
     try:
-        return parse_target(url)
-    except BadTarget as error:
+        return rules.parse_target(url)
+    except rules.BadTarget as error:
         raise BadRequest(f"the address in 'url' {error}", param="url") from None
-
-
-def _refuse_strange_pages(request: Request) -> None:
-    """An image, script or link on a foreign page sends no Origin that the guard could check."""
-    site, mode = request.header(b"sec-fetch-site"), request.header(b"sec-fetch-mode")
-    if mode == "navigate" or (site in ("cross-site", "same-site") and request.header(b"origin") is None):
-        raise Forbidden("the proxy for web pages answers scripts (fetch), and neither links nor images")
 
 
 def _next(asked: _Asked, status: int, location: str) -> _Asked:
     """Return a browser's next request (https://fetch.spec.whatwg.org), without headers meant for the first server."""
     method, headers, body = asked.method, asked.headers, asked.body
     try:
-        target = redirected(asked.target, location)
-    except BadTarget as error:
+        target = rules.redirected(asked.target, location)
+    except rules.BadTarget as error:
         raise TargetFailed(asked.target.host, f"it redirects to what {error}") from None
     if status == 303 or (status in (301, 302) and method == "POST"):
         method, body = "HEAD" if method == "HEAD" else "GET", b""
@@ -226,7 +189,7 @@ def _next(asked: _Asked, status: int, location: str) -> _Asked:
     if target.origin != asked.target.origin:
         headers = [(b"Accept", value) for value in fields(headers, b"accept")]
         body = b""
-    led = asked.led or (target.origin != asked.target.origin and not names_this_machine(asked.target.host))
+    led = asked.led or (target.origin != asked.target.origin and not rules.names_this_machine(asked.target.host))
     return _Asked(method, target, headers, body, led)
 
 
@@ -235,12 +198,7 @@ def _cause(error: UpstreamFailed) -> str:
     return error.why.partition("; see timeouts.")[0]
 
 
-def _location(response: HttpAnswer) -> str | None:
-    location = field(response.headers, b"location") if response.status in REDIRECTS else None
-    return location.decode("latin-1") if location is not None else None
-
-
-async def _relay(response: HttpAnswer, sink: Sink, target: ProxyTarget, patience: trio.CancelScope) -> None:
+async def _relay(response: HttpAnswer, sink: Sink, target: rules.ProxyTarget, patience: trio.CancelScope) -> None:
     """Pass the answer on as it comes. If it breaks off, so does the client's connection: it must not look whole."""
     headers = without(response.headers, _NEVER_PASSED_ON, (b"access-control-",))
     sink.start(response.status, [*headers, *_HARMLESS])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import quote, urljoin, urlsplit
 
 from msgspec import Struct
@@ -32,16 +33,10 @@ _NOT_GLOBAL = tuple(
 """IPv4 networks about which versions of Python disagree, or that hold no servers (RFC 6890)."""
 _GLOBAL_6 = ip_network("2000::/3")
 _NOT_GLOBAL_6 = tuple(
-    ip_network(network)
-    for network in (
-        "2001::/23",  # protocol assignments, and Teredo among them
-        "2001:db8::/32",  # documentation
-        "3fff::/20",  # documentation
-    )
-)
+    map(ip_network, ("2001::/23", "2001:db8::/32", "3fff::/20"))
+)  # protocol assignments (Teredo among them), documentation
 """The same of those; Python is not asked, because its versions disagree about most of them (RFC 6890, RFC 9637)."""
-_NAT64 = ip_network("64:ff9b::/96")
-"""IPv6 addresses that stand for an IPv4 one (RFC 6052)."""
+_NAT64 = ip_network("64:ff9b::/96")  # IPv6 addresses that stand for an IPv4 one (RFC 6052)
 
 
 class BadTarget(ValueError):
@@ -108,19 +103,12 @@ def is_public(address: str) -> bool:
         found = ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    return _is_public_4(found) if isinstance(found, IPv4Address) else _is_public_6(found)
-
-
-def _is_public_4(address: IPv4Address) -> bool:
-    return address.is_global and not any(address in network for network in _NOT_GLOBAL)
-
-
-def _is_public_6(address: IPv6Address) -> bool:
-    """True for a public address; one that carries an IPv4 address is as public as that."""
-    carried = IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else address.sixtofour
-    if carried is not None:
-        return _is_public_4(carried)
-    return address in _GLOBAL_6 and not any(address in network for network in _NOT_GLOBAL_6)
+    if isinstance(found, IPv6Address):  # one that carries an IPv4 address is as public as that
+        carried = IPv4Address(int(found) & 0xFFFFFFFF) if found in _NAT64 else found.sixtofour
+        if carried is None:
+            return found in _GLOBAL_6 and not any(found in network for network in _NOT_GLOBAL_6)
+        found = carried
+    return found.is_global and not any(found in network for network in _NOT_GLOBAL)
 
 
 def names_this_machine(host: str) -> bool:
@@ -142,45 +130,31 @@ class Reach:
         self._everything = False
         self._loopback = False
         self._names: list[str] = []
-        self._networks: list[str] = []
+        self._networks: list[IPv4Network | IPv6Network] = []
         for entry in allowed:
             text = entry.strip().lower()
+            with suppress(ValueError):
+                self._networks.append(ip_network(text, strict=False))
+                continue
             if text == "*":
                 self._everything = True
             elif text == LOOPBACK:
                 self._loopback = True
-            elif _is_network(text):
-                self._networks.append(text)
             elif _ALLOWED_NAME.fullmatch(text):
                 self._names.append(text)
             else:
-                raise BadTarget(
-                    f"'{entry}' is not a name, address or network such as localhost, 192.168.1.5 or 10.0.0.0/8"
-                )
+                usual = "localhost, 192.168.1.5 or 10.0.0.0/8"
+                raise BadTarget(f"'{entry}' is not a name, address or network such as {usual}")
 
     def allows(self, host: str, addresses: Sequence[str], *, led: bool = False) -> bool:
         """True if a connection to a host at these addresses, which are all of its name's, is allowed.
 
         ``led``: not the caller but a redirect from a server elsewhere asks for it; it may not reach this machine.
         """
-        if self._everything or any(_matches(host, name) for name in self._names):
+        is_named = any(host == name or (name.startswith("*.") and host.endswith(name[1:])) for name in self._names)
+        if self._everything or is_named:
             return True
         if self._loopback and not led and names_this_machine(host) and all(map(_is_loopback, addresses)):
             return True
-        return all(is_public(address) or self._is_listed(address) for address in addresses)
-
-    def _is_listed(self, address: str) -> bool:
-        found = ip_address(address.partition("%")[0])
-        return any(found in ip_network(network, strict=False) for network in self._networks)
-
-
-def _is_network(text: str) -> bool:
-    try:
-        ip_network(text, strict=False)
-    except ValueError:
-        return False
-    return True
-
-
-def _matches(host: str, name: str) -> bool:
-    return host == name or (name.startswith("*.") and host.endswith(name[1:]))
+        found = {address: ip_address(address.partition("%")[0]) for address in addresses}
+        return all(is_public(text) or any(ip in network for network in self._networks) for text, ip in found.items())

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from appliance.features.desktop.rules import Action, TrayState
 from appliance.trio_parts import Changed
 
-Act = Callable[[Action], Awaitable[None]]
-"""Does what the user has asked for, without waiting for its end."""
+Act = Callable[[Action], Awaitable[None]]  # does what the user has asked for, without waiting for its end
 
 
 class Board:

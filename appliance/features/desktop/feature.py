@@ -17,15 +17,8 @@ def _verb() -> click.Command:
     return desktop
 
 
+ABOUT = "Start the server, open the page and show an icon."
 DESKTOP = Feature(
     name="desktop",
-    verbs=(
-        Verb(
-            "desktop",
-            "this machine",
-            "Start the server, open the page and show an icon.",
-            _verb,
-            page="upgrade.md#on-a-desktop",
-        ),
-    ),
+    verbs=(Verb("desktop", "this machine", ABOUT, _verb, page="upgrade.md#on-a-desktop"),),
 )

@@ -7,6 +7,7 @@ is ``(signature, value)``, a struct is a tuple. Windows has no such protocol: it
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -41,8 +42,7 @@ QUIT: Mapping[Condition, str] = {
 }
 """The last line of the menu: it says what stays running before the user decides."""
 Variant = tuple[str, object]
-Reply = tuple[str, tuple[object, ...]]
-"""Signature and values of an answer."""
+Reply = tuple[str, tuple[object, ...]]  # signature and values of an answer
 NOTHING: list[object] = []
 SIDE = 32
 GROUND, LLAMA, CLEAR = 0xFF1F3A4D, 0xFFF4EFE6, 0
@@ -168,28 +168,18 @@ def shown(item: MenuItem) -> dict[str, Variant]:
 def properties(interface: str, facts: TrayState) -> dict[str, Variant]:
     """Return all properties of the icon or of its menu."""
     if interface == MENU:
-        return {
-            "Version": ("u", 3),
-            "TextDirection": ("s", "ltr"),
-            "Status": ("s", "normal"),
-            "IconThemePath": ("as", []),
-        }
+        texts: dict[str, Variant] = {"TextDirection": ("s", "ltr"), "Status": ("s", "normal")}
+        return {"Version": ("u", 3), **texts, "IconThemePath": ("as", [])}
     if interface != ITEM:
         return {}
-    picture: Variant = ("a(iiay)", [(SIDE, SIDE, icon(facts.condition))])
-    return {
-        "Category": ("s", "ApplicationStatus"),
-        "Id": ("s", "llama-appliance"),
-        "Title": ("s", TITLE),
-        "Status": ("s", "Active"),
+    words = {"Category": "ApplicationStatus", "Id": "llama-appliance", "Title": TITLE, "Status": "Active"}
+    none = ("IconName", "OverlayIconName", "AttentionIconName", "AttentionMovieName")
+    found: dict[str, Variant] = {name: ("s", word) for name, word in (words | dict.fromkeys(none, "")).items()}
+    return found | {
         "WindowId": ("i", 0),
-        "IconName": ("s", ""),
-        "IconPixmap": picture,
-        "OverlayIconName": ("s", ""),
+        "IconPixmap": ("a(iiay)", [(SIDE, SIDE, icon(facts.condition))]),
         "OverlayIconPixmap": ("a(iiay)", NOTHING),
-        "AttentionIconName": ("s", ""),
         "AttentionIconPixmap": ("a(iiay)", NOTHING),
-        "AttentionMovieName": ("s", ""),
         "ToolTip": ("(sa(iiay)ss)", ("", NOTHING, TITLE, facts.in_words)),
         "ItemIsMenu": ("b", False),
         "Menu": ("o", MENU_PATH),
@@ -206,7 +196,10 @@ def icon(condition: Condition) -> bytes:
 def _pixel(x: float, y: float, condition: Condition) -> int:
     if (x - 100) ** 2 + (y - 100) ** 2 <= 26**2:
         return COLOURS[condition]
-    if _inside(x, y):
+    # A point is in the outline if a line to the right of it crosses an odd number of edges.
+    edges = zip(OUTLINE, (*OUTLINE[1:], OUTLINE[0]), strict=True)
+    crossed = [(y1 > y) != (y2 > y) and x < (x2 - x1) * (y - y1) / (y2 - y1) + x1 for (x1, y1), (x2, y2) in edges]
+    if sum(crossed) % 2 == 1:
         return LLAMA
     across, down = max(28 - x, x - 100, 0.0), max(28 - y, y - 100, 0.0)
     return GROUND if across**2 + down**2 <= 28**2 else CLEAR
@@ -220,24 +213,12 @@ def image(condition: Condition) -> bytes:
     return head + rows + bytes(SIDE * SIDE // 8)
 
 
-def _inside(x: float, y: float) -> bool:
-    """Tell whether the point is in the outline: a line to the right of it crosses an odd number of edges."""
-    edges = zip(OUTLINE, (*OUTLINE[1:], OUTLINE[0]), strict=True)
-    crossed = [(y1 > y) != (y2 > y) and x < (x2 - x1) * (y - y1) / (y2 - y1) + x1 for (x1, y1), (x2, y2) in edges]
-    return sum(crossed) % 2 == 1
-
-
 def autostart(command: Sequence[str]) -> str:
     """Return the desktop entry that starts the program at login (freedesktop.org, "Desktop Application Autostart")."""
-    quoted = " ".join('"' + _escaped(word) + '"' for word in command)
+    # In ``Exec=`` is a string of the file, within it a quoted word, within it ``%`` as a code.
+    words = (re.sub(r'[\\"`$]', r"\\\g<0>", word).replace("\\", "\\\\").replace("%", "%%") for word in command)
+    quoted = " ".join(f'"{word}"' for word in words)
     return (
         "[Desktop Entry]\nType=Application\nVersion=1.5\n"
         f"Name={TITLE}\nExec={quoted}\nIcon=llama-appliance\nTerminal=false\nX-GNOME-Autostart-enabled=true\n"
     )
-
-
-def _escaped(word: str) -> str:
-    """Quote for ``Exec=``: a string of the file, within it a quoted word, within it ``%`` as a code."""
-    for char in '\\"`$':
-        word = word.replace(char, f"\\{char}")
-    return word.replace("\\", "\\\\").replace("%", "%%")

@@ -27,6 +27,7 @@ from appliance.errors import Busy, UpstreamFailed
 from appliance.features.desktop.board import Board
 from appliance.features.desktop.login import start_at_login, starts_at_login
 from appliance.features.desktop.rules import Action, Condition, TrayState
+from appliance.parent import Ready
 from appliance.platform.children import Children, open_children
 from appliance.platform.console import PROGRAM, outer_environment, say
 from appliance.platform.home import users_data
@@ -46,23 +47,15 @@ else:
 
 LOCK, READY, LOG = "desktop.lock", "desktop.json", "desktop.log"
 """Files in the user's data folder: held by the one desktop program, the server's address, what the server says."""
-ENDING = StopSteps(asked=20.0)
-"""Longer than a server's grace."""
+ENDING = StopSteps(asked=20.0)  # longer than a server's grace
 MAX_LOG = 8 << 20
-LOOK_EVERY = 0.1
-"""Seconds between two looks for the address of a server that starts."""
-GONE_EVERY = 2.0
-"""Seconds between two looks whether a server that another program started still runs."""
+LOOK_EVERY = 0.1  # seconds between two looks for the address of a server that starts
+GONE_EVERY = 2.0  # seconds between two looks whether a server that another program started still runs
 LOOK_TIME = 2.0
-PATIENCE = 60.0
-"""Seconds that a second start waits for the first one's server."""
+PATIENCE = 60.0  # seconds that a second start waits for the first one's server
 USUAL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 log = logging.getLogger(__name__)
-
-
-class _Ready(Struct, frozen=True):
-    url: str
 
 
 class _Health(Struct, frozen=True):
@@ -82,16 +75,9 @@ class Desktop:
         self.stop = trio.CancelScope()
         self.ended = trio.Event()
         self._words = words
-        self._folder = folder
-
-    @property
-    def _has_place(self) -> bool:
-        """The user says where the server listens, so no server elsewhere is meant."""
-        return any(word.partition("=")[0] in ("--listen", "--port") for word in self._words)
-
-    @property
-    def log_file(self) -> Path:
-        return self._folder / LOG
+        self._ready, self._log = folder / READY, folder / LOG
+        # The user says where the server listens, so no server elsewhere is meant.
+        self._has_place = any(word.partition("=")[0] in ("--listen", "--port") for word in words)
 
     async def serve(self, children: Children, *, page: bool) -> None:
         """Have a server whenever one is wanted, until cancelled. ``page``: open the page for the first one."""
@@ -118,17 +104,16 @@ class Desktop:
 
     async def _serve_own(self, children: Children, *, page: bool) -> None:
         """Run a server to its end."""
-        ready = self._folder / READY
         port = () if self._has_place or await _is_free(DEFAULT_PORT) else ("--port", "0")
-        argv = (*own_command(), "serve", "--ready-file", str(ready), "--parent-pid", str(os.getpid()))
+        argv = (*own_command(), "serve", "--ready-file", str(self._ready), "--parent-pid", str(os.getpid()))
         command = Command(argv=(*argv, *port, *self._words), env=outer_environment(), ending=ENDING)
-        with open_private(self.log_file) as file:
+        with open_private(self._log) as file:
             async with open_process(children, command, _into(file)) as child, beside() as nursery:
-                nursery.start_soon(self._announce, ready, page)
+                nursery.start_soon(self._announce, page)
                 await child.wait_exit()
 
-    async def _announce(self, ready: Path, page: bool) -> None:
-        while (url := _url_in(ready)) is None:  # noqa: ASYNC110  a file tells nobody
+    async def _announce(self, page: bool) -> None:
+        while (url := _url_in(self._ready)) is None:  # noqa: ASYNC110  a file tells nobody
             await trio.sleep(LOOK_EVERY)
         self._show_condition("running", url)
         if page:
@@ -148,7 +133,7 @@ class Desktop:
             case "stop":
                 self.stop.cancel()
             case "log":
-                await open_page(self.log_file.as_uri())
+                await open_page(self._log.as_uri())
             case "login":
                 await self._change_login()
             case "quit":
@@ -221,8 +206,8 @@ def desktop_command() -> list[str]:
 
 def _url_in(ready: Path) -> str | None:
     with suppress(OSError):
-        found = decoded(_Ready, ready.read_bytes())
-        return found.url if found is not None else None
+        if (found := decoded(Ready, ready.read_bytes())) is not None:
+            return found.url
     return None
 
 

@@ -22,19 +22,15 @@ from appliance.features.desktop.windows_calls import SIGNATURES, WINDOW_PROCEDUR
 from appliance.platform.win32 import WindowsRefused, win32
 from appliance.trio_parts import beside
 
-CLASS = "llama-appliance"
-"""The class of the window, by which other programs can find it."""
-SELECTED, KEY_SELECTED, CONTEXT_MENU = 0x400, 0x401, 0x7B
-"""The user's ways to use the icon."""
+CLASS = "llama-appliance"  # the class of the window, by which other programs can find it
+SELECTED, KEY_SELECTED, CONTEXT_MENU = 0x400, 0x401, 0x7B  # the user's ways to use the icon
 ADD, MODIFY, DELETE, SET_VERSION = 0, 1, 2, 4
 WITH_MESSAGE_ICON_TIP, VERSION = 0x1 | 0x2 | 0x4 | 0x80, 4
 ICON_FORMAT = 0x30000
 SEPARATOR, GREYED, CHECKED = 0x800, 0x1, 0x8
 RIGHT_BUTTON = 0x2
-CLICKS = 16
-"""Clicks that may wait; more are dropped."""
-TASKBAR_MADE = "TaskbarCreated"
-"""The shell has started, perhaps again, and has lost its icons."""
+CLICKS = 16  # clicks that may wait; more are dropped
+TASKBAR_MADE = "TaskbarCreated"  # the shell has started, perhaps again, and has lost its icons
 
 log = logging.getLogger(__name__)
 

@@ -26,16 +26,9 @@ def _routes(kernel: Kernel) -> Routes:
     return disk_routes(kernel)
 
 
+ABOUT = "Show what models, downloads and folders take on the disk, and what their removal would free."
 DISK = Feature(
     name="disk",
-    verbs=(
-        Verb(
-            "disk",
-            "this machine",
-            "Show what models, downloads and folders take on the disk, and what their removal would free.",
-            _verb,
-            page="downloads.md",
-        ),
-    ),
+    verbs=(Verb("disk", "this machine", ABOUT, _verb, page="downloads.md"),),
     routes=_routes,
 )

@@ -15,8 +15,7 @@ from appliance.errors import Forbidden
 from appliance.features.disk.rules import DiskTable, FolderUse, ModelSpace, UnfinishedSpace, disk_spaces
 from appliance.store.model_files import space_of, taken_in
 
-SQLITE = ("", "-wal", "-shm")
-"""Endings of the files that are one database, or of a plain file or folder."""
+SQLITE = ("", "-wal", "-shm")  # endings of the files that are one database, or of a plain file or folder
 
 
 def measure(
@@ -39,7 +38,13 @@ def measure(
         disks=disk_spaces(uses, sizes),
         folders=tuple(uses),
         models=tuple(_model_space(model, cache, models_dir) for model in models if model.size),
-        unfinished=tuple(_unfinished(cache)) if cache is not None else (),
+        unfinished=()
+        if cache is None
+        else tuple(
+            UnfinishedSpace(model=one.model, done=one.done, total=one.total, frees=removal.frees())
+            for one in unfinished_in(cache)
+            if (removal := plan_leftover(one.model, cache)) is not None
+        ),
     )
 
 
@@ -52,9 +57,3 @@ def _model_space(model: Model, cache: Path | None, models_dir: Path | None) -> M
     except OSError as error:
         why = f"'{model.id}' cannot be removed: {error}"
     return ModelSpace(model=model.id, source=model.source, size=model.size, frees=frees, why=why)
-
-
-def _unfinished(cache: Path) -> Iterable[UnfinishedSpace]:
-    for one in unfinished_in(cache):
-        if (removal := plan_leftover(one.model, cache)) is not None:
-            yield UnfinishedSpace(model=one.model, done=one.done, total=one.total, frees=removal.frees())

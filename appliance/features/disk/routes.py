@@ -16,7 +16,7 @@ from quart import Response
 
 from appliance.errors import Busy
 from appliance.features.disk.measuring import measure
-from appliance.features.disk.rules import DiskTable, ModelSpace
+from appliance.features.disk.rules import DiskTable
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import is_trusted, json_answer
 from appliance.http.control.routes import RouteFacts, Routes
@@ -25,8 +25,9 @@ from appliance.store.activity import ActivityTable
 from appliance.traffic.targets import refresh
 from appliance.trio_parts import Memo
 
-EVERY = 10.0
-"""Seconds for which a measurement is good, unless models or downloads come or go."""
+STRANGE = "it is in the models folder; 'llama-appliance rm {}' on the server's machine removes it"
+"""The refusal over HTTP of what somebody has put into the models folder: only the server's own home removes it."""
+EVERY = 10.0  # seconds for which a measurement is good, unless models or downloads come or go
 
 
 def disk_routes(kernel: Kernel) -> Routes:
@@ -49,7 +50,7 @@ def disk_routes(kernel: Kernel) -> Routes:
             models=tuple(
                 structs.replace(
                     model,
-                    why=model.why or _refusal_over_http(model),
+                    why=model.why or ("" if model.source == "cache" or is_trusted() else STRANGE.format(model.model)),
                     state=state_of(owners.fleet.known(model.model)),
                     last_used=last_used.get(model.model),
                 )
@@ -61,10 +62,3 @@ def disk_routes(kernel: Kernel) -> Routes:
         return json_answer(told)
 
     return routes
-
-
-def _refusal_over_http(model: ModelSpace) -> str:
-    """Only the server's own home removes files that somebody has put into the models folder."""
-    if model.source == "cache" or is_trusted():
-        return ""
-    return f"it is in the models folder; 'llama-appliance rm {model.model}' on the server's machine removes it"

@@ -14,11 +14,9 @@ from appliance.core.models.model import Source
 class FolderUse(Struct, frozen=True, kw_only=True):
     """The room that one of the program's folders takes, or one of its files."""
 
-    kind: str
-    """Its purpose: ``models``, ``cache``, ``engines`` and so on."""
+    kind: str  # its purpose: ``models``, ``cache``, ``engines`` and so on
     path: str
-    disk: int
-    """The number of its `DiskSpace`."""
+    disk: int  # the number of its `DiskSpace`
     bytes: int
     files: int
 
@@ -27,8 +25,7 @@ class DiskSpace(Struct, frozen=True, kw_only=True):
     """One file system, in bytes. ``other``: what is in none of the folders, with what the system keeps for itself."""
 
     disk: int
-    path: str
-    """The first folder that lies on it."""
+    path: str  # the first folder that lies on it
     total: int
     free: int
     other: int
@@ -40,13 +37,10 @@ class ModelSpace(Struct, frozen=True, kw_only=True):
     model: str
     source: Source
     size: int
-    frees: int = 0
-    """Bytes that its removal gives back: contents that another model shares stay."""
+    frees: int = 0  # bytes that its removal gives back: contents that another model shares stay
     why: str = ""
-    state: str = "unloaded"
-    """A model that runs is stopped before its removal."""
-    last_used: datetime | None = None
-    """The time of its last request; None if the activity log has none."""
+    state: str = "unloaded"  # a model that runs is stopped before its removal
+    last_used: datetime | None = None  # the time of its last request; None if the activity log has none
 
 
 class UnfinishedSpace(Struct, frozen=True, kw_only=True):
@@ -65,8 +59,7 @@ class DiskTable(Struct, frozen=True, kw_only=True):
     folders: tuple[FolderUse, ...]
     models: tuple[ModelSpace, ...]
     unfinished: tuple[UnfinishedSpace, ...]
-    downloads: tuple[DownloadStatus, ...] = ()
-    """Every download that has not finished."""
+    downloads: tuple[DownloadStatus, ...] = ()  # every download that has not finished
 
 
 def disk_spaces(folders: Sequence[FolderUse], sizes: Mapping[int, tuple[int, int]]) -> tuple[DiskSpace, ...]:

@@ -32,10 +32,8 @@ from appliance.features.doctor.core.findings import dated, is_wrong
 from appliance.features.doctor.gathering import begun, examine, read_config, tried, with_models
 from appliance.features.doctor.system import port_owner
 
-PATIENCE = 10.0
-"""Seconds for each answer; short, because a person waits for the page."""
-LOOKS = 60.0
-"""Seconds for the server's examination: after its start it may have to look at drivers first."""
+PATIENCE = 10.0  # seconds for each answer; short, because a person waits for the page
+LOOKS = 60.0  # seconds for the server's examination: after its start it may have to look at drivers first
 
 
 class DoctorOptions(Struct, frozen=True, kw_only=True):
@@ -44,8 +42,7 @@ class DoctorOptions(Struct, frozen=True, kw_only=True):
     server: RunningServer
     config: Path | None = None
     models_dir: str | None = None
-    model: str = ""
-    """The model to rank engines for; empty: a model about which nothing is known."""
+    model: str = ""  # the model to rank engines for; empty: a model about which nothing is known
 
 
 class Timeline(Struct, frozen=True):
@@ -127,9 +124,8 @@ async def _ask_server(wish: DoctorOptions) -> Examined | ServerFact:
         return ServerFact(url=server.url, answer="other", why="another program listens there")
     if told is None or told.facts.server is None:
         return ServerFact(url=server.url, answer="answers", version=version)
-    return structs.replace(
-        told, facts=structs.replace(told.facts, server=structs.replace(told.facts.server, url=server.url))
-    )
+    own = structs.replace(told.facts.server, url=server.url)
+    return structs.replace(told, facts=structs.replace(told.facts, server=own))
 
 
 @asynccontextmanager

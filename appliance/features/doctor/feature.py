@@ -26,16 +26,9 @@ def _routes(kernel: Kernel) -> Routes:
     return doctor_routes(kernel)
 
 
+ABOUT = "Report problems, their evidence and the commands that help."
 DOCTOR = Feature(
     name="doctor",
-    verbs=(
-        Verb(
-            "doctor",
-            "this machine",
-            "Report problems, their evidence and the commands that help.",
-            _verb,
-            page="doctor.md",
-        ),
-    ),
+    verbs=(Verb("doctor", "this machine", ABOUT, _verb, page="doctor.md"),),
     routes=_routes,
 )

@@ -12,8 +12,8 @@ import platform
 import sys
 import time
 import zipfile
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -31,7 +31,6 @@ from appliance.core.engine import Engine
 from appliance.core.engines.builds import BuildNeeds
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import FitPlan
-from appliance.core.machine_look import MachineLook
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening
 from appliance.core.settings import FleetSettings
@@ -40,7 +39,7 @@ from appliance.engines.installing import offers_here
 from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError
 from appliance.features.doctor.core.bundle import ReportFile, Versions, report_files, report_of
-from appliance.features.doctor.core.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact
+from appliance.features.doctor.core.facts import ConfigFact, DoctorFacts, Installed, ModelFact
 from appliance.features.doctor.core.findings import Finding
 from appliance.features.doctor.system import checkup
 from appliance.fleet.budgets import plan_of, reserve_here
@@ -77,13 +76,13 @@ async def tried(part: str, trouble: dict[str, str], work: Callable[[], Awaitable
 
 async def begun(config: ConfigFact | None) -> DoctorFacts:
     """Return the facts that need no owner: the version, the time, the engine that the environment names."""
-    return DoctorFacts(
-        version=__version__,
-        now=time.time(),
-        config=config,
-        named_engine=os.environ.get(ENGINE_VARIABLE, ""),
-        named_fault=await trio.to_thread.run_sync(_named_fault),
-    )
+    named, fault = os.environ.get(ENGINE_VARIABLE, ""), ""
+    try:
+        if named:
+            await trio.to_thread.run_sync(find_engine, None, EngineFolders.of_this_machine())
+    except (ApplianceError, OSError) as cause:
+        fault = str(cause)
+    return DoctorFacts(version=__version__, now=time.time(), config=config, named_engine=named, named_fault=fault)
 
 
 def read_config(path: Path) -> tuple[ConfigFact, Config | None]:
@@ -107,7 +106,10 @@ async def config_in_force(configuration: ConfigInForce) -> ConfigFact:
 
 async def with_models(facts: DoctorFacts, catalog: Catalog) -> DoctorFacts:
     """Return the facts with these models, which are looked for anew. Raises OSError."""
-    room, reserve = _room(facts.look), reserve_here()
+    # The machine's total memory: models that use some of it now could make way.
+    cards = enumerate(gpu.total for gpu in facts.gpus if gpu.total and not gpu.integrated)
+    memory = facts.look.memory_total if facts.look is not None else psutil.virtual_memory().total
+    room, reserve = {**{f"gpu{index}": total for index, total in cards}, RAM: memory}, reserve_here()
 
     def look() -> DoctorFacts:
         catalog.refresh(0.0, math.inf)
@@ -149,17 +151,6 @@ def zipped(files: Iterable[ReportFile]) -> bytes:
     return memory.getvalue()
 
 
-def _named_fault() -> str:
-    """Why the engine that the environment names cannot be used; empty if it can, or if none is named."""
-    if not os.environ.get(ENGINE_VARIABLE):
-        return ""
-    try:
-        find_engine(None, EngineFolders.of_this_machine())
-    except (ApplianceError, OSError) as cause:
-        return str(cause)
-    return ""
-
-
 async def _with_engines(facts: DoctorFacts, opened: AbstractAsyncContextManager[Engines], model: str) -> DoctorFacts:
     async with opened as engines:
         damage = {engine.id: await engines.check(engine) for engine in engines.engines}
@@ -176,11 +167,8 @@ async def _with_engines(facts: DoctorFacts, opened: AbstractAsyncContextManager[
 
 def _installed(engine: Engine, damage: str) -> Installed:
     needs = BuildNeeds()
-    if engine.folder is not None:
-        try:
-            needs = read_build(Path(engine.folder)).needs
-        except (OSError, ValueError):
-            pass  # then its damage says so
+    with suppress(OSError, ValueError):  # else its damage says so
+        needs = read_build(Path(engine.folder)).needs if engine.folder is not None else needs
     return Installed(
         id=engine.id,
         backend=engine.backend,
@@ -189,13 +177,6 @@ def _installed(engine: Engine, damage: str) -> Installed:
         damage=damage or engine.damage,
         needs=needs,
     )
-
-
-def _room(seen: MachineLook | None) -> Mapping[str, int]:
-    """Return the machine's total memory: models that use some of it now could make way."""
-    gpus = [gpu.total for gpu in (seen.gpus if seen is not None else ()) if gpu.total and not gpu.integrated]
-    memory = seen.memory_total if seen is not None else psutil.virtual_memory().total
-    return {**{f"gpu{index}": total for index, total in enumerate(gpus)}, RAM: memory}
 
 
 def _model(model: Model, plan: FitPlan | None) -> ModelFact:
@@ -223,8 +204,7 @@ async def _with_system(facts: DoctorFacts, sources: ModelFolders) -> DoctorFacts
     folders = {"models": _folder(sources), "engines": installed_folder()}
     if sources.cache is not None:
         folders["downloads"] = sources.cache
-    found: Checkup = await trio.to_thread.run_sync(checkup, folders)
-    return structs.replace(facts, checkup=found)
+    return structs.replace(facts, checkup=await trio.to_thread.run_sync(checkup, folders))
 
 
 async def _with_versions(facts: DoctorFacts) -> DoctorFacts:

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import trio
-from msgspec import Struct, structs
+from msgspec import structs
 from quart import Response, request
 
 from appliance import __version__
@@ -40,13 +40,13 @@ from appliance.http.kernel import Kernel
 from appliance.trio_parts import Memo
 from appliance.wire import ListedModel
 
-EVERY = 5.0
-"""Seconds for which an examination is good."""
-READ_LOGS = 16
-"""Number of loaded models whose log is read."""
+EVERY = 5.0  # seconds for which an examination is good
+READ_LOGS = 16  # number of loaded models whose log is read
 WITHOUT_EFFECT = re.compile(r"\b(?:has no effect|will be ignored)\b")
 """The words with which engines name an option that they do not follow."""
 LOADED = ("loaded", "sleeping")
+_Told = tuple[tuple[int, int] | None, tuple[str, ...]]  # of a model's log: its `ServedModel.layers` and ``unheeded``
+NOTHING_TOLD: _Told = (None, ())
 
 
 def doctor_routes(kernel: Kernel) -> Routes:
@@ -116,7 +116,9 @@ class _Examination:
             url=request.host_url.rstrip("/"),
             answer="answers",
             version=__version__,
-            running=tuple([_served(entry, owners.fleet.seat_of(entry.id), logs.get(entry.id)) for entry in entries]),
+            running=tuple(
+                [_served(entry, owners.fleet.seat_of(entry.id), logs.get(entry.id, NOTHING_TOLD)) for entry in entries]
+            ),
             traces=next((each.text for each in troubles if each.id == "traces"), ""),
             pool=tuple(each for each in troubles if each.id != "traces"),
         )
@@ -134,15 +136,12 @@ class _Examination:
         kinds = (*DEATHS, "refused")
         read = await self._owners.history.read(HistoryQuery(kinds=kinds, limit=MAX_LIMIT))
         seen = [one for one in read if one.timestamp.timestamp() >= since]
+        failed = [one for one in self._owners.downloading() if one.state == "failed"]
         return Lately(
             requests=await self._recorder.read(lambda table: table.failures(since)),
             deaths=deaths(seen),
             turned_away=turned_away(seen),
-            downloads=tuple(
-                FailedDownload(model=one.model, error=one.error or "")
-                for one in self._owners.downloading()
-                if one.state == "failed"
-            ),
+            downloads=tuple(FailedDownload(model=one.model, error=one.error or "") for one in failed),
         )
 
     @asynccontextmanager
@@ -155,22 +154,13 @@ class _Examination:
         yield engines
 
 
-class _Told(Struct, frozen=True):
-    """The part of a loaded model's log that matters here."""
-
-    layers: tuple[int, int] | None = None
-    unheeded: tuple[str, ...] = ()
-
-
 def _told(lines: Sequence[str]) -> _Told:
     offloaded = [found for line in lines if (found := OFFLOADED.search(line))]
-    return _Told(
-        layers=(int(offloaded[-1][1]), int(offloaded[-1][2])) if offloaded else None,
-        unheeded=tuple(dict.fromkeys(line.strip() for line in lines if WITHOUT_EFFECT.search(line))),
-    )
+    layers = (int(offloaded[-1][1]), int(offloaded[-1][2])) if offloaded else None
+    return layers, tuple(dict.fromkeys(line.strip() for line in lines if WITHOUT_EFFECT.search(line)))
 
 
-def _served(entry: ListedModel, seat: str | None, told: _Told | None) -> ServedModel:
+def _served(entry: ListedModel, seat: str | None, told: _Told) -> ServedModel:
     status = entry.status
     return ServedModel(
         id=entry.id,
@@ -178,6 +168,6 @@ def _served(entry: ListedModel, seat: str | None, told: _Told | None) -> ServedM
         error=(status.error or "it gave no reason") if status.failed else "",
         command=tuple(status.args or ()),
         seat=seat or "",
-        layers=told.layers if told is not None else None,
-        unheeded=told.unheeded if told is not None else (),
+        layers=told[0],
+        unheeded=told[1],
     )

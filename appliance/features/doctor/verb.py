@@ -35,10 +35,8 @@ from appliance.features.doctor.gathering import bundled, zipped
 from appliance.platform.console import EXIT_OURS, PROGRAM, as_called, can_ask, harmless, say
 
 ALL_WELL = "Nothing is wrong."
-MARKS = {"error": "ERROR  ", "warning": "WARNING", "note": "note   "}
-COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
-PAUSE = 5.0
-"""Seconds between two looks of ``--watch``."""
+MARKS = {"error": ("ERROR  ", "red"), "warning": ("WARNING", "yellow"), "note": ("note   ", "cyan")}
+PAUSE = 5.0  # seconds between two looks of ``--watch``
 WITHOUT_LOGS = (
     "The bundle has no text that you, a model or an engine wrote: no prompts, paths, keys or names of models.\n"
     "Logs are not included; add them with --logs if you are asked for them."
@@ -117,8 +115,8 @@ def page(facts: DoctorFacts, findings: Sequence[Finding], *, colours: bool = Tru
 
 def paragraph(finding: Finding, *, colours: bool = True) -> str:
     """One finding for people, below an empty line."""
-    mark = MARKS[finding.severity]
-    shown = click.style(mark, fg=COLOURS[finding.severity], bold=True) if colours else mark
+    mark, colour = MARKS[finding.severity]
+    shown = click.style(mark, fg=colour, bold=True) if colours else mark
     lines = ["", f"{shown} {harmless(finding.title)}  [{finding.id}]"]
     lines += [f"          {harmless(line)}" for line in finding.evidence]
     lines += [f"        {harmless(finding.advice)}"] if finding.advice else []
@@ -156,7 +154,8 @@ async def write_report(wish: DoctorOptions, target: str, *, logs: bool, yes: boo
         if not await trio.to_thread.run_sync(partial(click.confirm, f"Write {path}?"), abandon_on_cancel=True):
             say("nothing was written")
             return EXIT_OURS
-    size = await trio.to_thread.run_sync(_write, path, packed)
+    path.touch(mode=0o600, exist_ok=False)  # readable by this user only
+    size = await trio.to_thread.run_sync(lambda: path.write_bytes(zipped(packed)))
     click.echo(f"written: {path} ({human_size(size)})")
     return 0
 
@@ -164,12 +163,11 @@ async def write_report(wish: DoctorOptions, target: str, *, logs: bool, yes: boo
 async def gather(wish: DoctorOptions, *, logs: bool) -> list[ReportFile]:
     """Return the bundle's files: the report, and the logs if they are wanted."""
     found = await look(wish)
-    facts, server, said, secrets = found.facts, wish.server, list[tuple[str, str]](), set[str]()
+    facts, server = found.facts, wish.server
     history = await timeline_of(server) if facts.server is not None and facts.server.answer == "answers" else ()
-    if logs:
-        secrets = await _secrets(wish, facts)
-        said = [(name, await log_of(server, model)) for model, name in log_names(facts)]
-        said.insert(0, ("logs/program.log", await log_of(server, "proxy")))
+    names = [("proxy", "logs/program.log"), *log_names(facts)] if logs else []
+    secrets = await _secrets(wish, facts) if logs else ()
+    said = [(name, await log_of(server, source)) for source, name in names]
     return await trio.to_thread.run_sync(bundled, facts, found.findings, history, said, secrets)
 
 
@@ -184,16 +182,10 @@ async def _secrets(wish: DoctorOptions, facts: DoctorFacts) -> set[str]:
             config = (Files(config=wish.config).read().config if wish.config is not None else None) or Config()
         except ApplianceError:
             config = Config()  # the finding ``config-unreadable`` is in the report
-        commands = [one.command for one in facts.server.running] if facts.server is not None else []
+        commands = [one.command for one in facts.running]
         return known_secrets(config, os.environ, commands, [token or "", wish.server.address.key or ""])
 
     return await trio.to_thread.run_sync(find)
-
-
-def _write(path: Path, packed: list[ReportFile]) -> int:
-    """Write the whole file, readable by this user only; return its size."""
-    path.touch(mode=0o600, exist_ok=False)
-    return path.write_bytes(zipped(packed))
 
 
 def free_path(name: str) -> Path:

@@ -21,7 +21,6 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     if ground.settings.http.single is not None:
         yield ServerParts()
         return
-    from appliance.features.ollama.derived_models import DerivedModels
     from appliance.features.ollama.known import KnownModels
     from appliance.features.ollama.reading import OllamaReader
     from appliance.features.ollama.routes import OllamaRoutes
@@ -31,8 +30,7 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     def known_to(kernel: Kernel) -> KnownModels:
         nonlocal known
         if known is None:
-            file = DerivedModels(ground.data / FILE)
-            known = KnownModels(ground.catalog, ground.fleet, kernel.traffic.targets, file)
+            known = KnownModels(ground.catalog, ground.fleet, kernel.traffic.targets, ground.data / FILE)
         return known
 
     def translate(kernel: Kernel) -> Translate:

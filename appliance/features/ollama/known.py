@@ -1,29 +1,41 @@
-"""Facts about models for Ollama's clients: from headers of files, the configuration, and running engines."""
+"""Facts about models for Ollama's clients: from headers of files, the configuration, and running engines.
+
+Below is the file of the models that clients have derived from others; it waits for the disk.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import trio
-from msgspec import Struct
+from msgspec import Raw, Struct, structs
 
 from appliance.catalog.catalog import AT_ONCE, Catalog, file_in
-from appliance.core.lenient_json import decoded
+from appliance.core.bodies.json_text import OBJECT
+from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.models.names import meanings
 from appliance.errors import ModelNotFound, UpstreamFailed
+from appliance.features.ollama.core.asking import DerivedPreset
 from appliance.features.ollama.core.models import Derived, EngineProps, LoadedModel, ModelFacts, preset_of, tags
-from appliance.features.ollama.derived_models import DerivedModels
 from appliance.fleet.owner import Fleet
+from appliance.store.model_files import read_start, replace, write_whole
 from appliance.traffic.targets import Targets, refresh
 from appliance.upstream.client import HttpCall
 
-PROPS_TIME = 1.0
-"""Seconds that a running engine gets to say what it can do; the files say nearly as much."""
+PROPS_TIME = 1.0  # seconds that a running engine gets to say what it can do; the files say nearly as much
 MAX_PROPS = 1 << 20
+FILE_VERSION = 1
+MAX_FILE = 16 << 20
 SHOWN = ("queued", "loading", "loaded", "sleeping", "stopping")
+
+
+log = logging.getLogger(__name__)
 
 
 class _Meta(Struct, frozen=True):
@@ -37,14 +49,13 @@ class _Ready(Struct, frozen=True):
 class KnownModels:
     """Answers from memory, but for headers and properties that nobody has asked for before."""
 
-    def __init__(self, catalog: Catalog, fleet: Fleet, targets: Targets, file: DerivedModels) -> None:
+    def __init__(self, catalog: Catalog, fleet: Fleet, targets: Targets, file: Path) -> None:
         self._catalog = catalog
         self._fleet = fleet
         self._targets = targets
         self._file = file
-        self.models: Mapping[str, Derived] = {}
-        """Models that clients have derived from others, by their names in lower case."""
-        self._adopt(file.read())
+        self.models: Mapping[str, Derived] = {}  # that clients have derived from others, by their names in lower case
+        self._adopt(read_derived(file))
         self._headers: dict[str, GgufInfo | None] = {}
         self._props: dict[tuple[str, float | None], EngineProps | None] = {}
         self._tags: tuple[object, bytes] = (None, b"")
@@ -54,19 +65,19 @@ class KnownModels:
 
         Raises InvalidModelFile, and Busy of a selector.
         """
-        derived = self.derived(name)
         try:
             async with self._targets.chosen(name, route=route) as target:
                 model = target.model if target.selector is None else None
         except ModelNotFound:
             return None
-        if derived is None:
-            return await self._facts(name, model)
-        return await self._facts(name, model, derived)
+        if model is not None:
+            await self._read_header(model)
+            await self._ask(model)
+        return self._known(name, model, self.derived(name))
 
     async def change(self, models: Mapping[str, Derived]) -> None:
         """Keep these derived models from now on. Raises OSError."""
-        await trio.to_thread.run_sync(self._file.write, models)
+        await trio.to_thread.run_sync(write_derived, self._file, models)
         self._adopt(models)
 
     def _adopt(self, models: Mapping[str, Derived]) -> None:
@@ -111,42 +122,24 @@ class KnownModels:
             if status.state not in SHOWN or model is None:
                 continue
             await self._read_header(model)
+            facts, memory = self._known(model.id, model), self._fleet.memory(status.model)
             left = self._fleet.stays_for(status.model)
-            found.append(
-                LoadedModel(
-                    facts=self._known(model.id, model),
-                    memory=self._fleet.memory(status.model),
-                    left=left if left < 1e9 else None,
-                    queue=status.waiting,
-                    state=status.state,
-                )
-            )
+            left = left if left < 1e9 else None
+            found.append(LoadedModel(facts=facts, memory=memory, left=left, queue=status.waiting, state=status.state))
         return found
 
     def _find(self, name: str) -> Model | None:
         return self._catalog.snapshot.find(name)
 
-    async def _facts(self, name: str, model: Model | None, derived: Derived | None = None) -> ModelFacts:
-        if model is None:
-            return ModelFacts(name=name, preset=preset_of(None, derived))
-        await self._read_header(model)
-        await self._ask(model)
-        return self._known(name, model, derived)
-
     def _known(self, name: str, model: Model | None, derived: Derived | None = None) -> ModelFacts:
-        info = self._info(model) if model is not None else None
+        base, made_at = (derived.base, derived.made_at) if derived is not None else ("", 0.0)
+        preset = preset_of(model, derived)
+        if model is None:
+            return ModelFacts(name=name, preset=preset, base=base, made_at=made_at)
+        info, props, context = self._info(model), self._props.get(self._key(model)), self.context(model)
         return ModelFacts(
-            name=name,
-            model=model,
-            info=info,
-            props=self._props.get(self._key(model)) if model is not None else None,
-            preset=preset_of(model, derived),
-            base=derived.base if derived is not None else "",
-            made_at=derived.made_at if derived is not None else 0.0,
-            context=self.context(model) if model is not None else None,
+            name=name, model=model, info=info, props=props, preset=preset, base=base, made_at=made_at, context=context
         )
-
-    # ---- headers of configured models --------------------------------------------------------------------------------
 
     def _info(self, model: Model) -> GgufInfo | None:
         return model.info or self._headers.get(_file_of(model) or "")
@@ -154,8 +147,7 @@ class KnownModels:
     async def _read_header(self, model: Model) -> None:
         path = _file_of(model)
         if path is not None and model.info is None and path not in self._headers:
-            header = await trio.to_thread.run_sync(self._catalog.headers.read, path)
-            self._headers[path] = header.info
+            self._headers[path] = (await trio.to_thread.run_sync(self._catalog.headers.read, path)).info
 
     async def _read_headers(self) -> bool:
         """Read those of a list for as long as a look at the folders may. Return whether that was enough."""
@@ -165,8 +157,6 @@ class KnownModels:
                 return False
             await self._read_header(model)
         return True
-
-    # ---- running engines ---------------------------------------------------------------------------------------------
 
     def _key(self, model: Model) -> tuple[str, float | None]:
         status = self._fleet.known(model.id)
@@ -182,25 +172,74 @@ class KnownModels:
     async def _ask(self, model: Model) -> None:
         """Ask a running engine once what it can do, if no header tells. One that is being loaded is not waited for."""
         key = self._key(model)
-        status = self._fleet.known(model.id)
+        status, address = self._fleet.known(model.id), self._fleet.address(model.id)
         if self._info(model) is not None or key in self._props or status is None or status.state != "loaded":
             return
-        address = self._fleet.address(model.id)
         if address is None:
             return
         for old in [known for known in self._props if known[0] == model.id]:
             del self._props[old]
         props: EngineProps | None = None
-        with trio.move_on_after(PROPS_TIME):
-            try:
-                async with HttpCall(address, "GET", "/props") as response:
-                    if response.status == 200:
-                        props = decoded(EngineProps, await response.read(MAX_PROPS))
-            except UpstreamFailed:
-                pass
+        with trio.move_on_after(PROPS_TIME), suppress(UpstreamFailed):
+            async with HttpCall(address, "GET", "/props") as response:
+                if response.status == 200:
+                    props = decoded(EngineProps, await response.read(MAX_PROPS))
         self._props[key] = props
 
 
 def _file_of(model: Model) -> str | None:
     """The file that a configured command names, as llama-server's options do."""
     return file_in(model.config.argv) if model.config is not None else None
+
+
+class _Kept(Struct, frozen=True, kw_only=True):
+    """One model; the values of its members are any JSON."""
+
+    name: str
+    base: str
+    system: str
+    parameters: Raw
+    messages: list[Raw]
+    made_at: float
+
+    def model(self) -> Derived:
+        messages = tuple(OBJECT.decode(message) for message in self.messages)
+        preset = DerivedPreset(system=self.system, parameters=OBJECT.decode(self.parameters), messages=messages)
+        return Derived(name=self.name, base=self.base, preset=preset, made_at=self.made_at)
+
+
+class _DerivedFile(Struct, frozen=True, kw_only=True):
+    version: int
+    models: list[_Kept]
+
+
+def read_derived(path: Path) -> Mapping[str, Derived]:
+    """Return the models by their names in lower case; the file need not be there yet.
+
+    One that cannot be understood is set aside, with a line in the log.
+    """
+    try:
+        contents = msgspec.json.decode(read_start(path, MAX_FILE), type=_DerivedFile)
+        if contents.version != FILE_VERSION:
+            raise ValueError(f"its version is {contents.version}")
+        models = [kept.model() for kept in contents.models]
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        log.warning("%s cannot be read: %s", path, error.strerror or error)
+        return {}
+    except (*UNREADABLE, ValueError) as error:
+        aside = path.with_name(f"{path.name}.unreadable")
+        replace(path, aside)
+        log.warning("%s is damaged, or from a newer version (%s); it is now %s", path, error, aside.name)
+        return {}
+    return {model.name.casefold(): model for model in models}
+
+
+def write_derived(path: Path, models: Mapping[str, Derived]) -> None:
+    """Replace the file. Raises OSError."""
+    kept = [
+        {"name": each.name, "base": each.base, **structs.asdict(each.preset), "made_at": each.made_at}
+        for each in models.values()
+    ]
+    write_whole(path, msgspec.json.encode({"version": FILE_VERSION, "models": kept}), private=True)

@@ -20,7 +20,7 @@ from appliance.core.runs.inward import Asker, ProgressWatch
 from appliance.features.ollama.core import asking, shortening
 from appliance.features.ollama.core.answering import Translator, error_body, idle_line
 from appliance.features.ollama.core.asking import OllamaRefusal, OllamaRequest
-from appliance.features.ollama.core.models import COMPLETION, EMBEDDING, INSERT, THINKING, TOOLS, ModelFacts
+from appliance.features.ollama.core.models import COMPLETION, INSERT, THINKING, TOOLS, ModelFacts
 from appliance.features.ollama.known import KnownModels
 from appliance.features.ollama.sink import JSON_TYPE, OllamaSink, is_ollamas, speak
 from appliance.fleet.owner import Fleet
@@ -33,22 +33,17 @@ CHAT, CHATS = "/api/chat", "/v1/chat/completions"
 ROUTES = {path: Route(name=path, streams=True, dialect=Dialect.OLLAMA) for path in (CHAT, "/api/generate")}
 MAX_MEASURE = 64 << 20
 MAX_TOLD = 1000
-UNLOAD_TIME = 5.0
-"""Seconds that the answer to an unload waits for an idle model to be gone."""
+UNLOAD_TIME = 5.0  # seconds that the answer to an unload waits for an idle model to be gone
 
 
 log = logging.getLogger(__name__)
 
 
-class Rendered(Struct):
-    """The answer of ``/apply-template``."""
-
+class Rendered(Struct):  # by /apply-template
     prompt: str
 
 
 class TokenizeAnswer(Struct):
-    """The answer of ``/tokenize``."""
-
     tokens: list[int]
 
 
@@ -82,7 +77,7 @@ async def refuse(context: RequestContext, refused: OllamaRefusal) -> None:
 
 
 class OllamaReader:
-    """Reads requests of one server."""
+    """Reads requests of one server; a `appliance.http.way.hooks.Translate`."""
 
     def __init__(self, fleet: Fleet, known: KnownModels, inward: Asker) -> None:
         self._fleet = fleet
@@ -91,11 +86,9 @@ class OllamaReader:
         self._told = set[tuple[object, ...]]()
 
     def route(self, request: Request) -> Route | None:
-        """See `appliance.http.way.hooks.Translate`."""
         return ROUTES.get(request.path) if request.method == "POST" else None
 
     def sink(self, request: Request, sink: Sink) -> Sink:
-        """See `appliance.http.way.hooks.Translate`."""
         return OllamaSink(sink) if is_ollamas(request) else sink
 
     async def read(self, context: RequestContext) -> ModelRequest | None:
@@ -124,18 +117,11 @@ class OllamaReader:
             await refuse(context, refused)
             return None
         return ModelRequest(
-            request=context.request,
-            route=own_path(path),
-            name=asked.name,
-            body=sent,
-            streams=asked.streams and path != "/infill",
-            extended=wants_tools,
-            path=path,
-            sink=context.sink,
-            record=context.record,
+            request=context.request, route=own_path(path), name=asked.name, body=sent, path=path, sink=context.sink,
+            streams=asked.streams and path != "/infill", extended=wants_tools, record=context.record,
             keep_alive=asked.keep_alive,
             begin=partial(speak, translator=Translator(asked.name, watch, chat=chat), name=asked.name),
-        )
+        )  # fmt: skip
 
     async def _facts(self, asked: OllamaRequest, *, chat: bool) -> ModelFacts:
         if not asked.name and chat:
@@ -156,11 +142,8 @@ class OllamaReader:
         if not asked.members.get("tools") or not facts.lacks(TOOLS):
             return asked
         model = facts.model.id if facts.model is not None else asked.name
-        self._log_once(
-            logging.WARNING,
-            "model '%s' knows no tools: its chat template has no place for them, so they are left out",
-            model,
-        )
+        text = "model '%s' knows no tools: its chat template has no place for them, so they are left out"
+        self._log_once(logging.WARNING, text, model)
         return structs.replace(asked, members={name: given for name, given in asked.members.items() if name != "tools"})
 
     def _warn_of_context(self, asked: OllamaRequest, facts: ModelFacts) -> None:
@@ -217,7 +200,7 @@ class OllamaReader:
             if model is not None:
                 self._fleet.keep(model, 0.0)
                 with trio.move_on_after(UNLOAD_TIME):
-                    while not self._fleet.stays_for(model.id) and not _is_used(self._fleet, model.id):
+                    while not self._fleet.stays_for(model.id) and not self._is_used(model.id):
                         await self._fleet.wait_gone(model.id)
             reason = "unload"
         else:
@@ -229,19 +212,17 @@ class OllamaReader:
         line = idle_line(asked.name, watch.now(), reason, chat=chat)
         await send_whole(context.sink, 200, (JSON_TYPE,), line)
 
-
-def _is_used(fleet: Fleet, model_id: str) -> bool:
-    status = fleet.known(model_id)
-    return status is not None and status.leases + status.waiting > 0
+    def _is_used(self, model_id: str) -> bool:
+        status = self._fleet.known(model_id)
+        return status is not None and status.leases + status.waiting > 0
 
 
 def _translated(asked: OllamaRequest, facts: ModelFacts, *, chat: bool) -> tuple[str, bytes]:
     """Return the route of llama-server and its body. Raises OllamaRefusal, in the order of Ollama's checks."""
-    what = "chat" if chat else "generate"
     raw = not chat and asking.member_of(asked.members, "raw", False)
     thinks = THINKING in facts.abilities
-    if facts.sure and COMPLETION not in facts.abilities:
-        raise OllamaRefusal(400, f'"{asked.name}" does not support {what}')
+    if facts.lacks(COMPLETION):
+        raise OllamaRefusal(400, f'"{asked.name}" does not support {"chat" if chat else "generate"}')
     if asked.think and facts.lacks(THINKING):
         raise OllamaRefusal(400, f'"{asked.name}" does not support thinking')
     if chat:
@@ -253,8 +234,3 @@ def _translated(asked: OllamaRequest, facts: ModelFacts, *, chat: bool) -> tuple
     if raw:
         return "/v1/completions", asking.raw_body(asked, asked.name, facts.preset)
     return CHATS, asking.prompt_body(asked, asked.name, facts.preset, thinks=thinks)
-
-
-def embeds(facts: ModelFacts) -> bool:
-    """False where it is known that the model makes no vectors."""
-    return not facts.sure or EMBEDDING in facts.abilities

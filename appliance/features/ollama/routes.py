@@ -20,7 +20,7 @@ from appliance.features.ollama.core.answering import NDJSON, error_line, normali
 from appliance.features.ollama.core.asking import OllamaRefusal
 from appliance.features.ollama.core.models import Derived, ModelFacts
 from appliance.features.ollama.known import KnownModels
-from appliance.features.ollama.reading import CHAT, Stopwatch, embeds, refuse
+from appliance.features.ollama.reading import CHAT, Stopwatch, refuse
 from appliance.features.ollama.sink import BLOBS, JSON_TYPE, USER_KEYS, is_ollamas
 from appliance.http import errors
 from appliance.http.kernel import Kernel
@@ -32,8 +32,7 @@ TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
 VERSION_PATH = "/api/version"
 COPILOT = "GitHubCopilotChat/"
 MAX_VECTORS = 256 << 20
-PROGRESS_EVERY = 0.06
-"""Seconds between two records of a download, as in Ollama."""
+PROGRESS_EVERY = 0.06  # seconds between two records of a download, as in Ollama
 _TOO_LONG = ("too large", "context", "exceed", "too long")
 
 Answer = Callable[[RequestContext, JsonObject], Awaitable[None]]
@@ -48,24 +47,21 @@ class OllamaRoutes:
         self._inward = kernel.inward
         self._followers: Counter[str] = Counter()
         self._changing = trio.Lock()
-        posted: dict[str, Answer] = {
-            "show": self._show,
-            "embed": self._embed,
-            "embeddings": self._embed_one,
-            "pull": self._pull,
-            "copy": self._copy,
-            "create": self._create,
-        }
         self._routes: Mapping[tuple[str, str], Answer] = {
-            **{("POST", f"/api/{name}"): answer for name, answer in posted.items()},
+            ("POST", "/api/show"): self._show,
+            ("POST", "/api/embed"): self._embed,
+            ("POST", "/api/embeddings"): self._embed_one,
+            ("POST", "/api/pull"): self._pull,
+            ("POST", "/api/copy"): self._copy,
+            ("POST", "/api/create"): self._create,
             ("DELETE", "/api/delete"): self._delete,
         }
 
     def answers(self, request: Request) -> bool:
-        """True if the request is for one of these routes."""
-        return is_ollamas(request) or (
-            request.method in ("GET", "HEAD") and (request.path == VERSION_PATH or _is_probe(request))
-        )
+        """Ollama's clients ask for ``/`` to check that the server runs; browsers ask for HTML there."""
+        if request.method not in ("GET", "HEAD") or request.path not in ("/", VERSION_PATH):
+            return is_ollamas(request)
+        return request.path == VERSION_PATH or "text/html" not in (request.header(b"accept") or "")
 
     async def answer(self, context: RequestContext) -> None:
         """Raises ApplianceError and ClientLeft."""
@@ -81,8 +77,6 @@ class OllamaRoutes:
                 raise _not_here(request.method, request.path, self._routes)
         except OllamaRefusal as refused:
             await refuse(context, refused)
-
-    # ---- lists -------------------------------------------------------------------------------------------------------
 
     async def _list(self, context: RequestContext) -> None:
         told: JsonObject | bytes
@@ -115,8 +109,6 @@ class OllamaRoutes:
             raise OllamaRefusal(404, otherwise)
         return facts
 
-    # ---- embeddings --------------------------------------------------------------------------------------------------
-
     async def _embed(self, context: RequestContext, members: JsonObject) -> None:
         watch, name = Stopwatch(), asking.model_of(members)
         texts = _texts(members.get("input"))
@@ -134,10 +126,8 @@ class OllamaRoutes:
         await _send(context, {**told, "prompt_eval_count": tokens} if tokens else told)
 
     async def _embed_one(self, context: RequestContext, members: JsonObject) -> None:
-        prompt = asking.member_of(members, "prompt", "")
-        vectors, _ = await self._vectors(
-            asking.model_of(members), members, [prompt] if prompt else [], Stopwatch(), truncates=True
-        )
+        name, prompt = asking.model_of(members), asking.member_of(members, "prompt", "")
+        vectors, _ = await self._vectors(name, members, [prompt] if prompt else [], Stopwatch(), truncates=True)
         await _send(context, {"embedding": list[JSON](vectors[0]) if vectors else []})
 
     async def _vectors(
@@ -146,7 +136,7 @@ class OllamaRoutes:
         """Raises OllamaRefusal."""
         keep_alive = asking.keep_alive_of(members.get("keep_alive"))
         facts = await self._require(name, f'model "{name}" not found, try pulling it first')
-        if not embeds(facts):
+        if facts.lacks(models.EMBEDDING):
             raise OllamaRefusal(400, f'"{name}" does not support embeddings')
         found: tuple[list[list[float]], int] = ([], 0)
         if texts:
@@ -179,8 +169,6 @@ class OllamaRoutes:
             longest //= 2
             texts = [text[:longest] for text in texts]
 
-    # ---- derived models ----------------------------------------------------------------------------------------------
-
     async def _copy(self, context: RequestContext, members: JsonObject) -> None:
         source, destination = models.read_copy(members)
         await self._require(source, f'model "{source}" not found')
@@ -192,19 +180,17 @@ class OllamaRoutes:
         streams = asking.member_of(members, "stream", True)
         await self._require(derived.base, f"model '{derived.base}' not found; pull it first")
         await self._derive(derived)
-        done: JsonObject = {"status": "success"}
-        if streams:
-            records = ({"status": "using existing layer"}, {"status": "writing manifest"}, done)
-            await _send_lines(context, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
-        else:
-            await _send(context, done)
+        if not streams:
+            await _send(context, {"status": "success"})
+            return
+        _begin_lines(context)
+        await _end_lines(context, "using existing layer", "writing manifest", "success")
 
     async def _derive(self, derived: Derived) -> None:
         """Keep it, below its own name: a name that a model on disk or of the configuration has stays that model's."""
         if self._known.derived(derived.name) is None and await self._known.find(derived.name) is not None:
-            raise OllamaRefusal(
-                400, f"the name '{derived.name}' is taken by a model that was not made here; choose another"
-            )
+            told = f"the name '{derived.name}' is taken by a model that was not made here; choose another"
+            raise OllamaRefusal(400, told)
         below = self._known.derived(derived.base)
         if below is not None:
             derived = structs.replace(derived, base=below.base, preset=models.over(derived, below.preset))
@@ -219,25 +205,21 @@ class OllamaRoutes:
             try:
                 await self._known.change(derived)
             except OSError as error:
-                raise OllamaRefusal(
-                    500, f"the list of derived models cannot be written: {error.strerror or error}"
-                ) from None
+                told = f"the list of derived models cannot be written: {error.strerror or error}"
+                raise OllamaRefusal(500, told) from None
 
     async def _delete(self, context: RequestContext, members: JsonObject) -> None:
         name = asking.model_of(members)
         if not asking.is_expressible(name) and await self._known.find(name) is None:
             raise OllamaRefusal(400, f'name "{name}" is invalid')
         if (derived := self._known.derived(name)) is not None:
-            left = {key: other for key, other in self._known.models.items() if other is not derived}
-            await self._change(left)
+            await self._change({key: other for key, other in self._known.models.items() if other is not derived})
         else:
             facts = await self._require(name, f"model '{name}' not found")
             if facts.model is None:
                 raise OllamaRefusal(403, f"model '{name}' is not on this machine")
             await self._owners.remove_model(facts.model.id)
         await _send(context, None)
-
-    # ---- downloads ---------------------------------------------------------------------------------------------------
 
     async def _pull(self, context: RequestContext, members: JsonObject) -> None:
         name = asking.model_of(members)
@@ -250,28 +232,28 @@ class OllamaRoutes:
         try:
             await self._fetch(context, name, streams=streams)
         except (ApplianceError, OllamaRefusal) as error:
-            status, text = _error_text(error)
+            refused = error
+            if not isinstance(refused, OllamaRefusal):
+                info = errors.describe(refused)
+                refused = OllamaRefusal(info.code, info.message)
             if not streams:
-                raise OllamaRefusal(status, text) from None
-            await context.sink.write(error_line(f"pull model manifest: {text}"))
+                raise refused from None
+            await context.sink.write(error_line(f"pull model manifest: {refused.text}"))
             await context.sink.end()
             return
         if not streams:
             await _send(context, {"status": "success"})
             return
-        for status in ("verifying sha256 digest", "writing manifest", "removing unused layers", "success"):
-            await context.sink.write(_line(status=status))
-        await context.sink.end()
+        last = ("verifying sha256 digest", "writing manifest", "removing unused layers", "success")
+        await _end_lines(context, *last)
 
     async def _fetch(self, context: RequestContext, name: str, *, streams: bool) -> None:
         """Return when the model is here. Two who ask for one model share its download, which the last one ends."""
         wanted = models.pull_name(name)
         if wanted is None:
             if await self._known.find(name) is None:
-                raise OllamaRefusal(
-                    404,
-                    f"file does not exist: '{name}' is not on Hugging Face; name a model as hf.co/ORG/REPO:QUANT",
-                )
+                missing = f"file does not exist: '{name}' is not on Hugging Face; name a model as hf.co/ORG/REPO:QUANT"
+                raise OllamaRefusal(404, missing)
             return
         downloads = self._owners.require_downloads()
         last = max((status.number for status in downloads.snapshot()), default=0)
@@ -299,7 +281,6 @@ class OllamaRoutes:
 
 
 async def _report_progress(context: RequestContext, told: dict[str, FileProgress], download: Download) -> None:
-    """Report the progress since the last time, file by file."""
     now = download.status.files
     for file in download.plan.files:
         progress = now[file.url]
@@ -308,18 +289,6 @@ async def _report_progress(context: RequestContext, told: dict[str, FileProgress
             digest = models.layer_of(file.oid)
             shown: JsonObject = {"status": f"pulling {digest[7:19]}", "digest": digest, "total": progress.total}
             await context.sink.write(_line(**shown, **({"completed": progress.done} if progress.done else {})))
-
-
-def _error_text(error: ApplianceError | OllamaRefusal) -> tuple[int, str]:
-    if isinstance(error, OllamaRefusal):
-        return error.status, error.text
-    info = errors.describe(error)
-    return info.code, info.message
-
-
-def _is_probe(request: Request) -> bool:
-    """True if a request for ``/`` only checks that the server runs, as Ollama's clients do; browsers ask for HTML."""
-    return request.path == "/" and "text/html" not in (request.header(b"accept") or "")
 
 
 def _texts(given: JSON) -> list[str]:
@@ -347,9 +316,8 @@ def _begin_lines(context: RequestContext) -> None:
     context.sink.start(200, ((b"Content-Type", NDJSON), (b"X-Accel-Buffering", b"no")))
 
 
-async def _send_lines(context: RequestContext, lines: bytes) -> None:
-    _begin_lines(context)
-    await context.sink.write(lines)
+async def _end_lines(context: RequestContext, *last: str) -> None:
+    await context.sink.write(b"".join(_line(status=status) for status in last))
     await context.sink.end()
 
 

@@ -11,8 +11,7 @@ from appliance.features.ollama.core.answering import NDJSON, Translator, transla
 from appliance.traffic.record import RecordingSink
 from appliance.traffic.request import Headers, Passing, Request, Sink, push_whole
 
-MAX_WHOLE = 64 << 20
-"""Bytes of a plain answer that is held until it can be translated."""
+MAX_WHOLE = 64 << 20  # bytes of a plain answer that is held until it can be translated
 LINES = (b"Content-Type", NDJSON)
 JSON_TYPE = (b"Content-Type", b"application/json; charset=utf-8")
 PATHS = frozenset(
@@ -32,12 +31,9 @@ def is_ollamas(request: Request) -> bool:
 
     Clients of Ollama upload below `BLOBS`; boxes of a pool read there, with GET and HEAD.
     """
-    path = request.path
-    return (
-        path in PATHS
-        or path.startswith(USER_KEYS)
-        or (path.startswith(BLOBS) and request.method not in ("GET", "HEAD"))
-    )
+    if request.path.startswith(BLOBS):
+        return request.method not in ("GET", "HEAD")
+    return request.path in PATHS or request.path.startswith(USER_KEYS)
 
 
 class OllamaSink(Passing):
@@ -85,17 +81,15 @@ class OllamaSink(Passing):
             (status, headers), self._head = self._head, None
             if len(self._held) > MAX_WHOLE:
                 raise UpstreamFailed(self._name, f"its answer is longer than {MAX_WHOLE} bytes")
-            return self._push_whole(status, headers, bytes(self._held))
+            content = bytes(self._held)
+            if status == 200 and self._translator is not None:
+                status, content = self._translator.whole(content)
+            elif status >= 400:
+                status, content = translated_error(status, content, self._name)
+            return push_whole(self.inner, status, (JSON_TYPE, *_without_type(headers)), content)
         if self._streams and self._translator is not None and (lines := self._translator.end()):
             self.inner.push(lines)
         return self.inner.finish()
-
-    def _push_whole(self, status: int, headers: Headers, content: bytes) -> bool:
-        if status == 200 and self._translator is not None:
-            status, content = self._translator.whole(content)
-        elif status >= 400:
-            status, content = translated_error(status, content, self._name)
-        return push_whole(self.inner, status, (JSON_TYPE, *_without_type(headers)), content)
 
     def abort(self) -> None:
         """Drop a held answer: nothing of it has left, so that the error can be sent instead."""

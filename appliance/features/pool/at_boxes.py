@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from appliance.core.answers.families import family_of
 from appliance.core.bodies.filters import Edits
 from appliance.core.bodies.head import is_object
-from appliance.core.exchange import Declined, RelayOptions
+from appliance.core.exchange import Declined
 from appliance.core.models.model import Model
-from appliance.errors import NotPlaced, PeerFailed
+from appliance.errors import NotPlaced
+from appliance.features.pool.at_peers import AskedServer
 from appliance.features.pool.core.placing import Affinity, BoxChoice, BoxNow, Need, Prompt, place, prompt_of
 from appliance.features.pool.hands import refuse_eviction, room_for
 from appliance.features.pool.peers import Peers
@@ -25,29 +25,24 @@ from appliance.http.way.context import ModelRequest
 from appliance.http.way.course import Course, NotTaken, Place
 from appliance.http.way.outgoing import IDENTITY, JSON, edited, renamed
 from appliance.http.way.process import Process
-from appliance.http.way.to_others import AnswersHooks, OtherServer, for_peers
+from appliance.http.way.to_others import for_peers
 from appliance.traffic.targets import Target, Targets
-from appliance.upstream.client import ConnectFailed, Outgoing, relay
 
+Sent = Callable[[str], None]  # notes that a box gets the request
 NO_EDITS = Edits(by_name={})
 _BOX = b"X-Appliance-Box"
-_LOADING = frozenset(("loading", "starting", "queued"))
-"""The states, in the words of ours and llama-swap's, in which a model will answer soon."""
+_LOADING = frozenset(("loading", "starting", "queued"))  # our words and llama-swap's for: it will answer soon
 
 
 class AtBoxes:
     """The `Placing` of a request whose model other boxes of the pool have."""
 
     def __init__(self, ask: Ask, peers: Peers) -> None:
-        self._ask = ask
-        self._fleet = ask.fleet
-        self._peers = peers
+        self._ask, self._fleet, self._peers = ask, ask.fleet, peers
         self._affinity = Affinity()
 
-    async def course(self, job: ModelRequest, target: Target, wanted: Model | None) -> Course | None:
-        """See `Placing`. Raises NotPlaced."""
-        if not target.boxes:
-            return None
+    async def course(self, job: ModelRequest, target: Target, wanted: Model | None) -> Course:
+        """Raises NotPlaced."""
         model = target.model or Model(id=target.boxes[0][1], source="config")
         prompt, there = self._prompt(job, target, model), dict(target.boxes)
         order = await self._order(target, model, prompt)
@@ -143,20 +138,14 @@ class _ThisBox:
 
     is_followed = True
 
-    def __init__(
-        self, name: str, process: Process, model: Model, targets: Targets, meant: str, sent: Callable[[str], None]
-    ) -> None:
+    def __init__(self, name: str, process: Process, model: Model, targets: Targets, meant: str, sent: Sent) -> None:
         self.name = name
         self.seat, self.build, self.has_fallback = process.seat, process.build, process.has_fallback
         self.broke, self.failure = process.broke, process.failure
-        self._process = process
-        self._model = model
-        self._targets = targets
-        self._meant = meant
-        self._sent = sent
+        self._process, self._model, self._targets = process, model, targets
+        self._meant, self._sent = meant, sent
 
     async def answer(self, course: Course) -> None:
-        """See `Place`."""
         self._sent(self.name)
         if self._meant and not self._targets.is_still(self._model, self._meant):
             await self._targets.look()
@@ -164,28 +153,18 @@ class _ThisBox:
         await self._process.answer(course)
 
 
-class _OtherBox(OtherServer):
+class _OtherBox(AskedServer):
     """Another box, as a `Place`."""
 
     is_followed = True
 
-    def __init__(
-        self, name: str, model: str, ask: Ask, peers: Peers, target: Target, meant: str, sent: Callable[[str], None]
-    ) -> None:
-        super().__init__(name)
-        self._model = model
-        self._ask = ask
-        self._peers = peers
-        self._target = target
-        self._meant = meant
-        self._sent = sent
+    def __init__(self, name: str, model: str, ask: Ask, peers: Peers, target: Target, meant: str, sent: Sent) -> None:
+        super().__init__(name, model, ask, peers, target)
+        self._meant, self._sent = meant, sent
 
     async def answer(self, course: Course) -> None:
-        """See `Place`."""
         self._sent(self.name)
-        job, target, address = course.job, self._target, self._peers.address(self.name)
-        course.begin(course.model)
-        body, path = course.body, job.path
+        job, target, body, path = course.job, self._target, course.body, course.job.path
         # The model's name is written into the body only where it differs: that reads the body anew, a millisecond.
         if job.edits and (body is not job.body or job.record.head.model != self._model):
             body = edited(job.format, body, NO_EDITS, target.requested, self._model)
@@ -193,36 +172,20 @@ class _OtherBox(OtherServer):
         headers = for_peers(job.request.headers, target.boxes)
         if self._meant:
             headers.append((IDENTITY, self._meant.encode()))
-        watch = job.record.watch
-        watch.granted(None)
-        options = RelayOptions(
-            label=address.label,
-            method=job.request.method,
-            dialect=job.route.dialect,
-            family=family_of(job.route.name),
-            headers=course.headers,
-            trail=course.trail,
-            splicer=course.splicer,
-            declines=not course.is_last or course.splicer is not None,
-        )
-        outgoing = Outgoing(address, job.request.method, path, headers, body, self._ask.pool, watch)
+        declines = not course.is_last or course.splicer is not None
         try:
             with self._peers.attended(self.name):
-                await relay(outgoing, options, job.sink, AnswersHooks(partial(self._peers.answered, self.name)))
-        except ConnectFailed as error:
-            self._peers.failed(self.name, error.why)
-            raise NotTaken(PeerFailed(self.name, error.why)) from None
+                answers = partial(self._peers.answered, self.name)
+                await self._relay(course, path, headers, body, answers, declines=declines)
         except Declined as error:
             self._peers.doubted(self.name)
             raise NotTaken(NotPlaced(course.model.id, str(error))) from None
 
     async def broke(self, course: Course) -> Broken:
-        """See `Place`."""
         self._peers.failed(self.name, "it broke the connection of a request")  # a look in a second tells more
         return Broken(gone=True)
 
     def seat(self, model: Model) -> str:
-        """See `Place`."""
         return self.name
 
 

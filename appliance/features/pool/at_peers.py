@@ -1,6 +1,8 @@
-"""The configured peers that have a model, as places of a request: the next one is asked where one cannot be reached."""
+"""A request whose model other servers have. Of configured peers the next one is asked where one cannot be reached."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from appliance.core.answers.families import family_of
 from appliance.core.exchange import RelayOptions
@@ -18,94 +20,90 @@ from appliance.traffic.targets import Target
 from appliance.upstream.client import ConnectFailed, Headers, Outgoing, relay
 
 
-class AtPeers:
-    """The `Placing` of a request whose model is at peers alone."""
+class AtOthers:
+    """The `Placing` of a request whose model boxes of the pool have, too, or peers alone."""
 
-    def __init__(self, ask: Ask, peers: Peers) -> None:
-        self._ask = ask
-        self._peers = peers
+    def __init__(self, ask: Ask, peers: Peers, make_at_boxes: Callable[[Ask, Peers], Placing]) -> None:
+        """``make_at_boxes`` imports what few programs need, for the first request that boxes can answer."""
+        self._ask, self._peers, self._make_at_boxes = ask, peers, make_at_boxes
+        self._at_boxes: Placing | None = None
 
     async def course(self, job: ModelRequest, target: Target, wanted: Model | None) -> Course | None:
-        """See `Placing`. Raises PeerFailed for a request that goes in circles."""
+        """Raises NotPlaced, and PeerFailed where no peer is left."""
+        if target.boxes:
+            self._at_boxes = self._at_boxes or self._make_at_boxes(self._ask, self._peers)
+            return await self._at_boxes.course(job, target, wanted)
         if target.model is not None:
             return None
         if wanted is not None:
             self._ask.fleet.load_soon(wanted)
-        headers, path = for_peers(job.request.headers, target.peers), job.path
-        if job.edits:
-            path = renamed(path, self._ask.targets.sent_name(target))
         order = self._peers.order(target.peers)
         if not order:
             raise all_failed(target.peers, ())
-        places = [_AtPeer(id, model, self._ask, self._peers, target, path, headers) for id, model in order]
+        places = [_AtPeer(id, model, self._ask, self._peers, target) for id, model in order]
         return Course(places, self._ask.fleet.tell, Model(id=order[0][1], source="config"), job, job.body)
 
 
-class _AtPeer(OtherServer):
-    """A peer, as a `Place`. Its engines are its own: nothing else goes on where it broke."""
+class AskedServer(OtherServer):
+    """Another server that is asked for ``model``, as a `Place`."""
+
+    def __init__(self, name: str, model: str, ask: Ask, peers: Peers, target: Target) -> None:
+        super().__init__(name)
+        self._model, self._ask, self._peers, self._target = model, ask, peers, target
+
+    async def _relay(
+        self, course: Course, path: str, headers: Headers, body: bytes, answers: Callable[[], None], *, declines: bool
+    ) -> None:
+        """Send the request, and have the client get the answer. ``answers`` is called when that begins.
+
+        Raises NotTaken where the server cannot be reached, else as `relay`.
+        """
+        job, address = course.job, self._peers.address(self.name)
+        course.begin(course.model)
+        watch = job.record.watch
+        watch.granted(None)
+        options = RelayOptions(
+            label=address.label,
+            method=job.request.method,
+            dialect=job.route.dialect,
+            family=family_of(job.route.name),
+            headers=course.headers,
+            trail=course.trail,
+            splicer=course.splicer,
+            declines=declines,
+        )
+        outgoing = Outgoing(address, job.request.method, path, headers, body, self._ask.pool, watch)
+        try:
+            await relay(outgoing, options, job.sink, AnswersHooks(answers))
+        # Only this failure proves that no byte has left. Behind any other one the server may be at work on the request,
+        # and a second one would do the same work again.
+        except ConnectFailed as error:
+            self._peers.failed(self.name, error.why)
+            raise NotTaken(PeerFailed(self.name, error.why)) from None
+
+
+class _AtPeer(AskedServer):
+    """A configured peer. Its engines are its own: nothing else goes on where it broke."""
 
     is_followed = False
 
-    def __init__(
-        self, name: str, model: str, ask: Ask, peers: Peers, target: Target, path: str, headers: Headers
-    ) -> None:
-        super().__init__(name)
-        self._model = model
-        self._ask = ask
-        self._peers = peers
-        self._target = target
-        self._path = path
-        self._headers = headers
-
     async def answer(self, course: Course) -> None:
-        """See `Place`. Raises Busy."""
-        job, address, body = course.job, self._peers.address(self.name), course.body
-        course.begin(course.model)
+        """Raises Busy, and PeerFailed for a request that goes in circles."""
+        job, body, path = course.job, course.body, course.job.path
+        headers = for_peers(job.request.headers, self._target.peers)
         if job.edits:
             edits = self._ask.targets.peer_edits(self.name)
             body = edited(job.format, body, edits, self._target.requested, self._model)
-        watch = job.record.watch
-        watch.granted(None)
+            path = renamed(path, self._ask.targets.sent_name(self._target))
 
         def answers() -> None:
             self._peers.answered(self.name)
             job.record.metadata["peer"] = self.name
 
-        options = RelayOptions(
-            label=address.label, method=job.request.method, dialect=job.route.dialect, family=family_of(job.route.name)
-        )
-        outgoing = Outgoing(address, job.request.method, self._path, self._headers, body, self._ask.pool, watch)
-        try:
-            with self._peers.using(self.name):
-                await relay(outgoing, options, job.sink, AnswersHooks(answers))
-        # Only this failure proves that no byte has left. Behind any other one the peer may be at work on the request,
-        # and a second peer would do the same work again.
-        except ConnectFailed as error:
-            self._peers.failed(self.name, error.why)
-            raise NotTaken(PeerFailed(self.name, error.why)) from None
+        with self._peers.using(self.name):
+            await self._relay(course, path, headers, body, answers, declines=False)
 
     async def broke(self, course: Course) -> Broken:
-        """See `Place`."""
         return Broken()
 
-    def seat(self, model: Model) -> None:
-        """See `Place`."""
-
-
-class AtBoxesLater:
-    """`AtBoxes`, which few programs need: it is imported for the first request whose model a box of the pool has."""
-
-    def __init__(self, ask: Ask, peers: Peers) -> None:
-        self._ask = ask
-        self._peers = peers
-        self._at_boxes: Placing | None = None
-
-    async def course(self, job: ModelRequest, target: Target, wanted: Model | None) -> Course | None:
-        """See `Placing`."""
-        if not target.boxes:
-            return None
-        if self._at_boxes is None:
-            from appliance.features.pool.at_boxes import AtBoxes
-
-            self._at_boxes = AtBoxes(self._ask, self._peers)
-        return await self._at_boxes.course(job, target, wanted)
+    def seat(self, model: Model) -> None: ...

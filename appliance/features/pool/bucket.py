@@ -29,21 +29,16 @@ from appliance.features.pool.core.buckets import (
 from appliance.features.pool.core.nats import BusMessage
 from appliance.trio_parts import Changed
 
-WATCH_SILENCE = 4.0
-"""Seconds without a message after which a watch begins anew: four heartbeats."""
-ASK_AGAIN = 0.5
-"""Seconds without an answer after which a question that may come twice is asked again."""
-AGAIN = 0.3
-"""Seconds until a watch that could not begin is tried again."""
+WATCH_SILENCE = 4.0  # seconds without a message after which a watch begins anew: four heartbeats
+ASK_AGAIN = 0.5  # seconds without an answer after which a question that may come twice is asked again
+AGAIN = 0.3  # seconds until a watch that could not begin is tried again
 
 
 class Bucket:
     """One bucket. Its methods raise BusLost and BusTimeout, after which it is unknown whether anything was done."""
 
     def __init__(self, bus: Bus, name: str) -> None:
-        self._bus = bus
-        self._name = name
-        self._prefix = f"$KV.{name}."
+        self._bus, self._name, self._prefix = bus, name, f"$KV.{name}."
 
     async def create(self, replicas: int) -> None:
         """Make the bucket on so many servers, if it is not there yet. Raises BusRefused, NoResponders."""
@@ -74,11 +69,8 @@ class Bucket:
         except BusConflict:
             self._bus.puts_work()  # the leader has compared it
             raise
-        except (BusTimeout, NoResponders) as cause:
-            self._bus.puts_fail(str(cause))
-            raise
-        except BusRefused as cause:
-            if cause.code == NO_LEADER:
+        except (BusTimeout, NoResponders, BusRefused) as cause:
+            if not isinstance(cause, BusRefused) or cause.code == NO_LEADER:
                 self._bus.puts_fail(str(cause))
             raise
         self._bus.puts_work()
@@ -102,13 +94,11 @@ class Bucket:
         consumer, inbox = secrets.token_hex(8), f"_INBOX.{secrets.token_hex(8)}"
 
         def hear(message: BusMessage) -> None:
-            match watching.hear(message):
-                case "changed":
-                    changed(watching.entries)
-                case "flow":
-                    self._bus.publish(message.reply)
-                case _:
-                    pass
+            heard = watching.hear(message)
+            if heard == "changed":
+                changed(watching.entries)
+            elif heard == "flow":
+                self._bus.publish(message.reply)
             news.wake()
 
         with self._bus.subscription(inbox, hear):

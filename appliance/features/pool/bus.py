@@ -1,13 +1,15 @@
 """This box as a client of the bus: one connection, made again for ever, that carries messages, requests and answers.
 
 One task reads, and calls the subscriptions. They must not wait: a slow one would stop all others, until the server
-ends the connection.
+ends the connection. One task writes. A caller that is cancelled while it sends would else leave half a command behind,
+which ends the connection for everybody. So commands go whole into a buffer, and nobody but that task waits to send.
 
 A bus that is lost says nothing about a request: it may have been carried out. `BusLost` and `BusTimeout` mean unknown.
 """
 
 from __future__ import annotations
 
+import base64
 import random
 import secrets
 import ssl
@@ -19,85 +21,66 @@ from typing import Never
 
 import trio
 from msgspec.structs import replace
+from nacl.signing import SigningKey
 
-from appliance.features.pool.bus_link import SILENCE, BusBroken, BusLink, enter, refused
+from appliance import __version__
 from appliance.features.pool.core.buckets import BusLost, BusRefused, BusTimeout, NoResponders
 from appliance.features.pool.core.bus_words import BusAccess, BusPlace, BusState, Fault, lost_problem, quorum_problem
 from appliance.features.pool.core.nats import (
     PING,
     PONG,
     BusMessage,
+    NatsEvent,
+    NatsGarbage,
+    NatsReader,
     ServerInfo,
     ServerRefusal,
+    connect_line,
     publish_lines,
     subscribe_line,
     unsubscribe_line,
 )
 from appliance.trio_parts import Changed, beside
 
-ANSWER_TIME = 2.0
-"""Seconds for the answer to a request. During the election of a leader there is none for up to 11 s."""
-FIRST_PAUSE, MOST_PAUSE = 0.1, 5.0
-"""Seconds between two rounds over all servers, at first and at last."""
-HOME_EVERY = 2.0
-"""Seconds between two looks whether the first server is back. A client of another box's server fails with that box."""
-LEAVE_TIME = 1.0
-"""Seconds for the answers that are still to come from a server that is left."""
+ANSWER_TIME = 2.0  # Seconds for the answer to a request. During the election of a leader there is none for up to 11 s.
+FIRST_PAUSE, MOST_PAUSE = 0.1, 5.0  # seconds between two rounds over all servers, at first and at last
+HOME_EVERY = 2.0  # seconds between two looks for the first server: a client of another box's fails with that box
+LEAVE_TIME = 1.0  # seconds for the answers that are still to come from a server that is left
+ENTER_TIME = 3.0  # seconds for each of connecting and logging in
+PING_EVERY = 1.5  # seconds between two pings of this side, so that a live server has something to say
+SILENCE = 3.5  # seconds without a byte after which a server is taken for dead; also the longest that it may take none
+MOST_WAITING = 4 << 20  # Bytes of commands that wait to be sent. A server that takes no more is lost within `SILENCE`.
+RECEIVE_SIZE = 1 << 16
 
 Heard = Callable[[BusMessage], object]
-
-
-class _Question:
-    """A request that waits for its answer. ``link``: the connection on which it was sent."""
-
-    def __init__(self) -> None:
-        self.over = trio.Event()
-        self.answer: BusMessage | None = None
-        self.link: BusLink | None = None
 
 
 class Bus:
     """The client. `open_bus` owns it; every method belongs to its event loop."""
 
     def __init__(self, access: BusAccess, tls: ssl.SSLContext | None) -> None:
-        self.news = Changed()
-        """Wakes when `state` changes."""
-        self._access = access
-        self._tls = tls
+        self.state = BusState()
+        self.news = Changed()  # wakes when `state` changes
+        self._access, self._tls = access, tls
         self._link: BusLink | None = None
-        self._state = BusState()
         self._subscriptions: dict[int, tuple[str, Heard]] = {}
         self._questions: dict[str, _Question] = {}
         self._numbers = 0
-        self._fault: Fault = "ended"
-        """The reason for which the last connection ended."""
+        self._fault: Fault = "ended"  # the reason for which the last connection ended
         self._inbox = f"_INBOX.{secrets.token_hex(8)}"
         self._subscribe(f"{self._inbox}.*", self._answered)
-
-    @property
-    def state(self) -> BusState:
-        """The state, with its problem in words for people."""
-        return self._state
 
     @property
     def connected(self) -> bool:
         return self._link is not None
 
     def publish(self, subject: str, data: bytes = b"") -> bool:
-        """Send a message to everybody who listens now, or to nobody. False: it was dropped, for lack of a server.
-
-        Raises ValueError for a subject that cannot be one.
-        """
+        """Send to all who listen now. False: it was dropped. Raises ValueError for what cannot be a subject."""
         commands = publish_lines(subject, data)
         return self._link is not None and len(data) <= self._link.info.max_payload and self._link.send(commands)
 
     async def request(
-        self,
-        subject: str,
-        data: bytes = b"",
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = ANSWER_TIME,
+        self, subject: str, data: bytes = b"", *, headers: Mapping[str, str] | None = None, timeout: float = ANSWER_TIME
     ) -> BusMessage:
         """Ask, and return the first answer. A connection that is not there is waited for.
 
@@ -120,7 +103,7 @@ class Bus:
         finally:
             del self._questions[token]
         if question.answer is None:
-            why = self._state.problem.text if self._state.problem is not None else "the bus has no connection yet"
+            why = self.state.problem.text if self.state.problem is not None else "the bus has no connection yet"
             if question.over.is_set() or question.link is None:
                 raise BusLost(why)
             raise BusTimeout(f"no answer on {subject} within {timeout:g} s from {question.link.place}")
@@ -130,10 +113,7 @@ class Bus:
 
     @contextmanager
     def subscription(self, subject: str, heard: Heard) -> Generator[None]:
-        """Call ``heard`` with each message on this subject, as long as the block runs.
-
-        ``heard`` returns at once, and raises nothing. Without a connection the box misses messages.
-        """
+        """Call ``heard``, which returns at once and raises nothing, with each message on this subject."""
         sid = self._subscribe(subject, heard)
         try:
             yield
@@ -145,14 +125,12 @@ class Bus:
     def puts_fail(self, why: str) -> None:
         """A bucket says that the server accepts no puts."""
         if self._link is not None:
-            self._become(replace(self._state, state="no-quorum", problem=quorum_problem(str(self._link.place), why)))
+            self._become(replace(self.state, state="no-quorum", problem=quorum_problem(str(self._link.place), why)))
 
     def puts_work(self) -> None:
         """A bucket says that a put was answered."""
-        if self._state.state == "no-quorum":
-            self._become(replace(self._state, state="connected", problem=None))
-
-    # ---- the connection ------------------------------------------------------------------------------------------
+        if self.state.state == "no-quorum":
+            self._become(replace(self.state, state="connected", problem=None))
 
     async def run(self) -> Never:
         """Keep a connection. Called once, by `open_bus`."""
@@ -182,9 +160,8 @@ class Bus:
         except* BusBroken as group:
             broken = next(each for each in group.exceptions if isinstance(each, BusBroken))
             self._fault = broken.fault
-            self._become(
-                BusState(state="lost", server=str(place), problem=lost_problem(str(place), broken.fault, str(broken)))
-            )
+            problem = lost_problem(str(place), broken.fault, str(broken))
+            self._become(BusState(state="lost", server=str(place), problem=problem))
         finally:
             self._link = None
             if link is not None:
@@ -233,8 +210,6 @@ class Bus:
                 await trio.aclose_forcefully(back.stream)
                 self._leave(link)
 
-    # ---- parts ---------------------------------------------------------------------------------------------------
-
     def _subscribe(self, subject: str, heard: Heard) -> int:
         self._numbers += 1
         line = subscribe_line(subject, self._numbers)
@@ -250,8 +225,8 @@ class Bus:
             question.over.set()
 
     def _become(self, state: BusState) -> None:
-        if state != self._state:
-            self._state = state
+        if state != self.state:
+            self.state = state
             self.news.wake()
 
 
@@ -261,3 +236,149 @@ async def open_bus(access: BusAccess, tls: ssl.SSLContext | None) -> AsyncGenera
     bus = Bus(access, tls)
     async with beside(bus.run):
         yield bus
+
+
+class _Question:
+    """A request that waits for its answer. ``link``: the connection on which it was sent."""
+
+    def __init__(self) -> None:
+        self.over = trio.Event()
+        self.answer: BusMessage | None = None
+        self.link: BusLink | None = None
+
+
+class BusBroken(Exception):
+    """The connection cannot be used (any more). ``fault``: whose fault it is."""
+
+    def __init__(self, fault: Fault, why: str) -> None:
+        super().__init__(why)
+        self.fault: Fault = fault
+
+
+class BusLink:
+    """A connection on which this box has logged in. `enter` makes it; the block that called it closes ``stream``."""
+
+    def __init__(self, place: BusPlace, stream: trio.abc.Stream) -> None:
+        self.place = place
+        self.stream = stream
+        self.info = ServerInfo()
+        self.leaving = False  # True if nothing new is sent on it
+        self._reader = NatsReader()
+        self._out = bytearray()
+        self._wake = trio.Event()
+
+    def send(self, commands: bytes) -> bool:
+        """Put whole commands into the buffer. False: it is full, and nothing was put there."""
+        if len(self._out) + len(commands) > MOST_WAITING + self.info.max_payload:
+            return False
+        self._out += commands
+        self._wake.set()
+        return True
+
+    async def event(self, within: float = SILENCE) -> NatsEvent:
+        """Return the next event. Raises BusBroken, also after so many seconds without one."""
+        with broken_in_words(), trio.fail_after(within):
+            while (event := self._reader.next_event()) is None:
+                data = await self.stream.receive_some(RECEIVE_SIZE)
+                if not data:
+                    raise BusBroken("ended", "it closed the connection")
+                self._reader.receive(bytes(data))
+        return event
+
+    async def write(self) -> Never:
+        """Send what is in the buffer, and pings. Raises BusBroken. The only task that writes."""
+        ping_at = trio.current_time() + PING_EVERY
+        while True:
+            if not self._out:
+                with trio.move_on_at(ping_at):
+                    await self._wake.wait()
+                self._wake = trio.Event()
+            # A client that only publishes receives nothing, so it pings also while it has commands to send.
+            if trio.current_time() >= ping_at:
+                self._out += PING
+                ping_at = trio.current_time() + PING_EVERY
+            part, self._out = self._out, bytearray()
+            with broken_in_words(), trio.fail_after(SILENCE):
+                await self.stream.send_all(part)
+
+    async def log_in(self, access: BusAccess, tls: ssl.SSLContext | None) -> None:
+        """Make the connection secure as ``access`` says, and prove who this is. Raises BusBroken."""
+        if access.tls == "first":
+            await self._secure(tls)
+        info = await self.event(ENTER_TIME)
+        if not isinstance(info, ServerInfo):
+            raise BusBroken("garbage", "its first words are not INFO")
+        if access.tls == "late" or (access.tls == "off" and info.tls_required):
+            await self._secure(tls)
+        self.info = info
+        login = access.login
+        if access.seed:
+            signature = SigningKey(access.seed).sign(info.nonce.encode()).signature
+            login = {"nkey": access.nkey, "sig": base64.urlsafe_b64encode(signature).decode().rstrip("=")}
+        hello = connect_line(login, access.client, __version__) + PING
+        with broken_in_words(), trio.fail_after(ENTER_TIME):
+            await self.stream.send_all(hello)
+        while (event := await self.event(ENTER_TIME)) != "PONG":
+            if isinstance(event, ServerRefusal):
+                raise refused(event)
+
+    async def _secure(self, tls: ssl.SSLContext | None) -> None:
+        context = tls if tls is not None else ssl.create_default_context()
+        name = self.place.name or self.place.host
+        self.stream = stream = trio.SSLStream(self.stream, context, server_hostname=name, https_compatible=True)
+        with broken_in_words(), trio.fail_after(ENTER_TIME):
+            await stream.do_handshake()
+
+
+async def enter(place: BusPlace, access: BusAccess, tls: ssl.SSLContext | None) -> BusLink:
+    """Connect to a server and log in. Raises BusBroken."""
+    with broken_in_words(), trio.fail_after(ENTER_TIME):
+        link = BusLink(place, await trio.open_tcp_stream(place.host, place.port))
+    try:
+        await link.log_in(access, tls)
+    except BaseException:
+        await trio.aclose_forcefully(link.stream)
+        raise
+    return link
+
+
+def refused(refusal: ServerRefusal) -> BusBroken:
+    """Return the end that follows these words of the server; it has the same ones for each kind of wrong key."""
+    return BusBroken("key" if "authorization" in refusal.words.lower() else "ended", refusal.words)
+
+
+@contextmanager
+def broken_in_words() -> Generator[None]:
+    """Make a BusBroken of everything by which a connection may fail."""
+    try:
+        yield
+    except trio.TooSlowError:
+        raise BusBroken("silent", "there was no answer in time") from None
+    except NatsGarbage as cause:
+        raise BusBroken("garbage", str(cause)) from None
+    except (trio.BrokenResourceError, trio.ClosedResourceError) as cause:
+        raise _broken(cause.__cause__ or cause) from None
+    except OSError as cause:  # SSLError is one
+        raise _broken(cause) from None
+
+
+def _broken(cause: BaseException) -> BusBroken:
+    match cause:
+        case ssl.SSLCertVerificationError():
+            return BusBroken("authority", cause.verify_message)
+        case ssl.SSLError():
+            # In TLS 1.3 the server looks at a client's certificate after the client's handshake is done. So its
+            # verdict comes as an alert, with the first bytes that are read.
+            reason = (cause.reason or str(cause)).replace("_", " ").lower()
+            alert = "alert" in reason and ("certificate" in reason or "unknown ca" in reason)
+            return BusBroken("certificate" if alert else "garbage", reason)
+        case OSError(__cause__=ExceptionGroup(exceptions=(OSError() as first, *_))):
+            return BusBroken("unreachable", first.strerror or str(first))
+        case OSError(__cause__=OSError() as first):
+            return BusBroken("unreachable", first.strerror or str(first))
+        case ConnectionResetError() | BrokenPipeError():
+            return BusBroken("ended", cause.strerror or "it broke the connection")
+        case OSError():
+            return BusBroken("unreachable", cause.strerror or str(cause))
+        case _:
+            return BusBroken("ended", str(cause) or "the connection broke")

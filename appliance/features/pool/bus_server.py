@@ -1,7 +1,4 @@
-"""This box's server of the bus: one process of nats-server.
-
-It is started again when it dies, when its disk was full, and when its configuration changes.
-"""
+"""This box's server of the bus: a process that is started again after a death, a full disk and a new configuration."""
 
 from __future__ import annotations
 
@@ -45,24 +42,17 @@ from appliance.upstream.client import HttpCall
 from appliance.wire import Trouble
 
 PROGRAM = "nats-server.exe" if sys.platform == "win32" else "nats-server"
-START_TIME = 20.0
-"""Seconds within which it says that it is ready. It takes some milliseconds, and longer after a crash."""
-STOP_TIME = 5.0
-"""Seconds that it gets after SIGTERM. It hands its leaderships over first."""
-STRANGER_TIME = 10.0
-"""Seconds for which it may meet servers of other pools only: it tries several times a second, and would for ever."""
+START_TIME = 20.0  # seconds within which it says that it is ready; it takes milliseconds, and longer after a crash
+STOP_TIME = 5.0  # Seconds that it gets after SIGTERM. It hands its leaderships over first.
+STRANGER_TIME = 10.0  # seconds for which it may meet servers of other pools only: it would try for ever
 HEALTH_EVERY = 10.0
 HEALTH_TIME = 3.0
 MOST_HEALTH = 1 << 16
-ROOM_EVERY = 5.0
-"""Seconds between two looks at a full disk."""
+ROOM_EVERY = 5.0  # seconds between two looks at a full disk
 STRANGERS = "strangers"
-ROOM = 64 << 20
-"""Bytes that have to be free on its disk before it is started again after the disk was full."""
-BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds until it is started again after the first, second ... death in a row; the last for every later one."""
-LIVED = 60.0
-"""Seconds after which a death is the first in a row again."""
+ROOM = 64 << 20  # bytes that have to be free on its disk before it is started again after the disk was full
+BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds until it is started again, by its deaths in a row
+LIVED = 60.0  # seconds after which a death is the first in a row again
 TAIL = 30
 
 log = logging.getLogger(__name__)
@@ -95,23 +85,12 @@ class BusProcess:
 
     def __init__(self, children: Children, folder: Path) -> None:
         """``folder`` belongs to the server alone."""
-        self.news = Changed()
-        """Wakes when `state` changes."""
-        self._children = children
-        self._folder = folder
+        self.state = ServerState()
+        self.news = Changed()  # wakes when `state` changes
+        self._children, self._folder = children, folder
         self._serving: BusServing | None = None
         self._wanted = Changed()
-        self._state = ServerState()
-        self._tail: deque[str] = deque(maxlen=TAIL)
-
-    @property
-    def state(self) -> ServerState:
-        return self._state
-
-    @property
-    def log(self) -> tuple[str, ...]:
-        """The last lines that it printed."""
-        return tuple(self._tail)
+        self.log: deque[str] = deque(maxlen=TAIL)  # the last lines that it printed
 
     def serve(self, serving: BusServing | None) -> None:
         """Run the server so from now on, or not at all. A change stops the present one gracefully."""
@@ -123,8 +102,7 @@ class BusProcess:
         """Keep it running as `serve` asks. Called once, by `open_bus_server`."""
         failures = 0
         while True:
-            serving = self._serving
-            if serving is None:
+            if (serving := self._serving) is None:
                 self._become(ServerState())
                 await self._wanted.wait()
                 failures = 0
@@ -151,8 +129,8 @@ class BusProcess:
             words = f"the configuration of the bus cannot be written: {cause}"
             return Trouble(id="bus-server-files", text=words, fix=f"make {self._folder} writable, or free its disk")
         argv = (program, "-c", str(self._folder / CONFIG))
-        self._become(ServerState(problem=self._state.problem))
-        run = _BusRun(serving, self._folder, self._tail, self._become)
+        self._become(ServerState(problem=self.state.problem))
+        run = _BusRun(serving, self._folder, self.log, self._become)
         command = Command(argv=argv, env=inherited_env(), ending=StopSteps(asked=STOP_TIME))
 
         async def wait_change() -> None:
@@ -165,7 +143,7 @@ class BusProcess:
         if not (ended or run.over.is_set()):
             return None
         problem = run.why(child.status)
-        log.warning("%s; its last lines:\n%s", problem.text, "\n".join(self._tail))
+        log.warning("%s; its last lines:\n%s", problem.text, "\n".join(self.log))
         return problem
 
     def _write(self, serving: BusServing) -> None:
@@ -174,13 +152,14 @@ class BusProcess:
         for old in self._folder.glob(f"{STORE}*"):
             if old.name != store_of(serving.group):
                 shutil.rmtree(old, ignore_errors=True)
-        texts = {CA: serving.ca, CERTIFICATE: serving.certificate, KEY: serving.key}
-        for name, text in (texts | {CONFIG: config_text(serving, str(self._folder))}).items():
+        files, config = serving.files, config_text(serving, str(self._folder))
+        texts = {CA: files.ca, CERTIFICATE: files.certificate, KEY: files.key, CONFIG: config}
+        for name, text in texts.items():
             write_whole(self._folder / name, text.encode(), private=True)
 
     def _become(self, state: ServerState) -> None:
-        if state != self._state:
-            self._state = state
+        if state != self.state:
+            self.state = state
             self.news.wake()
 
 
@@ -191,15 +170,11 @@ class _BusRun:
         self, serving: BusServing, folder: Path, tail: deque[str], become: Callable[[ServerState], None]
     ) -> None:
         self.over = trio.Event()
-        self._serving = serving
-        self._folder = folder
-        self._tail = tail
-        self._become = become
+        self._serving, self._folder, self._tail, self._become = serving, folder, tail, become
         self._state = ServerState()
         self._ready = trio.Event()
         self._full = trio.Event()
-        self._strangers = 0.0
-        """The time of the first word about a certificate of another pool; 0: none, or a route was made."""
+        self._strangers = 0.0  # when a certificate of another pool came first; 0: none did, or a route was made
         self._words = ""
 
     def take(self, line: bytes) -> None:
@@ -214,10 +189,15 @@ class _BusRun:
                 self._tell(ready=True, problem=None)
             case "no-disk":
                 self._full.set()
-            case "authority":
-                self._meet_stranger()
             case "joined":
                 self._strangers = math.inf
+            case "authority":
+                # A server of another pool that knocks here gives the same line. So a server that has found one of its
+                # own voters is never ended, nor one that is alone.
+                now = trio.current_time()
+                self._strangers = self._strangers or now
+                if self._serving.routes_port and now - self._strangers > STRANGER_TIME:
+                    self._end(STRANGERS)
             case "other":
                 pass
 
@@ -244,33 +224,15 @@ class _BusRun:
                 continue  # it ends, or is stopped by somebody: its end or its clients tell
 
     async def _wait_room(self) -> None:
-        """Wait for a full disk, and then for room on it.
-
-        The server goes on meanwhile: messages without a store still pass, and the other voters have the store.
-        """
+        """Wait for a full disk, and then for room on it. Meanwhile messages pass, and other voters have the store."""
         await self._full.wait()
-        self._tell(
-            problem=Trouble(
-                id="bus-server-disk",
-                text=f"the disk of {self._folder} is full, so this box's server of the bus stores nothing",
-                fix=f"free {ROOM >> 20} MB there; the server is then started again by itself",
-            )
-        )
+        text = f"the disk of {self._folder} is full, so this box's server of the bus stores nothing"
+        fix = f"free {ROOM >> 20} MB there; the server is then started again by itself"
+        self._tell(problem=Trouble(id="bus-server-disk", text=text, fix=fix))
         while True:
             await trio.sleep(ROOM_EVERY)  # first, as a disk that lacks something else has room
             if shutil.disk_usage(self._folder).free >= ROOM:
                 return
-
-    def _meet_stranger(self) -> None:
-        """Note a certificate of another pool.
-
-        A server of another pool that knocks here gives the same line. So a server that has found one of its own voters
-        is never ended, nor one that is alone.
-        """
-        now = trio.current_time()
-        self._strangers = self._strangers or now
-        if self._serving.routes_port and now - self._strangers > STRANGER_TIME:
-            self._end(STRANGERS)
 
     def _end(self, words: str) -> None:
         self._words = words
@@ -281,24 +243,17 @@ class _BusRun:
         self._become(self._state)
 
     def why(self, status: int | None) -> Trouble:
-        """Describe its end."""
         if self._words == STRANGERS:
             where = ", ".join(f"{host}:{port}" for host, port in self._serving.routes)
-            return Trouble(
-                id="bus-server-strangers",
-                text=f"the servers of the bus at {where} have certificates of another pool",
-                fix="this box, or the others, have an old secret: let this box join again with a new code",
-            )
+            text = f"the servers of the bus at {where} have certificates of another pool"
+            fix = "this box, or the others, have an old secret: let this box join again with a new code"
+            return Trouble(id="bus-server-strangers", text=text, fix=fix)
         words = self._words or end_of(self._tail) or f"it ended with {describe_status(status or 0)}"
-        taken = "address already in use" in words
-        ports = f"{self._serving.port}" + (f" and {self._serving.routes_port}" if self._serving.routes_port else "")
-        return Trouble(
-            id="bus-server-ended",
-            text=f"the server of the bus ended: {words}",
-            fix=f"end the program that uses port {ports}, or give this box another port"
-            if taken
-            else "it is started again by itself; if it ends again, look at its last lines in the log",
-        )
+        fix = "it is started again by itself; if it ends again, look at its last lines in the log"
+        if "address already in use" in words:
+            ports = " and ".join(str(port) for port in (self._serving.port, self._serving.routes_port) if port)
+            fix = f"end the program that uses port {ports}, or give this box another port"
+        return Trouble(id="bus-server-ended", text=f"the server of the bus ended: {words}", fix=fix)
 
 
 @asynccontextmanager

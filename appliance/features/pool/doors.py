@@ -4,43 +4,106 @@ A box is known by its name in a certificate of the pool's authority, never by it
 any of its addresses, also one that leads to another machine meanwhile: that one does not have the certificate. All
 addresses are dialled at once, and the first one that proves to be the box is used. (`trio.open_tcp_stream` would take
 the first one that accepts a connection.)
+
+A box that only dials out makes the connections itself. It sends the beginning of an upgrade and waits for its answer. A
+request takes the connection by giving that answer, `SWITCHED`, and from then on this program is the client of it. So
+the wait costs nothing, no time limit of HTTP applies to it, and the box knows without more words that it is taken.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
 import trio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from appliance.core.lenient_json import decoded
 from appliance.core.openai import error_text
 from appliance.errors import BadRequest, BoxFailed, Busy, Conflict, UpstreamFailed
-from appliance.features.pool.core.door_words import JOIN, MAX_MESSAGE, JoinRequest, NewSecret
 from appliance.features.pool.core.join_code import JoinCode
 from appliance.features.pool.core.keys import PoolKeys, is_signed_by, server_name
-from appliance.features.pool.core.roster import Box
-from appliance.features.pool.dialled import Dialled
+from appliance.features.pool.core.roster import Box, Roster
+from appliance.platform.tls_socket import TlsSocket
+from appliance.trio_parts import Changed
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
 from appliance.upstream.connect import NotTrusted, SocketWire, connect
 
-DIAL_TIME = 3.0
-"""Seconds to be connected to a box of a local network, handshake included. A box that is off answers nothing."""
+DIAL_TIME = 3.0  # seconds to be connected in a local network, handshake included; a box that is off answers nothing
 ASK_TIME = 10.0
-JOIN_TIME = 25.0
-"""The other box writes the roster first, and the bus may be growing for another new box. A verb waits 30 s."""
+JOIN_TIME = 25.0  # the roster is written first, and the bus may be growing for another box; a verb waits 30 s
+PROTOCOL = 1  # a box refuses one that speaks another, and tells it to upgrade the older one
+ROSTER, SECRET, JOIN = "/pool/roster", "/pool/secret", "/pool/join"
+MAX_MESSAGE = 1 << 20  # bytes of a body or an answer; a roster has less (`roster.LARGEST`)
+REVERSE = "/pool/reverse"
+UPGRADE = b"llama-appliance-reverse"  # the name of the protocol, in lower case
+SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: %b\r\n\r\n" % UPGRADE
+
+
+HandOver = Callable[[], TlsSocket | None]  # Gives a connection away. None: it has ended.
 NOBODY: Mapping[str, Dialled] = {}
 _JSON = ((b"Content-Type", b"application/json"),)
 
 T = TypeVar("T")
 
 
+class JoinRequest(Struct, frozen=True, kw_only=True):
+    """Body of ``POST /pool/join``; it needs no key, only the token of a code."""
+
+    token: bytes
+    box: Box
+    protocol: int = PROTOCOL
+
+
+class NewSecret(Struct, frozen=True):
+    """The answer to a box that has joined, and the body of ``POST /pool/secret``."""
+
+    secret: bytes
+    roster: Roster
+
+
 class OtherKeys(BoxFailed):
     """The other box has not the keys that this one has."""
+
+
+class Dialled:
+    """The connections of one server, which wait for requests of this program."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[HandOver, None] = {}
+        self._more = Changed()
+
+    @contextmanager
+    def waiting(self, hand_over: HandOver) -> Generator[None]:
+        """Offer a connection in the block. ``hand_over`` is called once at most."""
+        self._waiting[hand_over] = None
+        self._more.wake()
+        try:
+            yield
+        finally:
+            self._waiting.pop(hand_over, None)
+
+    async def take(self, seconds: float) -> TlsSocket | None:
+        """Return a connection, turned round. None: the server has none here, and has made none within the time."""
+        with trio.move_on_after(seconds):
+            while True:
+                while self._waiting:
+                    hand_over, _ = self._waiting.popitem()
+                    if (sock := hand_over()) is None:
+                        continue
+                    try:
+                        sock.send(memoryview(SWITCHED))
+                    except OSError:  # it broke a moment ago
+                        sock.close()
+                    else:
+                        return sock
+                await self._more.wait()
+        return None
 
 
 class Ways:
@@ -139,16 +202,12 @@ async def ask_at(
             raise BoxFailed(address.label, f"its answer to {method} {path} cannot be read; are the versions the same?")
         return found
     said = error_text(content)
-    match response.status:
-        case 400 if said:
-            raise BadRequest(said)
-        case 409 if said:
-            raise Conflict(said)
-        case 401:
-            raise OtherKeys(address.label, "it does not let in the key of this box")
-        case status:
-            why = said or "it gave no reason"
-            raise BoxFailed(address.label, f"it answered {status} to {method} {path}: {why}")
+    if said and (refusal := {400: BadRequest, 409: Conflict}.get(response.status)) is not None:
+        raise refusal(said)
+    if response.status == 401:
+        raise OtherKeys(address.label, "it does not let in the key of this box")
+    why = said or "it gave no reason"
+    raise BoxFailed(address.label, f"it answered {response.status} to {method} {path}: {why}")
 
 
 def _door(host: str, port: int, context: ssl.SSLContext, name: str = server_name("any")) -> Address:

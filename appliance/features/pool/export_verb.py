@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import click
 from msgspec import Struct
 
 from appliance.cli.remote import RequestRefused, RunningServer, ask, server_options
 from appliance.errors import UsageError
-from appliance.features.pool.core.export import (
-    ExportBox,
-    compose_files,
-    export_box,
-    is_closed,
-    kubernetes_files,
-    smg_files,
-)
+from appliance.features.pool.core.export import ExportBox, compose_files, export_box, kubernetes_files, smg_files
 from appliance.features.pool.core.shapes import PoolState
 from appliance.platform.console import say
 
 NOT_IN_A_NAME = re.compile(r"[^a-z0-9-]+")
-T = TypeVar("T")
 
 
 class _Model(Struct, frozen=True):
@@ -40,24 +31,13 @@ class _Table(Struct, frozen=True):
     models: tuple[_Model, ...]
 
 
-def _out_option(command: Callable[..., T]) -> Callable[..., T]:
-    return click.option(
-        "--out",
-        type=click.Path(path_type=Path, file_okay=False),
-        metavar="DIR",
-        help="Write the files into this folder, which is made. Without it they are printed.",
-    )(command)
-
-
-_port_option = click.option(
-    "--port", type=click.IntRange(1, 65535), help="The port of the boxes for clients. Default: what they tell."
+_out_option = click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the files into this folder, which is made. Without it they are printed.",
 )
-_address_option = click.option(
-    "--address", metavar="HOST", help="The address of this machine, where it is in no pool. Default: its name."
-)
-_image_option = click.option(
-    "--image", default="llama-appliance:latest", show_default=True, help="The container image."
-)
+_image_option = click.option("--image", default="llama-appliance:latest", show_default=True, help="The image to run.")
 
 
 @click.group()
@@ -73,8 +53,8 @@ def export() -> None:
 
 @export.command()
 @server_options
-@_port_option
-@_address_option
+@click.option("--port", type=click.IntRange(1, 65535), help="The boxes' port for clients. Default: what they tell.")
+@click.option("--address", metavar="HOST", help="This machine's address, where it is in no pool. Default: its name.")
 @_out_option
 async def smg(server: RunningServer, port: int | None, address: str | None, out: Path | None) -> None:
     """Write a list of workers for SMG, one for each model of each box, and the command that starts it.
@@ -86,9 +66,7 @@ async def smg(server: RunningServer, port: int | None, address: str | None, out:
       llama-appliance pool export smg --out smg && smg/smg.sh
     """
     if not (boxes := _open(await _boxes(server, port, address))):
-        raise UsageError(
-            "no box listens for other machines: start one with 'serve --listen 0.0.0.0:8080 --api-key KEY'"
-        )
+        raise UsageError("no box listens for other machines; 'serve --listen 0.0.0.0:8080 --api-key KEY' starts one")
     if not any(box.models for box in boxes):
         raise UsageError("no box has a model; 'llama-appliance pull MODEL' fetches one")
     _give(smg_files(boxes), out)
@@ -102,9 +80,7 @@ async def smg(server: RunningServer, port: int | None, address: str | None, out:
 @click.option("--namespace", default="default", show_default=True, help="The namespace of all objects.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="HOST", help="Also a name of the boxes: of a gateway.")
 @_out_option
-async def kubernetes(
-    server: RunningServer, image: str, namespace: str, hosts: tuple[str, ...], out: Path | None
-) -> None:
+async def kubernetes(server: RunningServer, image: str, namespace: str, hosts: Sequence[str], out: Path | None) -> None:
     """Write as many boxes as the pool has, as objects of Kubernetes 1.30 or newer. Nothing in them needs root.
 
     \b
@@ -157,15 +133,14 @@ def _open(boxes: Sequence[ExportBox]) -> list[ExportBox]:
     for box in boxes:
         if not box.listen:
             say(f"{box.name} does not tell where its API listens, so {box.url} is taken for it")
-        elif is_closed(box):
+        elif box.closed:
             what = f"left out: {box.name}" if len(boxes) > 1 else box.name
             fix = f"'serve --listen 0.0.0.0:{box.port} --api-key KEY' there opens it"
             say(f"{what} listens at {box.listen} alone, which no other machine reaches; {fix}")
-    return [box for box in boxes if len(boxes) == 1 or not is_closed(box)]
+    return [box for box in boxes if len(boxes) == 1 or not box.closed]
 
 
 def _give(files: Mapping[str, str], out: Path | None) -> None:
-    """Write the files, or print them."""
     if out is None:
         for name, text in files.items():
             click.echo(f"# ---- {name}\n{text}")

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from appliance.cli.verb import Verb
-from appliance.feature import Assembled, Feature, Ground, ServerParts
+from appliance.feature import Feature, Ground, ServerParts
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import click
 
     from appliance.core.config.types import Config
-    from appliance.features.pool.owner import BoxPool
     from appliance.features.pool.peers import Peers
     from appliance.features.pool.seat import PoolSeat
     from appliance.http.control.routes import Routes
-    from appliance.http.kernel import EdgeRoute, Kernel
-    from appliance.http.sockets.sockets import SocketRoute
+    from appliance.http.kernel import Kernel
+    from appliance.http.way.ask import Ask
     from appliance.http.way.hooks import Placing
-    from appliance.http.way.pipeline import Pipeline
 
-FILE = "pool.json"
-"""The file of the pool that this box is in, in the program's data folder."""
+TELLS = "Make several boxes one: each answers for the models of all."
+FILE = "pool.json"  # the file of the pool that this box is in, in the program's data folder
 
 
 class PoolParts(ServerParts, frozen=True, kw_only=True):
@@ -40,65 +36,52 @@ class PoolParts(ServerParts, frozen=True, kw_only=True):
 async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     """A trial of a version, and a server for one model, have no place in a pool."""
     from appliance.features.pool.edges import BlobRoutes, PoolStateRoute
-    from appliance.features.pool.link import model_states
+    from appliance.features.pool.link import PeerLink, model_states
     from appliance.features.pool.peers import open_peers
     from appliance.features.pool.seat import open_pool_seat
 
     settings, fleet = ground.settings, ground.fleet
     path = None if settings.trial or settings.http.single else ground.data / FILE
 
-    def make_box_pool(path: Path, program: Assembled) -> AbstractAsyncContextManager[BoxPool]:
-        from appliance.features.pool.owner import open_box_pool  # few programs are in a pool
-
-        return open_box_pool(path, program, peers, ground.downloads, offline=settings.offline)
-
     def routes(kernel: Kernel) -> Routes:
         from appliance.features.pool.routes import pool_routes
 
         return pool_routes(kernel, peers, seat)
 
-    def state(kernel: Kernel) -> EdgeRoute:
-        return PoolStateRoute(seat, kernel.settings, kernel.edge.url)
+    def at_others(kernel: Kernel) -> Placing:
+        from appliance.features.pool.at_peers import AtOthers
 
-    def blobs(_: Kernel) -> EdgeRoute:
-        return BlobRoutes(seat)
-
-    def link(kernel: Kernel, _: Pipeline) -> SocketRoute:
-        from appliance.features.pool.link_socket import PeerLink
-
-        return PeerLink(kernel.owners.fleet, peers, kernel.traffic.lifetime)
-
-    def at_boxes(kernel: Kernel) -> Placing:
-        from appliance.features.pool.at_peers import AtBoxesLater
-
-        return AtBoxesLater(kernel.ask, peers)
-
-    def at_peers(kernel: Kernel) -> Placing:
-        from appliance.features.pool.at_peers import AtPeers
-
-        return AtPeers(kernel.ask, peers)
+        return AtOthers(kernel.ask, peers, _at_boxes)
 
     def adopt(config: Config) -> Sequence[str]:
         peers.adopt(config)
         return ()
 
-    states = partial(model_states, fleet)
     async with (
-        open_peers(settings.config, local_state=states, wait_changed=fleet.wait_changed) as peers,
-        open_pool_seat(path, make_box_pool, ground.assembled) as seat,
+        open_peers(settings.config, partial(model_states, fleet), fleet.wait_changed) as peers,
+        open_pool_seat(path, ground, peers) as seat,
     ):
         yield PoolParts(
             routes=routes,
-            edges=(state, blobs),
-            sockets=(link,),
+            edges=(
+                lambda kernel: PoolStateRoute(seat.state, kernel.settings, kernel.edge.url),
+                lambda _: BlobRoutes(lambda: seat.owner and seat.owner.files),
+            ),
+            sockets=(lambda kernel, _: PeerLink(fleet, peers.guest, kernel.traffic.lifetime),),
             adopt=adopt,
             wait_ended=seat.wait_quiet,
             other_servers=peers,
-            placings=(at_boxes, at_peers),
+            placings=(at_others,),
             troubles=lambda: seat.state().problems,
             peers=peers,
             seat=seat,
         )
+
+
+def _at_boxes(ask: Ask, peers: Peers) -> Placing:
+    from appliance.features.pool.at_boxes import AtBoxes
+
+    return AtBoxes(ask, peers)
 
 
 def _verb() -> click.Command:
@@ -107,16 +90,4 @@ def _verb() -> click.Command:
     return pool
 
 
-POOL = Feature(
-    name="pool",
-    verbs=(
-        Verb(
-            "pool",
-            "several machines",
-            "Make several boxes one: each answers for the models of all.",
-            _verb,
-            page="pool.md",
-        ),
-    ),
-    open=_open,
-)
+POOL = Feature(name="pool", verbs=(Verb("pool", "several machines", TELLS, _verb, page="pool.md"),), open=_open)

@@ -25,12 +25,10 @@ from appliance.fleet.status import state_of
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
 
-HASH_PAUSE = 1.0
-"""Seconds between two questions for hashes that a box computes. Reading a model of 40 GB takes it some minutes."""
+HASH_PAUSE = 1.0  # seconds between two questions for hashes that a box computes, which take minutes for 40 GB
 LIST_TIME = 10.0
 MAX_LIST = 1 << 20
-MOST_FETCHES = 16
-"""Models that are fetched together: another box may say that it has any number of them, and never give one."""
+MOST_FETCHES = 16  # models that are fetched together: another box may say that it has many, and never give one
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +40,11 @@ class BoxParts(Struct, frozen=True, kw_only=True):
     catalog: Catalog
     downloads: Downloads
     peers: Peers
-    drained: Callable[[bool], object]
-    """Called with whether this box is drained, which its readiness says."""
-    speed: Callable[[], float]
-    """See `Beat.speed`."""
-    listen: str
-    """See `Beat.listen`."""
-    keyless: Callable[[], bool]
-    """See `Beat.keyless`."""
-    offline: bool
-    """The program may reach no other machine."""
+    drained: Callable[[bool], object]  # called with whether this box is drained, which its readiness says
+    speed: Callable[[], float]  # that of the engine which an unknown model gets; see `Beat.speed`
+    listen: str  # see `Beat.listen`
+    keyless: Callable[[], bool]  # see `Beat.keyless`
+    offline: bool  # the program may reach no other machine
 
 
 def room_for(fleet: Fleet, model: Model) -> Literal["free", "idle", "none"]:
@@ -69,8 +62,7 @@ class OwnHands:
     """The work that another box can order. Each returns once it has begun."""
 
     def __init__(self, nursery: trio.Nursery, parts: BoxParts) -> None:
-        self._nursery = nursery
-        self._parts = parts
+        self._nursery, self._parts = nursery, parts
         self._fetching: set[str] = set()
 
     def require(self, model: str) -> None:
@@ -86,10 +78,7 @@ class OwnHands:
         self._parts.fleet.load_soon(found)
 
     async def fetch(self, model: str) -> None:
-        """Have a model's files from other boxes, and then load it. Raises ApplianceError.
-
-        A later failure is in the log, and in the list of downloads.
-        """
+        """Fetch a model's files from other boxes, then load it. Raises ApplianceError; downloads tell of later ones."""
         if self._parts.catalog.snapshot.find(model) is not None:
             await self.load(model, evict=True)
         elif not self._holders(model):

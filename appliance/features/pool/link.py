@@ -1,50 +1,42 @@
 """Another server's models: read from its ``/v1/models``, or received over the live link between two appliances.
 
-Over the link two appliances tell each other which models they have loaded, and how busy those are. Text messages of
-JSON, the same in both directions, over any websocket. A ``models`` message holds the whole state and comes at once and
-after every change; a ``ping`` shows that the sender is alive. Other types are for later versions.
+Over the link, the websocket ``/api/link``, two appliances tell each other which models they have loaded, and how busy
+those are. Text messages of JSON, the same in both directions. A ``models`` message holds the whole state and comes at
+once and after every change; a ``ping`` shows that the sender is alive. Other types are for later versions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import trio
 from msgspec import Struct
 
 from appliance.core.lenient_json import UNREADABLE
+from appliance.errors import ShuttingDown
+from appliance.features.pool.core.shapes import ModelState
 from appliance.fleet.owner import Fleet
 from appliance.trio_parts import every
+from appliance.upstream.websocket import NORMAL, Close
+
+if TYPE_CHECKING:
+    from appliance.http.sockets.handshake import Handshake
+    from appliance.http.way.context import RequestContext
+    from appliance.traffic.request import Request
+    from appliance.traffic.traffic import Lifetime
 
 MAX_MODELS = 10_000
-LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))
-"""The states, in llama.cpp's, llama-swap's and our own words, in which a model answers without being loaded first."""
 LINK_PATH = "/api/link"
-IDENTITIES = "/v1/models?identity=1"
-"""The listing with what each model is, which boxes of a pool ask each other for."""
+IDENTITIES = "/v1/models?identity=1"  # the listing with what each model is, which boxes of a pool ask each other for
 PING_EVERY = 20.0
-SILENCE = 50.0
-"""Seconds without a word after which the other side is gone; two pings and some."""
-PAUSE = 0.05
-"""Seconds between two messages about changes, which come in bursts."""
+SILENCE = 50.0  # seconds without a word after which the other side is gone; two pings and some
+PAUSE = 0.05  # seconds between two messages about changes, which come in bursts
 MAX_MESSAGE = 4 << 20
 PING = '{"type":"ping"}'
-
-
-class ModelState(Struct, frozen=True, kw_only=True):
-    """One model of another server, from a link or a listing."""
-
-    id: str
-    state: str = "unloaded"
-    busy: int = 0
-    """Number of requests under way, queued ones included."""
-
-    @property
-    def loaded(self) -> bool:
-        return self.state in LOADED_STATES
 
 
 class _Status(Struct, frozen=True):
@@ -68,21 +60,16 @@ class _Listing(Struct, frozen=True):
     data: list[_Entry]
 
 
-_LISTING = msgspec.json.Decoder(_Listing)
+def read_listing(content: bytes) -> tuple[dict[str, ModelState], dict[str, str | None]]:
+    """Return the server's own models, in its order, and what each listed model is (see `core.models.identity`).
 
-
-def read_listing(content: bytes) -> dict[str, ModelState]:
-    """Return the server's own models, in its order. Raises msgspec.MsgspecError for anything but a listing."""
-    entries = [entry for entry in _LISTING.decode(content).data if entry.id and not entry.elsewhere]
-    return {entry.id: ModelState(id=entry.id, state=entry.status.value) for entry in entries[:MAX_MODELS]}
-
-
-def read_identities(content: bytes) -> dict[str, str | None]:
-    """Return what each model of a listing is, see `core.models.identity`; empty while the server works it out.
-
-    None: it does not tell, as one of an older version. Raises as `read_listing`.
+    The latter is empty while the server works it out, and None where an older one does not tell. Raises
+    msgspec.MsgspecError for anything but a listing.
     """
-    return {entry.id: entry.identity for entry in _LISTING.decode(content).data[:MAX_MODELS]}
+    listed = msgspec.json.decode(content, type=_Listing).data
+    own = [entry for entry in listed if entry.id and not entry.elsewhere][:MAX_MODELS]
+    states = {entry.id: ModelState(id=entry.id, state=entry.status.value) for entry in own}
+    return states, {entry.id: entry.identity for entry in listed[:MAX_MODELS]}
 
 
 def model_states(fleet: Fleet) -> list[ModelState]:
@@ -91,8 +78,8 @@ def model_states(fleet: Fleet) -> list[ModelState]:
 
 
 LocalState = Callable[[], Sequence[ModelState]]
-WaitChanged = Callable[[], Awaitable[object]]
-"""Returns after the next change; one that happens before its first checkpoint counts."""
+Heard = Callable[[Sequence[ModelState]], None]
+WaitChanged = Callable[[], Awaitable[object]]  # returns after the next change, also one before its first checkpoint
 
 
 class Channel(Protocol):
@@ -110,20 +97,7 @@ class _Message(Struct, frozen=True):
     models: Sequence[ModelState] = ()
 
 
-class _Models(Struct, frozen=True):
-    models: Sequence[ModelState]
-    type: Literal["models"] = "models"
-
-
-_MESSAGE = msgspec.json.Decoder(_Message)
-
-
-async def exchange_states(
-    channel: Channel,
-    local_state: LocalState,
-    wait_changed: WaitChanged,
-    heard: Callable[[Sequence[ModelState]], None],
-) -> str:
+async def exchange_states(channel: Channel, heard: Heard, local_state: LocalState, wait_changed: WaitChanged) -> str:
     """Tell and listen until the link ends; returns why. ``heard`` gets every state of the other side, in order."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_send_states, channel, local_state, wait_changed)
@@ -138,13 +112,13 @@ async def _send_states(channel: Channel, local_state: LocalState, wait_changed: 
     while True:
         if (state := list(local_state())) == told:
             await wait_changed()
-        else:
-            await channel.send(msgspec.json.encode(_Models(state)).decode())
-            told = state
-            await trio.sleep(PAUSE)
+            continue
+        await channel.send(msgspec.json.encode({"type": "models", "models": state}).decode())
+        told = state
+        await trio.sleep(PAUSE)
 
 
-async def _listen(channel: Channel, heard: Callable[[Sequence[ModelState]], None]) -> str:
+async def _listen(channel: Channel, heard: Heard) -> str:
     while True:
         content: str | bytes | None = None
         with trio.move_on_after(SILENCE) as silence:
@@ -156,8 +130,32 @@ async def _listen(channel: Channel, heard: Callable[[Sequence[ModelState]], None
         if len(content) > MAX_MESSAGE:
             return "it sent a message that is too long"
         try:
-            message = _MESSAGE.decode(content)
+            message = msgspec.json.decode(content, type=_Message)
         except UNREADABLE as error:
             return f"it sent something else than a message ({error})"
         if message.type == "models":
             heard(message.models[:MAX_MODELS])
+
+
+async def serve_link(handshake: Handshake, heard: Heard, local_state: LocalState, wait_changed: WaitChanged) -> None:
+    """Accept the websocket and keep it until either side ends it. The caller has checked the key."""
+    websocket = await handshake.accept(most=MAX_MESSAGE)
+    why = await exchange_states(websocket, heard, local_state, wait_changed)
+    await websocket.close(Close(NORMAL, why))
+
+
+class PeerLink:
+    """Serves the link for as long as the program accepts requests. ``guest`` is as in `Peers`."""
+
+    def __init__(self, fleet: Fleet, guest: Callable[[str], AbstractContextManager[Heard]], lifetime: Lifetime) -> None:
+        self._fleet, self._guest, self._lifetime = fleet, guest, lifetime
+
+    def answers(self, request: Request) -> bool:
+        return request.path == LINK_PATH
+
+    async def serve(self, context: RequestContext, handshake: Handshake) -> None:
+        lifetime, states = self._lifetime, partial(model_states, self._fleet)
+        with lifetime.feeds.reading(), self._guest(context.request.client) as heard, lifetime.follower() as following:
+            await serve_link(handshake, heard, states, self._fleet.wait_changed)
+        if following.cancelled_caught:
+            raise ShuttingDown

@@ -32,11 +32,9 @@ from appliance.store.partial_file import holds
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
 
-SPAN = 64 << 20
-"""Bytes of one request: half a second on a line of 1 Gbit/s, after which a faster box can take over."""
+SPAN = 64 << 20  # bytes of one request: half a second on a line of 1 Gbit/s, after which a faster box can take over
 
-HEAD_TIME = 15.0
-"""Seconds until the next box is asked instead; one whose disk sleeps takes several to answer."""
+HEAD_TIME = 15.0  # seconds until the next box is asked instead; one whose disk sleeps takes several to answer
 
 
 class Members:
@@ -126,25 +124,16 @@ def plan_from_members(model_id: str, files: Sequence[HashedFile], cache: Path, m
         raise BadRequest(f"'{model_id}' has a file whose name cannot be used here: {error}") from None
     for file in plan.files:
         if file.entry.exists() and not holds(file.entry, file.oid, file.size, trio.from_thread.check_cancelled):
-            raise Conflict(
-                f"{file.entry} is another file than that of '{model_id}' on the other box; remove one of them"
-            )
+            raise Conflict(f"{file.entry} is another file than that of '{model_id}' on the other box; remove one")
     return plan
 
 
 def _in_cache(model_id: str, repo: str, files: Sequence[HashedFile], folder: Path) -> DownloadPlan:
     snapshot = current_snapshot(folder) or folder / "snapshots" / files[0].sha256[:40]
-    planned = [
-        PlannedFile.in_repo(
-            blob_path(file.sha256),
-            file.name,
-            file.sha256,
-            file.size,
-            join_inside(snapshot, *file.name.split("/")),
-            folder,
-        )
-        for file in files
-    ]
+    planned: list[PlannedFile] = []
+    for file in files:
+        url, entry = blob_path(file.sha256), join_inside(snapshot, *file.name.split("/"))
+        planned.append(PlannedFile.in_repo(url, file.name, file.sha256, file.size, entry, folder))
     return DownloadPlan(
         model_id=model_id, repo=repo, commit=snapshot.name, folder=folder, files=tuple(planned), unchanged=()
     )

@@ -14,9 +14,8 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import trio
 from msgspec.structs import replace
@@ -24,124 +23,68 @@ from msgspec.structs import replace
 from appliance import __version__
 from appliance.core.models.holders import Holder, told_apart
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
-from appliance.features.pool.core.door_words import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret
 from appliance.features.pool.core.join_code import TOKEN_SIZE, Codes, JoinCode
-from appliance.features.pool.core.keys import SECRET_SIZE, BoxCertificate, PoolKeys
+from appliance.features.pool.core.keys import SECRET_SIZE, BoxCertificate
 from appliance.features.pool.core.lease import Fences
-from appliance.features.pool.core.names import names_apart
-from appliance.features.pool.core.remarks import apart_problems, keyless_problems
-from appliance.features.pool.core.roster import Box, Roster, bus_plan, most_changes, newer, outvotes, refusal
-from appliance.features.pool.core.shapes import PoolBox, PoolBus, PoolModel, PoolRotation, PoolState
-from appliance.features.pool.dialled import Dialled
-from appliance.features.pool.doors import OtherKeys, Ways
+from appliance.features.pool.core.remarks import apart_problems, keyless_problems, names_apart
+from appliance.features.pool.core.roster import Box, Roster, bus_plan, most_changes, outvotes
+from appliance.features.pool.core.shapes import ModelState, PoolBox, PoolBus, PoolRotation, PoolState
+from appliance.features.pool.doors import PROTOCOL, ROSTER, SECRET, Dialled, JoinRequest, NewSecret, OtherKeys, Ways
 from appliance.features.pool.hands import BoxParts, OwnHands
-from appliance.features.pool.link import ModelState
 from appliance.features.pool.on_bus import BUS, OnBus
 from appliance.features.pool.orders import BoxOrders
 from appliance.features.pool.peers import PoolSide
-from appliance.features.pool.pool_file import KeptPool, write_pool
-from appliance.features.pool.remote_peer import Member, PeerStatus
-from appliance.trio_parts import AGAIN, Changed
+from appliance.features.pool.pool_file import KeptPool, PoolHere
+from appliance.features.pool.remote_peer import PeerStatus
+from appliance.trio_parts import AGAIN
+from appliance.upstream.address import Address
 from appliance.wire import Trouble
 
-PULL_EVERY = 3.0
-"""Seconds between two questions for the roster while there is no bus, each to another box."""
-TRIES = 10
-"""Changes of others that may come before one of this box, one after the other."""
+PULL_EVERY = 3.0  # seconds between two questions for the roster while there is no bus, each to another box
+TRIES = 10  # changes of others that may come before one of this box, one after the other
 
-BUS_FOLDER = "pool-bus"
-"""The folder of the bus's server, beside the pool's file."""
+BUS_FOLDER = "pool-bus"  # the folder of the bus's server, beside the pool's file
+
+Renew = Callable[[BoxCertificate, str], None]  # `door.BoxDoor.renew`
 
 log = logging.getLogger(__name__)
 
 
-class ClaimedDoor(Protocol):
-    """The place of a door: clients that connect wait until it is served."""
-
-    @property
-    def port(self) -> int: ...
-
-    def renew(self, certificate: BoxCertificate, key: str) -> None:
-        """Show this certificate, and let in requests with this key alone. Requests with another key end.
-
-        Raises StoreFailed.
-        """
-        ...
-
-    async def serve(self, membership: Membership, shutdown: trio.Event) -> None:
-        """Answer members until ``shutdown``, or until the program ends."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Membership:
+class Membership(PoolHere):
     """Made, and run, by `owner.BoxPool`."""
 
     def __init__(self, path: Path, kept: KeptPool, parts: BoxParts, hands: OwnHands) -> None:
-        self.kept = kept
-        self.me = kept.me
+        super().__init__(path, kept)
         self.codes = Codes()
-        self.over = trio.Event()
-        """This box has left, or the others have removed it."""
-        self.door_closed = trio.Event()
-        """The door answers no request any more."""
+        self.door_closed = trio.Event()  # the door answers no request any more
         self.door_closed.set()
-        self.ended = trio.Event()
-        """Nothing is left of it, not even the file."""
-        self.changed = Changed()
-        """Wakes after every change of the roster or of the secret."""
+        self.ended = trio.Event()  # nothing is left of it, not even the file
         self.problem: Trouble | None = None
-        self._path = path
         self._peers = parts.peers
         self._tell_drained = parts.drained
-        self.parts = parts
+        self._parts = parts
         self._fences = Fences(kept.epochs, lambda: most_changes(time.time()))
-        self.on_bus = OnBus(self, parts.fleet.children, path.with_name(BUS_FOLDER))
+        self.on_bus = OnBus(self, parts, path.with_name(BUS_FOLDER))
         self._orders = BoxOrders(kept.roster.pool, self.me, self._fences, hands, self._keep_epochs)
-        self._seed = secrets.token_bytes(32)
-        """The private key of this run's certificate."""
-        self._dialled: dict[str, Dialled] = {}
-        """The connections of boxes that dial out, from their first one on."""
-        self.ways = Ways(self.keys, self._dialled)
-        """The ways to the doors of the others."""
-        self._door: ClaimedDoor | None = None
-        self._writing = trio.Lock()
+        self._dialled: dict[str, Dialled] = {}  # the connections of boxes that dial out, from their first one on
+        self.ways = Ways(self.keys, self._dialled)  # the ways to the doors of the others
+        self._renew_door: Renew | None = None
         self._turn = trio.Lock()
         self._pulled = 0
-        self._adopted: tuple[Mapping[str, Member], PoolSide] | None = None
-        self._strangers: set[str] = set()
-        """Boxes that refuse this box's keys, which are those of now."""
-        self._apart: set[str] = set()
-        """Names that mean several models, as far as the log says so."""
+        self._adopted: tuple[Mapping[str, Address], PoolSide] | None = None
+        self._strangers: set[str] = set()  # boxes that refuse this box's keys, which are those of now
+        self._apart: set[str] = set()  # names that mean several models, as far as the log says so
 
-    @property
-    def roster(self) -> Roster:
-        return self.kept.roster
+    async def run(self, renew: Renew, serve: Callable[[trio.Event], Awaitable[None]]) -> None:
+        """Serve the door and follow the pool, until this box is not in it any more, or cancelled.
 
-    @property
-    def keys(self) -> PoolKeys:
-        return PoolKeys(self.kept.secret)
-
-    @property
-    def others(self) -> list[Box]:
-        return [box for box in self.roster.boxes if box.name != self.me]
-
-    def own_certificate(self) -> BoxCertificate:
-        """This run's certificate, for every address of this box, loopback, and its name."""
-        own = self.roster.box(self.me)
-        addresses = own.addresses if own is not None else ()
-        return self.keys.issue(self.me, tuple(dict.fromkeys((*addresses, "127.0.0.1", "::1"))), self._seed)
-
-    # ---- the tasks ---------------------------------------------------------------------------------------------------
-
-    async def run(self, door: ClaimedDoor) -> None:
-        """Serve the door and follow the pool, until this box is not in it any more, or cancelled."""
-        self._door, shutdown = door, trio.Event()
-        await self._show_certificate(door)
+        ``serve`` answers until its event is set, and sets that when the program begins to end.
+        """
+        self._renew_door, shutdown = renew, trio.Event()
+        await self._show_certificate(renew)
         try:
             async with trio.open_nursery() as serving:
-                serving.start_soon(self._serve, door, shutdown)
+                serving.start_soon(self._serve, serve, shutdown)
                 serving.start_soon(self._say_stopping, shutdown)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follow)
@@ -151,15 +94,15 @@ class Membership:
                     nursery.cancel_scope.cancel()
                 shutdown.set()
         finally:
-            self._door = None
+            self._renew_door = None
             self._peers.adopt_members({})
             self._tell_drained(False)
 
-    async def _show_certificate(self, door: ClaimedDoor) -> None:
+    async def _show_certificate(self, renew: Renew) -> None:
         """A full disk does not end the program: the door opens, or knows new keys, when there is room."""
         while not self.over.is_set():
             try:
-                door.renew(self.own_certificate(), self.keys.door_key)
+                renew(self.own_certificate(), self.keys.door_key)
                 return
             except StoreFailed as error:
                 log.warning("other boxes cannot use the door of this one: %s", error)
@@ -167,13 +110,12 @@ class Membership:
                     await self.over.wait()
 
     async def _say_stopping(self, shutdown: trio.Event) -> None:
-        """The door sets ``shutdown`` when the program begins to end."""
         await shutdown.wait()
         self.on_bus.stop()
 
-    async def _serve(self, door: ClaimedDoor, shutdown: trio.Event) -> None:
+    async def _serve(self, serve: Callable[[trio.Event], Awaitable[None]], shutdown: trio.Event) -> None:
         self.door_closed = trio.Event()
-        await door.serve(self, shutdown)
+        await serve(shutdown)
         self.door_closed.set()
 
     async def _follow(self) -> None:
@@ -200,18 +142,18 @@ class Membership:
         self._apart = set(apart)
 
     def _names_apart(self) -> dict[str, list[list[Holder]]]:
-        boxes = {peer.id: {name: peer.identity_of(name) for name in peer.models} for peer in self._peers.members()}
-        known = self.parts.catalog.identities.current
+        boxes = {peer.id: {name: peer.identities.get(name) for name in peer.models} for peer in self._peers.members()}
+        known = self._parts.catalog.identities.current
         shared = {name for names in boxes.values() for name in names}
-        models = [model for model in self.parts.catalog.snapshot.models if model.id in shared and not model.hidden]
+        models = [model for model in self._parts.catalog.snapshot.models if model.id in shared and not model.hidden]
         own = {model.id: known(model) for model in models}
         return names_apart({self.me: own, **boxes})
 
     def _adopt(self) -> None:
         drained = frozenset(box.name for box in self.roster.boxes if box.drained)
         self._tell_drained(self.me in drained)
-        members = {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in self._in_reach(self.others)}
-        adopted = members, PoolSide(me=self.me, drained=drained, speeds=self.on_bus.speeds(), orders=self._orders)
+        doors = {box.name: self.ways.guess(box) for box in self._in_reach(self.others)}
+        adopted = doors, PoolSide(me=self.me, drained=drained, speeds=self.on_bus.speeds(), orders=self._orders)
         if adopted != self._adopted:
             self._adopted = adopted
             self._peers.adopt_members(*adopted)
@@ -235,14 +177,13 @@ class Membership:
             self._pulled += 1
             box = others[self._pulled % len(others)]
             try:
-                found = await self.ways.ask(box, "GET", ROSTER, Roster)
-                await self.learn(found)
-            except ApplianceError as error:
-                if isinstance(error, OtherKeys):
-                    self._strangers.add(box.name)
+                await self.learn(await self.ways.ask(box, "GET", ROSTER, Roster))
+                self._strangers.clear()
+                return
+            except OtherKeys:
+                self._strangers.add(box.name)
+            except ApplianceError:
                 continue
-            self._strangers.clear()
-            return
 
     async def _push_changes(self) -> None:
         """Carry each roster to the boxes that are in it, and to those that it has removed."""
@@ -270,8 +211,6 @@ class Membership:
                 nursery.start_soon(ask, box)
         return done
 
-    # ---- what the door asks ------------------------------------------------------------------------------------------
-
     async def admit(self, asked: JoinRequest) -> NewSecret:
         """Let a box in that has a token. Raises BadRequest, Conflict and BoxFailed."""
         until = self.codes.take(asked.token, trio.current_time())
@@ -283,7 +222,7 @@ class Membership:
         except BaseException:
             self.codes.give_back(asked.token, until)
             raise
-        return NewSecret(secret=self.kept.secret, roster=self.roster)
+        return NewSecret(self.kept.secret, self.roster)
 
     def dialled_by(self, name: str) -> Dialled:
         """Return the connections of a box that dials out, one of which has just come. Raises BadRequest."""
@@ -295,14 +234,6 @@ class Membership:
             self.changed.wake()
         self._peers.present(name)
         return self._dialled[name]
-
-    async def learn(self, roster: Roster) -> Roster:
-        """Take a roster if it is newer, and return the one in force, which the disk has then. Raises Conflict."""
-        if why := refusal(self.roster, roster, time.time()):
-            raise Conflict(why)
-        if self._take(roster):
-            await self._keep()
-        return self.roster
 
     async def propose(self, wanted: Roster) -> Roster:
         """Decide for all boxes: ``wanted`` is in force if it is the next one after this box's. Raises Conflict."""
@@ -317,12 +248,9 @@ class Membership:
         await self._renew(new.secret)
         return self.roster
 
-    # ---- what people ask ---------------------------------------------------------------------------------------------
-
     def invite(self) -> JoinCode:
         """Make a code that lets one box in. Raises Conflict where no box could dial this one."""
-        own = self.roster.box(self.me)
-        if own is None or not own.can_be_dialled:
+        if (own := self.own) is None or not own.can_be_dialled:
             raise Conflict(f"box '{self.me}' cannot be dialled, so nobody can join here: invite on another box")
         token = secrets.token_bytes(TOKEN_SIZE)
         self.codes.add(token, trio.current_time())
@@ -388,24 +316,9 @@ class Membership:
         new, others, ways = secrets.token_bytes(SECRET_SIZE), self.others, self.ways
         reached = await self._renew(new, [box for box in others if box.dials_out])
         rest = [box for box in others if not box.dials_out]
-        reached |= await self._ask_all(ways, rest, "POST", SECRET, NewSecret(secret=new, roster=self.roster))
-        names = [box.name for box in others]
-        return PoolRotation(
-            reached=[name for name in names if name in reached],
-            missed=[name for name in names if name not in reached],
-        )
-
-    # ---- the state ---------------------------------------------------------------------------------------------------
-
-    def see(self, boxes: Mapping[str, bool | None]) -> None:
-        """Take what the beats tell of boxes at the moment of a change; None: nothing is known."""
-        for name, is_up in boxes.items():
-            if is_up is True:
-                self._peers.present(name)
-            elif is_up is False:
-                self._peers.absent(name, "it has sent no sign of life for 4 s")
-            else:
-                self._peers.doubted(name)
+        reached |= await self._ask_all(ways, rest, "POST", SECRET, NewSecret(new, self.roster))
+        missed = [box.name for box in others if box.name not in reached]
+        return PoolRotation(reached=[box.name for box in others if box.name in reached], missed=missed)
 
     def state(self) -> PoolState:
         plan, bus = bus_plan(self.roster, self.me), self.on_bus
@@ -419,17 +332,15 @@ class Membership:
             problems.append(Trouble(id="left_out", text=text, fix=fix))
         problems += bus.problems()
         if bus.cut_off and bus.heard(self.me) is not None and not bus.problems():
-            text = (
-                "this box is cut off: it reaches less than half of the pool, and shows the others as it saw them last"
-            )
+            text = "this box is cut off: it reaches less than half of the pool, and shows the others as last seen"
             problems.append(Trouble(id="cut-off", text=text, fix="look at its network; it serves what it has"))
         boxes = [self._shown(box, peers.get(box.name), voter=box.name in plan.voters) for box in self.roster.boxes]
         return PoolState(
             pool=self.roster.pool,
-            listen=self.parts.listen,
+            listen=self._parts.listen,
             me=self.me,
             generation=self.roster.generation,
-            bus=PoolBus(kind=plan.kind, state=bus.state, server=bus.server),
+            bus=PoolBus(kind=plan.kind, state=bus.state, server=bus.bus.state.server if bus.bus is not None else ""),
             cut_off=bus.cut_off,
             boxes=boxes,
             problems=[*problems, *keyless_problems(boxes), *apart_problems(self._names_apart())],
@@ -450,21 +361,19 @@ class Membership:
             dials_out=box.dials_out,
             linked=peer is not None and peer.linked,
             version=__version__ if me else beat.version if beat is not None else "",
-            listen=self.parts.listen if me else beat.listen if beat is not None else "",
-            keyless=self.parts.keyless() if me else beat.keyless if beat is not None else None,
+            listen=self._parts.listen if me else beat.listen if beat is not None else "",
+            keyless=self._parts.keyless() if me else beat.keyless if beat is not None else None,
             beat_age=age,
             queue=sum(model.busy for model in models),
             error=peer.error if peer is not None else None,
-            models=[PoolModel(id=model.id, state=model.state, busy=model.busy) for model in models],
+            models=models,
         )
 
     def _own_models(self) -> list[ModelState]:
         """Return the models of this box, as others read them in its list and over the link."""
         running = {state.id: state for state in self._peers.own_states()}
-        listed = [model.id for model in self.parts.catalog.snapshot.models if not model.hidden and model.error is None]
+        listed = [model.id for model in self._parts.catalog.snapshot.models if not model.hidden and model.error is None]
         return [running.get(id) or ModelState(id=id) for id in dict.fromkeys((*listed, *running))]
-
-    # ---- what changes ------------------------------------------------------------------------------------------------
 
     async def _change(self, make: Callable[[Roster], Roster]) -> None:
         async with self._turn:
@@ -479,16 +388,6 @@ class Membership:
                     return
         raise Busy("other boxes change the pool again and again; try it once more")
 
-    def _take(self, roster: Roster) -> bool:
-        """Follow a roster from now on. False: it is not newer."""
-        if newer(self.roster, roster) == self.roster:
-            return False
-        if roster.box(self.me) is None:
-            self.over.set()
-        self.kept = replace(self.kept, roster=roster)
-        self.changed.wake()
-        return True
-
     async def _renew(self, secret: bytes, dialling: Iterable[Box] = ()) -> set[str]:
         """Use a new secret. Before that ends the connections that boxes have dialled, tell these boxes the secret.
 
@@ -498,23 +397,15 @@ class Membership:
         self._strangers.clear()
         await self._keep()
         try:
-            return await self._ask_all(
-                self.ways, dialling, "POST", SECRET, NewSecret(secret=secret, roster=self.roster)
-            )
+            return await self._ask_all(self.ways, dialling, "POST", SECRET, NewSecret(secret, self.roster))
         finally:
             self.ways = Ways(self.keys, self._dialled)
             self.changed.wake()
-            if self._door is not None:
-                await self._show_certificate(self._door)
+            if self._renew_door is not None:
+                await self._show_certificate(self._renew_door)
 
     async def _keep_epochs(self) -> None:
         """Write the epochs of orders before one is carried out. Raises StoreFailed."""
         if (epochs := self._fences.stored()) != self.kept.epochs:
             self.kept = replace(self.kept, epochs=epochs)
             await self._keep()
-
-    async def _keep(self) -> None:
-        """Write what is in force by then. Raises StoreFailed."""
-        async with self._writing:
-            if not self.over.is_set():  # else the file is about to go
-                await trio.to_thread.run_sync(write_pool, self._path, self.kept)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -26,8 +26,7 @@ from appliance.store.file_hashes import FileHashes
 from appliance.store.model_files import open_regular
 from appliance.trio_parts import beside
 
-GIVEN: tuple[Source, ...] = ("path", "models_dir", "cache", "lm_studio")
-"""Sources of models that are nothing but their files. A preset or a command has options too, which stay here."""
+GIVEN: tuple[Source, ...] = ("path", "models_dir", "cache", "lm_studio")  # others have options too, which stay here
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +35,8 @@ class ModelFilesHere:
     """Made by `open_model_files`."""
 
     def __init__(self, catalog: Catalog, hashes: FileHashes) -> None:
-        self._catalog = catalog
-        self._hashes = hashes
-        self._read: dict[Path, int] = {}
-        """Files whose hashes are wanted, in this order, with the bytes that were read of them."""
+        self._catalog, self._hashes = catalog, hashes
+        self._read: dict[Path, int] = {}  # bytes that were read of files whose hashes are wanted, in this order
         self._more = trio.Event()
 
     async def files(self, name: str) -> FilesOfModel:
@@ -76,8 +73,10 @@ class ModelFilesHere:
     async def open(self, sha256: str) -> FileIO:
         """Open the file with this hash, which the caller closes. Raises NotFound if no model here has it."""
 
+        cache = self._catalog.sources.cache
+
         def find() -> FileIO | None:
-            for path in self._paths():
+            for path in (path for model in self._catalog.snapshot.models for _, path in given(model, cache)):
                 with suppress(OSError):
                     if self._hashes.known(path) == sha256:
                         file = open_regular(str(path))
@@ -91,12 +90,7 @@ class ModelFilesHere:
             raise NotFound(f"no model on this box has a file with the hash {sha256}")
         return file
 
-    def _paths(self) -> Iterator[Path]:
-        for model in self._catalog.snapshot.models:
-            yield from (path for _, path in given(model, self._catalog.sources.cache))
-
     async def compute(self) -> Never:
-        """The task that reads files."""
         while True:
             await self._more.wait()
             path = next(iter(self._read))

@@ -12,12 +12,12 @@ import ssl
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Literal, Never, Protocol
+from typing import Literal, Never
 
 import msgspec
 import trio
-from msgspec import Struct
 
 from appliance import __version__
 from appliance.core.lenient_json import decoded
@@ -27,110 +27,57 @@ from appliance.features.pool.bus import Bus, open_bus
 from appliance.features.pool.bus_server import BusProcess, open_bus_server
 from appliance.features.pool.core.buckets import BucketEntry, BusConflict, BusError
 from appliance.features.pool.core.bus_config import BusServing
-from appliance.features.pool.core.bus_words import BusAccess, BusPlace, external_access
-from appliance.features.pool.core.keys import BoxCertificate, PoolKeys, server_name
-from appliance.features.pool.core.members import BEAT, Beat, Presence
+from appliance.features.pool.core.bus_words import BusAccess, external_access
+from appliance.features.pool.core.members import BEAT, GONE, Beat, Presence
 from appliance.features.pool.core.nats import BusMessage
 from appliance.features.pool.core.roster import CLIENTS, ROUTES, BusPlan, Roster, bus_plan, newer, refusal
 from appliance.features.pool.hands import BoxParts
 from appliance.features.pool.orders import BoxOrders
-from appliance.features.pool.pool_file import KeptPool, certificate_files
-from appliance.platform.children import Children
+from appliance.features.pool.pool_file import PoolHere, certificate_files
 from appliance.platform.machine import here
 from appliance.trio_parts import Changed, every, wait_any
 from appliance.wire import Trouble
 
-BUS = "the bus"
-"""The bus's name in errors."""
+BUS = "the bus"  # the bus's name in errors
 ROSTER_KEY = "roster"
-AGREE_TIME = 20.0
-"""Seconds for one change of the roster. An election of the bus takes up to 11 s."""
-LOOK_AGAIN = 0.2
-"""Seconds until the key of the roster is read again, after a put that another one overtook or nobody answered."""
-AGAIN = 1.0
-"""Seconds between two tries to have the bucket and the own roster in it."""
-SURE = 60.0
-"""Seconds between two looks while the own roster is there."""
+AGREE_TIME = 20.0  # Seconds for one change of the roster. An election of the bus takes up to 11 s.
+LOOK_AGAIN = 0.2  # seconds until the roster is read again, after a put that was overtaken or not answered
+AGAIN = 1.0  # seconds between two tries to have the bucket and the own roster in it
+SURE = 60.0  # seconds between two looks while the own roster is there
 
 log = logging.getLogger(__name__)
 
 
-class PoolNow(Protocol):
-    """The membership that has this part, as it is at the moment. ``changed`` wakes after every change of ``kept``."""
-
-    me: str
-    kept: KeptPool
-    changed: Changed
-
-    @property
-    def roster(self) -> Roster: ...
-
-    @property
-    def keys(self) -> PoolKeys: ...
-
-    @property
-    def parts(self) -> BoxParts: ...
-
-    def own_certificate(self) -> BoxCertificate: ...
-
-    async def learn(self, roster: Roster) -> Roster:
-        """Take a roster if it is newer. Raises StoreFailed, and Conflict for another pool's."""
-        ...
-
-    def see(self, boxes: Mapping[str, bool | None]) -> None:
-        """Take what the beats tell of boxes, at each change."""
-        ...
-
-
-class BusPart(Struct, frozen=True, kw_only=True):
-    """The facts on which this box's part depends."""
-
-    plan: BusPlan
-    secret: bytes
-    addresses: tuple[str, ...]
-    """The addresses of this box: the certificate of its server names them, and the other servers look."""
+BusPart = tuple[BusPlan, bytes, tuple[str, ...]]
+"""This box's part, the secret, and its addresses, which the certificate of its server names: others look there."""
 
 
 class OnBus:
     """Owned by one `Membership`, which runs it."""
 
-    def __init__(self, membership: PoolNow, children: Children, folder: Path) -> None:
+    def __init__(self, pool: PoolHere, parts: BoxParts, folder: Path) -> None:
         """``folder`` is for the files of the server alone."""
-        self.up: Mapping[str, bool | None] = {}
-        """For each box whether it is there; None: unknown, so the links say alone."""
-        self._membership = membership
-        self._beats = f"pool.{membership.roster.pool}.beat"  # one NATS may serve several pools
-        self._children = children
-        self._folder = folder
+        self.up: Mapping[str, bool | None] = {}  # whether each box is there; None: unknown, so the links alone say it
+        self._pool, self._parts, self._folder = pool, parts, folder
+        self._beats = f"pool.{pool.roster.pool}.beat"  # one NATS may serve several pools
         self._incarnation = secrets.token_hex(8)
         self._sequence = 0
         self._stopping = False
-        self._presence = Presence(membership.me)
+        self._presence = Presence(pool.me)
         self._server: BusProcess | None = None
-        self.bus: Bus | None = None
-        """The client, while the pool has a bus."""
+        self.bus: Bus | None = None  # the client, while the pool has a bus
         self._bucket: Bucket | None = None
         self._published = False
         self._news = Changed()
 
-    # ---- what others ask of it ---------------------------------------------------------------------------------------
-
     @property
     def kind(self) -> Literal["none", "standalone", "voters", "external"]:
-        return self._part().plan.kind
+        return self._part()[0].kind
 
     @property
     def state(self) -> Literal["none", "connected", "no-quorum", "lost"]:
         """The state of the client, in the words of ``GET /api/pool``."""
-        if self.bus is None:
-            return "none"
-        state = self.bus.state.state
-        return "lost" if state == "connecting" else state
-
-    @property
-    def server(self) -> str:
-        """The address of the server that this box uses, or used last; empty without a bus."""
-        return self.bus.state.server if self.bus is not None else ""
+        return self.bus.state.state if self.bus is not None else "none"
 
     @property
     def follows(self) -> bool:
@@ -159,7 +106,6 @@ class OnBus:
         return (found.beat, here.with_sleep() - found.at) if found is not None else None
 
     def speeds(self) -> dict[str, float]:
-        """Return the speeds of the boxes that have measured theirs."""
         return {box: last.beat.speed for box, last in self._presence.heard.items() if last.beat.speed}
 
     async def agree(self, wanted: Roster) -> Roster:
@@ -193,36 +139,32 @@ class OnBus:
         if self.bus is not None:
             self._beat(self.bus)
 
-    # ---- the tasks ---------------------------------------------------------------------------------------------------
-
     async def run(self, orders: BoxOrders) -> Never:
         """Have the part that the roster gives this box, and let ``orders`` come and go, until cancelled."""
-        async with open_bus_server(self._children, self._folder) as self._server:
+        async with open_bus_server(self._parts.fleet.children, self._folder) as self._server:
             while True:
                 part = self._part()
-                self._server.serve(self._serving(part.plan))
+                self._server.serve(self._serving(part[0]))
                 try:
-                    await wait_any(lambda p=part: self._be_client(p, orders), lambda p=part: self._wait_other(p))
+                    await wait_any(partial(self._be_client, part[0], orders), partial(self._wait_other, part))
                 finally:
                     self.bus, self._bucket, self._published, self.up = None, None, False, {}
 
     async def _wait_other(self, part: BusPart) -> None:
         while self._part() == part:
-            await self._membership.changed.wait()
+            await self._pool.changed.wait()
 
     def _part(self) -> BusPart:
-        kept = self._membership.kept
-        own = kept.roster.box(kept.me)
-        addresses = own.addresses if own is not None else ()
-        return BusPart(plan=bus_plan(kept.roster, kept.me), secret=kept.secret, addresses=addresses)
+        kept, own = self._pool.kept, self._pool.own
+        return bus_plan(kept.roster, kept.me), kept.secret, own.addresses if own is not None else ()
 
-    async def _be_client(self, part: BusPart, orders: BoxOrders) -> Never:
-        if part.plan.kind == "none":
+    async def _be_client(self, plan: BusPlan, orders: BoxOrders) -> Never:
+        if plan.kind == "none":
             await trio.sleep_forever()
-        access = self._access(part.plan)
+        access = self._access(plan)
         async with open_bus(access, await self._tls(access)) as self.bus, trio.open_nursery() as nursery:
-            self._bucket = bucket = Bucket(self.bus, f"pool_{self._membership.roster.pool}")
-            nursery.start_soon(self._keep_roster, self.bus, bucket, len(part.plan.voters) or 1)
+            self._bucket = bucket = Bucket(self.bus, f"pool_{self._pool.roster.pool}")
+            nursery.start_soon(self._keep_roster, self.bus, bucket, len(plan.voters) or 1)
             nursery.start_soon(bucket.watch, self._on_entries)
             nursery.start_soon(self._be_present, self.bus)
             nursery.start_soon(orders.run, self.bus, bucket, self._may_be_up)
@@ -240,14 +182,14 @@ class OnBus:
             except StoreFailed as error:
                 log.warning("a change of the pool is lost if this program ends now: %s", error)
             with trio.move_on_after(SURE if self._published else AGAIN):
-                await wait_any(self._membership.changed.wait, self._news.wait, bus.news.wait)
+                await wait_any(self._pool.changed.wait, self._news.wait, bus.news.wait)
 
     async def _publish(self, bus: Bus, bucket: Bucket) -> bool:
         """Put the own roster there, or take the one that is. True: both are the same. Raises BusError.
 
         Where a put has failed, the same roster is put again: only a put shows that the bus accepts changes again.
         """
-        entry, own = await bucket.get(ROSTER_KEY), self._membership.roster
+        entry, own = await bucket.get(ROSTER_KEY), self._pool.roster
         found = self._roster_in(entry)
         if found == own and bus.state.state != "no-quorum":
             return True
@@ -255,87 +197,82 @@ class OnBus:
             with suppress(BusConflict):
                 await bucket.put(ROSTER_KEY, msgspec.json.encode(own), entry.revision if entry is not None else 0)
         else:
-            await self._membership.learn(found)
+            await self._pool.learn(found)
         return False
 
     def _may_be_up(self, box: str) -> bool:
         return self.up.get(box) is not False
 
     def _on_entries(self, entries: Mapping[str, BucketEntry]) -> None:
-        found = self._roster_in(entries.get(ROSTER_KEY))
-        if found != self._membership.roster:
+        if self._roster_in(entries.get(ROSTER_KEY)) != self._pool.roster:
             self._news.wake()
 
-    # ---- presence ----------------------------------------------------------------------------------------------------
-
     async def _be_present(self, bus: Bus) -> Never:
-        """Beat, and follow the beats of the others."""
         with bus.subscription(f"{self._beats}.*", self._on_beat):
             await every(BEAT, lambda: self._beat(bus), first=0)
 
     def _beat(self, bus: Bus) -> None:
-        membership, self._sequence = self._membership, self._sequence + 1
-        own = membership.roster.box(membership.me)
+        pool, parts, self._sequence = self._pool, self._parts, self._sequence + 1
         beat = Beat(
-            box=membership.me,
+            box=pool.me,
             incarnation=self._incarnation,
             sequence=self._sequence,
             version=__version__,
-            generation=membership.roster.generation,
-            drained=own is not None and own.drained,
-            speed=membership.parts.speed(),
-            listen=membership.parts.listen,
-            keyless=membership.parts.keyless(),
+            generation=pool.roster.generation,
+            drained=pool.own is not None and pool.own.drained,
+            speed=parts.speed(),
+            listen=parts.listen,
+            keyless=parts.keyless(),
             stopping=self._stopping,
         )
-        bus.publish(f"{self._beats}.{membership.me}", msgspec.json.encode(beat))
-        names = [box.name for box in membership.roster.boxes]
-        found = self._presence.boxes(names, here.with_sleep())
-        before, self.up = self.up, found
-        membership.see({name: is_up for name, is_up in found.items() if is_up is not before.get(name)})
+        bus.publish(f"{self._beats}.{pool.me}", msgspec.json.encode(beat))
+        before, self.up = self.up, self._presence.boxes([box.name for box in pool.roster.boxes], here.with_sleep())
+        for name, is_up in self.up.items():
+            if is_up is before.get(name):
+                continue
+            if is_up is None:
+                parts.peers.doubted(name)
+            elif is_up:
+                parts.peers.present(name)
+            else:
+                parts.peers.absent(name, f"it has sent no sign of life for {GONE:g} s")
 
     def _on_beat(self, message: BusMessage) -> None:
         beat = decoded(Beat, message.data)
         if beat is None or message.subject != f"{self._beats}.{beat.box}":
             return
-        roster = self._membership.roster
+        roster = self._pool.roster
         is_new = roster.box(beat.box) is None or self._presence.on_beat(beat, here.with_sleep())
         if is_new and beat.generation > roster.generation:
             self._news.wake()
 
-    # ---- parts -------------------------------------------------------------------------------------------------------
-
     def _serving(self, plan: BusPlan) -> BusServing | None:
-        own = self._membership.roster.box(self._membership.me)
+        own, keys = self._pool.own, self._pool.keys
         if not plan.serves or own is None:
             return None
-        keys, certificate = self._membership.keys, self._membership.own_certificate()
         return BusServing(
             name=own.name,
             group="-".join(plan.voters),
             port=own.port + CLIENTS,
             routes_port=own.port + ROUTES if plan.kind == "voters" else 0,
-            routes=tuple((each.address, each.port) for each in plan.routes),
-            ca=keys.ca_pem,
-            certificate=certificate.certificate,
-            key=certificate.key,
+            routes=tuple((each.host, each.port) for each in plan.routes),
+            files=self._pool.own_certificate(),
             nkey=keys.bus_user,
-            route_password=keys.route_password,
-            system_password=keys.system_password,
+            route_password=keys.derived("route").hex(),
+            system_password=keys.derived("system").hex(),
         )
 
     def _access(self, plan: BusPlan) -> BusAccess:
+        me, keys = self._pool.me, self._pool.keys
         if plan.kind == "external":
-            return external_access(plan.url, self._membership.me)
-        keys = self._membership.keys
-        places = tuple(BusPlace(host=s.address, port=s.port, name=server_name(s.box)) for s in plan.servers)
-        return BusAccess(places=places, client=self._membership.me, nkey=keys.bus_user, seed=keys.bus_seed)
+            return external_access(plan.url, me)
+        return BusAccess(places=plan.servers, client=me, nkey=keys.bus_user, seed=keys.bus_seed)
 
     async def _tls(self, access: BusAccess) -> ssl.SSLContext | None:
         """The TLS of a client that shows this box's certificate, and believes its authority alone."""
         if access.tls != "first":
             return None
-        own = self._membership.own_certificate()
+        own = self._pool.own_certificate()
         context = ssl.create_default_context(cadata=own.ca)
         while True:
             try:
@@ -349,4 +286,4 @@ class OnBus:
     def _roster_in(self, entry: BucketEntry | None) -> Roster | None:
         """Return the roster there, if it can be one of this pool."""
         found = decoded(Roster, entry.value) if entry is not None else None
-        return None if found is None or refusal(self._membership.roster, found, time.time()) else found
+        return None if found is None or refusal(self._pool.roster, found, time.time()) else found

@@ -9,8 +9,8 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -22,19 +22,17 @@ import trio
 from appliance.catalog.downloads import Downloads
 from appliance.core.engines.choice import best
 from appliance.core.settings import is_loopback
-from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError, BadRequest, Conflict, Forbidden, StoreFailed, UsageError
 from appliance.feature import Assembled
 from appliance.features.pool.core.bus_words import external_access
-from appliance.features.pool.core.door_words import JoinRequest, NewSecret
 from appliance.features.pool.core.join_code import LIFE, read_code
 from appliance.features.pool.core.keys import SECRET_SIZE
 from appliance.features.pool.core.roster import DEFAULT_PORT, MOST_ADDRESSES, Box, Roster, box_name
 from appliance.features.pool.core.shapes import CreatePool, JoinPool, PoolInvitation, PoolState
-from appliance.features.pool.door.serving import DoorParts, claim_door
-from appliance.features.pool.doors import join_with
+from appliance.features.pool.door import BoxDoor, claim_door
+from appliance.features.pool.doors import JoinRequest, NewSecret, join_with
 from appliance.features.pool.hands import BoxParts, OwnHands
-from appliance.features.pool.membership import ClaimedDoor, Membership
+from appliance.features.pool.membership import Membership
 from appliance.features.pool.model_blobs import ModelFilesHere, open_model_files
 from appliance.features.pool.peers import Peers
 from appliance.features.pool.pool_file import KeptPool, read_pool, write_pool
@@ -42,50 +40,41 @@ from appliance.store.model_files import unlink
 from appliance.trio_parts import AGAIN, beside
 from appliance.wire import Trouble
 
-OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxc")
-"""Names of interfaces that lead to containers of the same machine. They come last."""
-HASHES = "pool-hashes.json"
-"""The file, beside the pool's, that remembers hashes of models' files."""
-NOT_IN = "this box is in no pool: 'llama-appliance pool create' makes one, and 'pool join CODE' joins one"
+OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxc")  # they lead to containers here
+HASHES = "pool-hashes.json"  # the file, beside the pool's, that remembers hashes of models' files
 
 log = logging.getLogger(__name__)
 
-Claim = Callable[[int], Awaitable[ClaimedDoor]]
-"""Takes the port of a door; 0 is any free one. Raises UsageError."""
+Claim = Callable[[int], Awaitable[BoxDoor]]  # Takes the port of a door; 0 is any free one. Raises UsageError.
 
 
 class BoxPool:
     """Made by `open_box_pool`."""
 
     def __init__(self, nursery: trio.Nursery, path: Path, claim: Claim, parts: BoxParts, files: ModelFilesHere) -> None:
-        self._nursery = nursery
-        self._path = path
-        self._claim = claim
-        self.files = files
-        """The files that other boxes may fetch."""
-        self._parts = parts
+        self._nursery, self._path, self._claim, self._parts = nursery, path, claim, parts
+        self.files = files  # those that other boxes may fetch
         self._hands = OwnHands(nursery, parts)
         self._turn = trio.Lock()
-        self._problem: Trouble | None = None
+        self._problems: Sequence[Trouble] = ()
         self.membership: Membership | None = None
 
     def require(self) -> Membership:
         """Raises Conflict while this box is in no pool."""
         if self.membership is None:
-            raise Conflict(NOT_IN)
+            raise Conflict(
+                "this box is in no pool: 'llama-appliance pool create' makes one, and 'pool join CODE' joins one"
+            )
         return self.membership
 
     def state(self) -> PoolState:
-        if self.membership is not None:
-            return self.membership.state()
-        problem = self._problem_now()
-        return PoolState(problems=[problem] if problem is not None else ())
+        return PoolState(problems=self._of_file()) if self.membership is None else self.membership.state()
 
-    def _problem_now(self) -> Trouble | None:
+    def _of_file(self) -> Sequence[Trouble]:
         """The file's mistake, until somebody has removed the file."""
-        if self._problem is not None and not self._path.exists():
-            self._problem = None
-        return self._problem
+        if self._problems and not self._path.exists():
+            self._problems = ()
+        return self._problems
 
     async def resume(self) -> None:
         """Be in the pool again that the file names, if there is one."""
@@ -93,7 +82,7 @@ class BoxPool:
             kept = await trio.to_thread.run_sync(read_pool, self._path)
         except StoreFailed as error:
             log.warning("%s", error)
-            self._problem = Trouble(id="file", text=str(error), fix=f"remove {self._path}, and join again")
+            self._problems = (Trouble(id="file", text=str(error), fix=f"remove {self._path}, and join again"),)
             return
         if kept is not None:
             self.membership = Membership(self._path, kept, self._parts, self._hands)
@@ -106,7 +95,7 @@ class BoxPool:
             if asked.bus:
                 external_access(asked.bus, "")  # so that a mistake in it is found now
             roster = Roster(pool=secrets.token_hex(8), boxes=(box,), bus=asked.bus)
-            return NewSecret(secret=secrets.token_bytes(SECRET_SIZE), roster=roster)
+            return NewSecret(secrets.token_bytes(SECRET_SIZE), roster)
 
         await self._enter(asked, found)
         return self.invite()
@@ -139,15 +128,19 @@ class BoxPool:
         await self.require().change(lambda roster: roster.drained(box, drained))
         return self.state()
 
-    # ---- being in a pool ---------------------------------------------------------------------------------------------
-
     async def _enter(self, asked: CreatePool | JoinPool, agree: Callable[[Box], Awaitable[NewSecret]]) -> None:
         """Be in the pool that ``agree`` has found for this box.
 
         The port is claimed first: a box that could not open its door would be in the pool and out of reach.
         """
         async with self._turn:
-            self._refuse_second()
+            if (pool := self.membership) is not None:
+                raise Conflict(
+                    f"this box is in a pool already, as '{pool.me}' among {len(pool.roster.boxes)}: "
+                    "'llama-appliance pool leave' leaves it"
+                )
+            for problem in self._of_file():
+                raise StoreFailed(problem.text)
             door = await self._claim(DEFAULT_PORT if asked.port is None else asked.port)
             try:
                 box = self._box(asked, door.port)
@@ -182,21 +175,11 @@ class BoxPool:
             )
         return box
 
-    def _refuse_second(self) -> None:
-        if self.membership is not None:
-            pool = self.membership
-            raise Conflict(
-                f"this box is in a pool already, as '{pool.me}' among {len(pool.roster.boxes)}: "
-                "'llama-appliance pool leave' leaves it"
-            )
-        if (problem := self._problem_now()) is not None:
-            raise StoreFailed(problem.text)
-
     async def _resume(self, membership: Membership) -> None:
         """Open the door as soon as its port is free."""
-        own = membership.roster.box(membership.me)
+        own = membership.own
         assert own is not None  # `read_pool` has looked
-        door: ClaimedDoor | None = None
+        door: BoxDoor | None = None
         while door is None and not membership.over.is_set():
             try:
                 door = await self._claim(own.port)
@@ -216,7 +199,7 @@ class BoxPool:
         """Tell the others where this box is, if it has none of the addresses any more that they know."""
         here = own_addresses()
         while not membership.over.is_set():
-            own = membership.roster.box(membership.me)
+            own = membership.own
             if own is None or set(own.addresses) & set(here):
                 return
             try:
@@ -225,13 +208,11 @@ class BoxPool:
                 log.info("the other boxes do not know this box's new addresses yet: %s", error)
                 await trio.sleep(AGAIN)
 
-    async def _run(self, membership: Membership, door: ClaimedDoor | None) -> None:
+    async def _run(self, membership: Membership, door: BoxDoor | None) -> None:
         """Be in the pool until this box is not any more; then forget it."""
         if door is not None:
-            try:
-                await membership.run(door)
-            finally:
-                door.close()
+            with closing(door):
+                await membership.run(door.renew, partial(door.serve, membership))
         log.info("this box is not in the pool any more")
         with suppress(OSError):
             await trio.to_thread.run_sync(unlink, self._path)
@@ -240,10 +221,7 @@ class BoxPool:
 
 
 def own_addresses() -> list[str]:
-    """Return the machine's addresses that others may reach, the likeliest first; loopback if there is no other.
-
-    Those beyond `MOST_ADDRESSES` are left out.
-    """
+    """Return at most `MOST_ADDRESSES` of the machine, the likeliest way in first; loopback if there is no other."""
     found: list[tuple[bool, bool, str]] = []
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     for interface, addresses in psutil.net_if_addrs().items():
@@ -261,27 +239,25 @@ async def open_box_pool(
     path: Path, program: Assembled, peers: Peers, downloads: Downloads, *, offline: bool
 ) -> AsyncGenerator[BoxPool]:
     """Own this program's place in a pool. ``path`` is its file, and its presence means that there is a pool."""
-    kernel = program.kernel
-    owners, edge = kernel.owners, kernel.edge
+    owners, edge = program.kernel.owners, program.kernel.edge
+
+    def speed() -> float:
+        used = best(owners.engines.ranked())
+        return 1 / used.seconds if used is not None and used.seconds else 0.0
+
     parts = BoxParts(
         fleet=owners.fleet,
         catalog=owners.catalog,
         downloads=downloads,
         peers=peers,
-        drained=kernel.traffic.lifetime.drain,
-        speed=partial(_speed, owners.engines),
+        drained=program.kernel.traffic.lifetime.drain,
+        speed=speed,
         listen=edge.url,
         keyless=lambda: not edge.guard.asks_for_key,
         offline=offline,
     )
     async with open_model_files(owners.catalog, path.with_name(HASHES)) as files, beside() as nursery:
-        claim = partial(claim_door, DoorParts(program=program, peers=peers, files=files))
+        claim = partial(claim_door, program, peers, files)
         pool = BoxPool(nursery, path, claim, parts, files)
         await pool.resume()
         yield pool
-
-
-def _speed(engines: Engines) -> float:
-    """Nominal requests a second of the engine that an unknown model gets; 0 where that was not measured."""
-    used = best(engines.ranked())
-    return 1 / used.seconds if used is not None and used.seconds else 0.0

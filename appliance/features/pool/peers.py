@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -13,14 +14,11 @@ from msgspec import Struct
 from appliance.core.config.types import Config, Peer
 from appliance.core.models.holders import Holder
 from appliance.errors import PeerFailed
-from appliance.features.pool.core.names import groups_of
-from appliance.features.pool.link import (
-    IDENTITIES,
-    LocalState,
-    ModelState,
-    WaitChanged,
-)
-from appliance.features.pool.remote_peer import LocalSide, Member, PeerStatus, RemotePeer
+from appliance.features.pool.core.remarks import groups_of
+from appliance.features.pool.core.shapes import ModelState
+from appliance.features.pool.link import IDENTITIES, Heard, LocalState, WaitChanged, exchange_states
+from appliance.features.pool.remote_peer import FIRST_PAUSE, PeerStatus, RemotePeer
+from appliance.traffic.other_servers import Pair
 from appliance.trio_parts import Changed, beside
 from appliance.upstream.client import Address, address_of
 
@@ -41,51 +39,49 @@ class Orders(Protocol):
 class PoolSide(Struct, frozen=True, kw_only=True):
     """The other facts of a pool that decide where requests go."""
 
-    me: str = ""
-    """The name of this box."""
-    drained: Collection[str] = ()
-    """Boxes that get new requests only where no other one can answer."""
-    speeds: Mapping[str, float] = {}
-    """By box, in a unit that all boxes share."""
-    orders: Orders | None = None
-    """None: boxes load what does not evict, and nothing is fetched."""
+    me: str = ""  # the name of this box
+    drained: Collection[str] = ()  # boxes that get new requests only where no other one can answer
+    speeds: Mapping[str, float] = {}  # by box, in a unit that all boxes share
+    orders: Orders | None = None  # None: boxes load what does not evict, and nothing is fetched
 
 
 class Peers:
-    """Made by `open_peers`. Everything except `wait_changed` is synchronous."""
+    """The `OtherServers` that there are, which says more of its methods. Made by `open_peers`."""
 
-    def __init__(self, nursery: trio.Nursery, local: LocalSide) -> None:
+    def __init__(self, nursery: trio.Nursery, own_states: LocalState, wait_changed: WaitChanged) -> None:
         self._nursery = nursery
-        self._local = local
+        self.own_states = own_states  # what this program tells others of its own models
+        self._tell = partial(exchange_states, local_state=own_states, wait_changed=wait_changed)
         self._configured: dict[str, RemotePeer] = {}
         self._members: dict[str, RemotePeer] = {}
-        self._peers: dict[str, RemotePeer] = {}
-        """All of them. A box of the pool hides a configured peer of the same id."""
+        self._peers: dict[str, RemotePeer] = {}  # all; a box of the pool hides a configured peer of its id
         self.side = PoolSide()
         self._guests: dict[object, tuple[str, Sequence[ModelState]]] = {}
         self._news = Changed()
 
     def adopt(self, config: Config | None) -> None:
-        """Follow a configuration; members and unchanged peers keep their tasks. Raises UsageError, and changes nothing
-        then.
-        """
+        """Follow a configuration; unchanged peers keep their tasks. Raises UsageError, and changes nothing then."""
         wanted = config.peers if config is not None else {}
         kept = {peer_id: peer for peer_id, peer in self._configured.items() if peer.config == wanted.get(peer_id)}
-        configured = {id: kept.get(id) or self._make(id, peer, _address(id, peer)) for id, peer in wanted.items()}
+        configured = {
+            id: kept.get(id)
+            or self._make(id, peer, address_of(peer.proxy, id, api_key=peer.api_key, timeouts=peer.timeouts))
+            for id, peer in wanted.items()
+        }
         self._exchange(configured, self._members)
 
-    def adopt_members(self, members: Mapping[str, Member], side: PoolSide | None = None) -> None:
-        """Follow the pool's list of the other boxes, by id; configured peers and unchanged boxes keep their tasks."""
+    def adopt_members(self, doors: Mapping[str, Address], side: PoolSide | None = None) -> None:
+        """Follow the pool's list of the other boxes, by name; configured peers and unchanged boxes keep their tasks."""
         self.side = side or PoolSide()
-        kept = {id: peer for id, peer in self._members.items() if id in members and peer.address == members[id].address}
-        made = {
-            id: kept.get(id) or self._make(id, Peer(proxy=one.url), one.address, IDENTITIES)
-            for id, one in members.items()
-        }
+        kept = {id: peer for id, peer in self._members.items() if peer.address == doors.get(id)}
+        made: dict[str, RemotePeer] = {}
+        for id, door in doors.items():
+            url = f"{'https' if door.tls else 'http'}://{door.authority.decode()}{door.base_path}"
+            made[id] = kept.get(id) or self._make(id, Peer(proxy=url), door, IDENTITIES)
         self._exchange(self._configured, made)
 
     def _make(self, peer_id: str, config: Peer, address: Address, lists: str = "/v1/models") -> RemotePeer:
-        return RemotePeer(peer_id, address, config, self._local, self._news.wake, lists=lists)
+        return RemotePeer(peer_id, address, config, self._tell, self._news.wake, lists=lists)
 
     def _exchange(self, configured: dict[str, RemotePeer], members: dict[str, RemotePeer]) -> None:
         before = [*self._configured.values(), *self._members.values()]
@@ -99,12 +95,6 @@ class Peers:
                 self._nursery.start_soon(peer.run, name=f"peer {peer.id}")
         self._news.wake()
 
-    def own_states(self) -> Sequence[ModelState]:
-        """Return what this program tells others of its own models."""
-        return self._local.state()
-
-    # ---- the boxes of the pool ---------------------------------------------------------------------------------------
-
     def absent(self, member_id: str, why: str) -> None:
         """The pool has lost sight of a box: it comes last until its task finds it well. Call it at the change."""
         if member_id in self._members:
@@ -112,86 +102,72 @@ class Peers:
 
     def present(self, member_id: str) -> None:
         """The pool sees a box again: one that counts as down is looked at now. Call it at the change."""
-        if member_id in self._members:
-            self._members[member_id].is_seen()
+        if member_id in self._members and self._members[member_id].up is False:
+            self._members[member_id].look_within(0)
 
     def doubted(self, member_id: str) -> None:
         """A box may not be what is known of it: it is looked at in a second."""
         if member_id in self._members:
-            self._members[member_id].is_doubted()
+            self._members[member_id].look_within(FIRST_PAUSE)
 
     def members(self) -> Collection[RemotePeer]:
         """Return the other boxes of the pool."""
         return self._members.values()
 
     def boxes(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the models of each."""
         return {id: peer.models for id, peer in self._members.items()}
 
     def boxes_in_reach(self) -> list[str]:
-        """Return the ids of those that are not known to be down."""
         return [id for id, peer in self._members.items() if peer.up is not False]
 
     @property
     def me(self) -> str:
-        """The name of this box; empty while it is in no pool."""
         return self.side.me
 
     @property
     def revision(self) -> int:
-        """Changes with what the boxes list."""
         return max([peer.revision for peer in self._members.values()], default=0)
 
     def holders(self, model: str) -> list[Holder]:
-        """Return the other boxes that have a model of this name, and what it is there."""
-        return [Holder(id, peer.identity_of(model)) for id, peer in self._members.items() if model in peer.models]
+        return [Holder(id, peer.identities.get(model)) for id, peer in self._members.items() if model in peer.models]
 
-    def boxes_with(self, model: str, identity: str) -> tuple[tuple[str, str], ...]:
-        """Return the other boxes that have just this model, as pairs of their id and the name."""
+    def boxes_with(self, model: str, identity: str) -> tuple[Pair, ...]:
         return tuple([(one.box, model) for one in self.holders(model) if identity and one.identity == identity])
 
     def groups(self, model: str) -> list[list[Holder]]:
-        """Return those boxes by what they have under the name: one list of boxes for each model."""
         return groups_of(self.holders(model))
 
-    def at_boxes(self, pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-        """Return the pairs of peer id and model whose peers are boxes of the pool."""
+    def at_boxes(self, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
         return tuple([pair for pair in pairs if pair[0] in self._members])
 
-    def decides(self, boxes: Sequence[tuple[str, str]]) -> bool:
-        """Return whether a model that is loaded here, and that these boxes have too, may be asked of one of them."""
+    def decides(self, boxes: Sequence[Pair]) -> bool:
         known = [(self._members[box], model) for box, model in boxes if box in self._members]
         return self.side.me in self.side.drained or any(box.up and box.state_of(model).loaded for box, model in known)
 
-    # ---- choosing and asking -----------------------------------------------------------------------------------------
-
-    def order(self, candidates: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    def order(self, candidates: Sequence[Pair]) -> list[Pair]:
         """Return pairs of peer id and model, best first: those that are not down, then where the model is loaded, then
         the least busy, then in the given order.
 
         A peer that was down may be well again, so none is left out, except unknown ids.
         """
 
-        def rank(candidate: tuple[str, str]) -> tuple[bool, bool, int]:
+        def rank(candidate: Pair) -> tuple[bool, bool, int]:
             peer = self._peers[candidate[0]]
             return peer.up is False, not peer.state_of(candidate[1]).loaded, peer.load
 
         return sorted((pair for pair in candidates if pair[0] in self._peers), key=rank)
 
-    def may_answer(self, candidates: Sequence[tuple[str, str]]) -> bool:
-        """True unless every peer of these pairs is known to be down."""
+    def may_answer(self, candidates: Sequence[Pair]) -> bool:
         return any(peer_id in self._peers and self._peers[peer_id].up is not False for peer_id, _ in candidates)
 
     def address(self, peer_id: str) -> Address:
-        """Return the peer's address. Raises PeerFailed when the configuration has no such peer any more."""
         return self._get(peer_id).address
 
     def using(self, peer_id: str) -> AbstractContextManager[None]:
-        """Count one request at the peer for as long as the block runs. Raises PeerFailed as `address` does."""
         return self._get(peer_id).using()
 
     def attended(self, peer_id: str) -> AbstractContextManager[None]:
-        """The same, and the block ends where the peer is given up: see `RemotePeer.attended`."""
+        """The same as `using`, and the block ends where the peer is given up: see `RemotePeer.attended`."""
         return self._get(peer_id).attended()
 
     def failed(self, peer_id: str, why: str) -> None:
@@ -204,26 +180,17 @@ class Peers:
         if peer_id in self._peers:
             self._peers[peer_id].is_up()
 
-    # ---- knowing -----------------------------------------------------------------------------------------------------
-
     def snapshot(self) -> tuple[PeerStatus, ...]:
         """Return the states in the order of the configuration, the pool's boxes behind it."""
         return tuple(peer.status for peer in self._peers.values())
 
     def names(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Return peer ids and their models: everything that `complete` depends on, and cheap."""
         return tuple([(peer.id, peer.models) for peer in self._peers.values()]) if self._peers else ()
 
-    def loaded(self) -> list[tuple[str, str]]:
-        """Return pairs of peer id and model, of the models that are loaded."""
-        return [
-            (peer.id, model) for peer in self._peers.values() for model in peer.models if peer.state_of(model).loaded
-        ]
+    def loaded(self) -> list[Pair]:
+        return [(one.id, model) for one in self._peers.values() for model in one.models if one.state_of(model).loaded]
 
     def complete(self, config: Config) -> Config:
-        """Return the configuration with the pool's boxes as peers, and with the models that each of both lists if the
-        configuration names none; for resolving names.
-        """
         wanted = {**config.peers, **{id: member.config for id, member in self._members.items()}}
         peers = {
             peer_id: msgspec.structs.replace(peer, models=list(self._peers[peer_id].models))
@@ -234,7 +201,7 @@ class Peers:
         return msgspec.structs.replace(config, peers=peers)
 
     @contextmanager
-    def guest(self, label: str) -> Generator[Callable[[Sequence[ModelState]], None]]:
+    def guest(self, label: str) -> Generator[Heard]:
         """Keep another appliance's report about itself while the block runs; for the serving side of a link."""
         token = object()
 
@@ -253,7 +220,6 @@ class Peers:
         return list(self._guests.values())
 
     async def wait_changed(self) -> None:
-        """Return after the next change of anything above."""
         await self._news.wait()
 
     def _get(self, peer_id: str) -> RemotePeer:
@@ -263,16 +229,12 @@ class Peers:
             raise PeerFailed(peer_id, "it is not in the configuration any more") from None
 
 
-def _address(peer_id: str, peer: Peer) -> Address:
-    return address_of(peer.proxy, peer_id, api_key=peer.api_key, timeouts=peer.timeouts)
-
-
 @asynccontextmanager
 async def open_peers(
-    config: Config | None, *, local_state: LocalState = tuple, wait_changed: WaitChanged = trio.sleep_forever
+    config: Config | None, local_state: LocalState = tuple, wait_changed: WaitChanged = trio.sleep_forever
 ) -> AsyncGenerator[Peers]:
     """Own the tasks of ``config``'s peers, which get ``local_state`` after every change. Raises UsageError."""
     async with beside() as nursery:
-        peers = Peers(nursery, LocalSide(local_state, wait_changed))
+        peers = Peers(nursery, local_state, wait_changed)
         peers.adopt(config)
         yield peers

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
-from typing import TYPE_CHECKING
 
 import trio
 from msgspec import Struct
@@ -15,37 +14,20 @@ from appliance.core.config.types import Peer
 from appliance.core.headers import field
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import Busy, UpstreamFailed
-from appliance.features.pool.link import (
-    IDENTITIES,
-    LINK_PATH,
-    LocalState,
-    ModelState,
-    WaitChanged,
-    exchange_states,
-    read_identities,
-    read_listing,
-)
-from appliance.trio_parts import persist
+from appliance.features.pool.core.shapes import ModelState
+from appliance.features.pool.link import IDENTITIES, LINK_PATH, Channel, Heard, read_listing
+from appliance.trio_parts import Changed, persist
 from appliance.upstream.client import Address, HttpAnswer, HttpCall
 from appliance.upstream.websocket import open_upstream_websocket
 
-if TYPE_CHECKING:
-    pass  # a program without a pool does not need it
-
-
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds until a server that is down is looked at again; doubled every time."""
-LOOK_EVERY = 60.0
-"""Seconds between two looks at a server that is well."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds until a server that is down is looked at again; doubled every time
+LOOK_EVERY = 60.0  # seconds between two looks at a server that is well
 LOOK_TIME = 10.0
-REFUSED_PAUSE = 60.0
-"""Seconds until a link is asked for again that the other side does not want."""
+REFUSED_PAUSE = 60.0  # seconds until a link is asked for again that the other side does not want
 MAX_LISTING = 16 << 20
-UNKNOWN_PAUSE = 2.0
-"""Seconds until a box is looked at again that is still working out what its models are."""
+UNKNOWN_PAUSE = 2.0  # seconds until a box is looked at again that is still working out what its models are
 _revisions = count(1)
-APPLIANCE = b"llama-appliance"
-"""The program's name in a Server header."""
+APPLIANCE = b"llama-appliance"  # its name in a Server header
 
 
 class PeerStatus(Struct, frozen=True, kw_only=True):
@@ -53,73 +35,43 @@ class PeerStatus(Struct, frozen=True, kw_only=True):
 
     id: str
     url: str
-    up: bool | None
-    """None: nobody has looked yet."""
+    up: bool | None  # None: nobody has looked yet
     error: str | None
     appliance: bool
     linked: bool
-    busy: int
-    """Requests of this program that it works on."""
+    busy: int  # requests of this program that it works on
     models: tuple[ModelState, ...]
 
 
-class Member(Struct, frozen=True, kw_only=True):
-    """Another box of this program's pool. ``address`` is the one of its door."""
-
-    id: str
-    """The box's name."""
-    address: Address
-
-    @property
-    def url(self) -> str:
-        scheme = "https" if self.address.tls else "http"
-        return f"{scheme}://{self.address.authority.decode()}{self.address.base_path}"
-
-
-class LocalSide(Struct, frozen=True):
-    """The report to the other side of a link."""
-
-    state: LocalState
-    wait_changed: WaitChanged
-
-
 class RemotePeer:
-    """Owned by `Peers`, which runs `run` as a task. Every change calls ``changed``."""
+    """Owned by `Peers`, which runs it. Changes call ``changed``; ``tell`` is `exchange_states` with our own models."""
 
     def __init__(
         self,
         peer_id: str,
         address: Address,
         config: Peer,
-        local: LocalSide,
+        tell: Callable[[Channel, Heard], Awaitable[object]],
         changed: Callable[[], None],
         *,
         lists: str = "/v1/models",
     ) -> None:
-        self.id = peer_id
-        self.config = config
-        self.address = address
+        self.id, self.config, self.address = peer_id, config, address
         self.up: bool | None = None
         self.error: str | None = None
-        self.models = tuple(config.models)
-        """Return the models of the file, or else those that the server lists."""
-        self.scope = trio.CancelScope()
-        """Cancelling it ends `run`."""
-        self.revision = 0
-        """A number that no other listing has: it changes with the listing."""
-        self._lists = lists
-        self._local = local
-        self._changed = changed
+        self.models = tuple(config.models)  # those of the file, or else those that the server lists
+        self.scope = trio.CancelScope()  # cancelling it ends `run`
+        self.revision = 0  # a number that no other listing has: it changes with the listing
+        self._lists, self._tell, self._changed = lists, tell, changed
         self._busy = 0
         self._attended: set[trio.CancelScope] = set()
         self._appliance = False
         self._listed: dict[str, ModelState] = {}
-        self._identities: dict[str, str | None] = {}
+        self.identities: dict[str, str | None] = {}  # what its models are, see `read_listing`
         self._told: dict[str, ModelState] | None = None
         self._failures = 0
         self._due = -math.inf
-        self._rescheduled = trio.Event()
-        self._link_wanted = trio.Event()
+        self._rescheduled, self._link_wanted = Changed(), Changed()
 
     @property
     def status(self) -> PeerStatus:
@@ -143,10 +95,6 @@ class RemotePeer:
         """A link tells of all that runs there; without one the last look has to do."""
         known = self._listed if self._told is None else self._told
         return known.get(model) or ModelState(id=model)
-
-    def identity_of(self, model: str) -> str | None:
-        """Return what the model is there, see `read_identities`."""
-        return self._identities.get(model)
 
     @contextmanager
     def using(self) -> Generator[None]:
@@ -188,18 +136,7 @@ class RemotePeer:
             self._changed()
         if was_up:
             self._failures = 1
-            self._look_within(FIRST_PAUSE)
-
-    def is_seen(self) -> None:
-        """Something else than a request has seen it. A look tells whether it can be reached as well."""
-        if self.up is False:
-            self._look_within(0)
-
-    def is_doubted(self) -> None:
-        """Something says that it is not what its last look showed."""
-        self._look_within(FIRST_PAUSE)
-
-    # ---- the task ----------------------------------------------------------------------------------------------------
+            self.look_within(FIRST_PAUSE)
 
     async def run(self) -> None:
         """Watch the server, and stay linked to it where it is an appliance, until cancelled."""
@@ -213,16 +150,15 @@ class RemotePeer:
                 await self._look()
                 pause = min(FIRST_PAUSE * 2.0 ** max(self._failures - 1, 0), LONGEST_PAUSE)
                 if self.up:
-                    pause = UNKNOWN_PAUSE if "" in self._identities.values() else LOOK_EVERY
+                    pause = UNKNOWN_PAUSE if "" in self.identities.values() else LOOK_EVERY
                 self._due = trio.current_time() + pause
                 while (left := self._due - trio.current_time()) > 0:
-                    self._rescheduled = trio.Event()
                     with trio.move_on_after(left):
                         await self._rescheduled.wait()
 
-    def _look_within(self, seconds: float) -> None:
+    def look_within(self, seconds: float) -> None:
         self._due = min(self._due, trio.current_time() + seconds)
-        self._rescheduled.set()
+        self._rescheduled.wake()
 
     async def _look(self) -> None:
         try:
@@ -230,87 +166,74 @@ class RemotePeer:
                 async with HttpCall(self.address, "GET", self._lists) as response:
                     content = await response.read(MAX_LISTING)
         except trio.TooSlowError:
-            self._look_unanswered(f"it did not answer GET /v1/models within {LOOK_TIME:g} s")
+            self._look_failed(f"it did not answer GET /v1/models within {LOOK_TIME:g} s", unanswered=True)
         except UpstreamFailed as error:
-            self._look_unanswered(error.why)
+            self._look_failed(error.why, unanswered=True)
         except Busy:
             return  # this machine has no sockets left, which says nothing of the other one
         else:
             self._take(response, content)
 
-    def _look_unanswered(self, why: str) -> None:
+    def _look_failed(self, why: str, *, unanswered: bool = False) -> None:
         was_down = self.up is False
-        self._look_failed(why)
-        for scope in self._attended if was_down else ():
+        self._failures += was_down
+        self.is_down(why)
+        for scope in self._attended if was_down and unanswered else ():
             scope.cancel()
 
-    def _look_failed(self, why: str) -> None:
-        if self.up is False:
-            self._failures += 1
-        self.is_down(why)
-
     def _take(self, response: HttpAnswer, content: bytes) -> None:
-        server = field(response.headers, b"server") or b""
-        self._appliance = server.startswith(APPLIANCE)
-        if response.status in (401, 403):
-            self._look_failed(f"it answers {response.status} to GET /v1/models; apiKey has to be one of its keys")
-            return
-        if response.status >= 500:
-            self._look_failed(f"it answers {response.status} to GET /v1/models")
+        self._appliance = (field(response.headers, b"server") or b"").startswith(APPLIANCE)
+        if response.status in (401, 403) or response.status >= 500:
+            fix = "; apiKey has to be one of its keys" if response.status < 500 else ""
+            self._look_failed(f"it answers {response.status} to GET /v1/models{fix}")
             return
         self.is_up()
         if self._appliance:
-            self._link_wanted.set()
+            self._link_wanted.wake()
         if response.status == 200:
             self.learn(content)
 
     def learn(self, content: bytes) -> None:
-        """Take its list of models."""
         try:
-            listed = read_listing(content)
-            identities = read_identities(content) if self._lists == IDENTITIES else {}
+            listed, identities = read_listing(content)
         except UNREADABLE:
             if not self.config.models:
                 self.error = "its /v1/models cannot be read; name its models in the configuration"
                 self._changed()
             return
-        if (listed, identities) != (self._listed, self._identities):
-            self._listed, self._identities, self.revision = listed, identities, next(_revisions)
+        if self._lists != IDENTITIES:
+            identities = {}
+        if (listed, identities) != (self._listed, self.identities):
+            self._listed, self.identities, self.revision = listed, identities, next(_revisions)
             if not self.config.models:
                 self.models = tuple(listed)
             self._changed()
 
-    # ---- the link ----------------------------------------------------------------------------------------------------
-
     async def _stay_linked(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            self._link_wanted = trio.Event()
             if not (self._appliance and self.up):
                 await self._link_wanted.wait()
-            was_linked = await self._link()
-            if was_linked:
+            if await self._link():
                 pause = FIRST_PAUSE
                 self._told = None
                 self._changed()
-                self._look_within(0)  # it may have died
+                self.look_within(0)  # it may have died
             else:
                 pause = min(2 * pause, REFUSED_PAUSE)
             await trio.sleep(pause)
 
     async def _link(self) -> bool:
         """Until the link ends; False if there was none."""
-        try:
+        with suppress(UpstreamFailed, Busy):
             async with open_upstream_websocket(self.address, LINK_PATH) as found:
-                if isinstance(found, HttpAnswer):
-                    return False
-                await exchange_states(found, self._local.state, self._local.wait_changed, self._on_states)
-                return True
-        except (UpstreamFailed, Busy):
-            return False
+                if not isinstance(found, HttpAnswer):
+                    await self._tell(found, self._on_states)
+                    return True
+        return False
 
     def _on_states(self, models: Sequence[ModelState]) -> None:
         before, self._told = self._told, {model.id: model for model in models}
         if before is not None and before.keys() != self._told.keys():
-            self._look_within(0)
+            self.look_within(0)
         self._changed()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,23 +14,16 @@ from appliance.features.pool.core.shapes import PoolState
 from appliance.trio_parts import beside, persist
 
 if TYPE_CHECKING:
-    from appliance.feature import Assembled
+    from appliance.feature import Assembled, Ground
     from appliance.features.pool.owner import BoxPool
-
-OpenBoxPool = Callable[[Path, "Assembled"], "AbstractAsyncContextManager[BoxPool]"]
-"""Imports the owner; called in a thread."""
+    from appliance.features.pool.peers import Peers
 
 
 class PoolSeat:
     """Made by `open_pool_seat`."""
 
-    def __init__(
-        self, nursery: trio.Nursery, path: Path | None, make: OpenBoxPool, assembled: Callable[[], Awaitable[Assembled]]
-    ) -> None:
-        self._nursery = nursery
-        self._path = path
-        self._make = make
-        self._assembled = assembled
+    def __init__(self, nursery: trio.Nursery, path: Path | None, ground: Ground, peers: Peers) -> None:
+        self._nursery, self._path, self._ground, self._peers = nursery, path, ground, peers
         self._making = trio.Lock()
         self.owner: BoxPool | None = None
 
@@ -49,27 +42,31 @@ class PoolSeat:
 
     async def require(self) -> BoxPool:
         """Return the owner, which is there from now on. Raises Forbidden where its file would have no place."""
+        if self._path is None:
+            raise Forbidden("a server for one model cannot be in a pool; start 'llama-appliance serve'")
         async with self._making:
-            if self.owner is not None:
-                return self.owner
-            if self._path is None:
-                raise Forbidden("a server for one model cannot be in a pool; start 'llama-appliance serve'")
-            made = await trio.to_thread.run_sync(self._make, self._path, await self._assembled())
-            owner: BoxPool = await self._nursery.start(self._own, made)
-            return owner
+            if self.owner is None:
+                made = await trio.to_thread.run_sync(self._make, self._path, await self._ground.assembled())
+                await self._nursery.start(self._own, made)
+            assert self.owner is not None
+            return self.owner
 
-    async def _own(self, made: AbstractAsyncContextManager[BoxPool], *, task_status: trio.TaskStatus[BoxPool]) -> None:
+    def _make(self, path: Path, program: Assembled) -> AbstractAsyncContextManager[BoxPool]:
+        from appliance.features.pool.owner import open_box_pool
+
+        offline = self._ground.settings.offline
+        return open_box_pool(path, program, self._peers, self._ground.downloads, offline=offline)
+
+    async def _own(self, made: AbstractAsyncContextManager[BoxPool], *, task_status: trio.TaskStatus[None]) -> None:
         async with made as self.owner:
-            task_status.started(self.owner)
+            task_status.started()
             await trio.sleep_forever()
 
 
 @asynccontextmanager
-async def open_pool_seat(
-    path: Path | None, make: OpenBoxPool, assembled: Callable[[], Awaitable[Assembled]]
-) -> AsyncGenerator[PoolSeat]:
+async def open_pool_seat(path: Path | None, ground: Ground, peers: Peers) -> AsyncGenerator[PoolSeat]:
     """Own the owner. With a file at ``path`` there will be one soon after the program is put together."""
     async with beside() as nursery:
-        seat = PoolSeat(nursery, path, make, assembled)
+        seat = PoolSeat(nursery, path, ground, peers)
         nursery.start_soon(persist, "being in the pool", seat.resume)
         yield seat

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
 
 import click
 
@@ -26,9 +26,7 @@ from appliance.features.pool.export_verb import export
 from appliance.platform.console import say
 
 BOXES = ("BOX", "STATE", "LOADED", "HAS", "QUEUE", "ADDRESS")
-MOST_MODELS = 5
-"""Names of models in one cell of the table."""
-T = TypeVar("T")
+MOST_MODELS = 5  # names of models in one cell of the table
 
 
 @click.group()
@@ -46,7 +44,26 @@ def pool() -> None:
 pool.add_command(export)
 
 
-def _box_options(command: Callable[..., T]) -> Callable[..., T]:
+def _prints(command: Callable[..., Awaitable[PoolInvitation | PoolState]]) -> Callable[..., Awaitable[int]]:
+    """Give a command the options of all of them, and print what it returns."""
+
+    @functools.wraps(command)
+    async def printing(*, as_json: bool, **given: object) -> int:
+        found = await command(**given)
+        if as_json:
+            print_json(found)
+        elif isinstance(found, PoolInvitation):
+            until = datetime.fromtimestamp(found.until, UTC).astimezone()
+            say(f"on the other box, until {until:%H:%M}:")
+            click.echo(f"llama-appliance pool join {found.code}")
+        else:
+            _print_state(found)
+        return 0
+
+    return server_options(json_option(printing))
+
+
+def _box_options(command: Callable[..., object]) -> Callable[..., object]:
     """The options that say how other boxes know and reach this one."""
     command = click.option("--port", type=click.IntRange(0, 65533), help="The port for other boxes (4280).")(command)
     command = click.option(
@@ -62,11 +79,10 @@ def _box_options(command: Callable[..., T]) -> Callable[..., T]:
 @pool.command()
 @_box_options
 @click.option("--bus", default="", metavar="URL", help="A NATS server that is there already.")
-@server_options
-@json_option
+@_prints
 async def create(
-    server: RunningServer, name: str | None, addresses: tuple[str, ...], port: int | None, bus: str, as_json: bool
-) -> int:
+    server: RunningServer, name: str | None, addresses: tuple[str, ...], port: int | None, bus: str
+) -> PoolInvitation:
     """Make a pool with this box in it, and print a code that lets another box in.
 
     \b
@@ -74,37 +90,29 @@ async def create(
       llama-appliance pool create --name office --address 192.168.1.20
     """
     asked = CreatePool(name=name, addresses=addresses, port=port, bus=bus)
-    return _print_code(await ask(server, "POST", "/api/pool/create", PoolInvitation, asked), as_json=as_json)
+    return await ask(server, "POST", "/api/pool/create", PoolInvitation, asked)
 
 
 @pool.command()
-@server_options
-@json_option
-async def invite(server: RunningServer, as_json: bool) -> int:
+@_prints
+async def invite(server: RunningServer) -> PoolInvitation:
     """Print a code that lets one more box in. It is good once, and for ten minutes.
 
     \b
     Example:
       llama-appliance pool invite
     """
-    return _print_code(await ask(server, "POST", "/api/pool/invite", PoolInvitation), as_json=as_json)
+    return await ask(server, "POST", "/api/pool/invite", PoolInvitation)
 
 
 @pool.command()
 @click.argument("code")
 @_box_options
 @click.option("--dials-out", is_flag=True, help="No other box can reach this one.")
-@server_options
-@json_option
+@_prints
 async def join(
-    server: RunningServer,
-    code: str,
-    name: str | None,
-    addresses: tuple[str, ...],
-    port: int | None,
-    dials_out: bool,
-    as_json: bool,
-) -> int:
+    server: RunningServer, code: str, name: str | None, addresses: tuple[str, ...], port: int | None, dials_out: bool
+) -> PoolState:
     """Join the pool of CODE, which 'pool create' or 'pool invite' has printed on another box.
 
     \b
@@ -112,27 +120,25 @@ async def join(
       llama-appliance pool join LAP1-...
     """
     asked = JoinPool(code=code, name=name, addresses=addresses, port=port, dials_out=dials_out)
-    return _print_state(await ask(server, "POST", "/api/pool/join", PoolState, asked), as_json=as_json)
+    return await ask(server, "POST", "/api/pool/join", PoolState, asked)
 
 
 @pool.command()
-@server_options
-@json_option
-async def ls(server: RunningServer, as_json: bool) -> int:
+@_prints
+async def ls(server: RunningServer) -> PoolState:
     """List the boxes of the pool, as this one sees them.
 
     \b
     Example:
       llama-appliance pool ls --json
     """
-    return _print_state(await ask(server, "GET", "/api/pool", PoolState), as_json=as_json)
+    return await ask(server, "GET", "/api/pool", PoolState)
 
 
 @pool.command()
 @click.argument("box", required=False)
-@server_options
-@json_option
-async def leave(server: RunningServer, box: str | None, as_json: bool) -> int:
+@_prints
+async def leave(server: RunningServer, box: str | None) -> PoolState:
     """Take BOX out of the pool for good; without a name, this one.
 
     A box that was lost or stolen still has the keys: use 'pool rotate --without BOX' for that one.
@@ -141,15 +147,14 @@ async def leave(server: RunningServer, box: str | None, as_json: bool) -> int:
     Example:
       llama-appliance pool leave
     """
-    return _print_state(await ask(server, "POST", "/api/pool/leave", PoolState, LeavePool(box)), as_json=as_json)
+    return await ask(server, "POST", "/api/pool/leave", PoolState, LeavePool(box))
 
 
 @pool.command()
 @click.argument("box")
 @click.option("--undo", is_flag=True, help="Give it work again.")
-@server_options
-@json_option
-async def drain(server: RunningServer, box: str, undo: bool, as_json: bool) -> int:
+@_prints
+async def drain(server: RunningServer, box: str, undo: bool) -> PoolState:
     """Give BOX no new work. It finishes what it has, and stays in the pool.
 
     \b
@@ -157,13 +162,11 @@ async def drain(server: RunningServer, box: str, undo: bool, as_json: bool) -> i
       llama-appliance pool drain b2
     """
     asked = DrainBox(box=box, drained=not undo)
-    return _print_state(await ask(server, "POST", "/api/pool/drain", PoolState, asked), as_json=as_json)
+    return await ask(server, "POST", "/api/pool/drain", PoolState, asked)
 
 
 @pool.command()
-@click.option(
-    "--without", multiple=True, metavar="BOX", help="A box that is not to have the new keys; may be repeated."
-)
+@click.option("--without", multiple=True, metavar="BOX", help="A box that gets no new keys; may be repeated.")
 @server_options
 @json_option
 async def rotate(server: RunningServer, without: tuple[str, ...], as_json: bool) -> int:
@@ -183,27 +186,13 @@ async def rotate(server: RunningServer, without: tuple[str, ...], as_json: bool)
     return 1 if done.missed else 0
 
 
-def _print_code(made: PoolInvitation, *, as_json: bool) -> int:
-    if as_json:
-        print_json(made)
-        return 0
-    until = datetime.fromtimestamp(made.until, UTC).astimezone()
-    say(f"on the other box, until {until:%H:%M}:")
-    click.echo(f"llama-appliance pool join {made.code}")
-    return 0
-
-
-def _print_state(state: PoolState, *, as_json: bool) -> int:
-    if as_json:
-        print_json(state)
-        return 0
+def _print_state(state: PoolState) -> None:
     if state.pool is None:
         click.echo("this box is in no pool; 'llama-appliance pool create' makes one, 'pool join CODE' joins one")
     else:
         print_table(BOXES, [_cells(box, cut_off=state.cut_off) for box in state.boxes], right=("QUEUE",))
     for problem in state.problems:
         say(f"{problem.text}: {problem.fix}")
-    return 0
 
 
 def _cells(box: PoolBox, *, cut_off: bool) -> Sequence[str]:

@@ -32,12 +32,9 @@ async def _look_for_versions(settings: AppSettings) -> None:
     await look_daily(root, address)
 
 
+ABOUT = "Switch to a newer version of the program, and back."
 PROGRAMS = Feature(
     name="programs",
-    verbs=(
-        Verb(
-            "upgrade", "this machine", "Switch to a newer version of the program, and back.", _verb, page="upgrade.md"
-        ),
-    ),
+    verbs=(Verb("upgrade", "this machine", ABOUT, _verb, page="upgrade.md"),),
     beside=_look_for_versions,
 )

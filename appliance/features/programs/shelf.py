@@ -81,7 +81,12 @@ class Programs(Shelf):
 
     def copy(self, source: PayloadSource, check: Callable[[], None]) -> Path:
         """Stage the payload. ``check`` is called often and may raise. Raises CannotInstall."""
-        self._check_room(source)
+        size = size_of(source.path) if source.path.is_dir() else source.path.stat().st_size * UNPACKED
+        if (free := free_bytes(self.root)) < size + SPARE:
+            raise CannotInstall(
+                f"the new version may need {(size + SPARE) / 1e9:.1f} GB in {self.root}, where {free / 1e9:.1f} GB "
+                f"are free; make room, or name another folder with {VARIABLE}"
+            )
         work = self.work_folder(name_of(source.program))
         try:
             if source.path.is_dir():
@@ -96,15 +101,6 @@ class Programs(Shelf):
             raise CannotInstall(str(cause)) from None
         finally:
             shutil.rmtree(work, ignore_errors=True)
-
-    def _check_room(self, source: PayloadSource) -> None:
-        size = size_of(source.path) if source.path.is_dir() else source.path.stat().st_size * UNPACKED
-        free = free_bytes(self.root)
-        if free < size + SPARE:
-            raise CannotInstall(
-                f"the new version may need {(size + SPARE) / 1e9:.1f} GB in {self.root}, where {free / 1e9:.1f} GB "
-                f"are free; make room, or name another folder with {VARIABLE}"
-            )
 
 
 def find(path: Path) -> PayloadSource:

@@ -10,6 +10,7 @@ import secrets
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -74,7 +75,9 @@ def running(folders: Sequence[Path]) -> ImitatedServer | None:
     the last that the user chose, and an older one may be about to end.
     """
     user = psutil.Process().username()
-    for process in sorted(psutil.process_iter(["cmdline", "create_time", "exe", "username"]), key=_began, reverse=True):
+    found = list(psutil.process_iter(["cmdline", "create_time", "exe", "username"]))
+    found.sort(key=lambda one: (float(one.info["create_time"] or 0), one.pid), reverse=True)  # a clock of hundredths
+    for process in found:
         words: list[str] = process.info["cmdline"] or []
         at = words.index(SERVES[0]) if SERVES[0] in words[:3] else 0
         if not at or "--trial" in words or process.info["username"] != user:
@@ -88,10 +91,6 @@ def running(folders: Sequence[Path]) -> ImitatedServer | None:
             except psutil.Error:
                 continue
     return None
-
-
-def _began(process: psutil.Process) -> tuple[float, int]:
-    return float(process.info["create_time"] or 0), process.pid  # the clock has hundredths of a second
 
 
 async def try_version(
@@ -150,17 +149,15 @@ async def _try(child: Child, ready: Path, key: str, tell: Callable[[str], None])
 
 async def _url(ready: Path) -> str:
     """Return the address once the version listens."""
-    while True:
-        if (found := _read(ready)) is not None:
-            return found.url
+    while (found := _read(ready)) is None:  # noqa: ASYNC110  a file tells nobody
         await trio.sleep(LOOK_EVERY)
+    return found.url
 
 
 def _read(ready: Path) -> _Ready | None:
-    try:
+    with suppress(OSError):
         return decoded(_Ready, ready.read_bytes())
-    except OSError:
-        return None
+    return None
 
 
 async def _chat(address: Address) -> str:

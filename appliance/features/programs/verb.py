@@ -139,7 +139,7 @@ async def _switch(shelf: Programs, own: Path, found: PayloadSource, wishes: _Wis
             raise UsageError(f"{found.path} is not taken: {why}")
         steps = Steps(
             stage=partial(trio.to_thread.run_sync, partial(shelf.copy, found, trio.from_thread.check_cancelled)),
-            prove=partial(_prove, shelf, found.program, wishes),
+            prove=lambda folder: trio.to_thread.run_sync(_difference, shelf, found.program, wishes, folder),
             canary=partial(_try, shelf, (own, shelf.root), wishes),
             apply=lambda step: say(SAID[step]) if step in SAID else None,
         )
@@ -157,17 +157,14 @@ async def _switch(shelf: Programs, own: Path, found: PayloadSource, wishes: _Wis
     return 0
 
 
-async def _prove(shelf: Programs, program: str, wishes: _Wishes, folder: Path) -> str:
-    def differs() -> str:
-        return damage_of(folder, program, trio.from_thread.check_cancelled) or _unsigned(shelf, folder, wishes)
+def _difference(shelf: Programs, program: str, wishes: _Wishes, folder: Path) -> str:
+    """Return what is wrong with the folder, its list or that one's signature; empty: nothing.
 
-    return await trio.to_thread.run_sync(differs)
-
-
-def _unsigned(shelf: Programs, folder: Path, wishes: _Wishes) -> str:
-    """Return what is wrong with the signature of the folder's list; empty: nothing. Raises UsageError, OSError."""
-    if wishes.unsigned:
-        return ""
+    Raises UsageError, OSError.
+    """
+    damage = damage_of(folder, program, trio.from_thread.check_cancelled)
+    if damage or wishes.unsigned:
+        return damage
     trusted = _keys_in(wishes.key) if wishes.key is not None else trusted_keys(shelf.root)
     if not trusted:
         return "no publisher's key is known yet: give it with --key FILE, or take it without a signature by --unsigned"
@@ -286,9 +283,8 @@ def list_versions(as_json: bool) -> int:
     if as_json:
         print_json(rows)
     elif rows:
-        cells = [
-            (row.name, f"{row.role}{', on trial' * row.on_trial}" or "-", row.why or "", row.folder) for row in rows
-        ]
+        used = [f"{row.role}{', on trial' * row.on_trial}" or "-" for row in rows]
+        cells = [(row.name, use, row.why or "", row.folder) for row, use in zip(rows, used, strict=True)]
         print_table(("VERSION", "USE", "WHY", "FOLDER"), cells)
     else:
         say(f"nothing was upgraded here; {__version__} is used, from {own_folder() or sys.prefix}")

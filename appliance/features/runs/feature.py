@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from appliance.http.kernel import Kernel
     from appliance.traffic.targets import Targets
 
+WORDS = "Run agent tasks on the running server, and list, follow, answer and cancel them."
+
 
 @asynccontextmanager
 async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
@@ -61,14 +63,6 @@ def _verb() -> click.Command:
 
 RUNS = Feature(
     name="runs",
-    verbs=(
-        Verb(
-            "agent",
-            "server",
-            "Run agent tasks on the running server, and list, follow, answer and cancel them.",
-            _verb,
-            page="agents.md#in-the-terminal",
-        ),
-    ),
+    verbs=(Verb("agent", "server", WORDS, _verb, page="agents.md#in-the-terminal"),),
     open=_open,
 )

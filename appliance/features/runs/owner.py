@@ -18,7 +18,7 @@ from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker
 from appliance.core.tools.box import Toolbox
 from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, WorkerFailed
-from appliance.features.runs.record import ModelRuns, PastRun, RunRecord, WorkerState, WorkerStatus
+from appliance.features.runs.record import ModelRuns, PastRun, RunRecord, WorkerState, WorkerStatus, given_up
 from appliance.features.runs.store import RunStore
 from appliance.fleet.owner import Fleet
 from appliance.trio_parts import beside, every
@@ -27,12 +27,9 @@ if TYPE_CHECKING:
     from appliance.features.runs.record import Clocks
     from appliance.features.runs.run import AgentRun, RequestedRun
 
-SAVE_EVERY = 1.0
-"""Seconds between two looks for runs whose output has grown."""
-MAX_KEPT = 256 << 20
-"""Bytes of all results that are kept, not counting the newest one."""
-TAIL = 12
-"""Number of log lines that a locked-out model shows."""
+SAVE_EVERY = 1.0  # seconds between two looks for runs whose output has grown
+MAX_KEPT = 256 << 20  # bytes of all results that are kept, not counting the newest one
+TAIL = 12  # number of log lines that a locked-out model shows
 PROGRAM_ENDED = "the program ended while the run was under way"
 STATES: dict[str, WorkerState] = {"loading": "running", "loaded": "ready", "sleeping": "ready"}
 
@@ -62,16 +59,12 @@ class Agents:
         self._workers: dict[str, ModelRuns] = {}
         self._submitted = trio.Event()
 
-    # ---- from callers ------------------------------------------------------------------------------------------------
-
     def submit(self, asked: RequestedRun) -> AgentRun:
         """Begin a run, or let it wait for its slot. Raises NoSlotAvailable, WorkerFailed and ShuttingDown."""
         if self._nursery.cancel_scope.cancel_called:
             raise ShuttingDown
         self._prune()
-        from appliance.features.runs.run import (
-            AgentRun,
-        )  # with the loop of runs: fifteen modules that a server without runs saves
+        from appliance.features.runs.run import AgentRun  # with the loop of runs: most servers save fifteen modules
 
         run = AgentRun(f"run_{secrets.token_hex(8)}", asked, self.settings.event_bytes)
         begins = self._worker(asked.worker).enter(run.id, self.settings)
@@ -151,23 +144,16 @@ class Agents:
         state: WorkerState = "failed" if worker.failure is not None else "stopped"
         if worker.failure is None and status is not None:
             state = STATES.get(status.state, "stopped")
-        return WorkerStatus(
-            model=worker.model,
-            state=state,
-            slots=self.settings.slots,
-            running=len(worker.running),
-            waiting=len(worker.waiting),
-            restarts=worker.restarts(trio.current_time(), self.settings.restart_window),
-            detail=str(worker.failure) if worker.failure is not None else None,
-        )
-
-    # ---- the life of a run -------------------------------------------------------------------------------------------
+        restarts = worker.restarts(trio.current_time(), self.settings.restart_window)
+        detail = str(worker.failure) if worker.failure is not None else None
+        running, waiting = len(worker.running), len(worker.waiting)
+        return WorkerStatus(worker.model, state, self.settings.slots, running, waiting, restarts, detail)
 
     async def _own(self, run: AgentRun) -> None:
         """The single task of a run."""
         from appliance.features.runs.run import Execution  # as in `submit`
 
-        execution = Execution(self._asker, self.toolbox, self._fleet, self._admit, self._trouble, self._judge)
+        execution = Execution(self._asker, self.toolbox, self._fleet, self)
         settings = self.settings
         try:
             with run.scope:
@@ -196,9 +182,7 @@ class Agents:
     def _worker(self, model: str) -> ModelRuns:
         return self._workers.setdefault(model, ModelRuns(model))
 
-    # ---- engines that fail -------------------------------------------------------------------------------------------
-
-    def _admit(self, model: str | None) -> int | None:
+    def admit(self, model: str | None) -> int | None:
         """A turn is about to use this model: the id of its process. Raises WorkerFailed."""
         if model is None:
             return None
@@ -206,12 +190,16 @@ class Agents:
         status = self._fleet.known(model)
         return status.pid if status is not None else None
 
-    def _trouble(self, clocks: Clocks, model: str | None, process: object, why: str, useless: bool) -> None:
+    def trouble(self, clocks: Clocks, model: str | None, process: object, why: str, useless: bool) -> None:
         """A turn failed because of its engine, which is dead, or is ended now if it is ``useless``."""
         if model is None:
             return
-        if useless:
-            self._condemn(clocks, model, why)
+        known = self._fleet.known(model)
+        if useless and known is not None and known.pid == clocks.pid:  # else it is gone: another one is not to blame
+            for run in self._runs.values():
+                if run.clocks is not None and run.clocks.model == model and run.clocks.pid == clocks.pid:
+                    run.clocks.condemned = why
+            self._fleet.condemn(model, why)
         worker, settings = self._worker(model), self.settings
         if worker.restarted(process, trio.current_time(), settings) and worker.failure is None:
             count = worker.restarts(trio.current_time(), settings.restart_window)
@@ -219,7 +207,7 @@ class Agents:
             worker.failure = WorkerFailed(model, told, self._fleet.logs.tail(model, TAIL))
             log.warning("%s", worker.failure)
 
-    def _judge(self, clocks: Clocks, why: str | None) -> None:
+    def judge(self, clocks: Clocks, why: str | None) -> None:
         """A living engine has answered: of use, or ``why`` not. After a few such answers in a row it is restarted."""
         if clocks.model is None or clocks.pid is None:
             return
@@ -228,18 +216,7 @@ class Agents:
             worker.answered()
         elif worker.faulted(clocks.pid, settings):
             told = f"{settings.max_faults} answers in a row were of no use, the last time: {why}"
-            self._trouble(clocks, clocks.model, clocks.pid, told, True)
-
-    def _condemn(self, clocks: Clocks, model: str, why: str) -> None:
-        status = self._fleet.known(model)
-        if status is None or status.pid != clocks.pid:
-            return  # it is gone already, or there is another one, which is not to blame
-        for run in self._runs.values():
-            if run.clocks is not None and run.clocks.model == model and run.clocks.pid == clocks.pid:
-                run.clocks.condemned = why
-        self._fleet.condemn(model, why)
-
-    # ---- what stays --------------------------------------------------------------------------------------------------
+            self.trouble(clocks, clocks.model, clocks.pid, told, True)
 
     def _save(self, run: AgentRun | PastRun) -> None:
         if self._store is not None:
@@ -249,42 +226,36 @@ class Agents:
     def _prune(self) -> None:
         """Forget the oldest results beyond their number or their size, and those whose time is over."""
         before = time.time() - self.settings.keep
-        for run_id in [i for i, run in self._past.items() if (run.record().finished_at or 0) < before]:
-            self._forget(run_id)
-        while len(self._past) > self.settings.keep_max:
-            self._forget(next(iter(self._past)))
-        while len(self._past) > 1 and sum(run.size for run in self._past.values()) > MAX_KEPT:
-            self._forget(next(iter(self._past)))
-
-    def _forget(self, run_id: str) -> None:
-        del self._past[run_id]
-        if self._store is not None:
-            self._store.forget(run_id)
+        gone = [run for run in self._past.values() if (run.record().finished_at or 0) < before]
+        kept = [run for run in self._past.values() if run not in gone]
+        size = sum(run.size for run in kept)
+        while len(kept) > self.settings.keep_max or (len(kept) > 1 and size > MAX_KEPT):
+            size -= kept[0].size
+            gone.append(kept.pop(0))
+        for run in gone:
+            del self._past[run.id]
+            if self._store is not None:
+                self._store.forget(run.id)
 
     def take_over(self, stored: list[bytes]) -> None:
         """Load the runs of an earlier program; its running ones ended with it, and their text so far is kept."""
-        records: list[RunRecord] = []
-        for raw in stored:
-            if (record := decoded(RunRecord, raw)) is not None:
-                records.append(record)
-            else:
-                log.warning("a stored run cannot be read, and is not shown")
-        now = time.time()
-        for record in sorted((_closed(record, now) for record in records), key=lambda each: each.finished_at or 0):
+        read = [decoded(RunRecord, raw) for raw in stored]
+        records = [_closed(record) for record in read if record is not None]
+        for _ in range(len(read) - len(records)):
+            log.warning("a stored run cannot be read, and is not shown")
+        for record in sorted(records, key=lambda each: each.finished_at or 0):
             past = self._past[record.id] = PastRun(record, None, self.settings.event_bytes)
             self._save(past)
         self._prune()
 
     async def keep_saving(self) -> None:
         """Save the text of running runs so far; never returns."""
-        saved: dict[str, int] = {}
 
         def save() -> None:
-            nonlocal saved
             for run in self._runs.values():
-                if saved.get(run.id) != run.changes:
+                if run.changed:
+                    run.changed = False
                     self._save(run)
-            saved = {run.id: run.changes for run in self._runs.values()}
 
         await every(SAVE_EVERY, save)
 
@@ -301,29 +272,16 @@ class Agents:
                     run.feed.ping()
 
 
-def _closed(record: RunRecord, now: float) -> RunRecord:
+def _closed(record: RunRecord) -> RunRecord:
     if record.ended:
         return record
-    outcome = structs.replace(
-        record.outcome,
-        state="failed",
-        finish_reason="failed",
-        fail_reason="worker_restarted",
-        detail=PROGRAM_ENDED,
-        pending_tool_calls=(),
-    )
-    return structs.replace(record, outcome=outcome, finished_at=now)
+    outcome = given_up(record.outcome, "worker_restarted", PROGRAM_ENDED)
+    return structs.replace(record, outcome=outcome, finished_at=time.time())
 
 
 @asynccontextmanager
 async def open_agents(
-    settings: RunsConfig,
-    asker: Asker,
-    toolbox: Toolbox,
-    fleet: Fleet,
-    store: RunStore | None,
-    *,
-    ping_after: float = 0,
+    settings: RunsConfig, asker: Asker, toolbox: Toolbox, fleet: Fleet, store: RunStore | None, *, ping_after: float = 0
 ) -> AsyncGenerator[Agents]:
     """Own all runs; leaving the block ends those under way, and their text stays in ``store``.
 

@@ -16,44 +16,20 @@ from typing import Literal, TypeVar
 
 import msgspec
 import trio
-from msgspec import UNSET, Raw, Struct, convert, structs
+from msgspec import Raw, Struct, convert, structs
 
+from appliance import errors
 from appliance.core.answers.ring import Ring
 from appliance.core.bodies.sse import PING, Dialect, ErrorInfo, SseEvent, encode, error_record
 from appliance.core.config.additions import RunsConfig
 from appliance.core.headers import EVENTS
 from appliance.core.runs.inward import ProgressWatch
-from appliance.core.turns.messages import (
-    CancelAsked,
-    FailReason,
-    FinishReason,
-    ModelCall,
-    Outcome,
-    RunState,
-    Signal,
-    Trace,
-    TurnFailed,
-    TurnUsage,
-)
-from appliance.errors import (
-    ApplianceError,
-    KillsEngines,
-    ModelFailedToStart,
-    ModelUnloaded,
-    NoSlotAvailable,
-    PeerFailed,
-    RequestCancelled,
-    ShuttingDown,
-    UpstreamFailed,
-    WorkerFailed,
-)
+from appliance.core.turns import messages
 from appliance.replay.generation import Generation, GenerationEnd, GenerationHead, GenerationReader
 from appliance.upstream.connect import ConnectFailed
 
 
-class RunTimeouts(Struct, frozen=True, kw_only=True):
-    """In seconds."""
-
+class RunTimeouts(Struct, frozen=True):  # in seconds
     connect: float
     headers: float
     stall: float
@@ -68,13 +44,10 @@ class Clocks(ProgressWatch):
     def __init__(self, limits: RunTimeouts, admit: Callable[[str | None], int | None]) -> None:
         self.scope = trio.CancelScope()
         self.phase: Phase = "waiting"
-        self.model: str | None = None
-        """The model whose process answers; None while the turn waits, and for a peer's."""
+        self.model: str | None = None  # the model whose process answers; None while the turn waits, and for a peer's
         self.pid: int | None = None
-        self.status: int | None = None
-        """The answer's status, once its head has come."""
-        self.condemned: str | None = None
-        """The reason why the process was ended under this turn."""
+        self.status: int | None = None  # the answer's status, once its head has come
+        self.condemned: str | None = None  # the reason why the process was ended under this turn
         self._limits = limits
         self._admit = admit
 
@@ -99,7 +72,7 @@ class Clocks(ProgressWatch):
         self.phase = phase
         self.scope.deadline = trio.current_time() + seconds
 
-    def overdue(self) -> TurnFailed:
+    def overdue(self) -> messages.TurnFailed:
         """Return the meaning of the scope's end."""
         limits = self._limits
         match self.phase:
@@ -110,35 +83,35 @@ class Clocks(ProgressWatch):
             case "connect" | "waiting":
                 return _failed("connect_failed", f"there was no connection to the engine within {limits.connect:g} s")
 
-    def failure(self, error: ApplianceError, *, stopped: bool) -> TurnFailed | CancelAsked:
+    def failure(self, error: errors.ApplianceError, *, stopped: bool) -> messages.TurnFailed | messages.CancelAsked:
         """Return the meaning of a request's error for the run. ``stopped``: the process was ended on purpose."""
         if self.condemned is not None:
             return _failed("worker_restarted", f"the engine was restarted: {self.condemned}")
         match error:
             case ConnectFailed():
                 return _failed("connect_failed", str(error))
-            case PeerFailed() if self.phase == "connect":
+            case errors.PeerFailed() if self.phase == "connect":
                 return _failed("connect_failed", str(error))
-            case UpstreamFailed() if stopped:
+            case errors.UpstreamFailed() if stopped:
                 return _failed("worker_restarted", f"the engine was stopped on request: {error}")
-            case UpstreamFailed() | PeerFailed() | ModelFailedToStart() | KillsEngines():
+            case errors.UpstreamFailed() | errors.PeerFailed() | errors.ModelFailedToStart() | errors.KillsEngines():
                 return _failed("server_died", str(error))
-            case ModelUnloaded() | ShuttingDown() | WorkerFailed():
+            case errors.ModelUnloaded() | errors.ShuttingDown() | errors.WorkerFailed():
                 return _failed("worker_restarted", str(error))
-            case RequestCancelled():
-                return CancelAsked(str(error))
+            case errors.RequestCancelled():
+                return messages.CancelAsked(str(error))
             case _:
                 return _failed("unknown_error", str(error))
 
 
-def _failed(reason: FailReason, detail: str) -> TurnFailed:
-    return TurnFailed(reason=reason, detail=detail)
+def _failed(reason: messages.FailReason, detail: str) -> messages.TurnFailed:
+    return messages.TurnFailed(reason=reason, detail=detail)
 
 
 WorkerState = Literal["running", "ready", "failed", "stopped"]
 
 
-class WorkerStatus(Struct, frozen=True, kw_only=True):
+class WorkerStatus(Struct, frozen=True):
     """One model as runs see it: its process is running, ready, stopped, or failed too often."""
 
     model: str
@@ -146,8 +119,7 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     slots: int
     running: int
     waiting: int
-    restarts: int
-    """Within the window."""
+    restarts: int  # within the window
     detail: str | None = None
 
 
@@ -158,7 +130,7 @@ class ModelRuns:
         self.model = model
         self.running: set[str] = set()
         self.waiting: deque[str] = deque()
-        self.failure: WorkerFailed | None = None
+        self.failure: errors.WorkerFailed | None = None
         self._restarts: deque[float] = deque()
         self._last: object = None
         self._faulty: int | None = None
@@ -171,7 +143,7 @@ class ModelRuns:
             self.running.add(run)
             return True
         if len(self.waiting) >= settings.queue:
-            raise NoSlotAvailable(self.model, len(self.running), len(self.waiting))
+            raise errors.NoSlotAvailable(self.model, len(self.running), len(self.waiting))
         self.waiting.append(run)
         return False
 
@@ -195,7 +167,6 @@ class ModelRuns:
             raise self.failure.with_traceback(None)
 
     def restarts(self, now: float, window: float) -> int:
-        """Return the number of restarts within the window."""
         while self._restarts and self._restarts[0] <= now - window:
             self._restarts.popleft()
         return len(self._restarts)
@@ -219,7 +190,6 @@ class ModelRuns:
         self._faults = 0
 
     def reset(self) -> None:
-        """Forget all failures."""
         self.failure = None
         self._faults = 0
         self._restarts.clear()
@@ -231,9 +201,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     id: str
     model: str
     worker: str
-    prompt: str = ""
-    """The beginning of the user's last message."""
-    outcome: Outcome
+    prompt: str = ""  # the beginning of the user's last message
+    outcome: messages.Outcome
     created_at: float
     started_at: float | None = None
     finished_at: float | None = None
@@ -250,7 +219,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
         """Number of characters in texts, calls and answers."""
         said = len(self.outcome.output) + len(self.outcome.reasoning)
         signals = sum(len(signal.raw) + len(signal.arguments) for signal in self.outcome.signals)
-        return said + signals + sum(_size_of(trace) for trace in self.outcome.tool_trace)
+        traces = ((trace.arguments, trace.result or "", trace.error or "") for trace in self.outcome.tool_trace)
+        return said + signals + sum(len(text) for trace in traces for text in trace)
 
 
 class PendingCall(Struct, frozen=True, kw_only=True):
@@ -262,15 +232,13 @@ class PendingCall(Struct, frozen=True, kw_only=True):
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
-    """The progress of a run."""
-
     id: str
     model: str
     prompt: str
-    state: RunState
-    fail_reason: FailReason | None
+    state: messages.RunState
+    fail_reason: messages.FailReason | None
     detail: str | None
-    finish_reason: FinishReason | None
+    finish_reason: messages.FinishReason | None
     created_at: float
     started_at: float | None
     finished_at: float | None
@@ -279,8 +247,8 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     last_byte_at: float | None
     tool_iterations_used: int
     tool_iterations_left: int
-    usage: TurnUsage
-    signals: tuple[Signal, ...]
+    usage: messages.TurnUsage
+    signals: tuple[messages.Signal, ...]
     pending_tool_calls: tuple[PendingCall, ...]
 
 
@@ -288,8 +256,7 @@ class RunTimes(Struct, frozen=True):
     created_at: float
     started_at: float | None
     finished_at: float | None
-    seconds: float | None
-    """Seconds from the start to the end."""
+    seconds: float | None  # seconds from the start to the end
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
@@ -297,24 +264,26 @@ class RunResult(Struct, frozen=True, kw_only=True):
 
     id: str
     model: str
-    state: RunState
-    finish_reason: FinishReason | None
-    fail_reason: FailReason | None
+    state: messages.RunState
+    finish_reason: messages.FinishReason | None
+    fail_reason: messages.FailReason | None
     detail: str | None
     output: str
     reasoning: str
-    signals: tuple[Signal, ...]
-    tool_trace: tuple[Trace, ...]
-    usage: TurnUsage
+    signals: tuple[messages.Signal, ...]
+    tool_trace: tuple[messages.Trace, ...]
+    usage: messages.TurnUsage
     timings: RunTimes
 
 
 View = TypeVar("View", RunStatus, RunResult)
 
 
-def _size_of(trace: Trace) -> int:
-    texts = [text for text in (trace.result, trace.error) if text is not UNSET]
-    return len(trace.arguments) + sum(map(len, texts))
+def given_up(outcome: messages.Outcome, reason: messages.FailReason, detail: str) -> messages.Outcome:
+    """Return the outcome of a run that has ended for a reason outside its loop."""
+    return structs.replace(
+        outcome, state="failed", finish_reason="failed", fail_reason=reason, detail=detail, pending_tool_calls=()
+    )
 
 
 def status_of(record: RunRecord) -> RunStatus:
@@ -329,11 +298,10 @@ def result_of(record: RunRecord) -> RunResult:
 
 def _view(kind: type[View], record: RunRecord, **more: object) -> View:
     """Take the fields of the same names from the record and its outcome."""
-    facts = structs.asdict(record.outcome) | structs.asdict(record) | more
-    return convert(facts, kind)
+    return convert(structs.asdict(record.outcome) | structs.asdict(record) | more, kind)
 
 
-def pending_call(call: ModelCall) -> PendingCall:
+def pending_call(call: messages.ModelCall) -> PendingCall:
     """Its arguments have been checked to be JSON."""
     return PendingCall(id=call.id, name=call.name, arguments=Raw(call.arguments.encode()))
 
@@ -341,23 +309,13 @@ def pending_call(call: ModelCall) -> PendingCall:
 class _Nobody:
     """The keeper of a generation that only its run holds."""
 
-    def began(self, generation: Generation) -> None:
-        pass
-
-    def grew(self, generation: Generation, data: bytes, held: int) -> None:
-        pass
-
-    def ended(self, generation: Generation) -> None:
-        pass
+    def began(self, generation: Generation) -> None: ...
+    def grew(self, generation: Generation, data: bytes, held: int) -> None: ...
+    def ended(self, generation: Generation) -> None: ...
 
 
-_OVERRUN = ErrorInfo(
-    message="this reader is slower than runs.eventBytes allows, so events are lost; the run's result has all output",
-    type="invalid_request_error",
-    code=400,
-    param="from",
-    reason="invalid_request",
-)
+_LOST = "this reader is slower than runs.eventBytes allows, so events are lost; the run's result has all output"
+_OVERRUN = ErrorInfo(message=_LOST, type="invalid_request_error", code=400, param="from", reason="invalid_request")
 
 
 class Feed:
@@ -377,7 +335,6 @@ class Feed:
         self._generation.keep(PING)
 
     def end(self) -> None:
-        """End the stream."""
         self._generation.finish(GenerationEnd.DONE)
 
     async def wait_said(self) -> None:

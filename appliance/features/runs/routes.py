@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import trio
@@ -18,6 +18,7 @@ from quart import Response, request
 from appliance.core.bodies.head import check_json
 from appliance.core.bodies.schema_check import schema_problem
 from appliance.core.config.additions import RunsConfig
+from appliance.core.lenient_json import decoded
 from appliance.core.near_names import meant_or_all
 from appliance.core.openai import FunctionDefinition, ToolDefinition
 from appliance.core.tools.box import Toolbox, ToolSpec
@@ -25,35 +26,18 @@ from appliance.core.turns.bios import BIOS_FACTS, unknown_fact
 from appliance.core.turns.messages import MAX_ITERATIONS, Task, Tool
 from appliance.errors import BadRequest, NotReady
 from appliance.features.runs.owner import Agents
-from appliance.features.runs.record import (
-    RunResult,
-    RunStatus,
-    RunTimeouts,
-    result_of,
-    status_of,
-)
+from appliance.features.runs.record import RunResult, RunStatus, RunTimeouts, result_of, status_of
 from appliance.features.runs.rules import parse_run_query, select_runs
 from appliance.features.runs.run import RequestedRun
 from appliance.http import errors
-from appliance.http.control.answers import (
-    EVENT_STREAM,
-    endless_answer,
-    json_answer,
-    parameters,
-    parse_as,
-    read_body,
-)
+from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, parameters, parse_as, read_body
 from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes, large
 from appliance.http.control.stream_body import StreamBody, read_offset
 from appliance.http.kernel import Kernel
 
-if TYPE_CHECKING:
-    pass
-
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """Members that ``params`` must not hold: the run sets them itself."""
-MAX_DEFINITIONS = 1 << 20
-"""Bytes of all definitions of one run: each is checked for being a schema."""
+MAX_DEFINITIONS = 1 << 20  # bytes of all definitions of one run: each is checked for being a schema
 RESULT_KEYS = ("results",)
 RUNS = "/api/runs"
 
@@ -102,25 +86,13 @@ def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task,
     if (name := unknown_fact(asked.bios)) is not None:
         raise BadRequest(f"'bios' names ${{{name}}}, which is not known{meant_or_all(name, BIOS_FACTS)}", param="bios")
     task = Task(
-        model=asked.model,
-        messages=tuple(_messages(asked)),
-        tools=tuple(_tools(asked, toolbox)),
-        params=asked.params,
-        max_tool_iterations=asked.max_tool_iterations,
-        repeated_line_limit=asked.repeated_line_limit,
-        parallel_tool_calls=asked.parallel_tool_calls,
-        bios=asked.bios,
-    )
-    return task, _limits(asked.timeouts, settings)
-
-
-def _limits(asked: _Timeouts | None, settings: RunsConfig) -> RunTimeouts:
-    times = asked or _Timeouts()
-    return RunTimeouts(
-        connect=times.connect or settings.connect,
-        headers=times.headers or settings.headers,
-        stall=times.stall or settings.stall,
-    )
+        model=asked.model, messages=tuple(_messages(asked)), tools=tuple(_tools(asked, toolbox)), params=asked.params,
+        max_tool_iterations=asked.max_tool_iterations, repeated_line_limit=asked.repeated_line_limit,
+        parallel_tool_calls=asked.parallel_tool_calls, bios=asked.bios,
+    )  # fmt: skip
+    times = asked.timeouts or _Timeouts()
+    connect, headers, stall = times.connect, times.headers, times.stall
+    return task, RunTimeouts(connect or settings.connect, headers or settings.headers, stall or settings.stall)
 
 
 def _messages(asked: RunRequest) -> list[Raw]:
@@ -165,16 +137,14 @@ def _tool(said: FunctionDefinition | ToolSpec, runner: Literal["server", "client
 def _function(definition: dict[str, Raw], param: str) -> FunctionDefinition:
     raw = _encode(definition)
     try:
-        function = (
-            msgspec.json.decode(raw, type=ToolDefinition).function
-            if "function" in definition
-            else msgspec.json.decode(raw, type=FunctionDefinition)
-        )
+        if "function" in definition:
+            function = msgspec.json.decode(raw, type=ToolDefinition).function
+        else:
+            function = msgspec.json.decode(raw, type=FunctionDefinition)
     except msgspec.ValidationError as error:
         form = '{"type": "function", "function": {"name", "description", "parameters"}}'
-        raise BadRequest(
-            f"a definition in '{param}' cannot be used: {error}; it looks like {form}", param=param
-        ) from None
+        told = f"a definition in '{param}' cannot be used: {error}; it looks like {form}"
+        raise BadRequest(told, param=param) from None
     if problem := schema_problem(bytes(function.parameters)):
         raise BadRequest(f"the parameters of '{function.name}' are not a schema: {problem}", param=param)
     return function
@@ -200,29 +170,19 @@ def read_results(body: bytes) -> dict[str, tuple[str, str | None]]:
     results = parse_as(body, ToolResults, param="results", form=form).results
     for result in results:
         if bool(result.content) == (result.error is not None):
-            raise BadRequest(
-                f"the result of call '{result.tool_call_id}' needs 'content' or 'error', one of them", param="results"
-            )
-    return {result.tool_call_id: (_text(result.content), result.error) for result in results}
-
-
-def _text(content: Raw) -> str:
-    """A string as it is, any other JSON as its text; nothing as an empty one."""
-    try:
-        return msgspec.json.decode(content or b'""', type=str)
-    except msgspec.ValidationError:
-        return bytes(content).decode()
+            told = f"the result of call '{result.tool_call_id}' needs 'content' or 'error', one of them"
+            raise BadRequest(told, param="results")
+    texts = ((result, decoded(str, result.content)) for result in results)  # any other JSON stays as its text
+    return {
+        result.tool_call_id: (text if text is not None else bytes(result.content).decode(), result.error)
+        for result, text in texts
+    }
 
 
 def _refuse_unknown(given: Iterable[str], known: tuple[str, ...]) -> None:
     for name in given:
         if name not in known:
             raise BadRequest(f"there is no key '{name}' in this request{meant_or_all(name, known)}", param=name)
-
-
-class _Unready(Struct):
-    error: errors.ErrorInfo
-    partial: RunResult
 
 
 def run_routes(kernel: Kernel, agents: Agents) -> Routes:
@@ -264,7 +224,7 @@ def run_routes(kernel: Kernel, agents: Agents) -> Routes:
         record = agents.find(run_id).record()
         if record.ended:
             return json_answer(result_of(record))
-        return json_answer(_Unready(errors.describe(NotReady(run_id)), result_of(record)), 409)
+        return json_answer({"error": errors.describe(NotReady(run_id)), "partial": result_of(record)}, 409)
 
     @routes.get("/api/runs/<run_id>/events", facts=FOLLOWS)
     async def events_of_run(run_id: str) -> Response:
@@ -273,11 +233,8 @@ def run_routes(kernel: Kernel, agents: Agents) -> Routes:
         numbered = request.args.get("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, request.args.get("from"))
         if offset < feed.ring.dropped:
-            raise BadRequest(
-                f"the events before offset {feed.ring.dropped} are not held any more (runs.eventBytes); "
-                f"begin there, GET {RUNS}/{run_id}/result has all of the output",
-                param="from",
-            )
+            told = f"the events before offset {feed.ring.dropped} are not held any more (runs.eventBytes); begin there,"
+            raise BadRequest(f"{told} GET {RUNS}/{run_id}/result has all of the output", param="from")
         return endless_answer(StreamBody(feed.reader(offset), offset, numbered=numbered), EVENT_STREAM, feeds)
 
     @routes.post("/api/runs/<run_id>/tool_results", facts=large(ToolResults))

@@ -14,12 +14,11 @@ from appliance.core.records.activity import parse_models
 from appliance.core.turns.messages import RunState
 from appliance.errors import BadRequest
 
-MAX_PROMPT = 300
-"""Characters of a prompt in lists, and in the file that keeps runs."""
+MAX_PROMPT = 300  # characters of a prompt in lists, and in the file that keeps runs
 STATES: tuple[RunState, ...] = get_args(RunState)
 
 
-class RunQuery(Struct, frozen=True, kw_only=True):
+class RunQuery(Struct, frozen=True):
     """Which runs are wanted: of these models, in these states, older than the run ``before``, the newest ``limit``."""
 
     models: tuple[str, ...] = ()
@@ -56,12 +55,13 @@ _decoder = msgspec.json.Decoder(_Message)
 def parse_run_query(parameters: Mapping[str, Sequence[str]]) -> RunQuery:
     """Read the parameters of GET /api/runs; ``model`` and ``state`` may be repeated. Raises BadRequest."""
     first = {name: text for name, values in parameters.items() if values and (text := values[0].strip())}
-    return RunQuery(
-        models=parse_models(parameters),
-        states=tuple(_state(text) for given in parameters.get("state", ()) if (text := given.strip())),
-        before=first.get("before", ""),
-        limit=read_whole(first["limit"], "limit", 1) if "limit" in first else None,
-    )
+    asked = [text for given in parameters.get("state", ()) if (text := given.strip())]
+    for text in asked:
+        if text not in STATES:
+            raise BadRequest(f"state must be one of {', '.join(STATES)}, not {shown(text)}", param="state")
+    states: tuple[RunState, ...] = tuple(state for state in STATES if asked.count(state))
+    limit = read_whole(first["limit"], "limit", 1) if "limit" in first else None
+    return RunQuery(parse_models(parameters), states, first.get("before", ""), limit)
 
 
 def select_runs(query: RunQuery, runs: Sequence[Run]) -> list[Run]:
@@ -70,30 +70,17 @@ def select_runs(query: RunQuery, runs: Sequence[Run]) -> list[Run]:
     if query.before:
         began = next((at + 1 for at, run in enumerate(runs) if run.id == query.before), 0)
         if not began:
-            raise BadRequest(
-                f"before: there is no run {shown(query.before)} any more; read the list anew", param="before"
-            )
-    fit = (
-        run
-        for run in runs[began:]
-        if (not query.models or run.model in query.models) and (not query.states or run.state in query.states)
-    )
-    return list(fit)[: query.limit]
+            told = f"before: there is no run {shown(query.before)} any more; read the list anew"
+            raise BadRequest(told, param="before")
+    models = [run for run in runs[began:] if not query.models or run.model in query.models]
+    return [run for run in models if not query.states or run.state in query.states][: query.limit]
 
 
 def prompt_of(messages: Sequence[Raw]) -> str:
     """Return the beginning of the user's last message, "" if that has no text."""
     read = (decoded(_decoder, message) for message in reversed(messages))
     asked = next((message for message in read if message is not None and message.role == "user"), None)
-    if asked is None or asked.content is None:
-        return ""
-    if isinstance(asked.content, list):
-        return next((part.text for part in asked.content if part.type == "text"), "").strip()[:MAX_PROMPT]
-    return asked.content.strip()[:MAX_PROMPT]
-
-
-def _state(text: str) -> RunState:
-    found: list[RunState] = [state for state in STATES if state == text]
-    if not found:
-        raise BadRequest(f"state must be one of {', '.join(STATES)}, not {shown(text)}", param="state")
-    return found[0]
+    said = asked.content if asked is not None else None
+    if isinstance(said, list):
+        said = next((part.text for part in said if part.type == "text"), "")
+    return (said or "").strip()[:MAX_PROMPT]

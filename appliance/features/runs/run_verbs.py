@@ -18,8 +18,7 @@ from appliance.platform.console import PROGRAM, harmless, say
 RUNS = "/api/runs"
 WORKERS = "/api/workers"
 COLUMNS = ("RUN", "STATE", "SINCE", "MODEL", "TURNS", "TOKENS", "TASK")
-SHOWN = 200
-"""Number of characters shown of a tool's arguments or result."""
+SHOWN = 200  # number of characters shown of a tool's arguments or result
 TASK_SHOWN = 60
 
 
@@ -47,18 +46,10 @@ class _Run(Struct):
     pending_tool_calls: list[_Pending]
 
 
-class _RunList(Struct):
-    data: list[_Run]
-
-
 class _Worker(Struct):
     model: str
     state: str
     detail: str | None = None
-
-
-class _WorkerList(Struct):
-    data: list[_Worker]
 
 
 @click.command()
@@ -82,7 +73,7 @@ async def ls(
     if as_json:
         print_json(msgspec.Raw(await ask_raw(server, "GET", path)))
         return 0
-    runs = (await ask(server, "GET", path, _RunList)).data
+    runs = (await ask(server, "GET", path, dict[str, list[_Run]]))["data"]
     if runs:
         print_table(COLUMNS, [_cells(run) for run in runs], right=("TURNS", "TOKENS"))
     else:
@@ -90,7 +81,7 @@ async def ls(
     for run in runs:
         for call in run.pending_tool_calls:
             say(question(run.id, call.id, call.name))
-    for worker in (await ask(server, "GET", WORKERS, _WorkerList)).data:
+    for worker in (await ask(server, "GET", WORKERS, dict[str, list[_Worker]]))["data"]:
         if worker.state == "failed":
             say(f"{worker.model} takes no runs: {worker.detail}; '{PROGRAM} agent reset {worker.model}' accepts them")
     return 0
@@ -174,12 +165,7 @@ def short(text: str, most: int = SHOWN) -> str:
 
 
 def _cells(run: _Run) -> tuple[str, ...]:
-    return (
-        run.id,
-        run.state,
-        f"{datetime.fromtimestamp(run.created_at):%m-%d %H:%M:%S}",
-        run.model,
-        f"{run.tool_iterations_used}/{run.tool_iterations_used + run.tool_iterations_left}",
-        str(run.usage.prompt_tokens + run.usage.completion_tokens),
-        short(run.prompt, TASK_SHOWN),
-    )
+    since = f"{datetime.fromtimestamp(run.created_at):%m-%d %H:%M:%S}"
+    turns = f"{run.tool_iterations_used}/{run.tool_iterations_used + run.tool_iterations_left}"
+    tokens = str(run.usage.prompt_tokens + run.usage.completion_tokens)
+    return run.id, run.state, since, run.model, turns, tokens, short(run.prompt, TASK_SHOWN)

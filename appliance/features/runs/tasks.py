@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw, Struct
 
-from appliance.core.bodies.sse import Decoder, SseEvent
+from appliance.core.bodies.sse import Decoder
 from appliance.core.turns.tasks import TaskEnd, Tell
 from appliance.features.runs.owner import Agents
 from appliance.features.runs.record import result_of
@@ -42,19 +42,11 @@ async def _follow(run: AgentRun, tell: Tell | None) -> None:
         data = await reader.receive()
         if data:
             for event in decoder.feed(data):
-                if tell is not None and (words := _words_of_event(event)):
-                    await tell(words)
+                if tell is not None and event.name == "output":
+                    await tell(msgspec.json.decode(event.data, type=_EventText).text)
+                elif tell is not None and event.name == "tool_call":
+                    await tell(f"[uses {msgspec.json.decode(event.data, type=_EventText).name}]")
         elif reader.overtaken:
             reader, decoder = run.feed.reader(run.feed.ring.dropped), Decoder()
         else:
             return
-
-
-def _words_of_event(event: SseEvent) -> str:
-    match event.name:
-        case "output":
-            return msgspec.json.decode(event.data, type=_EventText).text
-        case "tool_call":
-            return f"[uses {msgspec.json.decode(event.data, type=_EventText).name}]"
-        case _:
-            return ""

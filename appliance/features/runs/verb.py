@@ -39,13 +39,11 @@ from appliance.upstream.client import HttpCall
 
 FROM_STDIN = "-"
 STDIN = 0
-MAX_TASK = 16 << 20
-"""In bytes; the largest task that a server accepts."""
+MAX_TASK = 16 << 20  # in bytes; the largest task that a server accepts
 TASK_FILES = (".json", ".yaml", ".yml")
 
 Task = dict[str, object]
-ATTEMPTS = 5
-"""Number of attempts in a row to read the events again from where they broke off."""
+ATTEMPTS = 5  # number of attempts in a row to read the events again from where they broke off
 PAUSE = 0.5
 ENDED = ("completed", "failed", "canceled")
 
@@ -91,25 +89,20 @@ def _parsed(text: str, where: str) -> object:
     return root and plain(root)
 
 
-class _BegunRun(Struct):
-    id: str
+class _Told(Struct):
+    """An event, as far as it is shown here."""
 
-
-class _Text(Struct):
-    text: str = ""
-
-
-class _ToolCall(Struct):
     id: str = ""
+    text: str = ""
     name: str = ""
     runner: str = ""
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class _ToolResult(Struct):
     result: str | None = None
     error: str | None = None
     seconds: float = 0.0
+
+
+_told = msgspec.json.Decoder(_Told).decode
 
 
 class _End(Struct):
@@ -166,7 +159,7 @@ async def run_agent(
     if not task.get("model"):
         raise UsageError(f"{named(file)} does not name a model; add --model MODEL ('llama-appliance ls' lists them)")
     refuse_unsendable(task, f"the task in {named(file)}")
-    run = (await ask(server, "POST", RUNS, _BegunRun, task)).id
+    run = (await ask(server, "POST", RUNS, _Told, task)).id
     screen = _Screen(run, quiet=as_json)
     end: _End | None = None
     try:
@@ -183,9 +176,7 @@ async def run_agent(
     if end is None:
         say(f"not waiting for the end of run {run}; it may continue")
         return EXIT_INTERRUPTED
-    if as_json:
-        click.echo((await ask_raw(server, "GET", f"{RUNS}/{run}/result")).decode())
-    return _outcome(end)
+    return await _report(server, run, end, as_json=as_json)
 
 
 @agent.command()
@@ -205,16 +196,17 @@ async def follow(server: RunningServer, run: str, as_json: bool) -> int:
         end = await _follow(server, quote(run, safe=""), screen)
     finally:
         screen.close()
-    if as_json:
-        click.echo((await ask_raw(server, "GET", path_of(run, "/result"))).decode())
-    return _outcome(end)
+    return await _report(server, run, end, as_json=as_json)
 
 
 for verb in (ls, answer, cancel, reset):
     agent.add_command(verb)
 
 
-def _outcome(end: _End) -> int:
+async def _report(server: RunningServer, run: str, end: _End, *, as_json: bool) -> int:
+    """Say how the run has ended; return the exit status."""
+    if as_json:
+        click.echo((await ask_raw(server, "GET", path_of(run, "/result"))).decode())
     match end:
         case _End(state="completed", finish_reason="max_tokens"):
             say("(the answer was cut off at the token limit)")
@@ -287,24 +279,23 @@ class _Screen:
         self._last = "\n"
 
     def show(self, event: SseEvent) -> None:
-        data = event.data
+        if event.name == "end":
+            self.end = msgspec.json.decode(event.data, type=_End)
+            return
+        told = _told(event.data)
+        arguments = short(bytes(told.arguments).decode())
         match event.name:
             case "output":
-                self._write(msgspec.json.decode(data, type=_Text).text)
+                self._write(told.text)
             case "tool_call":
-                call = msgspec.json.decode(data, type=_ToolCall)
-                self._note(f"tool {call.name} {short(bytes(call.arguments).decode())}")
-                if call.runner == "caller":
-                    self._note(question(self._run, call.id, call.name))
+                self._note(f"tool {told.name} {arguments}")
+                if told.runner == "caller":
+                    self._note(question(self._run, told.id, told.name))
             case "tool_result":
-                result = msgspec.json.decode(data, type=_ToolResult)
-                told = f"failed: {result.error}" if result.error is not None else result.result or ""
-                self._note(f"  {result.seconds:.2f} s: {short(told)}")
+                result = f"failed: {told.error}" if told.error is not None else told.result or ""
+                self._note(f"  {told.seconds:.2f} s: {short(result)}")
             case "signal":
-                call = msgspec.json.decode(data, type=_ToolCall)
-                self._note(f"signal {call.name} {short(bytes(call.arguments).decode())}")
-            case "end":
-                self.end = msgspec.json.decode(data, type=_End)
+                self._note(f"signal {told.name} {arguments}")
             case _:
                 pass
 

@@ -14,20 +14,7 @@ import trio
 
 from appliance.core.installed import MAC_ACCOUNT
 from appliance.errors import UsageError
-from appliance.features.service.core.launchd import (
-    ABSENT,
-    DAEMON,
-    HIDDEN,
-    HOME,
-    KEY,
-    LABEL,
-    LaunchdJob,
-    agent,
-    free_id,
-    is_disabled,
-    plist,
-    read_job,
-)  # fmt: skip
+from appliance.features.service.core import launchd as jobs
 from appliance.features.service.core.systemd import names_key_policy
 from appliance.features.service.systemd import COMMAND_TIME, PosixService, give, make_key, said_by
 from appliance.parent import Ready
@@ -42,14 +29,14 @@ class Launchd(PosixService):
     """One launchd domain: the machine's, or the user's. Every method raises ServiceFailed when launchctl refuses."""
 
     def __init__(self, *, user: bool, home: Path | None = None) -> None:
-        self._place = agent(str(home or users_home()), os.getuid()) if user else DAEMON
-        self._job = f"{self._place.domain}/{LABEL}"
+        self._place = jobs.agent(str(home or users_home()), os.getuid()) if user else jobs.DAEMON
+        self._job = f"{self._place.domain}/{jobs.LABEL}"
         self.log = self._place.log
         super().__init__(Path(self._place.plist), user=user)
 
     def text(self, command: Sequence[str]) -> str:
         """Return the plist that `install` writes. Raises UsageError."""
-        hidden = next((each for each in HIDDEN if Path(command[0]).is_relative_to(each)), None)
+        hidden = next((each for each in jobs.HIDDEN if Path(command[0]).is_relative_to(each)), None)
         if not self._user and hidden is not None:
             raise UsageError(
                 f"a service of the machine cannot rely on {hidden}, and {command[0]} is there; copy the program to "
@@ -57,18 +44,15 @@ class Launchd(PosixService):
             )
         if "/AppTranslocation/" in command[0]:
             raise UsageError("macOS runs this app from a place of its own; move it to Applications, and open it there")
+        # The machine's service gets the option for its key, and one that is there without keeps to be without.
+        without = self.unit.exists() and not os.access(jobs.KEY, os.F_OK)  # others may not look into its folder
+        if not (self._user or without or names_key_policy(command)):
+            verb = list(command).index("serve") + 1
+            command = [*command[:verb], "--api-key-file", jobs.KEY, *command[verb:]]
         try:
-            return plist(self._place, self._with_key(command)).decode()
+            return jobs.plist(self._place, command).decode()
         except ValueError as cause:
             raise UsageError(str(cause)) from None
-
-    def _with_key(self, command: Sequence[str]) -> Sequence[str]:
-        """Add the option for the key of the machine's service, which one without keeps to be without."""
-        without = self.unit.exists() and not os.access(KEY, os.F_OK)  # others may not look into its folder
-        if self._user or without or names_key_policy(command):
-            return command
-        verb = list(command).index("serve") + 1
-        return [*command[:verb], "--api-key-file", KEY, *command[verb:]]
 
     async def install(self, command: Sequence[str], *, start: bool) -> None:
         """Write the plist, let it start with the machine (or the login), and start it now if asked. Raises OSError."""
@@ -79,12 +63,12 @@ class Launchd(PosixService):
         for file in (self._place.log, self._place.ready):
             Path(file).parent.mkdir(parents=True, exist_ok=True)
         if not self._user:
-            for folder in (Path(HOME), Path(DAEMON.log).parent):
+            for folder in (Path(jobs.HOME), Path(jobs.DAEMON.log).parent):
                 descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 give(descriptor, MAC_ACCOUNT, 0o750)
                 os.close(descriptor)
-        if KEY in text:
-            self.key = make_key(Path(KEY), account="" if self._user else MAC_ACCOUNT)
+        if jobs.KEY in text:
+            self.key = make_key(Path(jobs.KEY), account="" if self._user else MAC_ACCOUNT)
         await self._end()
         self.write(text)
         await self._launchctl("enable", self._job)
@@ -97,7 +81,7 @@ class Launchd(PosixService):
         self.need_installed()
         await self._end()
         self.unit.unlink()
-        kept = [] if self._user else [HOME, str(Path(DAEMON.log).parent)]
+        kept = [] if self._user else [jobs.HOME, str(Path(jobs.DAEMON.log).parent)]
         if not purge:
             return kept
         await self.run("rm", "-rf", *kept)
@@ -124,7 +108,7 @@ class Launchd(PosixService):
             state = "activating" if ready is None else "active"
         return ServiceStatus(
             installed=self.unit.exists(),
-            enabled=self.unit.exists() and not is_disabled(off.output.decode(errors="replace")),
+            enabled=self.unit.exists() and not jobs.is_disabled(off.output.decode(errors="replace")),
             state=state,
             detail="not loaded" if job is None else job.ended or "loaded",
             pid=job.pid if job is not None else None,
@@ -133,7 +117,7 @@ class Launchd(PosixService):
             unit=str(self.unit),
         )
 
-    def _ready(self, job: LaunchdJob | None) -> str | None:
+    def _ready(self, job: jobs.LaunchdJob | None) -> str | None:
         """Return where the job's process serves; None: not yet. Empty for somebody who may not read that file."""
         try:
             said = msgspec.json.decode(Path(self._place.ready).read_bytes(), type=Ready)
@@ -172,12 +156,12 @@ class Launchd(PosixService):
             return
         raise self.failed("stop", None, "")
 
-    async def _look(self) -> LaunchdJob | None:
+    async def _look(self) -> jobs.LaunchdJob | None:
         """Return the job; None if it is not loaded."""
         ran = await self._launchctl("print", self._job, may_fail=True)
         if ran.status == 0:
-            return read_job(ran.output.decode(errors="replace"))
-        if ran.status == ABSENT:
+            return jobs.read_job(ran.output.decode(errors="replace"))
+        if ran.status == jobs.ABSENT:
             return None
         raise self.failed(f"launchctl print {self._job}", ran.status, said_by(ran))
 
@@ -186,16 +170,16 @@ class Launchd(PosixService):
         user, group = f"/Users/{MAC_ACCOUNT}", f"/Groups/{MAC_ACCOUNT}"
         if (await self.run("dscl", ".", "-read", user, may_fail=True)).status == 0:
             return
-        taken = [await self.run("dscl", ".", "-list", *words) for words in
-                 (("/Users", "UniqueID"), ("/Groups", "PrimaryGroupID"))]  # fmt: skip
+        users = await self.run("dscl", ".", "-list", "/Users", "UniqueID")
+        groups = await self.run("dscl", ".", "-list", "/Groups", "PrimaryGroupID")
         try:
-            number = str(free_id(b"\n".join(each.output for each in taken).decode(errors="replace")))
+            number = str(jobs.free_id(b"\n".join((users.output, groups.output)).decode(errors="replace")))
         except ValueError as cause:
             raise UsageError(str(cause)) from None
         for record, values in {
             group: {"PrimaryGroupID": number, "RealName": "Llama Appliance"},
             user: {"UniqueID": number, "PrimaryGroupID": number, "RealName": "Llama Appliance", "IsHidden": "1",
-                   "UserShell": "/usr/bin/false", "NFSHomeDirectory": HOME},
+                   "UserShell": "/usr/bin/false", "NFSHomeDirectory": jobs.HOME},
         }.items():  # fmt: skip
             await self.run("dscl", ".", "-create", record)
             for key, value in values.items():

@@ -33,10 +33,7 @@ class ServiceFailed(ApplianceError):
 
     def __init__(self, command: str, status: int | None, said: str, *, log: str) -> None:
         super().__init__(command, status, said)
-        self.log = log
-        self.command = command
-        self.status = status
-        self.said = said
+        self.command, self.status, self.said, self.log = command, status, said, log
 
     def __str__(self) -> str:
         how = f"ended with {self.status}" if self.status is not None else f"took longer than {COMMAND_TIME:.0f} s"
@@ -151,8 +148,8 @@ class Systemd(PosixService):
             owner = (f"--owner={NAME}", f"--group={NAME}")
             await self.run("install", "--directory", "--mode=750", *owner, STATE)
             await self.run("install", "--directory", "--mode=2770", *owner, MODELS)
-        if not self._user and not self.unit.exists() and not names_key_policy(command):
-            self.key = make_key(Path(KEY_FILE), f"{KEY_VARIABLE}={{}}")
+            if not self.unit.exists() and not names_key_policy(command):
+                self.key = make_key(Path(KEY_FILE), f"{KEY_VARIABLE}={{}}")
         self.write(text)
         await self._systemctl("daemon-reload")
         await self._systemctl("enable", UNIT)

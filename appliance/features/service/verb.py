@@ -207,11 +207,10 @@ def run_as_service(run: Callable[[Sequence[str]], int], home: Path, words: tuple
 @user_option
 def on_path(user: bool) -> None:
     """Put the program's folder on PATH: the installers of Windows do this."""
-    if user or is_for_everybody(str(Path(sys.executable).parent), os.environ):
-        _change_path(with_folder, user)
-        return
-    say(f"{Path(sys.executable).parent} is not put on everybody's PATH: users may write outside of Program Files")
-    _change_path(without_folder, user)
+    allowed = user or is_for_everybody(str(Path(sys.executable).parent), os.environ)
+    if not allowed:
+        say(f"{Path(sys.executable).parent} is not put on everybody's PATH: users may write outside of Program Files")
+    _change_path(with_folder if allowed else without_folder, user)
 
 
 @service.command("off-path", hidden=True)

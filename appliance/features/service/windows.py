@@ -12,33 +12,21 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import trio
+from msgspec import structs
 
 from appliance.core.installed import NAME
 from appliance.errors import ApplianceError, UsageError
+from appliance.features.service import windows_calls as win
 from appliance.features.service.core import windows as scm
 from appliance.features.service.core.systemd import names_key_policy
 from appliance.features.service.systemd import make_key
-from appliance.features.service.windows_calls import (
-    CONTROL_HANDLER,
-    SERVICE_MAIN,
-    Action,
-    ProcessStatus,
-    ScmStatus,
-    Security,
-    ServiceConfig,
-    ServiceFailureActions,
-    ServiceNumber,
-    ServiceTableEntry,
-    ServiceText,
-    owner_of,
-)
 from appliance.parent import STARTED_BY
 from appliance.platform.console import EXIT_BUG
 from appliance.platform.stopping import STOP_SIGNALS
@@ -87,9 +75,6 @@ def serve_words(home: Path, words: Sequence[str]) -> list[str]:
     return ["serve", "--home", str(home), *(("--api-key-file", str(home / scm.KEY)) if has_key else ()), *words]
 
 
-# ---- the process of the service --------------------------------------------------------------------------------------
-
-
 class ServiceSession:
     """This process, as the SCM started it. The program runs in the main thread, because signals arrive there.
 
@@ -106,16 +91,18 @@ class ServiceSession:
         self._asked = self._hears = False
         self._woke: Callable[[], object] | None = None
         self._connected, self._ended = threading.Event(), threading.Event()
-        self._callbacks = SERVICE_MAIN(self._main), CONTROL_HANDLER(self._control)  # Windows calls them later
+        self._callbacks = win.SERVICE_MAIN(self._main), win.CONTROL_HANDLER(self._control)  # Windows calls them later
 
     def run(self, work: Callable[[], int]) -> int:
         """Connect to the SCM, do the work, and report its end, also of an exception. Returns the exit status.
 
         Raises WindowsRefused if the SCM has not started this process.
         """
+        entry = win.ServiceTableEntry(NAME, ctypes.cast(self._callbacks[0], POINTER))
         with ThreadPoolExecutor(1) as threads:
-            dispatcher = threads.submit(self._dispatch)
-            dispatcher.add_done_callback(self._disconnected)
+            table = (win.ServiceTableEntry * 2)(entry, win.ServiceTableEntry())
+            dispatcher = threads.submit(self._api, "StartServiceCtrlDispatcherW", table)
+            dispatcher.add_done_callback(lambda _: self._connected.set())
             self._connected.wait()
             if dispatcher.done():
                 dispatcher.result()
@@ -130,15 +117,6 @@ class ServiceSession:
                 self._ended.set()
         return status
 
-    def _dispatch(self) -> None:
-        table = (ServiceTableEntry * 2)(
-            ServiceTableEntry(NAME, ctypes.cast(self._callbacks[0], POINTER)), ServiceTableEntry()
-        )
-        self._api("StartServiceCtrlDispatcherW", table)
-
-    def _disconnected(self, _: Future[None]) -> None:
-        self._connected.set()
-
     def _main(self, _count: int, _words: int) -> None:
         self._handle = self._api.calls["RegisterServiceCtrlHandlerExW"](NAME, self._callbacks[1], None) or 0
         self._connected.set()
@@ -146,21 +124,19 @@ class ServiceSession:
 
     def _control(self, control: int, event: int, _data: int, _context: int) -> int:
         """Answer the SCM at once. An exception here would leave it without an answer."""
-        decided = scm.answer(control, event, asked=self._asked)
-        if decided.act == "stop":
+        code, act = scm.answer(control, event, asked=self._asked)
+        if act == "stop":
             if not self._hears:
                 return scm.NOT_IMPLEMENTED
             self._asked = True
             signal.raise_signal(STOP_SIGNALS[-1])  # as from outside, with the watchdog that this arms
-        elif decided.act == "wake" and self._woke is not None:
+        elif act == "wake" and self._woke is not None:
             self._woke()
-        return decided.code
+        return code
 
     def _report(self, report: scm.ServiceReport | None) -> None:
         if report is not None:
-            status = ScmStatus(
-                OWN_PROCESS, report.state, report.accepts, report.error, report.own, report.checkpoint, report.hint
-            )
+            status = win.ScmStatus(OWN_PROCESS, *structs.astuple(report))
             self._api.calls["SetServiceStatus"](self._handle, ctypes.byref(status))
 
     # The rest is `parent.Manager`.
@@ -203,28 +179,21 @@ class ServiceSession:
 def run_service(api: Win32, work: Callable[[], int], home: Path) -> int:
     """Be the service for the length of ``work``: no dialogs, messages in its log file, errors in the log of Windows."""
     api.calls["SetErrorMode"](NO_DIALOGS)
-    session = ServiceSession(api)
+    session, path = ServiceSession(api), home / scm.LOG
 
     def logged() -> int:
         home.mkdir(parents=True, exist_ok=True)
-        with _into_log(home / scm.LOG):
+        with suppress(OSError):
+            if path.stat().st_size > LOG_SIZE:
+                path.replace(path.with_suffix(".old.log"))
+        log = path.open("a", encoding="utf-8", errors="replace", buffering=1)
+        with log, redirect_stdout(log), redirect_stderr(log):  # a service has neither
             status = work()
         if status != 0:
             session.log(EVENT_ERROR, f"ended with status {status}: {_last_error(home)}")
         return status
 
     return session.run(logged)
-
-
-@contextmanager
-def _into_log(path: Path) -> Generator[None]:
-    """Let standard output and standard error be a file. A service has neither."""
-    with suppress(OSError):
-        if path.stat().st_size > LOG_SIZE:
-            path.replace(path.with_suffix(".old.log"))
-    log = path.open("a", encoding="utf-8", errors="replace", buffering=1)
-    with log, redirect_stdout(log), redirect_stderr(log):
-        yield
 
 
 def _last_error(home: Path) -> str:
@@ -253,9 +222,6 @@ def end_programs(folder: Path) -> int:
         told = ", ".join(str(process.pid) for process in alive)
         raise UsageError(f"these processes of {folder} do not end: {told}; end them in the Task Manager and try again")
     return len(found)
-
-
-# ---- the verbs -------------------------------------------------------------------------------------------------------
 
 
 class WindowsService:
@@ -316,8 +282,9 @@ class WindowsService:
         """Ask Windows. Needs no privilege."""
         try:
             with self._service(SERVICE_LOOK) as service:
-                now, entry = self._status(service), self._configuration(service)
-                # The entry's texts lie in the buffer of the call.
+                now, buffer, needed = self._status(service), ctypes.create_string_buffer(8192), DWORD()
+                self._api("QueryServiceConfigW", service, buffer, len(buffer), ctypes.byref(needed))
+                entry = win.ServiceConfig.from_buffer(buffer)  # its texts lie behind it, in the buffer
                 command, start = str(entry.command), int(entry.start)
         except WindowsRefused as refused:
             if refused.code != NOT_INSTALLED:
@@ -347,12 +314,12 @@ class WindowsService:
         return service
 
     def _configure(self, service: int) -> None:
-        actions = (Action * len(scm.RESTARTS))(*(Action(1, delay) for delay in scm.RESTARTS))
+        actions = (win.Action * len(scm.RESTARTS))(*(win.Action(1, delay) for delay in scm.RESTARTS))
         for level, content in (
-            (1, ServiceText(scm.DESCRIPTION)),
-            (2, ServiceFailureActions(scm.FORGIVEN, None, None, len(actions), actions)),
-            (4, ServiceNumber(1)),  # the actions are also for a service that reports an error, not only for a crash
-            (7, ServiceNumber(scm.PRESHUTDOWN_TIME)),
+            (1, win.ServiceText(scm.DESCRIPTION)),
+            (2, win.ServiceFailureActions(scm.FORGIVEN, None, None, len(actions), actions)),
+            (4, win.ServiceNumber(1)),  # the actions are also for a service that reports an error, not only for a crash
+            (7, win.ServiceNumber(scm.PRESHUTDOWN_TIME)),
         ):
             try:
                 self._api("ChangeServiceConfig2W", service, level, ctypes.byref(content))
@@ -365,8 +332,8 @@ class WindowsService:
         if not self._home.exists():
             return
         with NamedTemporaryFile() as made:  # has the owner of all that this administrator makes
-            believed = (SYSTEM, ADMINISTRATORS, owner_of(self._api, made.name))
-        owner, leads_to = owner_of(self._api, str(self._home)), self._home.resolve()
+            believed = (SYSTEM, ADMINISTRATORS, win.owner_of(self._api, made.name))
+        owner, leads_to = win.owner_of(self._api, str(self._home)), self._home.resolve()
         if leads_to != self._home.parent.resolve() / self._home.name:
             why = f"is a link to {leads_to}"
         elif owner not in believed:
@@ -387,7 +354,7 @@ class WindowsService:
         rights = scm.home_rights(NAME)
         self._api("ConvertStringSecurityDescriptorToSecurityDescriptorW", rights, 1, ctypes.byref(descriptor), None)
         try:
-            attributes = Security(ctypes.sizeof(Security), descriptor, 0)
+            attributes = win.Security(ctypes.sizeof(win.Security), descriptor, 0)
             self._api("CreateDirectoryW", str(self._home), ctypes.byref(attributes))
         finally:
             self._api.calls["LocalFree"](descriptor)
@@ -396,9 +363,8 @@ class WindowsService:
         path, kinds = ctypes.create_unicode_buffer(EVENT_TEXTS), DWORD(7)
         for name, kind, content in (("EventMessageFile", 2, path), ("TypesSupported", 4, kinds)):
             size = ctypes.sizeof(content)
-            if code := self._api.calls["RegSetKeyValueW"](
-                LOCAL_MACHINE, EVENTS, name, kind, ctypes.byref(content), size
-            ):
+            value = (name, kind, ctypes.byref(content), size)
+            if code := self._api.calls["RegSetKeyValueW"](LOCAL_MACHINE, EVENTS, *value):
                 raise self._api.refused("RegSetKeyValueW", code)
 
     async def _start(self, service: int) -> None:
@@ -412,7 +378,7 @@ class WindowsService:
             raise ServiceEnded(now.own or now.error, _last_error(self._home))
 
     async def _stop(self, service: int) -> None:
-        status = ScmStatus()
+        status = win.ScmStatus()
         try:
             self._api("ControlService", service, scm.STOP, ctypes.byref(status))
         except WindowsRefused as refused:
@@ -420,7 +386,7 @@ class WindowsService:
                 raise
         await self._wait(service, (scm.STOPPED,), "stop")
 
-    async def _wait(self, service: int, states: tuple[int, ...], verb: str) -> ProcessStatus:
+    async def _wait(self, service: int, states: tuple[int, ...], verb: str) -> win.ProcessStatus:
         """Wait for one of the states, which Windows has no event for."""
         with trio.move_on_after(COMMAND_TIME):
             while (now := self._status(service)).state not in states:  # noqa: ASYNC110  there is no event
@@ -428,17 +394,11 @@ class WindowsService:
             return now
         raise UsageError(f"the service did not {verb} within {COMMAND_TIME:.0f} s; see {self._home / scm.LOG}")
 
-    def _status(self, service: int) -> ProcessStatus:
-        found, needed = ProcessStatus(), DWORD()
+    def _status(self, service: int) -> win.ProcessStatus:
+        found, needed = win.ProcessStatus(), DWORD()
         size = ctypes.sizeof(found)
         self._api("QueryServiceStatusEx", service, 0, ctypes.byref(found), size, ctypes.byref(needed))
         return found
-
-    def _configuration(self, service: int) -> ServiceConfig:
-        """Return the entry. Its texts are in the buffer behind it, which lives as long as it."""
-        buffer, needed = ctypes.create_string_buffer(8192), DWORD()
-        self._api("QueryServiceConfigW", service, buffer, len(buffer), ctypes.byref(needed))
-        return ServiceConfig.from_buffer(buffer)
 
     @contextmanager
     def _closing(self, handle: int) -> Generator[int]:

@@ -26,12 +26,9 @@ def _routes(kernel: Kernel) -> Routes:
     return speed_routes(kernel)
 
 
+ABOUT = "Show how fast the running server has answered."
 SPEED = Feature(
     name="speed",
-    verbs=(
-        Verb(
-            "speed", "server", "Show how fast the running server has answered.", _verb, page="http.md#speed-over-time"
-        ),
-    ),
+    verbs=(Verb("speed", "server", ABOUT, _verb, page="http.md#speed-over-time"),),
     routes=_routes,
 )

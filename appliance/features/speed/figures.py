@@ -8,15 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
-from appliance.features.speed.rules import (
-    MAX_CURVES,
-    By,
-    SpeedCell,
-    SpeedCurve,
-    SpeedFigures,
-    SpeedQuestion,
-    curves,
-)
+from appliance.features.speed.rules import MAX_CURVES, By, SpeedCell, SpeedCurve, SpeedFigures, SpeedQuestion, curves
 
 _COLUMN: Mapping[By, str] = {"model": "model_id", "client": "client", "build": "build"}
 _FIGURES = """

@@ -18,10 +18,8 @@ from appliance.core.records.history_words import sentence
 from appliance.errors import BadRequest
 
 MAX_POINTS = 300
-MAX_CURVES = 8
-"""Models, clients or builds with a curve of their own, those with most requests; the others share one."""
-MARKS: tuple[Kind, ...] = ("loaded", "engine", "reload")
-"""The kinds of entries in the timeline that `marks` looks at."""
+MAX_CURVES = 8  # models, clients or builds with a curve of their own, those with most requests; the others share one
+MARKS: tuple[Kind, ...] = ("loaded", "engine", "reload")  # the kinds of entries in the timeline that `marks` looks at
 MAX_MARKS = 100
 DEFAULT_SPAN = "1d"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -39,8 +37,7 @@ class SpeedGrid(Struct, frozen=True):
     """Buckets of equal width, the last of which is under way. Times are Unix seconds."""
 
     start: int
-    seconds: int
-    """Width of a bucket. Its multiples are the bounds, so that a later question has the same buckets."""
+    seconds: int  # Width of a bucket. Its multiples are the bounds, so that a later question has the same buckets.
     points: int
 
     @property
@@ -50,8 +47,7 @@ class SpeedGrid(Struct, frozen=True):
 
 class SpeedQuestion(Struct, frozen=True):
     by: By
-    models: tuple[str, ...]
-    """Only requests for these; empty: all."""
+    models: tuple[str, ...]  # only requests for these; empty: all
     grid: SpeedGrid
 
 
@@ -66,22 +62,17 @@ class SpeedFigures(Struct, frozen=True):
     tokens_per_second: float | None
     first_token_p50_ms: int | None
     first_token_p95_ms: int | None
-    waited_ms: float | None
-    """The mean wait for the model, loads included."""
-    cached: float | None
-    """The share of the prompts' tokens that came from the cache."""
-    accepted: float | None
-    """The share of the drafted tokens that the model accepted."""
+    waited_ms: float | None  # the mean wait for the model, loads included
+    cached: float | None  # the share of the prompts' tokens that came from the cache
+    accepted: float | None  # the share of the drafted tokens that the model accepted
 
 
 class SpeedCurve(Struct, frozen=True):
     """The requests of one model, client or build. No ``name``: of all that have no curve of their own."""
 
     name: str | None
-    total: SpeedFigures
-    """All of them together."""
-    points: dict[str, list[float | None]]
-    """Each figure by its name, along the grid."""
+    total: SpeedFigures  # all of them together
+    points: dict[str, list[float | None]]  # each figure by its name, along the grid
 
 
 class SpeedMark(Struct, frozen=True):

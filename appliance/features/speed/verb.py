@@ -51,21 +51,17 @@ async def speed(server: RunningServer, by: By, models: tuple[str, ...], span: st
 
 
 def _cells(curve: SpeedCurve) -> tuple[str, ...]:
-    total = curve.total
-    name = "all others" if curve.name is None else curve.name or "unknown"
+    total, name = curve.total, "all others" if curve.name is None else curve.name or "unknown"
+    times = (total.first_token_p50_ms, total.first_token_p95_ms, total.waited_ms)
     return (
         name,
         str(total.requests),
         _known(total.prompt_per_second, "{:.1f}".format),
         _known(total.tokens_per_second, "{:.1f}".format),
-        *(_known(time, _seconds) for time in (total.first_token_p50_ms, total.first_token_p95_ms, total.waited_ms)),
+        *(_known(time, "{:.2f} s".format, 1000) for time in times),
         *(_known(share, "{:.0%}".format) for share in (total.cached, total.accepted)),
     )
 
 
-def _seconds(milliseconds: float) -> str:
-    return f"{milliseconds / 1000:.2f} s"
-
-
-def _known(value: float | None, shown: Callable[[float], str]) -> str:
-    return "-" if value is None else shown(value)
+def _known(value: float | None, shown: Callable[[float], str], unit: int = 1) -> str:
+    return "-" if value is None else shown(value / unit)

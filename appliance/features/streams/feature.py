@@ -42,7 +42,7 @@ async def _open(ground: Ground, parts: Sequence[ServerParts]) -> AsyncGenerator[
             return StreamSocket(streams, kernel.edge)
 
         def door(_: Kernel) -> EdgeRoute:
-            from appliance.features.streams.door import StreamsForBoxes
+            from appliance.features.streams.boxes import StreamsForBoxes
 
             return StreamsForBoxes(streams)
 

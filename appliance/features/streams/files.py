@@ -21,13 +21,13 @@ for interrupted streams.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
+import re
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -52,15 +52,11 @@ NEW = ".new"
 LOCK = "lock"
 PROBE = "probe"
 MAX_ABOUT = 1 << 20
-PROBE_SIZE = 1 << 16
-"""Bytes that must fit on the disk before streams are kept there: a few hundred records."""
+PROBE_SIZE = 1 << 16  # bytes that must fit on the disk before streams are kept there: a few hundred records
 FORGOTTEN_AFTER = 24 * 3600.0
-"""Seconds after which an earlier run's stream is not taken over. Far more than streams are kept: a clock that was wrong
-when a stream ended, or is wrong now, must not lose it."""
-MAX_WAITING = 64 << 20
-"""Bytes not yet written; there are only more when the disk stands still."""
-RETRY = 10.0
-"""Seconds between two looks whether a folder that could not be used can be now."""
+"""Seconds after which an earlier run's stream is not taken over. Far more than streams are kept, for wrong clocks."""
+MAX_WAITING = 64 << 20  # bytes not yet written; there are only more when the disk stands still
+RETRY = 10.0  # seconds between two looks whether a folder that could not be used can be now
 log = logging.getLogger(__name__)
 
 
@@ -83,22 +79,19 @@ class About(Struct, frozen=True, kw_only=True):
         return self.interrupted.startswith(b"{")
 
 
-class StoredStream(Struct, frozen=True, kw_only=True):
-    """A stream of an earlier run; ``dropped`` bytes came before ``data``."""
+class StoredStream(Struct, frozen=True):
+    """A stream of an earlier run; ``about.dropped`` bytes came before ``data``."""
 
     key: int
     about: About
     completed_at: float
-    dropped: int
     data: bytes
-    interrupted_at: int | None
 
 
 class _StreamFile(Struct):
     about: About
     path: Path
-    size: int = 0
-    """Size of the file's part of the stream in bytes, including the bytes that wait."""
+    size: int = 0  # size of the file's part of the stream in bytes, including the bytes that wait
     waiting: list[bytes] = []
 
 
@@ -122,8 +115,16 @@ class Folder:
 
         Raises OSError for a folder that cannot be used, FolderTaken for one that another program uses.
         """
+        from filelock import FileLock, Timeout  # several milliseconds, and most servers keep no streams on disk
+
         check_folder(self.path)
-        self._take()
+        if self._lock is None:
+            lock = FileLock(self.path / LOCK, timeout=0, thread_local=False)
+            try:
+                lock.acquire()
+            except Timeout:
+                raise FolderTaken("another llama-appliance keeps its streams there") from None
+            self._lock = lock
         for path in self.path.glob(f"stream-*{NEW}"):
             path.unlink(missing_ok=True)
         stored: list[StoredStream] = []
@@ -133,12 +134,9 @@ class Folder:
                 if key is None:
                     continue
                 self.next_key = max(self.next_key, key + 1)
-                if key in self._files:
-                    if self._files[key].path != path:
-                        path.unlink(missing_ok=True)
-                elif (found := self._load_one(path, key)) is not None:
+                if key not in self._files and (found := self._load_one(path, key)) is not None:
                     stored.append(found)
-                else:
+                elif key not in self._files or self._files[key].path != path:
                     path.unlink(missing_ok=True)
         except OSError:
             for found in stored:  # they are read again the next time
@@ -151,17 +149,6 @@ class Folder:
         """Let another program have the folder."""
         if self._lock is not None:
             self._lock.release()
-
-    def _take(self) -> None:
-        from filelock import FileLock, Timeout  # several milliseconds, and most servers keep no streams on disk
-
-        if self._lock is None:
-            lock = FileLock(self.path / LOCK, timeout=0, thread_local=False)
-            try:
-                lock.acquire()
-            except Timeout:
-                raise FolderTaken("another llama-appliance keeps its streams there") from None
-            self._lock = lock
 
     def begin(self, key: int, about: About) -> None:
         self._files[key] = _StreamFile(about, self._path(key, PART))
@@ -200,7 +187,7 @@ class Folder:
             if file.path.suffix == PART:
                 self._total -= file.size
                 del self._files[key]
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     file.path.unlink(missing_ok=True)
 
     def _flush_one(self, file: _StreamFile) -> None:
@@ -269,14 +256,7 @@ class Folder:
             part.unlink()
         self._files[key] = _StreamFile(about, path, len(data))
         self._total += len(data)
-        return StoredStream(
-            key=key,
-            about=about,
-            completed_at=completed_at,
-            dropped=about.dropped,
-            data=data,
-            interrupted_at=about.interrupted_at,
-        )
+        return StoredStream(key, about, completed_at, data)
 
     def _path(self, key: int, suffix: str) -> Path:
         return self.path / f"stream-{key:010d}{suffix}"
@@ -298,9 +278,8 @@ def _line(about: About) -> bytes:
 
 def _key(path: Path) -> int | None:
     """Return the number of one of our files; other files are left alone."""
-    number = path.stem.removeprefix("stream-")
-    ours = path.stem.startswith("stream-") and path.suffix in (PART, WHOLE) and number.isdecimal()
-    return int(number) if ours else None
+    ours = re.fullmatch(r"stream-(\d+)\.(?:part|sse)", path.name)
+    return int(ours[1]) if ours is not None else None
 
 
 class StreamFiles:
@@ -340,22 +319,19 @@ class StreamFiles:
         """Write as data comes, until cancelled. ``found`` gets streams of an earlier run that can be read only now."""
 
         async def write() -> bool:
-            if self.failed:
-                return await self._try_again(found)
-            return await self._behind.in_turn(self._write_queued)
+            if not self.failed:
+                return await self._behind.in_turn(self._write_queued)
+            try:
+                stored = await self._behind.in_turn(self._folder.load)
+            except OSError:
+                return False
+            self.failed = False
+            self.next_key = max(self.next_key, self._folder.next_key)
+            log.info("streams are kept in '%s' again", self._folder.path)
+            found(stored)
+            return True
 
         await self._behind.run(write)
-
-    async def _try_again(self, found: Callable[[list[StoredStream]], None]) -> bool:
-        try:
-            stored = await self._behind.in_turn(self._folder.load)
-        except OSError:
-            return False
-        self.failed = False
-        self.next_key = max(self.next_key, self._folder.next_key)
-        log.info("streams are kept in '%s' again", self._folder.path)
-        found(stored)
-        return True
 
     async def close(self) -> None:
         """Write what is queued, and let another program have the folder."""

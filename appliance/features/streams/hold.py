@@ -10,10 +10,9 @@ from msgspec import structs
 from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
 from appliance.core.records.activity import CLIENT_LEFT
 from appliance.errors import BadRequest, RequestCancelled, ShuttingDown
-from appliance.features.streams.first_reader import FirstReader
+from appliance.features.streams.ends import FirstReader, RingSink
 from appliance.features.streams.ids import name_of
 from appliance.features.streams.owner import Streams
-from appliance.features.streams.ring_sink import RingSink
 from appliance.http import errors
 from appliance.http.bytes.body import Body
 from appliance.http.bytes.connection import Connection
@@ -30,14 +29,9 @@ from appliance.replay.generation import Generation, GenerationEnd, nothing
 from appliance.traffic.record import Record, RecordingSink
 from appliance.traffic.request import Request, Sink
 
-MAX_ID = 1024
-"""Bytes of an id; a model's name with a UUID before it is a tenth of that."""
-_INTERRUPTED = ErrorInfo(
-    message="the server was stopped before the answer was complete",
-    type="unavailable_error",
-    code=503,
-    reason="interrupted",
-)
+MAX_ID = 1024  # bytes of an id; a model's name with a UUID before it is a tenth of that
+_CUT_SHORT = "the server was stopped before the answer was complete"
+_INTERRUPTED = ErrorInfo(message=_CUT_SHORT, type="unavailable_error", code=503, reason="interrupted")
 _ENDED = {
     GenerationEnd.STOPPED: "a stop (DELETE /v1/stream) ended this answer; send the request again for a whole one",
     GenerationEnd.REPLACED: (
@@ -49,20 +43,10 @@ _ENDED = {
 _OVERRUN = BadRequest("Stream offset lost, please restart: this reader is slower than streams.max_bytes allows")
 
 
-def interrupted_record(dialect: Dialect) -> bytes:
-    """The last record of a stream that the program's end has cut short."""
-    return error_record(dialect, _INTERRUPTED)
-
-
 def _last_words(sink: Sink, dialect: Dialect, end: GenerationEnd) -> bytes:
     """The last record of a stream that ``sink`` has written so far."""
     why = _ENDED.get(end)
     return ending(sink, dialect, errors.describe(RequestCancelled(why), dialect) if why is not None else _INTERRUPTED)
-
-
-async def be_first_reader(generation: Generation, sink: Sink) -> None:
-    """Answer the request that a generation was begun for. Raises what ended it before it had an answer."""
-    raise_end(generation, await generation.pass_on(sink))
 
 
 def raise_end(generation: Generation, end: GenerationEnd | None) -> None:
@@ -103,7 +87,9 @@ class StreamHold:
         self, fast_path: FastPath, connection: Connection, known: KnownHead, found: FoundProcess, body: Body
     ) -> KeptRequest:
         """See `FastHold`."""
-        return KeptRequest(self, fast_path, connection, known, found, body)
+        request = KeptRequest(fast_path, connection, known, found, body)
+        request.hold = self
+        return request
 
     def open_generation(self, name: str, record: Record, dialect: Dialect, *, streams: bool) -> Generation:
         """The generation of a request. Raises as `Streams.open_generation`."""
@@ -112,7 +98,7 @@ class StreamHold:
             return self._fleet.known(record.model) is not None and not self._fleet.is_ready(record.model)
 
         generation = self.streams.open_generation(
-            name, streams=streams, loading=loading, interrupted=interrupted_record(dialect)
+            name, streams=streams, loading=loading, interrupted=error_record(dialect, _INTERRUPTED)
         )
         generation.overrun = error_record(dialect, errors.describe(_OVERRUN, dialect))
         return generation
@@ -144,7 +130,8 @@ class StreamHold:
             await self._within(inner, partial(serve, inner, structs.replace(job, sink=sink)), reserved)
 
         self.streams.start_work(generation, work)
-        await be_first_reader(generation, job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink)
+        own = job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink
+        raise_end(generation, await generation.pass_on(own))
 
     def go_on_in_task(
         self, generation: Generation, inner: RequestContext, work: Callable[[], Awaitable[None]], reserved: int
@@ -180,34 +167,19 @@ class StreamHold:
 class KeptRequest(FastRequest):
     """One whose generation outlives it: the exchange fills a ring, and the client is the ring's first reader."""
 
-    __slots__ = ("_generation", "_hold", "_reserved")
-
-    def __init__(
-        self,
-        hold: StreamHold,
-        fast_path: FastPath,
-        connection: Connection,
-        known: KnownHead,
-        found: FoundProcess,
-        body: Body,
-    ) -> None:
-        super().__init__(fast_path, connection, known, found, body)
-        self._hold = hold
+    __slots__ = ("_generation", "_reserved", "hold")
+    hold: StreamHold
 
     def _open(self) -> Sink:
-        hold, record, request = self._hold, self.record, self.record.request
+        hold, record, request = self.hold, self.record, self.record.request
         name = name_of(request.first[CONVERSATION].decode("ascii"), self._known.holder)
         generation = hold.open_generation(name, record, self.route.dialect, streams=self._streams)
         self._generation = generation
         self._reserved, record.outlives = self.body.hand_over(), True
         generation.cancel = partial(self.cancel, HoldEnded())
         generation.follow(FirstReader(generation, self.own, self.connection.when_drained, self._client_done))
-        self.connection.on_left = self._client_left
+        self.connection.on_left = partial(self._end_client, left=True)
         return hold.sink(record, generation, self.route, self.route.dialect, lambda _, sink: sink)
-
-    def _client_left(self) -> None:
-        self._end_client(left=True)
-        self._generation.unfollow()
 
     def _client_done(self, end: GenerationEnd | None) -> None:
         """The client has its answer, or there will be none."""
@@ -215,9 +187,8 @@ class KeptRequest(FastRequest):
             self._end_client(left=False)
         else:
             self.connection.on_left = None
-            self.connection.go_on_in_task(
-                partial(self._fast_path.ending.explain_in_task, self, partial(raise_end, self._generation, end))
-            )
+            explain_end = partial(raise_end, self._generation, end)
+            self.connection.go_on_in_task(partial(self._fast_path.ending.explain_in_task, self, explain_end))
 
     def _end_client(self, *, left: bool) -> None:
         self.connection.on_left = None
@@ -225,15 +196,16 @@ class KeptRequest(FastRequest):
             self._fast_path.ending.write_down(self.route, self.own, self.record, self.body, self.own, left=left)
         finally:
             self.connection.answered(stays=self.own.stays and self.own.ended and not left)
+        if left:
+            self._generation.unfollow()
 
     def _inner(self) -> RequestContext:
         return RequestContext(self.record.request, self.route, self.sink, self.record, self.body)
 
     def _write_down(self, *, left: bool) -> None:
         self._generation.cancel = nothing
-        self._hold.close_generation(self._generation, self._inner(), self._reserved)
+        self.hold.close_generation(self._generation, self._inner(), self._reserved)
 
     def _failed(self, failure: Exception) -> None:
         inner = self._inner()
-        work = partial(self.finish_in_task, inner, failure)
-        self._hold.go_on_in_task(self._generation, inner, work, self._reserved)
+        self.hold.go_on_in_task(self._generation, inner, partial(self.finish_in_task, inner, failure), self._reserved)

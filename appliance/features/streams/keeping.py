@@ -12,8 +12,7 @@ from appliance.core.config.additions import StreamsConfig
 from appliance.features.streams.files import About, StreamFiles
 from appliance.replay.generation import Generation
 
-OVERHEAD = 4096
-"""Bytes counted for a stream in addition to its ring."""
+OVERHEAD = 4096  # bytes counted for a stream in addition to its ring
 
 
 class _Kept(Struct, eq=False):
@@ -29,8 +28,7 @@ class KeptStreams:
     ) -> None:
         """``dropped`` is called with each stream that is not kept any longer."""
         self.settings = settings
-        self.held = 0
-        """Bytes of all streams."""
+        self.held = 0  # bytes of all streams
         self._files = files
         self._dropped = dropped
         self._kept: dict[Generation, _Kept] = {}  # those that have ended in the order they ended in
@@ -105,15 +103,12 @@ class KeptStreams:
         """Drop streams when their time has come; never returns."""
         while True:
             self._wake = trio.Event()
-            with trio.move_on_at(self._drop_expired()):
+            now = trio.current_time()
+            for generation in [generation for generation, kept in self._kept.items() if kept.expires <= now]:
+                self.drop(generation)
+                del generation  # or its bytes would stay in memory until the next one expires
+            with trio.move_on_at(min((kept.expires for kept in self._kept.values()), default=math.inf)):
                 await self._wake.wait()
-
-    def _drop_expired(self) -> float:
-        """Return when the next one has expired."""
-        now = trio.current_time()
-        for generation in [generation for generation, kept in self._kept.items() if kept.expires <= now]:
-            self.drop(generation)
-        return min((kept.expires for kept in self._kept.values()), default=math.inf)
 
     def _expire_in_time(self, generation: Generation) -> None:
         self._kept[generation].expires = trio.current_time() + self.settings.keep

@@ -21,11 +21,10 @@ from appliance.features.streams.keeping import KeptStreams
 from appliance.replay.generation import LINES, Audience, Generation, GenerationEnd, GenerationHead, never, nothing
 from appliance.trio_parts import Changed, beside, persist
 
-MAX_LIVE = 1000
-"""Number of running generations; each may hold a request's body, and its client need not be there."""
+MAX_LIVE = 1000  # number of running generations; each may hold a request's body, and its client need not be there
 
 
-class StreamStatus(Struct, frozen=True, kw_only=True):
+class StreamStatus(Struct, frozen=True):
     """The facts about one stream; times are Unix seconds, 0 for a time that has not come."""
 
     conversation_id: str
@@ -36,13 +35,8 @@ class StreamStatus(Struct, frozen=True, kw_only=True):
 
 
 def status_of(generation: Generation) -> StreamStatus:
-    return StreamStatus(
-        conversation_id=generation.conversation,
-        is_done=generation.end is not None,
-        total_bytes=generation.ring.total,
-        started_at=int(generation.started_at),
-        completed_at=int(generation.completed_at),
-    )
+    begun, ended, done = int(generation.started_at), int(generation.completed_at), generation.end is not None
+    return StreamStatus(generation.conversation, done, generation.ring.total, begun, ended)
 
 
 Work = Callable[[], Awaitable[None]]
@@ -70,12 +64,7 @@ class Streams:
         self._interrupted: dict[Generation, bytes] = {}  # all that are there, with the record for the program's end
 
     def open_generation(
-        self,
-        name: str,
-        *,
-        streams: bool = True,
-        loading: Callable[[], bool] = never,
-        interrupted: bytes = b"",
+        self, name: str, *, streams: bool = True, loading: Callable[[], bool] = never, interrupted: bytes = b""
     ) -> Generation:
         """Make a generation, which the caller fills, and ends with `close_generation` or `start_work`.
 
@@ -113,14 +102,12 @@ class Streams:
             self._lose(generation)
 
     def lookup(self, names: Iterable[str]) -> list[StreamStatus]:
-        """As `ConversationIds.streams_of`."""
         return [status_of(stream) for stream in self.ids.streams_of(names)]
 
     def end_generations(self) -> None:
         """End what runs, with the record that says so."""
-        for generation in list(self._interrupted):
-            if generation.end is None:
-                generation.cut(GenerationEnd.SHUT_DOWN)
+        for generation in [each for each in self._interrupted if each.end is None]:
+            generation.cut(GenerationEnd.SHUT_DOWN)
 
     async def wait_ended(self) -> None:
         """Wait until no generation runs, with or without its client."""
@@ -146,12 +133,12 @@ class Streams:
             if before is not None:
                 self.kept.drop(before)
             adopted.add(name)
-            ring = Ring(self.kept.settings.max_bytes, found.dropped)
+            ring = Ring(self.kept.settings.max_bytes, about.dropped)
             ring.append(found.data)
             ring.finalize()
             generation = Generation(name, about.started_at, ring, self)
             generation.head = GenerationHead(200, ((b"Content-Type", LINES if about.lines else EVENTS),))
-            generation.interrupted_at = found.interrupted_at
+            generation.interrupted_at = about.interrupted_at
             generation.end, generation.completed_at = GenerationEnd.DONE, found.completed_at
             self._interrupted[generation] = b""
             self.ids.assign(generation)
@@ -161,7 +148,6 @@ class Streams:
         self.kept.make_room()
 
     def began(self, generation: Generation) -> None:
-        """See `Keeper`."""
         # Three outcomes. A refusal gives the id back to the stream before. A good answer that is not a stream takes the
         # id over, and is forgotten, for nothing of it can be resumed. A stream takes it over and is kept.
         if generation.refused:
@@ -174,7 +160,6 @@ class Streams:
             self.ids.forget(generation)
 
     def ended(self, generation: Generation) -> None:
-        """See `Keeper`."""
         generation.completed_at = time.time()
         if generation in self.kept:
             self.kept.finish(generation)

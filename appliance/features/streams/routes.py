@@ -15,72 +15,17 @@ from quart import Response, request
 
 from appliance.errors import BadRequest, NotFound
 from appliance.features.streams.boxes import StreamsAtBoxes
-from appliance.features.streams.ids import name_of
+from appliance.features.streams.ids import content_type_of, find_stream, name_of, open_reader
 from appliance.features.streams.owner import Streams
-from appliance.features.streams.reading import content_type_of, find_stream, open_reader
 from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, read_as
 from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
 from appliance.http.control.stream_body import StreamBody, StreamReader, read_offset
 from appliance.http.kernel import Kernel
 from appliance.http.way.routes import LOOKUP, STREAM
-from appliance.traffic.traffic import Feeds
 
 
 class StreamLookup(Struct):
     conversation_ids: list[object]
-
-
-class StreamRoutes:
-    """Every method is one route."""
-
-    def __init__(self, streams: Streams, feeds: Feeds, boxes: StreamsAtBoxes) -> None:
-        self._streams = streams
-        self._feeds = feeds
-        self._boxes = boxes
-
-    async def read(self, conversation: str = "") -> Response:
-        """Everything from ``from`` on, and what comes. With ``sse_ids=1`` each record has an id to resume at.
-
-        An ``EventSource`` asks again after a stream's end, with the id of its last record: 204 tells it not to.
-        """
-        wanted = _conversation(conversation)
-        numbered = _last("sse_ids") in ("1", "true")
-        offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, _last("from"))
-        try:
-            generation = await find_stream(self._streams.ids, wanted)
-        except NotFound:
-            if not (found := await self._boxes.find([wanted])):
-                raise
-            box, there = found[0]
-            body: StreamBody = BoxBody(
-                self._boxes.opened(box, there.name, offset), there.begin(offset), numbered=numbered
-            )
-            content_type, is_read = there.content_type, there.status.is_done and offset >= there.status.total_bytes
-        else:
-            body = StreamBody(reader := open_reader(generation, offset), reader.offset, numbered=numbered)
-            content_type, ring = content_type_of(generation), generation.ring
-            is_read = ring.finished and offset >= ring.total
-        if numbered and not content_type.startswith(EVENT_STREAM):
-            raise BadRequest(
-                "sse_ids is for event streams, and this one is lines of JSON; leave it out", param="sse_ids"
-            )
-        if numbered and "Last-Event-ID" in request.headers and is_read:
-            return Response("", 204)
-        return endless_answer(body, content_type, self._feeds)
-
-    async def stop(self, conversation: str = "") -> Response:
-        """Succeed whether or not there is such a stream."""
-        wanted = _conversation(conversation)
-        if not self._streams.ids.stop_stream(wanted):
-            await self._boxes.stop(wanted)
-        return Response("", 204)
-
-    async def lookup(self) -> Response:
-        """Only what a client knows the id of; there is no list."""
-        asked = (await read_as(StreamLookup, param="conversation_ids")).conversation_ids
-        names = [_name(wanted) for wanted in asked if isinstance(wanted, str)]
-        there = await self._boxes.find([name for name in names if not self._streams.lookup([name])])
-        return json_answer([*self._streams.lookup(names), *(one.status for _, one in there)])
 
 
 class BoxBody(StreamBody):
@@ -116,11 +61,53 @@ def _last(name: str) -> str | None:
 
 
 def stream_routes(kernel: Kernel, streams: Streams) -> Routes:
-    """Return the blueprint of the routes."""
-    app = Routes("streams")
-    routes = StreamRoutes(streams, kernel.traffic.lifetime.feeds, StreamsAtBoxes(kernel.owners.peers))
-    for path in (STREAM, f"{STREAM}/<path:conversation>"):
-        app.add_url_rule(path, f"read {path}", routes.read, facts=FOLLOWS)
-        app.add_url_rule(path, f"stop {path}", routes.stop, methods=["DELETE"])
-    app.add_url_rule(LOOKUP, "look up streams", routes.lookup, methods=["POST"], facts=RouteFacts(takes=StreamLookup))
-    return app
+    routes, boxes, feeds = Routes("streams"), StreamsAtBoxes(kernel.owners.peers), kernel.traffic.lifetime.feeds
+
+    @routes.get(STREAM, facts=FOLLOWS)
+    @routes.get(f"{STREAM}/<path:conversation>", facts=FOLLOWS)
+    async def read(conversation: str = "") -> Response:
+        """Everything from ``from`` on, and what comes. With ``sse_ids=1`` each record has an id to resume at.
+
+        An ``EventSource`` asks again after a stream's end, with the id of its last record: 204 tells it not to.
+        """
+        wanted = _conversation(conversation)
+        numbered = _last("sse_ids") in ("1", "true")
+        offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, _last("from"))
+        try:
+            generation = await find_stream(streams.ids, wanted)
+        except NotFound:
+            if not (found := await boxes.find([wanted])):
+                raise
+            box, there = found[0]
+            at_box = boxes.opened(box, there.name, offset)
+            body: StreamBody = BoxBody(at_box, there.begin(offset), numbered=numbered)
+            content_type, is_read = there.content_type, there.status.is_done and offset >= there.status.total_bytes
+        else:
+            body = StreamBody(reader := open_reader(generation, offset), reader.offset, numbered=numbered)
+            content_type, ring = content_type_of(generation), generation.ring
+            is_read = ring.finished and offset >= ring.total
+        if numbered and not content_type.startswith(EVENT_STREAM):
+            message = "sse_ids is for event streams, and this one is lines of JSON; leave it out"
+            raise BadRequest(message, param="sse_ids")
+        if numbered and "Last-Event-ID" in request.headers and is_read:
+            return Response("", 204)
+        return endless_answer(body, content_type, feeds)
+
+    @routes.delete(STREAM)
+    @routes.delete(f"{STREAM}/<path:conversation>")
+    async def stop(conversation: str = "") -> Response:
+        """Succeed whether or not there is such a stream."""
+        wanted = _conversation(conversation)
+        if not streams.ids.stop_stream(wanted):
+            await boxes.stop(wanted)
+        return Response("", 204)
+
+    @routes.post(LOOKUP, facts=RouteFacts(takes=StreamLookup))
+    async def lookup() -> Response:
+        """Only what a client knows the id of; there is no list."""
+        asked = (await read_as(StreamLookup, param="conversation_ids")).conversation_ids
+        names = [_name(wanted) for wanted in asked if isinstance(wanted, str)]
+        there = await boxes.find([name for name in names if not streams.lookup([name])])
+        return json_answer([*streams.lookup(names), *(one.status for _, one in there)])
+
+    return routes

@@ -18,9 +18,8 @@ from msgspec import Struct
 
 from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
-from appliance.features.streams.ids import ConversationIds, name_of
+from appliance.features.streams.ids import ConversationIds, check_held, find_stream, name_of
 from appliance.features.streams.owner import Streams
-from appliance.features.streams.reading import find_stream
 from appliance.http.errors import describe
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.way.context import RequestContext
@@ -32,8 +31,7 @@ from appliance.trio_parts import beside
 from appliance.upstream.websocket import Websocket
 
 MAX_SUBSCRIPTIONS = 64
-MAX_ORDER = 1 << 16
-"""Bytes of a client's message, which is one id and an offset."""
+MAX_ORDER = 1 << 16  # bytes of a client's message, which is one id and an offset
 
 
 class _Message(Struct):
@@ -46,7 +44,7 @@ _MESSAGE = msgspec.json.Decoder(_Message)
 
 
 class StreamSocket:
-    """Serves the websocket until the client ends it."""
+    """A `SocketRoute`: serves the websocket until the client ends it."""
 
     def __init__(self, streams: Streams, edge: Edge) -> None:
         self._streams = streams
@@ -56,7 +54,6 @@ class StreamSocket:
         return request.path == SOCKET
 
     async def serve(self, context: RequestContext, handshake: Handshake) -> None:
-        """See `SocketRoute`."""
         with self._edge.traffic.lifetime.feeds.reading():
             holder = self._edge.guard.holder(context.request)
             websocket = await handshake.accept(most=MAX_ORDER)
@@ -108,20 +105,17 @@ class _Subscriptions:
             return
         match message.type:
             case "subscribe":
-                await self._subscribe(message.id, message.offset)
+                self._unsubscribe(message.id)  # an earlier one of the same stream
+                if len(self._followed) >= MAX_SUBSCRIPTIONS:
+                    full = BadRequest(f"{MAX_SUBSCRIPTIONS} streams are subscribed to already")
+                    await self._refuse(message.id, full)
+                    return
+                subscription = self._followed[message.id] = _Subscription()
+                self._nursery.start_soon(self._follow, message.id, max(message.offset, 0), subscription)
             case "unsubscribe":
                 self._unsubscribe(message.id)
             case "stop":
                 self._ids.stop_stream(name_of(message.id, self._holder))
-
-    async def _subscribe(self, conversation: str, offset: int) -> None:
-        """In place of an earlier subscription of the same stream."""
-        self._unsubscribe(conversation)
-        if len(self._followed) >= MAX_SUBSCRIPTIONS:
-            await self._refuse(conversation, BadRequest(f"{MAX_SUBSCRIPTIONS} streams are subscribed to already"))
-            return
-        subscription = self._followed[conversation] = _Subscription()
-        self._nursery.start_soon(self._follow, conversation, max(offset, 0), subscription)
 
     def _unsubscribe(self, conversation: str) -> None:
         subscription = self._followed.pop(conversation, None)
@@ -132,8 +126,7 @@ class _Subscriptions:
         with subscription.scope:
             try:
                 generation = await find_stream(self._ids, name_of(conversation, self._holder))
-                if offset < generation.ring.dropped:
-                    raise BadRequest("Stream offset lost, please restart", param="from")
+                check_held(offset, generation.ring.dropped)
                 await self._read(generation, offset, subscription)
             except ApplianceError as error:
                 with subscription.saying():
@@ -154,7 +147,7 @@ class _Subscriptions:
                     await self._say({"type": "data", "id": name, "from": told, "to": to, "data": text})
             told = to
         if reader.overtaken:
-            raise BadRequest("Stream offset lost, please restart", param="from")
+            check_held(reader.offset, generation.ring.dropped)
         if reader.closing() is None:
             raise UpstreamFailed(name, BROKE_OFF)
         with subscription.saying():

@@ -13,7 +13,7 @@ from appliance.fleet.lease import Lease
 from appliance.fleet.owner import Fleet
 from appliance.http.way.context import ModelRequest
 from appliance.http.way.edge import Edge
-from appliance.http.way.hooks import EngineTranslate
+from appliance.http.way.hooks import EngineTranslate, Repair
 from appliance.http.way.outgoing import reached, sent_headers
 from appliance.http.way.progress import Pings
 from appliance.http.way.routes import Route, reaches_slot_files
@@ -28,7 +28,13 @@ class Ask:
     """Asks the processes of one server's models."""
 
     def __init__(
-        self, edge: Edge, fleet: Fleet, pool: Pool, pings: Pings, translates: Sequence[EngineTranslate] = ()
+        self,
+        edge: Edge,
+        fleet: Fleet,
+        pool: Pool,
+        pings: Pings,
+        translates: Sequence[EngineTranslate] = (),
+        repair: Repair | None = None,
     ) -> None:
         self.settings = edge.settings
         self.guard = edge.guard
@@ -38,10 +44,17 @@ class Ask:
         self.pool = pool
         self.pings = pings
         self.translates = translates
+        self.repair = repair if not edge.settings.single else None
 
-    def is_translated(self, route: str, body: bytes, build: str) -> bool:
+    def is_translated(self, route: str, body: bytes, build: str, model: Model) -> bool:
         """Return whether an engine of this build needs the body, or its answer, in other words."""
-        return any(each.wants(route, body, build) for each in self.translates)
+        repair = self.repair
+        if repair is not None and (model.id, build) in repair.remembered and repair.wants(model, build, body):
+            return True
+        for each in self.translates:  # noqa: SIM110  every request asks, and a generator costs as much as all of them
+            if each.wants(route, body, build):
+                return True
+        return False
 
     def plain_head(
         self, request: Request, path: str, target: Target, model: Model, address: Address

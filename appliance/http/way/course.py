@@ -167,6 +167,10 @@ class Course:
         failed = [(name, error.why) for name, error in self._declined if isinstance(error, PeerFailed)]
         return all_failed(failed, failed) if len(failed) == len(self._declined) else told
 
+    def send_instead(self, body: bytes) -> None:
+        """Nothing of an answer has passed: from now on this body is the request's."""
+        self.body = self._first_body = body
+
     def begin(self, model: Model) -> None:
         """The place has the request. ``model`` is what the name has turned out to mean."""
         self.model, self._begun = model, True

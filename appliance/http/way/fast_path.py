@@ -20,7 +20,7 @@ from msgspec import structs
 
 from appliance.core.bodies import head as heads
 from appliance.core.bodies.head import RequestHead
-from appliance.core.exchange import Exchange, Stale
+from appliance.core.exchange import Exchange, Refused, Stale
 from appliance.core.models.model import Model
 from appliance.errors import (
     BadRequest,
@@ -190,11 +190,12 @@ class FastPath:
             known.target, known.address, request = target, address, known.request
             path = request.target.removeprefix(known.route.strip)
             known.sent = self.ask.plain_head(request, path, target, model, address)
-            known.options = structs.replace(known.options, label=address.label)
+            holds = self.ask.repair is not None and self.ask.repair.holds(known.route.name, model)
+            known.options = structs.replace(known.options, label=address.label, holds_refusals=holds)
             known.build = self._fleet.engine_of(model.id) or ""
         if known.sent is None or self._pipeline.wants_turn(known.route, asked, content):
             return None
-        if self.ask.is_translated(known.route.name, content, known.build):
+        if self.ask.is_translated(known.route.name, content, known.build, model):
             return None
         return FoundProcess(target, model, address)
 
@@ -312,9 +313,11 @@ class FastRequest:
             entry.cancel = context.cancel
             context.stay()
             match failure:
-                case Stale():
+                case Stale() | Refused():
                     process = self._process()
-                    await self._course_of(process, process.prepare()).walk()
+                    course = self._course_of(process, process.prepare())
+                    final = process.next_after(course, failure) if isinstance(failure, Refused) else None
+                    await (course.walk() if final is None else process.refuse(final))
                 case UpstreamFailed():
                     await self.course().walk(failure)
                 case _:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import Protocol
 
 from appliance.core.bodies.head import RequestHead
+from appliance.core.exchange import Refused
 from appliance.core.models.model import Model
 from appliance.fleet.status import ChildStatus
 from appliance.http.way.context import ModelRequest, RequestContext, Use
@@ -99,6 +100,42 @@ class EngineTranslate(Protocol):
         self, outgoing: Outgoing, request: Request, sink: Sink, status: ChildStatus | None
     ) -> bool:
         """Answer a question to a running model; False: it is not for this one. Raises UpstreamFailed."""
+        ...
+
+
+class Repairing(Protocol):
+    """The bodies of one request to an engine that may refuse them: ``body`` is the next one, with these repairs."""
+
+    body: bytes
+    names: tuple[str, ...]
+
+    def next_after(self, refused: Refused) -> Refused | None:
+        """Change the body, as the engine has refused it; or return the refusal for the client."""
+        ...
+
+    def helped(self) -> None:
+        """The engine answers the body."""
+        ...
+
+
+class Repair(Protocol):
+    """Repairs bodies that engines refuse. A program has one or none; a plain request asks ``remembered`` alone.
+
+    ``remembered`` has each model, with the build of its engine, whose bodies may have to be changed before they leave.
+    """
+
+    remembered: Container[tuple[str, str]]
+
+    def wants(self, model: Model, build: str, body: bytes) -> bool:
+        """Return whether the body of a model in ``remembered`` may be one of them."""
+        ...
+
+    def holds(self, route: str, model: Model) -> bool:
+        """Return whether `begin` has something to give."""
+        ...
+
+    def begin(self, route: str, model: Model, build: str, body: bytes) -> Repairing | None:
+        """Begin with what has helped before. Raises BadRequest for what the model would pass over in silence."""
         ...
 
 

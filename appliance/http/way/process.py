@@ -13,7 +13,8 @@ import trio
 from msgspec import Struct
 
 from appliance.core.answers.families import family_of
-from appliance.core.exchange import Exchange, RelayOptions
+from appliance.core.exchange import Exchange, Refused, RelayOptions, error_in
+from appliance.core.headers import without
 from appliance.core.models.model import Model
 from appliance.errors import UpstreamFailed
 from appliance.fleet.hold import HeldPlace, RestoreFailed
@@ -22,10 +23,11 @@ from appliance.fleet.status import Broken
 from appliance.http.way.ask import Ask
 from appliance.http.way.context import ModelRequest
 from appliance.http.way.course import AskAgain, Course
-from appliance.http.way.hooks import EngineTranslate
-from appliance.http.way.outgoing import edited, reached, renamed, sent_headers
+from appliance.http.way.hooks import EngineTranslate, Repairing
+from appliance.http.way.outgoing import JSON, edited, reached, renamed, sent_headers
 from appliance.http.way.progress import LoadingStream, Ping, queue_headers, write_meanwhile
 from appliance.traffic.record import aside
+from appliance.traffic.request import send_whole
 from appliance.traffic.targets import Target
 from appliance.upstream.client import Headers, Outgoing, relay
 
@@ -62,6 +64,7 @@ class Process:
         self._wanted = wanted
         self._sent: Sent | None = None
         self._lease: Lease | None = None
+        self._repairing: Repairing | None = None
 
     def prepare(self) -> bytes:
         """Return the body with the configuration's edits."""
@@ -113,6 +116,7 @@ class Process:
                 if place.waited >= LEAST_WAIT:
                     job.record.metadata["waited_ms"] = str(round(place.waited * 1000))
                 course.begin(lease.model)  # what was named on the hub has its whole name by now
+                self._begin_repairs(course)
                 if loading is not None:
                     loading.ready()
                 job.record.watch.granted(course.model.id)
@@ -121,24 +125,36 @@ class Process:
                 if settings.held_for:
                     await trio.sleep(settings.held_for)
                 there = reached(address, course.model, job.request)
-                answer = RelayOptions(
-                    label=there.label,
-                    method=job.request.method,
-                    dialect=job.route.dialect,
-                    family=family_of(job.route.name),
-                    headers=(*course.headers, *(_told_of(place, placed) if not job.request.inward else ())),
-                    trail=course.trail,
-                    splicer=course.splicer,
-                )
-                # This comes behind the lease: how a body has to look depends on the engine, and only now is it known
-                # which one runs.
-                body, sink = course.body, job.sink
-                for each in sent.translates:
-                    body = await each.body(job.route.name, body, there, fleet.engine_of(course.model.id) or "", pool)
-                    sink = each.sink(job.route.name, job.body, sink) if course.splicer is None else sink
-                body = lease.placed.named_in(body) if lease.placed is not None else body
-                outgoing = Outgoing(there, job.request.method, sent.path, sent.headers, body, pool, job.record.watch)
-                await relay(outgoing, answer, sink, _Hooks(lease, finish, ping))
+                told = _told_of(place, placed) if not job.request.inward else ()
+                while True:  # until nothing is left to repair
+                    answer = RelayOptions(
+                        label=there.label,
+                        method=job.request.method,
+                        dialect=job.route.dialect,
+                        family=family_of(job.route.name),
+                        headers=(*course.headers, *told, *self._repaired_headers()),
+                        trail=course.trail,
+                        splicer=course.splicer,
+                        holds_refusals=self._repairing is not None,
+                    )
+                    # This comes behind the lease: how a body has to look depends on the engine, and only now is it
+                    # known which one runs.
+                    body, sink = course.body, job.sink
+                    for each in sent.translates:
+                        body = await each.body(job.route.name, body, there, self.build(course.model), pool)
+                        sink = each.sink(job.route.name, job.body, sink) if course.splicer is None else sink
+                    body = lease.placed.named_in(body) if lease.placed is not None else body
+                    watch = job.record.watch
+                    outgoing = Outgoing(there, job.request.method, sent.path, sent.headers, body, pool, watch)
+                    hooks = _Hooks(lease, finish, ping, self._note_repairs)
+                    try:
+                        await relay(outgoing, answer, sink, hooks)
+                        break
+                    except Refused as refused:
+                        if (final := self.next_after(course, refused)) is not None:
+                            await hooks.end_wait()
+                            await self.refuse(final)
+                            break
         except RestoreFailed:  # a kept context's file is gone, and the request has reached nobody
             with trio.move_on_after(END_TIME):
                 await fleet.wait_gone(course.model.id)
@@ -146,6 +162,40 @@ class Process:
         finally:
             if ping is not None:
                 ping.stop()
+
+    def _begin_repairs(self, course: Course) -> None:
+        """Raises as `Repair.begin`."""
+        job, model, repair = self.job, course.model, self._ask.repair
+        if repair is not None and self._repairing is None and job.edits and job.format == JSON:
+            self._repairing = repair.begin(job.route.name, model, self.build(model), course.body)
+            if self._repairing is not None:
+                course.send_instead(self._repairing.body)
+
+    def next_after(self, course: Course, refused: Refused) -> Refused | None:
+        """Give the course another body, which the engine may take; or return the refusal for the client."""
+        self._begin_repairs(course)
+        assert self._repairing is not None  # nothing is held without it
+        final = self._repairing.next_after(refused)
+        course.send_instead(self._repairing.body)
+        return final
+
+    async def refuse(self, final: Refused) -> None:
+        """Pass a refusal on to the client, which may have had comments."""
+        sink = self.job.sink
+        if sink.status is None:
+            await send_whole(sink, final.status, without(final.headers, (b"content-length",)), final.content)
+        else:
+            await sink.write(error_in(final.content, final.status, self.job.route.dialect))
+            await sink.end()
+
+    def _repaired_headers(self) -> Headers:
+        names = self._repairing.names if self._repairing is not None else ()
+        return ((b"X-Appliance-Repaired", ", ".join(names).encode()),) if names else ()
+
+    def _note_repairs(self) -> None:
+        if self._repairing is not None and self._repairing.names:
+            self.job.record.metadata["repaired"] = ", ".join(self._repairing.names)
+            self._repairing.helped()
 
     async def broke(self, course: Course) -> Broken:
         """See `Place`."""
@@ -193,7 +243,10 @@ def _told_of(place: QueuePlace, placed: HeldPlace | None) -> Headers:
 class _Hooks:
     """Between an exchange and the lease, the words to a waiting client, and the pings of one attempt."""
 
-    def __init__(self, lease: Lease, finish: Callable[[], Awaitable[None]] | None, ping: Ping | None) -> None:
+    def __init__(
+        self, lease: Lease, finish: Callable[[], Awaitable[None]] | None, ping: Ping | None, note: Callable[[], None]
+    ) -> None:
+        self._note = note
         self._lease = lease
         self._finish = finish
         self._ping = ping
@@ -206,6 +259,11 @@ class _Hooks:
 
     async def answering(self) -> None:
         self._lease.hear()
+        self._note()
+        await self.end_wait()
+
+    async def end_wait(self) -> None:
+        """Nothing more is written to a waiting client."""
         if self._ping is not None:
             self._ping.stop()
         if self._finish is not None:

@@ -77,6 +77,12 @@ def make(
     return name, write_bundle(name, text, signature, blobs, part, nothing, nothing), blobs
 
 
+def assert_whole(bundle: Bundle, blobs: list[tuple[Blob, Path]]) -> None:
+    """The contents are those that were written."""
+    for blob, source in blobs:
+        assert b"".join(bundle.chunk(blob, number) for number in range(len(blob.chunks))) == source.read_bytes()
+
+
 @pytest.mark.parametrize("part", [0, 1 << 20, (1 << 20) + 13, 64 << 20])
 def test_what_is_written_is_read(tmp_path: Path, part: int) -> None:
     name, files, blobs = make(tmp_path, part)
@@ -88,9 +94,7 @@ def test_what_is_written_is_read(tmp_path: Path, part: int) -> None:
             assert bundle.signer([bytes(32), PUBLIC]) == BundleSigner(trust="signed", key=signing.name_of(PUBLIC))
             assert bundle.signer([bytes(32)]) == BundleSigner(trust="unchecked", key=signing.name_of(PUBLIC))
             bundle.verify(nothing, nothing)
-            for blob, source in blobs:
-                pieces = [bundle.chunk(blob, number) for number in range(len(blob.chunks))]
-                assert b"".join(pieces) == source.read_bytes()
+            assert_whole(bundle, blobs)
     assert not list(tmp_path.glob(".*"))
 
 
@@ -120,9 +124,7 @@ def test_a_bundle_behind_a_program_is_read_and_the_program_is_checked(tmp_path: 
     assert is_runnable(run)
     with Bundle(run) as bundle:
         assert bundle.signer([PUBLIC]).trust == "signed"
-        for each, source in blobs:
-            pieces = [bundle.chunk(each, number) for number in range(len(each.chunks))]
-            assert b"".join(pieces) == source.read_bytes()
+        assert_whole(bundle, blobs)
         bundle.verify(nothing, nothing)
     with tarfile.open(fileobj=io.BytesIO(content[size:])) as file:
         assert len(file.getmembers()) == len(blobs) + 2
@@ -159,12 +161,9 @@ def problem(bundle: Path, text: bytes, blobs: list[tuple[Blob, Path]]) -> str:
     try:
         with Bundle(bundle) as found:
             found.verify(nothing, nothing)
-            for blob, source in blobs:
-                pieces = [found.chunk(blob, number) for number in range(len(blob.chunks))]
-                assert b"".join(pieces) == source.read_bytes()
-            return (
-                "" if found.text == text and found.signer([PUBLIC]).trust == "signed" else "x.bundle.001 is not signed"
-            )
+            assert_whole(found, blobs)
+            is_signed = found.text == text and found.signer([PUBLIC]).trust == "signed"
+            return "" if is_signed else "x.bundle.001 is not signed"
     except UsageError as error:
         return str(error)
 
@@ -202,17 +201,10 @@ def test_missing_and_short_parts_are_named(tmp_path: Path) -> None:
     name, files, _ = make(tmp_path, 1 << 20)
     short = files[5].read_bytes()
     files[5].write_bytes(short[:1000])
-    with (
-        Bundle(name) as bundle,
-        pytest.raises(UsageError, match=f"{re.escape(str(files[5]))} ends too early: copy it again"),
-    ):
-        bundle.verify(nothing, nothing)
-    files[5].unlink()
-    with (
-        Bundle(name) as bundle,
-        pytest.raises(UsageError, match=f"{re.escape(str(files[5]))} is not here: put it beside"),
-    ):
-        bundle.verify(nothing, nothing)
+    for told in ("ends too early: copy it again", "is not here: put it beside"):
+        with Bundle(name) as bundle, pytest.raises(UsageError, match=f"{re.escape(str(files[5]))} {told}"):
+            bundle.verify(nothing, nothing)
+        files[5].unlink(missing_ok=True)
     files[0].unlink()
     with pytest.raises(UsageError, match=r"there is no bundle .*x\.bundle.*x\.bundle\.001"):
         Bundle(name)

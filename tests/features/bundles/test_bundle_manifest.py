@@ -14,6 +14,7 @@ from msgspec import structs
 from appliance.core import signing
 from appliance.core.payload import PayloadFile
 from appliance.errors import UsageError
+from appliance.features.bundles.core import plan
 from appliance.features.bundles.core.manifest import (
     CHUNK,
     FORMAT,
@@ -26,16 +27,6 @@ from appliance.features.bundles.core.manifest import (
     read_inventory,
     read_manifest,
     without_known,
-)
-from appliance.features.bundles.core.plan import (
-    SPARE,
-    UNSIGNED,
-    BundleSigner,
-    Standing,
-    refuse_foreign,
-    refuse_untrusted,
-    signer_in,
-    to_bring,
 )
 
 SUM, OTHER = "a" * 64, "b" * 64
@@ -147,8 +138,8 @@ def test_a_newer_bundle_is_refused_with_the_version_that_reads_it() -> None:
 
 def test_a_bundle_for_another_machine_is_refused_with_the_option_that_makes_the_right_one() -> None:
     with pytest.raises(UsageError, match=r"for linux-x64, and this machine is macos-arm64.*--target macos-arm64"):
-        refuse_foreign(MANIFEST, "macos-arm64")
-    refuse_foreign(MANIFEST, "linux-x64")
+        plan.refuse_foreign(MANIFEST, "macos-arm64")
+    plan.refuse_foreign(MANIFEST, "linux-x64")
 
 
 @pytest.mark.parametrize("trust", ["signed", "unchecked", "unsigned"])
@@ -157,10 +148,10 @@ def test_a_bundle_for_another_machine_is_refused_with_the_option_that_makes_the_
 def test_only_a_trusted_key_or_a_clear_word_lets_a_bundle_in(trust: str, named: bool, unsigned_is_fine: bool) -> None:
     fine = trust == "signed" or (unsigned_is_fine and not named)
     for key, told in (("THEIRS", "the key THEIRS"), ("", "was changed")):
-        signer = BundleSigner(trust=trust, key=key)  # type: ignore[arg-type]
+        signer = plan.BundleSigner(trust=trust, key=key)  # type: ignore[arg-type]
         told = "is not signed: export it with --key" if trust == "unsigned" else told
         with nullcontext() if fine else pytest.raises(UsageError, match=told):
-            refuse_untrusted(signer, named=named, unsigned_is_fine=unsigned_is_fine)
+            plan.refuse_untrusted(signer, named=named, unsigned_is_fine=unsigned_is_fine)
 
 
 @pytest.mark.parametrize(
@@ -169,12 +160,9 @@ def test_only_a_trusted_key_or_a_clear_word_lets_a_bundle_in(trust: str, named: 
 def test_the_signer_is_named_if_its_key_is_trusted_or_stated(trusted: bool, stated: bool, trust: str) -> None:
     seed = bytes(range(32))
     key, text = signing.public_of(seed), b"manifest"
-    found = signer_in(text, signing.sign(seed, text), signing.name_of(key) * stated, [key] * trusted)
-    assert found == BundleSigner(trust=trust or "unchecked", key=signing.name_of(key) if trust else "")
-    assert signer_in(text, UNSIGNED, signing.name_of(key), [key]) == BundleSigner(trust="unsigned")
-
-
-# ---- the plan --------------------------------------------------------------------------------------------------------
+    found = plan.signer_in(text, signing.sign(seed, text), signing.name_of(key) * stated, [key] * trusted)
+    assert found == plan.BundleSigner(trust=trust or "unchecked", key=signing.name_of(key) if trust else "")
+    assert plan.signer_in(text, plan.UNSIGNED, signing.name_of(key), [key]) == plan.BundleSigner(trust="unsigned")
 
 
 @given(
@@ -183,23 +171,23 @@ def test_the_signer_is_named_if_its_key_is_trusted_or_stated(trusted: bool, stat
 )
 def test_it_begins_exactly_when_every_disk_has_room(wanted: list[tuple[int, int, str]], free: list[int]) -> None:
     standings = [
-        Standing(item=MODEL, state=state, left=left if state == "missing" else 0, disk=disk, place="/x")  # type: ignore[arg-type]
+        plan.Standing(item=MODEL, state=state, left=left if state == "missing" else 0, disk=disk, place="/x")  # type: ignore[arg-type]
         for disk, left, state in wanted
     ]
     needed = [sum(s.left for s in standings if s.disk == disk) for disk in range(3)]
-    fits = all(not need or has >= need + SPARE for need, has in zip(needed, free, strict=True))
+    fits = all(not need or has >= need + plan.SPARE for need, has in zip(needed, free, strict=True))
     with nullcontext() if fits else pytest.raises(UsageError, match="make room"):
-        found = to_bring(standings, dict(enumerate(free)))
+        found = plan.to_bring(standings, dict(enumerate(free)))
         assert found == [standing for standing in standings if standing.state == "missing"]
 
 
 def test_what_is_in_the_way_and_what_was_left_out_is_said() -> None:
     with pytest.raises(UsageError, match="llama-appliance rm m"):
-        to_bring([Standing(item=MODEL, state="other", place="/models/m.gguf")], {0: 0})
+        plan.to_bring([plan.Standing(item=MODEL, state="other", place="/models/m.gguf")], {0: 0})
     gone = structs.replace(MODEL, left_out=True)
     with pytest.raises(UsageError, match="without --against"):
-        to_bring([Standing(item=gone, state="missing")], {0: 1 << 40})
-    assert to_bring([Standing(item=gone, state="here")], {0: 0}) == []
+        plan.to_bring([plan.Standing(item=gone, state="missing")], {0: 1 << 40})
+    assert plan.to_bring([plan.Standing(item=gone, state="here")], {0: 0}) == []
 
 
 def test_what_the_other_machine_has_is_left_out_by_its_contents() -> None:

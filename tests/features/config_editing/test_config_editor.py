@@ -10,8 +10,7 @@ from odd_files import KINDS, assert_ends
 
 from appliance.catalog.configuration import Files
 from appliance.errors import UsageError
-from appliance.features.config_editing.editor import ConfigEditor
-from appliance.features.config_editing.kept_texts import KeptTexts
+from appliance.features.config_editing.editor import ConfigEditor, KeptTexts
 
 
 def test_a_file_of_the_configuration_is_opened_by_its_name_or_alone(tmp_path: Path) -> None:

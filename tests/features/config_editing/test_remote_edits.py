@@ -48,6 +48,15 @@ def told(old: object, new: object) -> list[str]:
     return [problem.path for problem in refusals(json.dumps(old), json.dumps(new), "c.yaml")]
 
 
+def placed(path: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """A copy of the document, the mapping in it that has the path's last key, and that key."""
+    new = place = copy.deepcopy(DOCUMENT)
+    *outer, last = path.split(".")
+    for name in outer:
+        place = place[name]
+    return new, place, last
+
+
 def mappings_in(place: dict[str, Any]) -> list[dict[str, Any]]:
     return [cast("dict[str, Any]", one) for one in place.values() if isinstance(one, dict) and one]
 
@@ -100,16 +109,13 @@ def test_an_edit_of_anything_else_is_refused_and_named(new: dict[str, Any]) -> N
 @given(st.sampled_from(["models", "globalTTL", "streams", "models.a.ttl", "models.b.filters"]), st.integers(0, 99))
 def test_a_misspelt_key_is_called_so_and_is_the_only_one_named(path: str, at: int) -> None:
     """Not a key that cannot be changed: somebody who reads that looks for a permission."""
-    new = place = copy.deepcopy(DOCUMENT)
-    *outer, last = path.split(".")
-    for name in outer:
-        place = place[name]
+    new, place, last = placed(path)
     wrong = last[: at % len(last)] + last[at % len(last) + 1 :] + "s" * (at % 2)
     if wrong == last or not wrong:
         return
     place[wrong] = place.pop(last)
     (found,) = refusals(json.dumps(DOCUMENT), json.dumps(new), "c.yaml")
-    assert found.path == ".".join([*outer, wrong])
+    assert found.path == path.removesuffix(last) + wrong
     assert found.message.startswith("unknown key; ")
 
 
@@ -122,18 +128,8 @@ def test_what_is_not_refused_means_the_same_for_all_that_runs(new: dict[str, Any
         return  # the checker refuses it
     before = msgspec.to_builtins(read(json.dumps(DOCUMENT)).require())
     after = msgspec.to_builtins(loaded.config)
-    for place in (
-        "startPort",
-        "apiKeys",
-        "hooks",
-        "tools",
-        "mcp_servers",
-        "store",
-        "plugins",
-        "ollamaPort",
-        "upstream",
-    ):
-        assert before[place] == after[place]
+    named = ["startPort", "apiKeys", "hooks", "tools", "mcp_servers", "store", "plugins", "ollamaPort", "upstream"]
+    assert {place: before[place] for place in named} == {place: after[place] for place in named}
     for model in before["models"]:
         for key in ("cmd", "cmdStop", "argv", "env", "proxy", "engine", "gpu", "rpc", "checkEndpoint", "compat"):
             assert before["models"][model][key] == after["models"][model][key]
@@ -156,10 +152,7 @@ def test_what_is_not_refused_means_the_same_for_all_that_runs(new: dict[str, Any
     ],
 )
 def test_an_edit_of_how_models_are_used_is_not(path: str, value: object) -> None:
-    new = place = copy.deepcopy(DOCUMENT)
-    *outer, last = path.split(".")
-    for name in outer:
-        place = place[name]
+    new, place, last = placed(path)
     place[last] = value
     assert told(DOCUMENT, new) == []
     for secret in ("${bin}", "${env.HOME}", "(secret 1)"):
@@ -171,10 +164,7 @@ def test_an_edit_of_how_models_are_used_is_not(path: str, value: object) -> None
     "path", ["models.a.cmdStop", "models.a.macros.more", "models.b.rpc", "ollamaPort", "plugins_dir"]
 )
 def test_a_key_that_may_not_change_does_not_come_or_go(path: str) -> None:
-    new = place = copy.deepcopy(DOCUMENT)
-    *outer, last = path.split(".")
-    for name in outer:
-        place = place[name]
+    new, place, last = placed(path)
     place[last] = "x"
     for old, edited in ((DOCUMENT, new), (new, DOCUMENT)):
         (named,) = told(old, edited)

@@ -36,6 +36,7 @@ models:
     env: []
 peers: {}
 """
+QWEN = '  qwen: {cmd: "x ${env.FOO}", name: q}  # small'
 values = st.one_of(st.booleans(), st.integers(-(1 << 40), 1 << 40), st.text(st.characters(codec="ascii")), st.none())
 names = st.sampled_from(["ttl", "name", "aliases", "unlisted", "cmd", "description"])
 models = st.sampled_from(["llama", "qwen", "äöü"])
@@ -48,18 +49,8 @@ models = st.sampled_from(["llama", "qwen", "äöü"])
         ("models.llama.ttl", None, ["    ttl: 60 # seconds"], []),
         ("models.llama.name", 'Ünï "x"', [], ['    name: "Ünï \\"x\\""']),
         ("models.llama.aliases", ["c"], ["      - a  # one", "      - b"], ['      - "c"']),
-        (
-            "models.qwen.ttl",
-            5,
-            ['  qwen: {cmd: "x ${env.FOO}", name: q}  # small'],
-            ['  qwen: {"ttl": 5, cmd: "x ${env.FOO}", name: q}  # small'],
-        ),
-        (
-            "models.qwen.name",
-            None,
-            ['  qwen: {cmd: "x ${env.FOO}", name: q}  # small'],
-            ['  qwen: {cmd: "x ${env.FOO}"}  # small'],
-        ),
+        ("models.qwen.ttl", 5, [QWEN], ['  qwen: {"ttl": 5, cmd: "x ${env.FOO}", name: q}  # small']),
+        ("models.qwen.name", None, [QWEN], ['  qwen: {cmd: "x ${env.FOO}"}  # small']),
         ("models.äöü.description", "b", ["    description: |", "      text"], ['    description: "b"']),
         ("globalTTL", 9, ["globalTTL: 60  # a minute"], ["globalTTL: 9  # a minute"]),
         ("queueLimit", 9, [], ["queueLimit: 9"]),
@@ -106,14 +97,10 @@ def test_lines_keep_their_ends() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "models: {m: &a {cmd: x}, n: *a}",
-        "models:\n  n:\n",
-        "models: {m: {cmd: x}}",
-        "models: [",
-        "",
+        "models: {m: &a {cmd: x}, n: *a}", "models:\n  n:\n", "models: {m: {cmd: x}}", "models: [", "",
         "models: {n: {ttl: &t 5}, o: {ttl: *t}}",
     ],
-)
+)  # fmt: skip
 def test_an_unusual_way_to_write_is_not_damaged(text: str) -> None:
     with pytest.raises(UsageError, match=r"models\.n\.ttl is written in a way"):
         with_value(text, ["models", "n", "ttl"], 7)

@@ -20,8 +20,7 @@ from appliance.features.conversations.file_process import MEMORY
 from appliance.features.conversations.shapes import Carton
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds and tells what a process takes so")
-MOST = 3 * MAX_UNPACKED
-"""Bytes: a line as long as all lines together may be, while it is put together."""
+MOST = 3 * MAX_UNPACKED  # bytes: a line as long as all lines together may be, while it is put together
 HEAD = json.dumps({"harness": "llama.app", "type": "session", "id": "abc", "name": "Greeting"}).encode()
 
 
@@ -70,25 +69,20 @@ def test_json_that_would_become_gigabytes_ends_at_the_bound(name: str) -> None:
 
 def test_a_chain_of_messages_is_read_in_time_that_grows_with_its_length() -> None:
     """Each is the answer to the next one, so that the first leads through all of them."""
-    parents = b"".join(
-        b'{"type":"message","message":{"id":"%d","role":"user","parent":"%d"}}\n' % (each, each + 1)
-        for each in range(50_000)
-    )
+    row = b'{"type":"message","message":{"id":"%d","role":"user","parent":"%d"}}\n'
+    parents = b"".join(row % (each, each + 1) for each in range(50_000))
     verdict, output, _ = read_file_apart("unpack", HEAD + b"\n" + parents)
     assert not verdict.error
     (whole,) = msgspec.json.decode(output, type=Carton).conversations
     assert len(whole.messages) == 50_000
 
 
-@pytest.mark.parametrize(
-    ("inner", "what"),
-    [
-        (b'"content":"%b"' % (b"x" * MAX_PIECE), "a message"),
-        (b'"content":"", "extra":[{"type":"TEXT","name":"n","content":"%b"}]' % (b"x" * (MAX_PIECE + 1)), "a file"),
-    ],
-)
-def test_what_is_too_large_for_the_store_is_named(inner: bytes, what: str) -> None:
-    verdict, _, _ = read_file_apart("import", message(inner))
+LARGE = {"a message": b'"content":"%b"', "a file": b'"extra":[{"type":"TEXT","name":"n","content":"%b"}]'}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_what_is_too_large_for_the_store_is_named(what: str) -> None:
+    verdict, _, _ = read_file_apart("import", message(LARGE[what] % (b"x" * (MAX_PIECE + 1))))
     assert verdict.error.startswith(f"{what} in the conversation 'Greeting' has 167772")
     assert f"may have {MAX_PIECE}: remove it there, and export again" in verdict.error
 

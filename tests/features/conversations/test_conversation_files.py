@@ -17,16 +17,8 @@ from hypothesis import strategies as st
 
 from appliance.errors import BadRequest
 from appliance.features.conversations.core import files as conversation_files
-from appliance.features.conversations.core.files import (
-    FoundConversation,
-    each_arrived,
-    for_page,
-    for_store,
-    pack,
-    read_file,
-    write_file,
-    write_many,
-)
+from appliance.features.conversations.core.files import each_arrived, for_page, for_store, pack, read_file, write_export
+from appliance.features.conversations.core.tree import stored
 from appliance.features.conversations.shapes import Attachment, Carton, Conversation, MessageNode, Whole
 
 PIXEL = b"\x89PNG\r\n\x1a\n and so on"
@@ -57,15 +49,19 @@ SESSION = lines(HEAD, *({"type": "message", "message": row} for row in ROWS))
 PAIR = json.dumps({"conv": CONV, "messages": ROWS}).encode()
 
 
-def whole_of(found: FoundConversation) -> Whole:
-    return Whole(conversation=found.conversation, messages=tuple(found.messages))
+def zipped(**members: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        for name, content in members.items():
+            file.writestr(name.replace("_", "."), content)
+    return out.getvalue()
 
 
 @pytest.mark.parametrize("data", [SESSION, PAIR, b"[" + PAIR + b"]", b"\n" + SESSION + b"\n\n"])
 def test_every_export_of_llama_cpp_is_read(data: bytes) -> None:
-    (found,) = read_file(data)
-    conversation, messages = found.conversation, found.messages
-    by_content = {message.content: message for message in messages}
+    ((whole, files),) = read_file(data)
+    conversation = whole.conversation
+    by_content = {message.content: message for message in whole.messages}
     assert (conversation.title, conversation.updated) == ("Greeting", 9)
     assert conversation.leaf == by_content["or"].id
     assert by_content["yo"].parent == by_content["or"].parent == by_content["hi"].id
@@ -74,24 +70,25 @@ def test_every_export_of_llama_cpp_is_read(data: bytes) -> None:
     assert len(by_content["yo"].tool_calls) == len(by_content["or"].tool_calls) == 1
     kinds = [each.type for each in by_content["hi"].attachments]
     assert kinds == ["image/png", "text/plain", "audio/wav", "application/pdf", "text/plain"]
-    assert ("image/png", PIXEL) in found.files
-    assert all(each.hash in {hashlib.sha256(data).hexdigest() for _, data in found.files}
-               for each in by_content["hi"].attachments)  # fmt: skip
+    assert ("image/png", PIXEL) in files
+    assert {each.hash for each in by_content["hi"].attachments} == {
+        hashlib.sha256(data).hexdigest() for _, data in files
+    }
 
 
 def test_the_text_of_a_pdf_is_taken_from_an_export() -> None:
     pdf = {"type": "PDF", "name": "d.pdf", "base64Data": "AAAA", "content": "its text", "processedAsImages": False}
-    (found,) = read_file(lines(HEAD, {"type": "message", "message": {**ROWS[1], "extra": [pdf]}}))
-    (message,) = found.messages
+    ((whole, files),) = read_file(lines(HEAD, {"type": "message", "message": {**ROWS[1], "extra": [pdf]}}))
+    (message,) = whole.messages
     assert (message.attachments[0].name, message.attachments[0].type) == ("d.pdf", "text/plain")
-    assert found.files == [("text/plain", b"its text")]
+    assert files == [("text/plain", b"its text")]
 
 
 def test_several_sessions_and_a_zip_of_them() -> None:
     found = list(read_file(SESSION + b"\n" + SESSION.replace(b'"abc"', b'"def"')))
     assert len(found) == 2
-    files = {hashlib.sha256(data).hexdigest(): (kind, data) for each in found for kind, data in each.files}
-    again = list(read_file(write_many([whole_of(each) for each in found], files)))
+    files = {hashlib.sha256(data).hexdigest(): (kind, data) for _, several in found for kind, data in several}
+    again = list(read_file(write_export([whole for whole, _ in found], files)[1]))
     assert msgspec.json.encode(again) == msgspec.json.encode(found)
 
 
@@ -101,13 +98,12 @@ def test_open_web_ui_is_read() -> None:
         "2": {"id": "2", "parentId": "1", "role": "assistant", "content": "yo", "model": "m", "timestamp": 11},
     }
     chat = {"title": "t", "history": {"messages": messages, "currentId": "2"}}
-    export = [{"id": "x", "title": "Theirs", "chat": chat, "updated_at": 12, "pinned": True}]
-    data = json.dumps(export).encode()
-    (found,) = read_file(data)
-    conversation, read = found.conversation, found.messages
+    data = json.dumps([{"id": "x", "title": "Theirs", "chat": chat, "updated_at": 12, "pinned": True}]).encode()
+    ((whole, _),) = read_file(data)
+    conversation, read = whole.conversation, whole.messages
     assert (conversation.title, conversation.updated, conversation.pinned) == ("Theirs", 12000, True)
     assert [(each.role, each.content) for each in read] == [("user", "hi"), ("assistant", "yo")]
-    assert read[1].parent == read[0].id == next(read_file(data)).messages[0].id
+    assert read[1].parent == read[0].id == next(read_file(data))[0].messages[0].id
 
 
 @st.composite
@@ -121,15 +117,11 @@ def gpt_trees(draw: st.DrawFn) -> dict[str, Any]:
         content["parts"] = draw(
             st.lists(st.sampled_from([f"{at} words", "", {"content_type": "image_asset_pointer"}]), max_size=2)
         )
-        metadata: dict[str, Any] = {
-            "model_slug": "gpt",
-            "is_visually_hidden_from_conversation": draw(st.sampled_from([None, False, True])),
-        }
+        hidden = draw(st.sampled_from([None, False, True]))
+        metadata = {"model_slug": "gpt", "is_visually_hidden_from_conversation": hidden}
+        role = draw(st.sampled_from(["user", "assistant", "assistant", "tool", "system"]))
         message = {
-            "author": {
-                "role": draw(st.sampled_from(["user", "assistant", "assistant", "tool", "system"])),
-                "name": None,
-            },
+            "author": {"role": role, "name": None},
             "content": content,
             "create_time": draw(st.sampled_from([None, 1.5 + at])),
             "recipient": draw(st.sampled_from(["all", "all", "all", "python"])),
@@ -160,12 +152,8 @@ def seen_there(message: dict[str, Any] | None) -> str:
 def test_what_chatgpt_shows_is_shown_here(export: dict[str, Any], packed: bool) -> None:
     data = json.dumps([export, {**export, "conversation_id": "another"}]).encode()
     if packed:
-        out = io.BytesIO()
-        with zipfile.ZipFile(out, "w") as file:
-            file.writestr("user.json", b"{}")
-            file.writestr("conversations-000.json", data)
-        data = out.getvalue()
-    found, other = read_file(data)
+        data = zipped(**{"user.json": b"{}", "conversations-000.json": data})
+    (found, _), (other, _) = read_file(data)
     assert not {each.id for each in found.messages} & {each.id for each in other.messages}
     assert (found.conversation.title, found.conversation.updated) == (export["title"] or "", 12500)
 
@@ -194,17 +182,16 @@ def test_a_hostile_export_of_chatgpt_is_read_or_refused(export: dict[str, Any], 
     place = data.draw(st.sampled_from([export, node, *message]))
     place[data.draw(st.sampled_from(sorted(place)))] = data.draw(json_values(["parts", "role", "x"]))
     try:
-        for found in read_file(json.dumps([export]).encode()):
+        for found, _ in read_file(json.dumps([export]).encode()):
             assert len({each.id for each in found.messages}) == len(found.messages)
     except BadRequest:
         pass
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"{}", b"PK\x03\x04 broken", b"\xff\xfe", b'{"type":"session","id":"a"}\n{"type":"message"',
-     b"[" * 5000],
-)  # fmt: skip
+CUT = b'{"type":"session","id":"a"}\n{"type":"message"'
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"PK\x03\x04 broken", b"\xff\xfe", CUT, b"[" * 5000])
 def test_other_files_are_refused_in_words(data: bytes) -> None:
     with pytest.raises(BadRequest):
         list(read_file(data))
@@ -220,20 +207,14 @@ def trees(draw: st.DrawFn) -> Whole:
     file = Attachment(hash=hashlib.sha256(data).hexdigest(), name="n", type="image/png", size=len(data))
     messages = [
         MessageNode(
-            id=name,
-            parent=draw(st.sampled_from([None, *names[:at]])),
-            role=draw(st.sampled_from(["user", "assistant", "tool"])),
-            content=draw(st.text(max_size=5)),
-            reasoning=draw(st.text(max_size=3)),
-            attachments=(file,) if draw(st.booleans()) else (),
-            created=at,
-            revision=1,
+            id=name, parent=draw(st.sampled_from([None, *names[:at]])), created=at, revision=1,
+            role=draw(st.sampled_from(["user", "assistant", "tool"])), content=draw(st.text(max_size=5)),
+            reasoning=draw(st.text(max_size=3)), attachments=(file,) if draw(st.booleans()) else (),
         )
         for at, name in enumerate(names)
-    ]
-    conversation = Conversation(
-        id="f" * 32, title=draw(st.text(max_size=9)), created=0, updated=7, leaf=names[-1] if names else None
-    )
+    ]  # fmt: skip
+    title, leaf = draw(st.text(max_size=9)), names[-1] if names else None
+    conversation = Conversation(id="f" * 32, title=title, created=0, updated=7, leaf=leaf)
     FILES[file.hash] = ("image/png", data)
     return Whole(conversation=conversation, messages=tuple(messages))
 
@@ -243,59 +224,50 @@ FILES: dict[str, tuple[str, bytes]] = {}
 
 @given(trees())
 def test_a_conversation_is_read_as_it_was_written(whole: Whole) -> None:
-    _, content = write_file(whole, FILES)
-    (found,) = read_file(content)
-    conversation, messages = found.conversation, found.messages
-    assert (conversation.id, conversation.title, conversation.leaf) == (
-        whole.conversation.id, whole.conversation.title, whole.conversation.leaf,
-    )  # fmt: skip
-    assert {each.id: each for each in messages} == {each.id: each for each in whole.messages}
+    _, content = write_export([whole], FILES)
+    ((found, files),) = read_file(content)
+    assert {each.id: each for each in found.messages} == {each.id: each for each in whole.messages}
+    for member in ("id", "title", "leaf"):
+        assert getattr(found.conversation, member) == getattr(whole.conversation, member)
     (arrived,) = each_arrived(io.BytesIO(b"".join(for_store(content))).read)
-    assert (arrived.conversation, arrived.files) == (conversation, found.files)
-    assert [msgspec.json.decode(each.body, type=MessageNode) for each in arrived.messages] == messages
-    assert [(each.id, each.content.decode(), each.hashes) for each in arrived.messages] == [
-        (each.id, each.content, tuple(file.hash for file in each.attachments)) for each in messages
-    ]
+    assert (arrived.conversation, arrived.files) == (found.conversation, files)
+    assert arrived.messages == list(map(stored, found.messages))
+    assert tuple(msgspec.json.decode(each.body, type=MessageNode) for each in arrived.messages) == found.messages
     carton = b"".join(for_page(content))
-    assert msgspec.json.decode(carton, type=Carton).conversations == (whole_of(found),)
-    assert list(read_file(pack(carton)[1])) == [found]
+    assert msgspec.json.decode(carton, type=Carton).conversations == (found,)
+    assert list(read_file(pack(carton)[1])) == [(found, files)]
+
+
+def named(*ids: str) -> list[Whole]:
+    return [Whole(conversation=Conversation(id=each, title="Same", created=1, updated=1)) for each in ids]
 
 
 def test_many_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [f"{number:032x}" for number in range(9)]
-    wholes = [Whole(conversation=Conversation(id=each, title=each, created=1, updated=1)) for each in ids]
-    packed = write_many(wholes, {})
+    _, packed = write_export(named(*ids), {})
     arrived = each_arrived(io.BytesIO(b"".join(for_store(packed))).read)
     assert [each.conversation.id for each in arrived] == ids
-    assert [
-        each.conversation.id for each in msgspec.json.decode(b"".join(for_page(packed)), type=Carton).conversations
-    ] == ids
+    carton = msgspec.json.decode(b"".join(for_page(packed)), type=Carton)
+    assert [each.conversation.id for each in carton.conversations] == ids
     monkeypatch.setattr(conversation_files, "MAX_LINES", 9)
     reading = read_file(packed)
-    assert [next(reading).conversation.id for _ in range(4)] == ids[:4]
+    assert [next(reading)[0].conversation.id for _ in range(4)] == ids[:4]
     with pytest.raises(BadRequest, match="or 9 lines; export fewer"):
         list(reading)
 
 
-def test_a_line_that_cannot_be_read_is_named_with_its_file() -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as file:
-        file.writestr("a.jsonl", SESSION)
-        file.writestr("notes.txt", b"?")
-        file.writestr("b.jsonl", lines(HEAD, HEAD) + b"\n{")
-    with pytest.raises(BadRequest, match=r"^'b.jsonl', line 3 cannot be read: "):
-        list(read_file(packed.getvalue()))
-
-
-def test_a_message_before_any_conversation_is_named() -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as file:
-        file.writestr("a.jsonl", lines({"type": "other"}, {"type": "message", "message": ROWS[0]}, HEAD))
-    with pytest.raises(BadRequest, match=r"^'a.jsonl', line 2 is a message before any conversation"):
-        list(read_file(packed.getvalue()))
+def test_a_line_that_cannot_be_used_is_named_with_its_file() -> None:
+    broken = zipped(a_jsonl=SESSION, notes_txt=b"?", b_jsonl=lines(HEAD, HEAD) + b"\n{")
+    early = zipped(a_jsonl=lines({"type": "other"}, {"type": "message", "message": ROWS[0]}, HEAD))
+    for packed, said in (
+        (broken, r"^'b.jsonl', line 3 cannot be read: "),
+        (early, r"^'a.jsonl', line 2 is a message before any conversation"),
+    ):
+        with pytest.raises(BadRequest, match=said):
+            list(read_file(packed))
 
 
 def test_conversations_of_one_name_are_files_of_their_own() -> None:
+    """Of ids that begin alike; the order stays."""
     ids = ["0123456789abcdef" * 2, "0123456789abcdee" * 2]
-    wholes = [Whole(conversation=Conversation(id=each, title="Same", created=1, updated=1)) for each in ids]
-    assert [found.conversation.id for found in read_file(write_many(wholes, {}))] == ids
+    assert [found.conversation.id for found, _ in read_file(write_export(named(*ids), {})[1])] == ids

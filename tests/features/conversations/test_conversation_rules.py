@@ -13,16 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from msgspec import structs
 
 from appliance.errors import BadRequest
-from appliance.features.conversations.core.tree import (
-    MAX_TITLE,
-    UNKNOWN_TYPE,
-    AnswerText,
-    below,
-    path_to,
-    shown_type,
-    title_of,
-    write,
-)
+from appliance.features.conversations.core import tree
 from appliance.features.conversations.shapes import MessageNode
 
 TEXTS = st.text(max_size=8)
@@ -41,7 +32,7 @@ class Tree(RuleBasedStateMachine):
 
     def put(self, message: MessageNode) -> MessageNode:
         self.made += 1
-        outcome = write(self.stored, message, f"n{self.made}", self.made)
+        outcome = tree.write(self.stored, message, f"n{self.made}", self.made)
         written = outcome.message
         assert outcome.branched == (written.id != message.id)
         assert 0 < written.created <= self.made
@@ -77,16 +68,16 @@ class Tree(RuleBasedStateMachine):
     @rule(copy=consumes(copies), role=st.sampled_from(["system", "tool"]))
     def a_role_is_for_ever(self, copy: MessageNode, role: Any) -> None:
         with pytest.raises(BadRequest, match="keeps its parent"):
-            write(self.stored, structs.replace(copy, role=role), "x", 0)
+            tree.write(self.stored, structs.replace(copy, role=role), "x", 0)
 
     @invariant()
     def every_branch_reaches_a_root(self) -> None:
         parents = {each.id: each.parent for each in self.stored.values()}
         for leaf in parents:
-            path = path_to(parents, leaf)
+            path = tree.path_to(parents, leaf)
             assert path[-1] == leaf
             assert parents[path[0]] is None
-            assert all(leaf in below(parents, each) for each in path)
+            assert all(leaf in tree.below(parents, each) for each in path)
 
     @invariant()
     def the_newest_of_each_place_is_there(self) -> None:
@@ -99,13 +90,13 @@ TestTree = Tree.TestCase
 
 @given(st.text(max_size=200))
 def test_a_title_is_one_short_line(text: str) -> None:
-    title = title_of(text)
-    assert len(title) <= MAX_TITLE + 1
+    title = tree.title_of(text)
+    assert len(title) <= tree.MAX_TITLE + 1
     assert "\n" not in title
     assert bool(title) == bool(text.strip())
 
 
-def record(**delta: str) -> bytes:
+def record(**delta: object) -> bytes:
     return b"data: " + msgspec.json.encode({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) + b"\n\n"
 
 
@@ -121,7 +112,7 @@ def test_an_answer_is_what_its_stream_said_however_it_is_cut(
 ) -> None:
     stream = record(reasoning_content="hm") + b"".join(record(content=text) for text in texts)
     for ends in (True, False):
-        answer = AnswerText(MessageNode(id="a", role="assistant", content="before ", state="answering"))
+        answer = tree.AnswerText(MessageNode(id="a", role="assistant", content="before ", state="answering"))
         data = stream + (END if ends else b"")
         for start in range(0, len(data), size):
             answer.feed(data[start : start + size])
@@ -137,7 +128,7 @@ def test_an_answer_is_what_its_stream_said_however_it_is_cut(
 
 
 def test_an_error_record_becomes_the_messages_error() -> None:
-    answer = AnswerText(MessageNode(id="a", role="assistant", state="answering"))
+    answer = tree.AnswerText(MessageNode(id="a", role="assistant", state="answering"))
     answer.feed(record(content="so") + b'data: {"error":{"message":"out of memory"}}\n\n')
     message = answer.ended(stopped=False, cut=False)
     assert (message.content, message.state) == ("so", "failed")
@@ -145,25 +136,16 @@ def test_an_error_record_becomes_the_messages_error() -> None:
 
 
 def test_tool_calls_are_put_together() -> None:
-    answer = AnswerText(MessageNode(id="a", role="assistant", state="answering"))
-    for piece in (
-        {"index": 0, "id": "c1", "function": {"name": "get", "arguments": ""}},
-        {"index": 0, "function": {"arguments": '{"a":'}},
-        {"index": 0, "function": {"arguments": "1}"}},
-    ):
-        answer.feed(b"data: " + msgspec.json.encode({"choices": [{"delta": {"tool_calls": [piece]}}]}) + b"\n\n")
+    answer = tree.AnswerText(MessageNode(id="a", role="assistant", state="answering"))
+    pieces = {"name": "get", "arguments": ""}, {"arguments": '{"a":'}, {"arguments": "1}"}
+    for piece in pieces:
+        answer.feed(record(tool_calls=[{"index": 0, "id": "c1", "function": piece}]))
     (call,) = answer.ended(stopped=True, cut=False).tool_calls
     assert msgspec.json.decode(call)["function"] == {"name": "get", "arguments": '{"a":1}'}
 
 
-PIECES = [
-    *["audio", "video", "image", "text", "/", "/", "png", "ogg", "svg+xml", "html", ";", ","],
-    " ",
-    "\r\n",
-    "\0",
-    "\u1234",
-    "\xff",
-]
+PIECES = ["audio", "video", "image", "text", "/", "/", "png", "ogg", "svg+xml", "html", ";", ","]
+PIECES += [" ", "\r\n", "\0", "\u1234", "\xff"]
 TYPES = (
     st.lists(st.sampled_from(PIECES), max_size=6).map("".join) | st.text(max_size=20) | st.just("Audio/Ogg; codecs=x")
 )
@@ -171,8 +153,8 @@ TYPES = (
 
 @given(TYPES)
 def test_an_attachment_is_given_out_as_a_type_that_a_browser_may_show_or_as_unknown(kind: str) -> None:
-    shown = shown_type(kind)
+    shown = tree.shown_type(kind)
     known = re.fullmatch(r"image/(png|jpeg|gif|webp)|(audio|video)/[a-z0-9.+-]+", shown, re.ASCII)
-    assert known or shown == UNKNOWN_TYPE
-    assert shown == UNKNOWN_TYPE or kind.lower().lstrip().startswith(shown)
-    assert shown_type(shown) == shown
+    assert known or shown == tree.UNKNOWN_TYPE
+    assert shown == tree.UNKNOWN_TYPE or kind.lower().lstrip().startswith(shown)
+    assert tree.shown_type(shown) == shown

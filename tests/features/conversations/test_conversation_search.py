@@ -15,10 +15,13 @@ from appliance.features.conversations.core.tree import excerpt, folded, stored, 
 from appliance.features.conversations.shapes import Conversation, MessageNode
 from appliance.features.conversations.store import MAX_HITS, VERSION, ConversationStore
 
-LETTERS = st.text(st.sampled_from('aAbBä\u0308ßſİΣσς "*()-^\0\n東京ｶﾞ한\u0301😀\2%_'), max_size=40) | st.text(
-    max_size=12
-)
+ODD = st.sampled_from('aAbBä\u0308ßſİΣσς "*()-^\0\n東京ｶﾞ한\u0301😀\2%_')
+LETTERS = st.text(ODD, max_size=40) | st.text(max_size=12)
 numbers = itertools.count()
+
+
+def titled(name: str, title: str = "t") -> Conversation:
+    return Conversation(id=name, title=title, created=1, updated=1)
 
 
 def said(name: str, content: str) -> MessageNode:
@@ -44,7 +47,7 @@ def test_every_part_is_found_and_nothing_else(
     """Whatever the letters are, also those that mean something to SQLite."""
     place = f"c{next(numbers)}"
     store.empty()
-    store.add(Conversation(id=place, title=title, created=1, updated=1), [], 1)
+    store.add(titled(place, title), [], 1)
     names = {f"{place}-{at}": text for at, text in enumerate(texts)}
     for name, text in names.items():
         store.write(place, said(name, text), "other", 1)
@@ -78,8 +81,8 @@ def test_the_folded_form_of_a_part_is_a_part_of_the_folded_form(text: str, data:
 def test_a_database_of_whole_words_is_taken_over(tmp_path: Path):
     path = tmp_path / "conversations.db"
     with closing(ConversationStore(path, 1 << 30)) as store:
-        store.add(Conversation(id="c", title="t", created=1, updated=1), [stored(said("m", "Die Wärmepumpe"))], 1)
-        store.add(Conversation(id="d", title="t", created=1, updated=1), [stored(said("n", ""))], 1)
+        store.add(titled("c"), [stored(said("m", "Die Wärmepumpe"))], 1)
+        store.add(titled("d"), [stored(said("n", ""))], 1)
     with closing(sqlite3.connect(path)) as old:  # as the version before made it
         old.executescript(
             "DROP TABLE words; CREATE VIRTUAL TABLE words USING fts5 (content, tokenize = 'unicode61'); "
@@ -100,15 +103,15 @@ def test_a_database_of_whole_words_is_taken_over(tmp_path: Path):
 def test_titles_and_messages_take_no_places_from_each_other(store: ConversationStore, titles: int, messages: int):
     store.empty()
     for at in range(titles):
-        store.add(Conversation(id=f"t{next(numbers)}", title=f"needle {at}", created=1, updated=1), [], 1)
+        store.add(titled(f"t{next(numbers)}", f"needle {at}"), [], 1)
     place = f"c{next(numbers)}"
-    store.add(Conversation(id=place, title="t", created=1, updated=1), [], 1)
+    store.add(titled(place), [], 1)
     for at in range(messages):
         store.write(place, said(f"{place}-{at}", "needle"), "other", 1)
     hits = store.search("needle")
     found = [hit.message for hit in hits if hit.message]
-    assert found == [f"{place}-{at}" for at in reversed(range(messages))][: len(found)], "the newest first"
     shown = len(found)
+    assert found == [f"{place}-{at}" for at in reversed(range(messages))][:shown], "the newest first"
     assert len(hits) == min(titles + messages, MAX_HITS)
     assert shown >= min(messages, MAX_HITS // 2)
     assert len(hits) - shown >= min(titles, MAX_HITS // 2)

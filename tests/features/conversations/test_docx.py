@@ -60,12 +60,10 @@ def cell(words: str) -> str:
 
 
 INNER = f"<w:tc><w:tbl><w:tr>{cell('in')}</w:tr></w:tbl></w:tc>"
+LANGUAGES = ("Grüße", "漢字です", "שלום", "مرحبا", "🦙")
 SHAPES: dict[str, tuple[str, str]] = {
     "words": (paragraph(text("One ") + text("two &lt;b&gt; &#8364;")), "One two <b> €"),
-    "languages": (
-        "".join(paragraph(text(each)) for each in ("Grüße", "漢字です", "שלום", "مرحبا", "🦙")),
-        "Grüße\n\n漢字です\n\nשלום\n\nمرحبا\n\n🦙",
-    ),
+    "languages": ("".join(paragraph(text(each)) for each in LANGUAGES), "\n\n".join(LANGUAGES)),
     "headings": (
         paragraph(text("A"), '<w:pStyle w:val="berschrift1"/>')
         + paragraph(text("B"), '<w:pStyle w:val="Mein"/><w:tabs><w:tab w:val="left" w:pos="9"/></w:tabs>')
@@ -191,10 +189,10 @@ def test_what_unpacks_to_much_markup_takes_a_bounded_memory(name: str) -> None:
 WHOLE = docx_of("".join(body for body, _ in SHAPES.values()))
 
 
-@given(
-    st.lists(st.tuples(st.integers(4, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=9),
-    st.binary(max_size=60),
-)
+CHANGES = st.lists(st.tuples(st.integers(4, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=9)
+
+
+@given(CHANGES, st.binary(max_size=60))
 def test_damaged_files_are_read_or_refused(changes: list[tuple[int, int]], inner: bytes) -> None:
     broken = bytearray(WHOLE)
     for at, byte in changes:

@@ -2,64 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from appliance.features.cors_proxy.rules import (
-    LOOPBACK,
-    BadTarget,
-    ProxyTarget,
-    Reach,
-    is_public,
-    parse_target,
-    redirected,
-)
+from appliance.features.cors_proxy import rules
 
 
 @pytest.mark.parametrize(
     ("url", "target"),
     [
-        ("http://a.example", ProxyTarget("http", "a.example", 80, "/")),
-        ("https://A.Example:8443/x/y?q=1&r=a%20b", ProxyTarget("https", "a.example", 8443, "/x/y?q=1&r=a%20b")),
-        ("http://[2001:db8::1]:81/", ProxyTarget("http", "2001:db8::1", 81, "/")),
-        ("http://a.example/a b?c d#e", ProxyTarget("http", "a.example", 80, "/a%20b?c%20d")),
-        ("http://b\u00fccher.example/", ProxyTarget("http", "xn--bcher-kva.example", 80, "/")),
-        ("http://a.example?x", ProxyTarget("http", "a.example", 80, "/?x")),
+        ("http://a.example", rules.ProxyTarget("http", "a.example", 80, "/")),
+        ("https://A.Example:8443/x/y?q=1&r=a%20b", rules.ProxyTarget("https", "a.example", 8443, "/x/y?q=1&r=a%20b")),
+        ("http://[2001:db8::1]:81/", rules.ProxyTarget("http", "2001:db8::1", 81, "/")),
+        ("http://a.example/a b?c d#e", rules.ProxyTarget("http", "a.example", 80, "/a%20b?c%20d")),
+        ("http://b\u00fccher.example/", rules.ProxyTarget("http", "xn--bcher-kva.example", 80, "/")),
+        ("http://a.example?x", rules.ProxyTarget("http", "a.example", 80, "/?x")),
     ],
 )
-def test_addresses_are_read_as_browsers_read_them(url: str, target: ProxyTarget):
-    assert parse_target(url) == target
+def test_addresses_are_read_as_browsers_read_them(url: str, target: rules.ProxyTarget):
+    assert rules.parse_target(url) == target
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        "",
-        "a.example",
-        "//a.example/",
-        "ftp://a.example/",
-        "file:///etc/passwd",
-        "http://",
-        "http://user@a.example/",
-        "http://a.example:0/",
-        "http://a.example:99999/",
-        "http://a.example:x/",
-        "http://[::1/",
-        "http://a.example\r\nHost: b/",
-        "http://a.example\\@b.example/",
-        "http://a.example%00.b/",
-        "http://a b/",
-        "http://[fe80::1%eth0]/",
-        "http://\ud800/",
-        "http://a.example/" + "x" * 20_000,
+        "", "a.example", "//a.example/", "ftp://a.example/", "file:///etc/passwd", "http://", "http://user@a.example/",
+        "http://a.example:0/", "http://a.example:99999/", "http://a.example:x/", "http://[::1/",
+        "http://a.example\r\nHost: b/", "http://a.example\\@b.example/", "http://a.example%00.b/", "http://a b/",
+        "http://[fe80::1%eth0]/", "http://\ud800/", "http://a.example/" + "x" * 20_000,
     ],
-)
+)  # fmt: skip
 def test_what_is_no_such_address_is_refused(url: str):
-    with pytest.raises(BadTarget):
-        parse_target(url)
+    with pytest.raises(rules.BadTarget):
+        rules.parse_target(url)
 
 
 @given(st.text() | st.text().map("http://".__add__) | st.text().map("https://a.example/".__add__))
@@ -68,14 +47,11 @@ def test_what_is_no_such_address_is_refused(url: str):
 @example("http://\u2100/")
 def test_no_text_does_anything_else(url: str):
     try:
-        target = parse_target(url)
-    except BadTarget:
+        target = rules.parse_target(url)
+    except rules.BadTarget:
         return
-    assert target.path.startswith("/")
-    assert target.path.isascii()
-    assert target.path.isprintable()
-    assert " " not in target.path
-    assert parse_target(target.url) == target
+    assert re.fullmatch(r"/[!-~]*", target.path)
+    assert rules.parse_target(target.url) == target
 
 
 @pytest.mark.parametrize(
@@ -88,15 +64,15 @@ def test_no_text_does_anything_else(url: str):
     ],
 )
 def test_redirections_are_resolved(location: str, url: str):
-    assert redirected(parse_target("https://a.example/dir/page"), location).url == url
+    assert rules.redirected(rules.parse_target("https://a.example/dir/page"), location).url == url
 
 
 @pytest.mark.parametrize(
     "location", ["http://a.example/", "ftp://x/", "file:///etc/passwd", "https://u:p@a/", "https://["]
 )
 def test_redirections_that_are_not_followed(location: str):
-    with pytest.raises(BadTarget):
-        redirected(parse_target("https://a.example/"), location)
+    with pytest.raises(rules.BadTarget):
+        rules.redirected(rules.parse_target("https://a.example/"), location)
 
 
 PRIVATE = (
@@ -115,16 +91,16 @@ PUBLIC = (
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_addresses_that_are_not_of_the_internet(address: str):
-    assert not is_public(address)
-    assert not Reach(()).allows("any.example", [address])
-    assert not Reach(()).allows("any.example", ["8.8.8.8", address])
-    assert Reach(("*",)).allows("any.example", [address])
+    assert not rules.is_public(address)
+    assert not rules.Reach(()).allows("any.example", [address])
+    assert not rules.Reach(()).allows("any.example", ["8.8.8.8", address])
+    assert rules.Reach(("*",)).allows("any.example", [address])
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_addresses_of_the_internet(address: str):
-    assert is_public(address)
-    assert Reach(()).allows("any.example", [address])
+    assert rules.is_public(address)
+    assert rules.Reach(()).allows("any.example", [address])
 
 
 @given(st.ip_addresses(v=4, network="10.0.0.0/8") | st.ip_addresses(v=4, network="127.0.0.0/8"))
@@ -137,11 +113,11 @@ def test_private_addresses_stay_private_in_every_disguise(address: object):
         str(ip_address((0x64FF9B << 96) | number)),
     )
     for disguise in (str(address), *disguises):
-        assert not is_public(disguise), disguise
+        assert not rules.is_public(disguise), disguise
 
 
 def test_what_is_allowed_by_name_and_by_address():
-    reach = Reach(("localhost", "*.lan", "192.168.1.0/24", "10.0.0.5", "fd00::/8"))
+    reach = rules.Reach(("localhost", "*.lan", "192.168.1.0/24", "10.0.0.5", "fd00::/8"))
     assert reach.allows("localhost", ["127.0.0.1", "::1"])
     assert reach.allows("box.lan", ["192.168.7.7"])
     assert reach.allows("x.example", ["192.168.1.9", "8.8.8.8", "fd00::7"])
@@ -168,7 +144,7 @@ def test_what_is_allowed_by_name_and_by_address():
     ],
 )
 def test_this_machine_alone_and_by_its_own_names(host: str, addresses: list[str], allowed: bool):
-    reach = Reach((LOOPBACK,))
+    reach = rules.Reach((rules.LOOPBACK,))
     assert reach.allows(host, addresses) == allowed
     assert not reach.allows(host, addresses, led=True)
     assert reach.allows("any.example", ["8.8.8.8"], led=True)
@@ -176,5 +152,5 @@ def test_this_machine_alone_and_by_its_own_names(host: str, addresses: list[str]
 
 @pytest.mark.parametrize("entry", ["", "http://localhost", "10.0.0.0/99", "a b", "localhost:8080"])
 def test_entries_that_are_none_are_refused(entry: str):
-    with pytest.raises(BadTarget, match="not a name"):
-        Reach((entry,))
+    with pytest.raises(rules.BadTarget, match="not a name"):
+        rules.Reach((entry,))

@@ -35,7 +35,6 @@ from msgspec import Struct
 
 from appliance.cli.app import command_line
 from appliance.core.config.nodes import Position
-from appliance.core.engines.builds import numbers_of
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
 from appliance.features.doctor import core as doctor
@@ -132,11 +131,6 @@ def test_notes_are_nothing_wrong() -> None:
     assert is_wrong(diagnose(facts(look={"problems": ("x",)})))
 
 
-@pytest.mark.parametrize(("text", "parts"), [("550.54.14", (550, 54, 14)), ("", ()), ("R5²80", (5, 80))])
-def test_versions_are_numbers(text: str, parts: tuple[int, ...]) -> None:
-    assert numbers_of(text) == parts
-
-
 WORDS = ("", " ", "\n", "two\nlines", "vulkan", "cuda13", "cpu", "amd", "580.65", "1.x", "CPU", "c1", "-1", "²")
 TEXTS = st.sampled_from((*WORDS, PCI, URL))
 MAPPINGS = st.dictionaries(st.sampled_from(("vulkan", "CUDA_VISIBLE_DEVICES", "qwen", "")), TEXTS, max_size=2)
@@ -218,7 +212,10 @@ def test_other_evidence_makes_no_other_finding() -> None:
 def test_every_finding_is_documented() -> None:
     documented = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text("utf-8")
     source = Path(doctor.__file__).parent.glob("*.py")
-    ids = {found for path in source for found in re.findall(r'\bid="([a-z0-9-]+)"', path.read_text("utf-8"))}
-    ids |= {case[0] for case in CASES}
+    made = re.compile(r'\b(?:found\(\s*[^\n]+,|(?:error|warning|note)\()\s*"([a-z0-9-]+)"')
+    ids = {found for path in source for found in made.findall(path.read_text("utf-8"))}
+    cases = {case[0] for case in CASES}
     assert len(ids) >= 40
+    assert ids <= cases
+    ids |= cases
     assert {id for id in ids if f"`{id}`" not in documented} == set()

@@ -21,22 +21,7 @@ from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.records.history import Happening
 from appliance.core.scheduling.effects import Cause
 from appliance.core.secrets import secret_variables
-from appliance.features.doctor.core.bundle import (
-    MODEL_LOGS,
-    MOST,
-    REMOVED,
-    SET,
-    Versions,
-    environment,
-    known_secrets,
-    log_names,
-    numbered,
-    options,
-    report_files,
-    report_of,
-    without_secrets,
-    without_users,
-)
+from appliance.features.doctor.core import bundle
 from appliance.features.doctor.core.facts import (
     Checkup,
     ConfigFact,
@@ -51,7 +36,7 @@ from appliance.features.doctor.core.facts import (
 )
 from appliance.features.doctor.core.findings import Finding
 
-VERSIONS = Versions(program="1.0", server="1.0", python="3.11", platform="Linux", frozen=False)
+VERSIONS = bundle.Versions(program="1.0", server="1.0", python="3.11", platform="Linux", frozen=False)
 SECRETS = st.text("abcdefghijkmnop0123456789-._~+/=:!@$%*() äß", min_size=10, max_size=30).map(
     lambda text: f"q{text}7Z"
 )
@@ -138,7 +123,7 @@ def report_with(text: str) -> bytes:
         kind="evicted", model=text, cause=Cause(rule="idle", by=text, set=text, note=text), engine=text, following=text,
         error=text, reason=text, what=text, changed=(text,),
     )  # fmt: skip
-    return msgspec.json.encode(report_of(facts_with(text), [finding], versions, environ, [told]))
+    return msgspec.json.encode(bundle.report_of(facts_with(text), [finding], versions, environ, [told]))
 
 
 @given(text=SECRETS)
@@ -156,9 +141,9 @@ def test_a_report_has_the_facts_that_help() -> None:
     assert report["engines"][0]["id"] == "a program"
     assert report["system"]["closed_device_files"] == 1
     first, second = report["models"]
-    assert first["options"] == {"--api-key": SET, "--ctx-size": "512"}
+    assert first["options"] == {"--api-key": bundle.SET, "--ctx-size": "512"}
     assert (first["architecture"], first["state"], first["failed"]) == ("llama", "loaded", True)
-    assert second["options"] == {"--model": SET, "--flash-attn": SET}
+    assert second["options"] == {"--model": bundle.SET, "--flash-attn": bundle.SET}
     assert (report["config"]["errors"], report["config"]["readable"]) == (1, False)
     assert report["not_examined"] == ["the models"]
     assert report["trials"]["proofs"][0] | {"at": 1.0, "fault": "garbage"} == report["trials"]["proofs"][0]
@@ -174,7 +159,7 @@ def test_builds_and_devices_are_named() -> None:
     facts = DoctorFacts(
         version="1", now=0, ranked=(ranked,), engines=(Installed(id=seat.build, backend="x", source=""),)
     )
-    report = json.loads(msgspec.json.encode(report_of(facts, (), VERSIONS, {})))
+    report = json.loads(msgspec.json.encode(bundle.report_of(facts, (), VERSIONS, {})))
     assert (report["seats"][0]["id"], report["engines"][0]["id"]) == ("linux-x64-vulkan/b11434:Vulkan0", seat.build)
     assert report["server"] is None
 
@@ -185,8 +170,8 @@ def test_models_have_numbers_that_logs_share() -> None:
     )
     facts = DoctorFacts(version="1", now=0, models=(ModelFact(id="a", source=""), ModelFact(id="b", source="")))
     facts = msgspec.structs.replace(facts, server=server)
-    assert numbered(facts) == ["a", "b", "c"]
-    report = json.loads(msgspec.json.encode(report_of(facts, (), VERSIONS, {})))
+    assert bundle.numbered(facts) == ["a", "b", "c"]
+    report = json.loads(msgspec.json.encode(bundle.report_of(facts, (), VERSIONS, {})))
     assert [model["number"] for model in report["models"]] == [1, 2, 3]
 
 
@@ -196,32 +181,23 @@ def test_models_have_numbers_that_logs_share() -> None:
         ("llama-server -ngl 99 -c 4096", {"--n-gpu-layers": "99", "--ctx-size": "4096"}),
         ("x -fa auto -ctk q8_0 --no-mmap", {"--flash-attn": "auto", "--cache-type-k": "q8_0", "--load-mode": "none"}),
         ("x --no-kv-offload --swa-full", {"--kv-offload": "False", "--swa-full": "True"}),
-        ("x --api-key 1234 --rpc 10.0.0.1:5", {"--api-key": SET, "--rpc": SET}),
-        ("x --tensor-split 3,1.5 --alias 7", {"--tensor-split": "3,1.5", "--alias": SET}),
+        ("x --api-key 1234 --rpc 10.0.0.1:5", {"--api-key": bundle.SET, "--rpc": bundle.SET}),
+        ("x --tensor-split 3,1.5 --alias 7", {"--tensor-split": "3,1.5", "--alias": bundle.SET}),
         ("docker run --name x image --temp", {}),
         ("", {}),
     ],
 )
 def test_options_of_a_command(command: str, expected: dict[str, str]) -> None:
-    assert options(command.split()) == expected
+    assert bundle.options(command.split()) == expected
 
 
 def test_only_known_variables_are_taken_along() -> None:
-    environ = {
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1", "LLAMA_ARG_CTX_SIZE": "1", "LLAMA_ARG_MODEL": "12", "HF_TOKEN": "12"}
+    environ |= {"DIARY": "x", "container": "lxc", "PATHS": "y"}
+    assert bundle.environment(environ) == {
         "CUDA_VISIBLE_DEVICES": "0,1",
         "LLAMA_ARG_CTX_SIZE": "1",
-        "LLAMA_ARG_MODEL": "12",
-        "HF_TOKEN": "12",
-        "DIARY": "x",
-        "container": "lxc",
-        "PATHS": "y",
-    }
-    assert environment(environ) == {
-        "CUDA_VISIBLE_DEVICES": "0,1",
-        "HF_TOKEN": SET,
-        "LLAMA_ARG_CTX_SIZE": "1",
-        "LLAMA_ARG_MODEL": SET,
-        "container": SET,
+        **dict.fromkeys(("HF_TOKEN", "LLAMA_ARG_MODEL", "container"), bundle.SET),
     }
 
 
@@ -233,7 +209,7 @@ def test_values_that_are_called_secrets() -> None:
 @given(secret=SECRETS, before=WORDS, after=WORDS)
 def test_a_known_secret_is_removed_from_a_log_wherever_it_is_planted(secret: str, before: str, after: str) -> None:
     for form in (secret, json.dumps(secret), quote(secret, safe=""), f"x{secret}y"):
-        cleaned, count = without_secrets(f"{before} {form} {after}\n{form}{after}", [secret, ""])
+        cleaned, count = bundle.without_secrets(f"{before} {form} {after}\n{form}{after}", [secret, ""])
         assert count == 2
         assert secret not in cleaned
         assert quote(secret, safe="") not in cleaned
@@ -249,21 +225,15 @@ def test_no_key_is_in_any_file_of_a_bundle(keys: list[str], words: str) -> None:
     tools: dict[str, Json] = {"remote": {"url": "http://10.0.0.2", "headers": {"Authorization": f"Bearer {of_tools}"}}}
     config = Config(api_keys=[of_clients], models={"m": engine}, peers={"p": peer}, mcp_servers=tools)
     environ = {"LLAMA_API_KEY": of_environment, "HF_TOKEN": of_environment}
-    log = "\n".join(
-        f"{words} {form}"
-        for key in (*keys, f"k{of_model.replace(' ', '')}")
-        for form in (
-            key,
-            json.dumps({"key": key}),
-            json.dumps(key, ensure_ascii=False),
-            quote(key),
-            quote(key, safe=""),
-        )
-    )
-    secrets = known_secrets(config, environ, [["llama-server", "--api-key", given_key]], [])
+    log = ""
+    for key in (*keys, f"k{of_model.replace(' ', '')}"):
+        plain = json.dumps(key, ensure_ascii=False)
+        for form in (key, json.dumps({"key": key}), plain, quote(key), quote(key, safe="")):
+            log += f"{words} {form}\n"
+    secrets = bundle.known_secrets(config, environ, [["llama-server", "--api-key", given_key]], [])
     facts = facts_with(of_clients)
-    report = report_of(facts, (), VERSIONS, environ)
-    files = report_files(report, [(name, log) for _, name in log_names(facts)], secrets)
+    report = bundle.report_of(facts, (), VERSIONS, environ)
+    files = bundle.report_files(report, [(name, log) for _, name in bundle.log_names(facts)], secrets)
     assert len(files) == 1 + len(facts.server.running if facts.server is not None else ())
     for file in files:
         text = file.data.decode()
@@ -273,13 +243,13 @@ def test_no_key_is_in_any_file_of_a_bundle(keys: list[str], words: str) -> None:
 
 
 def test_models_that_failed_have_their_logs_first_and_then_those_that_run() -> None:
-    names = [f"m{number:02}" for number in range(MODEL_LOGS + 2)]
+    names = [f"m{number:02}" for number in range(bundle.MODEL_LOGS + 2)]
     running = [ServedModel(id=name, state="loaded") for name in names[:-2]]
     running += [ServedModel(id=names[-2], state="unloaded"), ServedModel(id=names[-1], state="unloaded", error="x")]
     facts = structs.replace(facts_with("x"), server=ServerFact(url="u", answer="answers", running=tuple(running)))
-    told = [id for id, _ in log_names(facts)]
-    assert told == [names[-1], *names[: MODEL_LOGS - 1]]
-    assert len({file for _, file in log_names(facts)}) == MODEL_LOGS
+    told = [id for id, _ in bundle.log_names(facts)]
+    assert told == [names[-1], *names[: bundle.MODEL_LOGS - 1]]
+    assert len({file for _, file in bundle.log_names(facts)}) == bundle.MODEL_LOGS
 
 
 @pytest.mark.parametrize(
@@ -292,18 +262,18 @@ def test_models_that_failed_have_their_logs_first_and_then_those_that_run() -> N
     ],
 )
 def test_names_of_users_leave_the_paths_of_logs(path: str, shown: str) -> None:
-    assert without_users(path) == shown
+    assert bundle.without_users(path) == shown
 
 
 def test_a_short_secret_is_removed_as_a_word_only() -> None:
-    assert without_secrets("key abc, abcd abc", ["abc"]) == (f"key {REMOVED}, abcd {REMOVED}", 2)
-    assert without_secrets("1 is true", ["1", "True", ""]) == ("1 is true", 0)
+    assert bundle.without_secrets("key abc, abcd abc", ["abc"]) == (f"key {bundle.REMOVED}, abcd {bundle.REMOVED}", 2)
+    assert bundle.without_secrets("1 is true", ["1", "True", ""]) == ("1 is true", 0)
 
 
 def test_a_secret_on_the_cut_is_gone_before_the_log_is_cut() -> None:
     secret = "qSecretOfTheTest7Z"
-    log = f"first {secret} line\n" + f"{secret} and more words\n" * (MOST // 20)
-    text, _ = without_secrets(log, [secret])
-    assert len(text) < MOST + 100
+    log = f"first {secret} line\n" + f"{secret} and more words\n" * (bundle.MOST // 20)
+    text, _ = bundle.without_secrets(log, [secret])
+    assert len(text) < bundle.MOST + 100
     assert text.startswith("... ")
     assert not any(secret[-length:] in text for length in (6, 10, len(secret)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from appliance.features.ollama.core.asking import DerivedPreset
 from appliance.features.ollama.core.models import Derived
-from appliance.features.ollama.derived_models import DerivedModels
+from appliance.features.ollama.known import read_derived, write_derived
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=5),
@@ -23,30 +23,24 @@ JSON = st.recursive(
 MEMBERS = st.dictionaries(st.text(max_size=5), JSON, max_size=3)
 MODELS = st.lists(
     st.builds(
-        lambda name, base, system, parameters, messages: Derived(
-            name=name,
-            base=base,
-            preset=DerivedPreset(system=system, parameters=parameters, messages=tuple(messages)),
-            made_at=1.5,
+        Derived, name=st.text(min_size=1, max_size=8), base=st.text(max_size=8), made_at=st.just(1.5),
+        preset=st.builds(
+            DerivedPreset, system=st.text(max_size=8), parameters=MEMBERS,
+            messages=st.lists(MEMBERS, max_size=2).map(tuple),
         ),
-        st.text(min_size=1, max_size=8),
-        st.text(max_size=8),
-        st.text(max_size=8),
-        MEMBERS,
-        st.lists(MEMBERS, max_size=2),
     ),
     max_size=4,
-)
+)  # fmt: skip
 
 
 @given(MODELS)
 def test_what_is_written_is_read(models: list[Derived]):
     by_name = {model.name.casefold(): model for model in models}
     with TemporaryDirectory() as folder:
-        file = DerivedModels(Path(folder) / "there" / "derived.json")
-        assert file.read() == {}
-        file.write(by_name)
-        assert file.read() == by_name
+        file = Path(folder) / "there" / "derived.json"
+        assert read_derived(file) == {}
+        write_derived(file, by_name)
+        assert read_derived(file) == by_name
 
 
 @pytest.mark.parametrize(
@@ -56,8 +50,8 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, content: bytes, caplog: pyt
     path = tmp_path / "derived.json"
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        assert DerivedModels(path).read() == {}
+        assert read_derived(path) == {}
     assert (tmp_path / "derived.json.unreadable").read_bytes() == content
     assert len(caplog.messages) == 1
-    DerivedModels(path).write({"a": Derived(name="a", base="b")})
+    write_derived(path, {"a": Derived(name="a", base="b")})
     assert json.loads(path.read_bytes())["models"][0]["base"] == "b"

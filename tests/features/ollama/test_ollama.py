@@ -18,8 +18,7 @@ from appliance.core.models.gguf import GgufInfo, read_gguf
 from appliance.core.models.model import Model, OwnWords
 from appliance.core.settings import FleetSettings
 
-STORY = "Once upon a time a small llama carried"
-"""What the fake says in its eight tokens."""
+STORY = "Once upon a time a small llama carried"  # what the fake says in its eight tokens
 ASK = {"model": "alpha", "messages": [{"role": "user", "content": "hi"}]}
 THINKS = "<think></think>{{ tools }}"
 RAW = "raw mode does not support template, system, or context"
@@ -59,15 +58,16 @@ async def error(server: Appliance, path: str, body: object) -> tuple[int, str]:
     return answer.status, answer.json["error"]
 
 
+async def listed(server: Appliance) -> dict[str, dict]:
+    return {entry["name"]: entry for entry in (await server.ask("GET", "/api/tags")).json["models"]}
+
+
 async def loaded(server: Appliance) -> dict[str, dict]:
     return {entry["name"]: entry for entry in (await server.ask("GET", "/api/ps")).json["models"]}
 
 
 def left(entry: dict) -> timedelta:
     return datetime.fromisoformat(entry["expires_at"]) - datetime.now(UTC)
-
-
-# ---- chat and generate -----------------------------------------------------------------------------------------------
 
 
 async def test_a_chat_is_lines_unless_it_says_otherwise(server: Appliance):
@@ -141,9 +141,9 @@ async def test_names(open_server: OpenServer, fake_model: Path):
             body = {**ASK, "model": name, "stream": False}
             assert (await ask(server, "chat", body)).json["model"] == name
             assert (await server.ask("POST", CHAT, {**body})).status == 200
-        tags = (await server.ask("GET", "/api/tags")).json["models"]
-        assert {entry["name"] for entry in tags} == {"alpha:latest", "Org/Repo:Q8_0", "with spaces :: and more"}
-        assert all(entry["name"] == entry["model"] and len(entry["digest"]) == 64 for entry in tags)
+        tags = await listed(server)
+        assert tags.keys() == {"alpha:latest", "Org/Repo:Q8_0", "with spaces :: and more"}
+        assert all(name == entry["model"] and len(entry["digest"]) == 64 for name, entry in tags.items())
 
 
 REFUSED = [
@@ -196,9 +196,6 @@ async def test_what_an_engine_refuses_is_told_in_ollamas_shape(open_server: Open
         assert (await error(server, "generate", {"model": "alpha"}))[0] == 500
 
 
-# ---- who may ask -----------------------------------------------------------------------------------------------------
-
-
 async def test_keys_hosts_and_origins(open_server: OpenServer):
     """In Ollama's words; whose origin is let in, `test_guard.py` has."""
     async with open_server(api_keys=("k",)) as server:
@@ -222,9 +219,6 @@ async def test_somebody_is_there(server: Appliance):
     version = (await server.ask("GET", "/api/version")).json["version"]
     assert [int(part) for part in version.split(".")] >= [0, 6, 4]
     assert (await server.ask("GET", "/api/status")).json["cloud"]["disabled"] is True
-
-
-# ---- how long models stay --------------------------------------------------------------------------------------------
 
 
 async def test_a_model_is_loaded_kept_and_unloaded_by_wish(server: Appliance):
@@ -283,18 +277,15 @@ async def test_a_chat_that_is_too_long_loses_its_oldest_messages(open_server: Op
     body = {"model": "alpha", "stream": False, "messages": [{"role": "system", "content": "be brief"}, *texts]}
     async with open_server(models=[echo]) as server:
         for _ in range(2):  # before and after it is loaded
-            sent = json.loads((await ask(server, "chat", body)).json["message"]["content"])["messages"]
+            sent = (await sent_for(server, body))["messages"]
             assert [sent[0], *sent[-7:]] == [{"role": "system", "content": "be brief"}, *texts[-7:]]
             assert len(sent) == 8
-        whole = json.loads((await ask(server, "chat", {**body, "truncate": False})).json["message"]["content"])
-        assert len(whole["messages"]) == 12
+        assert len((await sent_for(server, {**body, "truncate": False}))["messages"]) == 12
 
 
 async def test_lists_answer_while_a_model_loads(open_server: OpenServer):
-    async with (
-        open_server(fleet=FleetSettings(engine_args=("--load-delay", "90"))) as server,
-        trio.open_nursery() as nursery,
-    ):
+    slow = FleetSettings(engine_args=("--load-delay", "90"))
+    async with open_server(fleet=slow) as server, trio.open_nursery() as nursery:
         nursery.start_soon(ask, server, "generate", {"model": "alpha"})
         await until(lambda: server.state("alpha"), lambda state: state == "loading")
         for path in ("tags", "version", "ps") * 20:
@@ -302,9 +293,6 @@ async def test_lists_answer_while_a_model_loads(open_server: OpenServer):
         assert server.state("alpha") == "loading"
         assert (await loaded(server))["alpha:latest"]["state"] == "loading"
         nursery.cancel_scope.cancel()
-
-
-# ---- streams that last -----------------------------------------------------------------------------------------------
 
 
 async def test_a_stream_with_an_id_is_kept_as_lines(server: Appliance):
@@ -321,9 +309,6 @@ async def test_a_stream_with_an_id_is_kept_as_lines(server: Appliance):
     assert (missing.status, missing.json) == (404, {"error": "model 'nope' not found"})
 
 
-# ---- lists, details, derived models ----------------------------------------------------------------------------------
-
-
 async def test_details_of_a_model(open_server: OpenServer, fake_model: Path):
     keys = {"tokenizer__chat_template": THINKS, "llama__context_length": 4096, "tokenizer__ggml__fim_pre_token_id": 1}
     async with open_server(models=[known(fake_model, "alpha", **keys)]) as server:
@@ -337,29 +322,27 @@ async def test_details_of_a_model(open_server: OpenServer, fake_model: Path):
         assert "/" not in shown["modelfile"]
         copilot = await ask(server, "show", {"name": "alpha"}, ("User-Agent", "GitHubCopilotChat/0.1"))
         assert copilot.json["model_info"]["general.basename"] == "alpha"
-        [tag] = (await server.ask("GET", "/api/tags")).json["models"]
-        assert tag["capabilities"] == shown["capabilities"]
+        assert (await listed(server))["alpha:latest"]["capabilities"] == shown["capabilities"]
 
 
 async def test_the_list_is_kept_and_follows_what_changes(open_server: OpenServer, fake_model: Path):
     sees = model(fake_model, "alpha", "al", args=("--mmproj", str(fake_model)))
     async with open_server(models=[sees, model(fake_model, "beta")]) as server:
 
-        async def listed() -> dict[str, list[str]]:
-            told = (await server.ask("GET", "/api/tags")).json["models"]
-            return {each["name"]: each["capabilities"] for each in told}
+        async def able() -> dict[str, list[str]]:
+            return {name: each["capabilities"] for name, each in (await listed(server)).items()}
 
-        first = await listed()
-        assert first == await listed() == {key: ["completion"] for key in ("alpha:latest", "al:latest", "beta:latest")}
+        first = await able()
+        assert first == await able() == {key: ["completion"] for key in ("alpha:latest", "al:latest", "beta:latest")}
         await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})
         shown = (await ask(server, "show", {"model": "alpha"})).json["capabilities"]  # now the engine has been asked
         assert shown != first["alpha:latest"]
         after = {**first, "alpha:latest": shown, "al:latest": shown}
-        assert await listed() == after
+        assert await able() == after
         await ask(server, "copy", {"source": "alpha", "destination": "mine"})
-        assert await listed() == {**after, "mine:latest": shown}
+        assert await able() == {**after, "mine:latest": shown}
         await server.ask("DELETE", "/api/delete", {"model": "mine"})
-        assert await listed() == after
+        assert await able() == after
 
 
 async def sent_for(server: Appliance, members: dict) -> dict:
@@ -394,13 +377,11 @@ async def test_derived_models(open_server: OpenServer, fake_model: Path):
         made = {"model": "poet", "from": "mine", "system": "rhyme", "parameters": parameters}
         assert lines(await ask(server, "create", made))[-1] == {"status": "success"}
         assert (await ask(server, "create", {**made, "model": "poet2", "stream": False})).json == {"status": "success"}
-        tags = {entry["name"] for entry in (await server.ask("GET", "/api/tags")).json["models"]}
-        assert tags == {"alpha:latest", "mine:latest", "poet:latest", "poet2:latest"}
+        assert (await listed(server)).keys() == {"alpha:latest", "mine:latest", "poet:latest", "poet2:latest"}
         shown = (await ask(server, "show", {"model": "Poet"})).json
         assert (shown["system"], shown["details"]["parent_model"]) == ("rhyme", "alpha")
         assert shown["parameters"].splitlines()[-2:] == [f'{"stop":<30} "x"', f'{"stop":<30} "y"']
-        answer = (await ask(server, "chat", {**ASK, "model": "poet", "stream": False})).json
-        sent = json.loads(answer["message"]["content"])
+        sent = await sent_for(server, {**ASK, "model": "poet", "stream": False})
         assert sent["messages"] == [{"role": "system", "content": "rhyme"}, {"role": "user", "content": "hi"}]
         assert sent["temperature"] == 0.25
         assert (await server.ask("POST", CHAT, chat("mine"))).status == 200
@@ -426,8 +407,6 @@ async def test_vectors(open_server: OpenServer, fake_model: Path):
         assert (await ask(server, "embeddings", {"model": "vectors"})).json == {"embedding": []}
 
 
-# ---- downloads -------------------------------------------------------------------------------------------------------
-
 REPO = "acme/tiny-GGUF"
 NAME = f"hf.co/{REPO}:Q8_0"
 SIZE = 1 << 20
@@ -437,9 +416,8 @@ async def test_a_pull_tells_how_far_it_is_and_can_be_removed(served: Appliance, 
     hub.behave(rate=SIZE * 2)
     records = lines(await ask(served, "pull", {"model": NAME, "insecure": True}))
     assert records[0] == {"status": "pulling manifest"}
-    assert [record["status"] for record in records[-4:]] == [
-        "verifying sha256 digest", "writing manifest", "removing unused layers", "success"
-    ]  # fmt: skip
+    last = ["verifying sha256 digest", "writing manifest", "removing unused layers", "success"]
+    assert [record["status"] for record in records[-4:]] == last
     layers = [record for record in records if "digest" in record]
     assert len(layers) > 3
     done = [record.get("completed", 0) for record in layers]
@@ -449,7 +427,7 @@ async def test_a_pull_tells_how_far_it_is_and_can_be_removed(served: Appliance, 
     assert (await ask(served, "pull", {"name": NAME, "stream": False})).json == {"status": "success"}
     assert said(lines(await ask(served, "chat", {**ASK, "model": NAME}))) == STORY
     assert (await served.ask("DELETE", "/api/delete", {"model": NAME})).status == 200
-    assert (await served.ask("GET", "/api/tags")).json["models"] == []
+    assert await listed(served) == {}
 
 
 async def test_a_pull_that_is_left_ends_and_resumes(served: Appliance, hub: FakeHub):

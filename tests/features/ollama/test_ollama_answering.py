@@ -10,13 +10,7 @@ from cutting import cut
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.features.ollama.core.answering import (
-    Translator,
-    idle_line,
-    normalised,
-    translated_error,
-    vectors_of,
-)
+from appliance.features.ollama.core.answering import Translator, idle_line, normalised, translated_error, vectors_of
 
 TIMINGS = {"cache_n": 10, "prompt_n": 3, "prompt_ms": 2.5, "predicted_n": 4, "predicted_ms": 8.0}
 
@@ -63,22 +57,13 @@ CALLS = [
 
 
 def test_a_stream_becomes_lines_and_the_last_has_the_cost():
-    data = stream(
-        delta(role="assistant", content=None),
-        delta(reasoning_content="hm"),
-        delta(content="Hi"),
-        {**delta("stop"), "timings": TIMINGS},
-    )
-    thought, said, last = translated(data)
+    says = delta(role="assistant", content=None), delta(reasoning_content="hm"), delta(content="Hi")
+    thought, said, last = translated(stream(*says, {**delta("stop"), "timings": TIMINGS}))
     assert thought["message"] == {"role": "assistant", "content": "", "thinking": "hm"}
-    assert said == {
-        "model": "m",
-        "created_at": "2026-01-02T03:04:05.000000006Z",
-        "done": False,
-        "message": {"role": "assistant", "content": "Hi"},
-    }
+    always = {"model": "m", "created_at": "2026-01-02T03:04:05.000000006Z"}
+    assert said == {**always, "done": False, "message": {"role": "assistant", "content": "Hi"}}
     assert last == {
-        "model": "m", "created_at": "2026-01-02T03:04:05.000000006Z", "done": True, "done_reason": "stop",
+        **always, "done": True, "done_reason": "stop",
         "message": {"role": "assistant", "content": ""}, "total_duration": 1000, "load_duration": 10,
         "prompt_eval_count": 13, "prompt_eval_duration": 2_500_000, "eval_count": 4, "eval_duration": 8_000_000,
     }  # fmt: skip
@@ -126,9 +111,8 @@ def test_log_probabilities_lose_what_ollama_does_not_have():
 
 
 def test_generate_has_another_envelope():
-    said, last = translated(
-        stream({"choices": [{"text": "x"}]}, {"choices": [{"text": "", "finish_reason": "length"}]}), chat=False
-    )
+    records = {"choices": [{"text": "x"}]}, {"choices": [{"text": "", "finish_reason": "length"}]}
+    said, last = translated(stream(*records), chat=False)
     assert (said["response"], last["response"], last["done_reason"]) == ("x", "", "length")
     assert "message" not in said
 
@@ -178,9 +162,8 @@ def test_nothing_makes_it_raise(data: bytes, more: bytes):
 
 
 def test_infill_answers():
-    status, body = translator(chat=False).whole(
-        json.dumps({"content": "x", "stop_type": "limit", "timings": TIMINGS}).encode()
-    )
+    answer = {"content": "x", "stop_type": "limit", "timings": TIMINGS}
+    status, body = translator(chat=False).whole(json.dumps(answer).encode())
     told = json.loads(body)
     assert (status, told["response"], told["done_reason"], told["eval_count"]) == (200, "x", "length", 4)
 
@@ -202,16 +185,10 @@ def test_errors_have_ollamas_shape(status: int, body: object, told: tuple[int, s
 
 
 def test_small_things():
-    assert json.loads(idle_line("m", "t", "load", chat=False)) == {
-        "model": "m",
-        "created_at": "t",
-        "done": True,
-        "response": "",
-        "done_reason": "load",
-    }
-    assert vectors_of(
-        b'{"data":[{"index":1,"embedding":[2]},{"index":0,"embedding":[1]}],"usage":{"prompt_tokens":3}}'
-    ) == ([[1.0], [2.0]], 3)
+    idle = {"model": "m", "created_at": "t", "done": True, "response": "", "done_reason": "load"}
+    assert json.loads(idle_line("m", "t", "load", chat=False)) == idle
+    two = b'{"data":[{"index":1,"embedding":[2]},{"index":0,"embedding":[1]}],"usage":{"prompt_tokens":3}}'
+    assert vectors_of(two) == ([[1.0], [2.0]], 3)
     assert vectors_of(b"[]") is None
 
 

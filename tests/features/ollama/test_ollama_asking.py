@@ -46,21 +46,6 @@ def refused(**members: object) -> tuple[int, str]:
     return caught.value.status, caught.value.text
 
 
-# ---- names -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("model_id", "shown"),
-    [
-        ("llama3", "llama3:latest"),
-        ("localhost:5000/repo", "localhost:5000/repo:latest"),
-    ],
-)
-def test_a_name_is_shown_with_its_tag(model_id: str, shown: str):
-    assert asking.shown_name(model_id) == shown
-    assert model_id in meanings(shown)
-
-
 @given(st.text(min_size=1, max_size=60))
 def test_the_shown_name_of_a_model_means_the_model(model_id: str):
     assert model_id in meanings(asking.shown_name(model_id))
@@ -69,6 +54,8 @@ def test_the_shown_name_of_a_model_means_the_model(model_id: str):
 
 
 def test_what_a_name_may_mean():
+    assert asking.shown_name("llama3") == "llama3:latest"
+    assert asking.shown_name("localhost:5000/repo") == "localhost:5000/repo:latest"
     assert meanings("hf.co/org/repo:Q8_0") == ("hf.co/org/repo:Q8_0", "org/repo:Q8_0")
     assert "llama3" in meanings("registry.ollama.ai/library/llama3:latest")
     assert meanings("llama3:local") == ("llama3:local", "llama3")
@@ -87,25 +74,11 @@ def test_names_that_follow_the_rules_are_expressible(host: str | None, space: st
         assert not asking.is_expressible(wrong)
 
 
-# ---- durations -------------------------------------------------------------------------------------------------------
+KEPT = [(None, None), (0, 0), (1.5, 1.5), (-1, math.inf), ("5m", 300), ("1h30m", 5400), ("300ms", 0.3)]
+KEPT += [("-1m", math.inf), ("0", 0), ("-0", 0), (".5s", 0.5)]
 
 
-@pytest.mark.parametrize(
-    ("given", "seconds"),
-    [
-        (None, None),
-        (0, 0),
-        (1.5, 1.5),
-        (-1, math.inf),
-        ("5m", 300),
-        ("1h30m", 5400),
-        ("300ms", 0.3),
-        ("-1m", math.inf),
-        ("0", 0),
-        ("-0", 0),
-        (".5s", 0.5),
-    ],
-)
+@pytest.mark.parametrize(("given", "seconds"), KEPT)
 def test_how_long_a_model_is_kept(given: object, seconds: float | None):
     assert asking.keep_alive_of(given) == (pytest.approx(seconds) if seconds is not None else None)
 
@@ -127,21 +100,9 @@ def test_a_header_may_hold_a_number_or_a_duration():
             keep_alive.seconds_in(wrong)
 
 
-# ---- options ---------------------------------------------------------------------------------------------------------
-
-
 def test_options_are_renamed_and_unknown_ones_left_out():
-    sent = chat(
-        options={
-            "num_predict": 7.9,
-            "temperature": 0,
-            "num_ctx": 8192,
-            "stop": "x",
-            "tfs_z": 1,
-            "mirostat": 2,
-            "top_k": None,
-        }
-    )
+    known = {"num_predict": 7.9, "temperature": 0, "num_ctx": 8192, "stop": "x", "mirostat": 2}
+    sent = chat(options={**known, "tfs_z": 1, "top_k": None})
     assert sent["max_tokens"] == 7
     assert (sent["temperature"], sent["stop"], sent["mirostat"]) == (0, ["x"], 2)
     assert not {"num_ctx", "num_predict", "tfs_z", "top_k"} & sent.keys()
@@ -154,25 +115,19 @@ def test_without_options_the_models_own_sampling_applies():
     assert chat().keys() == {"model", "messages", "stream", "stream_options"}
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "kind"),
-    [
-        ("num_predict", "7", "integer"),
-        ("top_k", True, "integer"),
-        ("temperature", "hot", "float32"),
-        ("stop", [1], "array"),
-        ("use_mmap", 1, "boolean"),
-        ("num_ctx", [], "integer"),
-    ],
-)
-def test_an_option_of_a_wrong_type(name: str, value: object, kind: str):
+WRONG = {"num_predict": ("7", "integer"), "top_k": (True, "integer"), "temperature": ("hot", "float32")}
+WRONG |= {"stop": ([1], "array"), "use_mmap": (1, "boolean"), "num_ctx": ([], "integer")}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_option_of_a_wrong_type(name: str):
+    value, kind = WRONG[name]
     assert refused(options={name: value}) == (500, f'option "{name}" must be of type {kind}')
 
 
 def test_a_derived_models_parameters_come_before_the_requests():
-    preset = DerivedPreset(
-        system="be brief", parameters={"temperature": 1, "top_k": 3}, messages=({"role": "user", "content": "a"},)
-    )
+    before = ({"role": "user", "content": "a"},)
+    preset = DerivedPreset(system="be brief", parameters={"temperature": 1, "top_k": 3}, messages=before)
     sent = chat(preset=preset, options={"temperature": 0})
     assert (sent["temperature"], sent["top_k"]) == (0, 3)
     assert [one["content"] for one in sent["messages"]] == ["be brief", "a", "hi"]
@@ -180,13 +135,9 @@ def test_a_derived_models_parameters_come_before_the_requests():
     assert [one["content"] for one in own["messages"]] == ["mine"]
 
 
-# ---- messages --------------------------------------------------------------------------------------------------------
-
-
 def test_pictures_and_sounds_become_parts():
-    [message] = chat([{"role": "User", "content": "what is it", "images": [PNG, f"data:image/png;base64,{PNG}", WAV]}])[
-        "messages"
-    ]
+    images = [PNG, f"data:image/png;base64,{PNG}", WAV]
+    [message] = chat([{"role": "User", "content": "what is it", "images": images}])["messages"]
     text, first, second, sound = message["content"]
     assert message["role"] == "user"
     assert text == {"type": "text", "text": "what is it"}
@@ -201,12 +152,8 @@ def test_pictures_that_are_none(images: object):
 
 def test_results_of_tools_find_their_calls():
     calls = [{"function": {"name": name, "arguments": {"x": 1}}} for name in ("a", "b", "a")]
-    results = [
-        {"role": "tool", "content": "1", "tool_name": "b"},
-        {"role": "tool", "content": "2"},
-        {"role": "tool", "content": "3", "tool_name": "a"},
-        {"role": "tool", "content": "4", "tool_call_id": "mine"},
-    ]
+    of = ({"tool_name": "b"}, {}, {"tool_name": "a"}, {"tool_call_id": "mine"})
+    results = [{"role": "tool", "content": "x", **whose} for whose in of]
     sent = chat([{"role": "assistant", "content": None, "thinking": "hm", "tool_calls": calls}, *results])["messages"]
     ids = [call["id"] for call in sent[0]["tool_calls"]]
     assert len(set(ids)) == 3
@@ -219,9 +166,6 @@ def test_arguments_may_be_text_already():
     call = {"id": "c", "function": {"name": "f", "arguments": '{"x":1}'}}
     [sent] = chat([{"role": "assistant", "tool_calls": [call]}])["messages"]
     assert sent["tool_calls"] == [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}]
-
-
-# ---- the rest of a request -------------------------------------------------------------------------------------------
 
 
 def test_formats():
@@ -261,18 +205,16 @@ def test_prompts():
     assert (infill["input_prefix"], infill["input_suffix"], infill["n_predict"]) == ("a", "b", 3)
 
 
-@pytest.mark.parametrize(
-    ("body", "members", "status"),
-    [
-        (asking.raw_body, {"prompt": "x", "system": "y"}, 400),
-        (asking.raw_body, {"prompt": "x", "images": [PNG]}, 501),
-        (asking.prompt_body, {"prompt": "x", "context": [1]}, 501),
-        (asking.prompt_body, {"prompt": "x", "template": "{{ .Prompt }}"}, 501),
-    ],
-)
+NEVER = [
+    (asking.raw_body, {"system": "y"}, 400), (asking.raw_body, {"images": [PNG]}, 501),
+    (asking.prompt_body, {"context": [1]}, 501), (asking.prompt_body, {"template": "{{ .Prompt }}"}, 501),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "members", "status"), NEVER)
 def test_what_a_prompt_may_not_have(body: object, members: dict, status: int):
     with pytest.raises(OllamaRefusal) as caught:
-        prompt(body, **members)
+        prompt(body, prompt="x", **members)
     assert caught.value.status == status
 
 

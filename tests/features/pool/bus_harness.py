@@ -72,7 +72,7 @@ class BusBox(Struct, frozen=True):
 def serving(pool: PoolKeys, files: BoxCertificate, name: str, port: int) -> BusServing:
     return BusServing(
         group="all",
-        name=name, host="127.0.0.1", port=port, ca=files.ca, certificate=files.certificate, key=files.key,
+        name=name, host="127.0.0.1", port=port, files=files,
         nkey=pool.bus_user, route_password="r" * 20, system_password=secrets.token_hex(8),
     )  # fmt: skip
 

@@ -14,7 +14,6 @@ from bus_harness import boxes, bucket, client, pid_of
 from waiting import until
 
 from appliance.features.pool import bus as bus_module
-from appliance.features.pool import bus_link
 from appliance.features.pool.core.buckets import BucketEntry, BusConflict, BusRefused, NoResponders
 from appliance.features.pool.core.nats import BusMessage
 from appliance.trio_parts import beside
@@ -66,7 +65,7 @@ async def test_a_caller_that_leaves_breaks_nothing(tmp_path: Path):
 
 async def test_a_client_that_only_publishes_is_not_taken_for_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The server has nothing to say to it but answers to its pings."""
-    monkeypatch.setattr(bus_link, "PING_EVERY", 0.2)
+    monkeypatch.setattr(bus_module, "PING_EVERY", 0.2)
     monkeypatch.setattr(bus_module, "SILENCE", 1.0)
     async with boxes(tmp_path) as (box,), client(box) as bus:
         lost: list[object] = []

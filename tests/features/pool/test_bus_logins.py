@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from bus_harness import BusBox, box_files, boxes, bucket, client, new_pool, tls_of
+from bus_harness import box_files, boxes, bucket, client, new_pool, tls_of
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -20,7 +20,6 @@ from waiting import until, wait
 from appliance.errors import UsageError
 from appliance.features.pool.bus import Bus, open_bus
 from appliance.features.pool.bus_server import server_program
-from appliance.features.pool.core.bus_config import BusServing
 from appliance.features.pool.core.bus_words import BusAccess, BusPlace, external_access
 
 
@@ -136,8 +135,7 @@ async def test_a_voter_with_the_secret_of_another_pool_is_ended_and_says_so(tmp_
     """It takes 10 s: so long it may be that the other servers are about to get the new secret."""
     async with boxes(tmp_path / "one", 3) as made, client(made[0]) as bus:
         keys = await bucket(bus, 3)
-        server = stranger_of(made[2])
-        made[2].server.serve(server)
+        made[2].server.serve(replace(made[2].serving, files=box_files(new_pool(), "b3")))
         state = await until(
             lambda: made[2].server.state, lambda it: it.problem, changed=made[2].server.news.wait, within=40
         )
@@ -146,8 +144,3 @@ async def test_a_voter_with_the_secret_of_another_pool_is_ended_and_says_so(tmp_
         assert made[0].server.state.problem is None, "the others met a stranger too, and go on"
         made[2].server.serve(made[2].serving)
         await made[2].ready()
-
-
-def stranger_of(box: BusBox) -> BusServing:
-    files = box_files(new_pool(), box.serving.name)
-    return replace(box.serving, ca=files.ca, certificate=files.certificate, key=files.key)

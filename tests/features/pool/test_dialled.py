@@ -9,7 +9,7 @@ import trio
 from msgspec import structs
 from trio.testing import wait_all_tasks_blocked
 
-from appliance.features.pool.dialled import SWITCHED, Dialled
+from appliance.features.pool.doors import SWITCHED, Dialled
 from appliance.upstream.client import Address, HttpCall
 from appliance.upstream.connect import ConnectFailed
 from appliance.upstream.pool import open_pool

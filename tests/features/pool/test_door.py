@@ -18,15 +18,14 @@ from waiting import until
 
 from appliance.errors import BadRequest, BoxFailed, Conflict, StoreFailed, UpstreamFailed
 from appliance.features.pool import owner as owner_module
-from appliance.features.pool.core.door_words import PROTOCOL, ROSTER, JoinRequest
 from appliance.features.pool.core.join_code import TOKEN_SIZE, JoinCode, read_code
 from appliance.features.pool.core.keys import PoolKeys
 from appliance.features.pool.core.roster import Box, Roster
 from appliance.features.pool.core.shapes import CreatePool, PoolState
-from appliance.features.pool.door.reverse import dial
-from appliance.features.pool.doors import OtherKeys, Ways, ask_at, join_with
+from appliance.features.pool.doors import PROTOCOL, ROSTER, JoinRequest, OtherKeys, Ways, ask_at, join_with
 from appliance.features.pool.membership import Membership
 from appliance.features.pool.pool_file import KeptPool, write_pool
+from appliance.features.pool.reverse import dial
 from appliance.http.bytes import listening
 from appliance.upstream.client import HttpCall
 from appliance.upstream.connect import NotTrusted

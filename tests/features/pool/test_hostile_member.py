@@ -22,10 +22,10 @@ from pool_seat import seat_of
 from appliance.core.lenient_json import decoded
 from appliance.errors import BadRequest, Conflict
 from appliance.features.pool.core.buckets import BucketEntry, BusRefused, direct_entry
-from appliance.features.pool.core.door_words import NewSecret
 from appliance.features.pool.core.lease import MOST_MODELS, understood
 from appliance.features.pool.core.nats import BusMessage
 from appliance.features.pool.core.roster import LARGEST, MOST_BOXES, MOST_GONE, Box, Roster
+from appliance.features.pool.doors import NewSecret
 from appliance.features.pool.membership import Membership
 from appliance.features.pool.orders import PlacementOrder
 from appliance.features.pool.owner import BoxPool
@@ -113,7 +113,7 @@ class Pool(RuleBasedStateMachine):
             found = box.on_bus._roster_in(BucketEntry(value=raw, revision=1))
         if found is None:
             return
-        new = NewSecret(secret=box.kept.secret, roster=found)
+        new = NewSecret(box.kept.secret, found)
         ways = {"propose": lambda: box.propose(found), "secret": lambda: box.learn_secret(new)}
         self.hear(ways.get(way, lambda: box.learn(found)))
 
@@ -165,7 +165,7 @@ class Pool(RuleBasedStateMachine):
         self.honest_boxes_tell_each_other(back=True)
         without = [box.name for box in one.roster.boxes if box.name not in HONEST]
         trio.from_thread.run(one.rotate, without)
-        new = NewSecret(secret=one.kept.secret, roster=one.roster)
+        new = NewSecret(one.kept.secret, one.roster)
         trio.from_thread.run(other.learn_secret, msgspec.json.decode(msgspec.json.encode(new), type=NewSecret))
         assert one.kept.secret == other.kept.secret != bytes(32)
         for box in (one, other):

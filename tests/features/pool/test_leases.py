@@ -9,7 +9,7 @@ import trio
 
 from appliance.features.pool.core.buckets import BucketEntry, BusConflict, BusTimeout
 from appliance.features.pool.core.lease import TERM, Fences
-from appliance.features.pool.leases import BUS_TIME, PlacementKeys, PlacementLeases
+from appliance.features.pool.orders import BUS_TIME, PlacementKeys, PlacementLeases
 
 
 class Register:
@@ -50,9 +50,8 @@ class Deciding:
 
     def __init__(self, keys: PlacementKeys, names: str = "abc", takes: float = 0.1) -> None:
         self.keys, self.takes = keys, takes
-        self.leases = {name: PlacementLeases(name, "1", Fences({}, lambda: 1e9), trio.current_time) for name in names}
-        self.turns: list[int] = []
-        """The epoch of each."""
+        self.leases = {name: PlacementLeases(f"{name}/1", Fences({}, lambda: 1e9), trio.current_time) for name in names}
+        self.turns: list[int] = []  # the epoch of each
         self.under_way = 0
         self.found: list[str | None] = []
 

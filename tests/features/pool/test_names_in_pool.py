@@ -23,16 +23,14 @@ from appliance.core.models.holders import Holder
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.errors import ModelNotFound, NotPlaced
-from appliance.features.pool.core.names import groups_of, names_apart
+from appliance.features.pool.core.remarks import groups_of, names_apart
 from appliance.features.pool.peers import Peers, PoolSide, open_peers
-from appliance.features.pool.remote_peer import Member
 from appliance.fleet.owner import open_fleet
 from appliance.http.control.listing import View, tell_models
 from appliance.traffic.targets import ActiveProfile, Target, Targets
 from appliance.upstream.client import address_of
 
-Files = dict[str, dict[str, int]]
-"""By box and name, which of two files the model is."""
+Files = dict[str, dict[str, int]]  # by box and name, which of two files the model is
 
 
 class Box:
@@ -76,7 +74,7 @@ async def pool(folder: Path, files: Files, older: frozenset[str]) -> AsyncGenera
             boxes[name] = Box(name, catalog, peers, Targets(catalog, fleet, peers, profile), view)
         lists = {name: await box.listing(older=name in older) for name, box in boxes.items()}
         for name, box in boxes.items():
-            others = {b: Member(id=b, address=address_of("http://127.0.0.1:9", b)) for b in boxes if b != name}
+            others = {b: address_of("http://127.0.0.1:9", b) for b in boxes if b != name}
             box.peers.adopt_members(others, PoolSide(me=name))
             for peer in box.peers.members():
                 peer.learn(lists[peer.id])

@@ -24,9 +24,8 @@ from appliance.features.pool import remote_peer as owner
 from appliance.features.pool.at_boxes import admit
 from appliance.features.pool.core.placing import BoxChoice, Need
 from appliance.features.pool.peers import PoolSide
-from appliance.features.pool.remote_peer import Member
 from appliance.traffic.targets import Target
-from appliance.upstream.client import address_of
+from appliance.upstream.client import Address, address_of
 
 SLOW = {"token_delay": 0.05}
 
@@ -77,10 +76,10 @@ async def pooled(entry: Appliance, **boxes: Appliance) -> AsyncGenerator[dict[st
     """Make these the other boxes of the pool of ``entry``, which is called b1, once it knows their models."""
     async with trio.open_nursery() as nursery:
         cables = {name: Cable(box.port) for name, box in boxes.items()}
-        members = dict[str, Member]()
+        members = dict[str, Address]()
         for name, cable in cables.items():
             port = await nursery.start(cable.lie)
-            members[name] = Member(id=name, address=address_of(f"http://127.0.0.1:{port}", name))
+            members[name] = address_of(f"http://127.0.0.1:{port}", name)
         peers = entry.owners.peers
         peers.adopt_members(members, PoolSide(me="b1"))
         await until(peers.names, lambda names: all(models for _, models in names), changed=peers.wait_changed)
@@ -239,9 +238,6 @@ async def test_the_door_lets_in_what_takes_nothing_from_others(open_server: Open
             admit(box.fleet, Target(peers=(("b2", "x"),), boxes=(("b2", "x"),), requested="x"))
 
 
-# ---- orders ----------------------------------------------------------------------------------------------------------
-
-
 class Orders:
     """An agreement of the pool: box b2 loads whatever is to be loaded, or nobody knows."""
 
@@ -272,8 +268,6 @@ async def test_a_load_is_ordered_and_an_answer_is_not(open_server: OpenServer, t
         assert box_of(await entry.ask("POST", CHAT, chat())) in (loaded_at, None)
         assert len(orders.asked) == 1
 
-
-# ---- real engines ----------------------------------------------------------------------------------------------------
 
 LENGTH = 200
 WORDS = "box pool model prefix cache token slot queue lease"
@@ -330,9 +324,6 @@ async def test_a_conversation_stays_with_the_box_that_has_read_it(
         assert all(len(boxes) == 1 for boxes in homes.values()), homes
         assert set[str | None]().union(*homes.values()) == {"b1", "b2"}, homes
         assert read >= 0.7 * whole, (read, whole)
-
-
-# ---- two files of one name -------------------------------------------------------------------------------------------
 
 
 def other_file(file: Path) -> Path:

@@ -25,17 +25,11 @@ class Outcome(NamedTuple):
     err: str
 
 
-Verb = Callable[..., Awaitable[Outcome]]
-"""Carries out a verb against a server."""
+Verb = Callable[..., Awaitable[Outcome]]  # carries out a verb against a server
 OBJECT = Raw(b'{"type":"object","properties":{"text":{"type":"string"}}}')
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather at a place.",
-        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
-    },
-}
+PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "At a place.", "parameters": PLACE}}
+STALLS = [{"text": "so far", "stall": True}]
 ALARM = {"type": "function", "function": {"name": "alarm", "description": "Wake somebody."}}
 
 
@@ -63,13 +57,10 @@ async def begin(server: Appliance, body: dict[str, object]) -> str:
     return answer.json["id"]
 
 
-async def result(server: Appliance, run_id: str, *, within: float = 30) -> dict[str, object]:
+async def result(server: Appliance, run_id: str) -> dict[str, object]:
     """What came of it, waited for by its events."""
-    ended = await server.ask("GET", f"/api/runs/{run_id}/events", patience=within)
-    assert ended.status == 200, ended.body
-    answer = await server.ask("GET", f"/api/runs/{run_id}/result")
-    assert answer.status == 200, answer.body
-    return answer.json
+    await server.good("GET", f"/api/runs/{run_id}/events", patience=30)
+    return (await server.good("GET", f"/api/runs/{run_id}/result")).json
 
 
 async def run(server: Appliance, body: dict[str, object]) -> dict[str, object]:
@@ -77,18 +68,24 @@ async def run(server: Appliance, body: dict[str, object]) -> dict[str, object]:
 
 
 async def show(server: Appliance, run_id: str) -> dict[str, object]:
-    answer = await server.ask("GET", f"/api/runs/{run_id}")
-    assert answer.status == 200, answer.body
-    return answer.json
+    return (await server.good("GET", f"/api/runs/{run_id}")).json
+
+
+async def worker(server: Appliance) -> dict[str, object]:
+    """The one model that has had a run."""
+    [found] = (await server.good("GET", "/api/workers")).json["data"]
+    return found
 
 
 async def until_state(server: Appliance, run_id: str, state: str) -> dict[str, object]:
     return await until(lambda: show(server, run_id), lambda found: found["state"] == state)
 
 
-async def until_said(server: Appliance, run_id: str) -> None:
-    """Wait until the model has said something."""
+async def begun(server: Appliance, body: dict[str, object]) -> str:
+    """Begin a run, and wait until its model has said something."""
+    run_id = await begin(server, body)
     await until(lambda: show(server, run_id), lambda found: found["chars_received"])
+    return run_id
 
 
 def told(events: bytes) -> list[tuple[str | None, dict[str, object]]]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 import trio
 from http_harness import Appliance, OpenServer
-from runs_harness import ALARM, Verb, asked, box, show
+from runs_harness import ALARM, STALLS, Verb, asked, box, show
 
 from appliance.features.runs import verb as agent
 
@@ -30,6 +30,7 @@ def command(port: int, task: Path) -> list[str]:
 
 
 Write = Callable[..., Path]
+on_posix = pytest.mark.skipif(os.name == "nt", reason="terminals, pipes and signals of POSIX")
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ async def test_a_task_file_its_output_and_what_tools_do(open_server: OpenServer,
         assert words in done.err
 
 
-@pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
+@on_posix
 async def test_a_terminal_is_told_nothing_that_it_would_obey(server: Appliance, written: Write, verb: Verb):
     said = "\x1b]0;owned\x07a\tb\r\x9b2Jc\n"
     task = written(asked(script=[{"text": said}]))
@@ -100,9 +101,9 @@ async def test_the_exit_status_tells_the_outcome(server: Appliance, written: Wri
         assert (done.status, "gamma" in done.err or "nothing" in done.err) == (2, True)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C cannot be sent to one process there")
+@on_posix
 async def test_ctrl_c_cancels_the_run(server: Appliance, written: Write):
-    task = written(asked(script=[{"text": "so far", "stall": True}]))
+    task = written(asked(script=STALLS))
     env = {**os.environ, "LLAMA_APPLIANCE_URL": f"http://127.0.0.1:{server.port}"}
     argv = [*command(1, task)[:5], str(task)]
     async with trio.open_nursery() as nursery:
@@ -115,7 +116,7 @@ async def test_ctrl_c_cancels_the_run(server: Appliance, written: Write):
             assert (await show(server, run["id"]))["state"] == "canceled"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C cannot be sent to one process there")
+@on_posix
 async def test_a_second_ctrl_c_waits_for_nobody(written: Write):
     """Whatever holds the server up: here it reads the request to cancel, and never answers it."""
     cancelled = trio.Event()
@@ -142,7 +143,7 @@ async def test_a_second_ctrl_c_waits_for_nobody(written: Write):
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a pipe's reader is noticed otherwise there")
+@on_posix
 async def test_a_run_that_nobody_reads_is_cancelled(server: Appliance, written: Write):
     argv = command(server.port, written(asked(fake={"tokens": 100000, "token_delay": 0.01})))
     async with trio.open_nursery() as nursery:

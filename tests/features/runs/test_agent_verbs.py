@@ -7,7 +7,7 @@ from pathlib import Path
 
 from http_harness import Appliance, OpenServer
 from plugin_folders import write_plugin
-from runs_harness import WEATHER, Verb, asked, begin, box, result, run, show, until_said, until_state
+from runs_harness import STALLS, WEATHER, Verb, asked, begin, begun, box, result, run, show, until_state
 from waiting import until
 
 from appliance.core.config.additions import RunsConfig
@@ -47,8 +47,7 @@ async def test_several_questions_need_their_names_and_a_failure_fails_the_run(se
 
 
 async def test_a_run_is_cancelled(server: Appliance, verb: Verb):
-    run_id = await begin(server, asked(script=[{"text": "so far", "stall": True}]))
-    await until_said(server, run_id)
+    run_id = await begun(server, asked(script=STALLS))
     done = await verb(server, "cancel", run_id)
     assert (done.status, done.err.strip()) == (0, "canceled")
     assert (await result(server, run_id))["state"] == "canceled"

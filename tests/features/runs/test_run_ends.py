@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import trio
 from http_harness import OpenServer
-from runs_harness import WEATHER, asked, begin, owner_of, told, until_said, until_state
+from runs_harness import STALLS, WEATHER, asked, begin, begun, owner_of, told, until_state
 
 
 async def test_silent_runs_have_comments_among_their_events(open_server: OpenServer):
     """They count in offsets: who was cut off and goes on where it was misses nothing."""
     async with open_server(ping_after=0.2) as server:
-        stalled = await begin(server, asked(script=[{"text": "so far", "stall": True}]))
+        stalled = await begin(server, asked(script=STALLS))
         async with server.connect() as client:
             await client.send("GET", f"/api/runs/{stalled}/events?from=0")
             with trio.fail_after(30):
@@ -25,8 +25,7 @@ async def test_silent_runs_have_comments_among_their_events(open_server: OpenSer
 
 async def test_a_run_under_way_may_finish_when_the_server_ends(open_server: OpenServer):
     async with open_server(grace=60.0) as server:
-        running = await begin(server, asked("slowly, please", fake={"tokens": 40, "token_delay": 0.02}))
-        await until_said(server, running)
+        running = await begun(server, asked("slowly, please", fake={"tokens": 40, "token_delay": 0.02}))
         await server.end()
         record = owner_of(server).find(running).record()
         assert record.outcome.state == "completed", record.outcome
@@ -34,8 +33,7 @@ async def test_a_run_under_way_may_finish_when_the_server_ends(open_server: Open
 
 async def test_a_run_that_goes_on_or_waits_for_its_caller_is_ended_with_the_server(open_server: OpenServer):
     async with open_server(grace=0.5) as server:
-        running = await begin(server, asked(script=[{"text": "so far", "stall": True}]))
-        await until_said(server, running)
+        running = await begun(server, asked(script=STALLS))
         await server.end()
         agents = owner_of(server)
     record = agents.find(running).record()

@@ -25,13 +25,8 @@ class Listed(Struct, frozen=True):
 LISTS = st.lists(
     st.tuples(st.sampled_from(MODELS), st.sampled_from(STATES)), max_size=12
 ).map(lambda found: [Listed(f"run_{at}", *each) for at, each in enumerate(found)])  # fmt: skip
-QUERIES = st.fixed_dictionaries(
-    {},
-    optional={
-        "model": st.lists(st.sampled_from(MODELS), max_size=2),
-        "state": st.lists(st.sampled_from(STATES), max_size=2),
-    },
-)
+FILTERS = {name: st.lists(st.sampled_from(of), max_size=2) for name, of in (("model", MODELS), ("state", STATES))}
+QUERIES = st.fixed_dictionaries({}, optional=FILTERS)
 CONTENTS = st.text() | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": st.text()}), max_size=2)
 MESSAGES = st.lists(
     st.fixed_dictionaries({"role": st.sampled_from(("system", "user", "assistant", "tool")), "content": CONTENTS})
@@ -42,11 +37,8 @@ MESSAGES = st.lists(
 
 @given(LISTS, QUERIES, st.integers(1, 4))
 def test_pages_together_are_the_list_in_its_order(runs: list[Listed], asked: dict[str, list[str]], limit: int):
-    wanted = [
-        run
-        for run in runs
-        if run.model in (asked.get("model") or MODELS) and run.state in (asked.get("state") or STATES)
-    ]
+    models, states = asked.get("model") or MODELS, asked.get("state") or STATES
+    wanted = [run for run in runs if run.model in models and run.state in states]
     assert select_runs(parse_run_query(asked), runs) == wanted
     found: list[Listed] = []
     while True:
@@ -70,9 +62,8 @@ def test_a_parameter_that_cannot_be_used_is_named(name: str, text: str, told: st
 
 
 def test_a_run_that_is_forgotten_does_not_begin_a_page():
-    with pytest.raises(BadRequest, match="no run 'run_9'") as refused:
+    with pytest.raises(BadRequest, match="before: there is no run 'run_9'"):
         select_runs(RunQuery(before="run_9"), [Listed("run_1", "a", "failed")])
-    assert refused.value.param == "before"
 
 
 @given(MESSAGES)

@@ -9,7 +9,23 @@ import psutil
 import pytest
 import trio
 from http_harness import CHAT, Appliance, OpenServer, chat
-from runs_harness import ALARM, WEATHER, Tools, asked, begin, box, result, run, show, told, until_said, until_state
+from runs_harness import (
+    ALARM,
+    STALLS,
+    WEATHER,
+    Tools,
+    asked,
+    begin,
+    begun,
+    box,
+    result,
+    run,
+    show,
+    told,
+    until_state,
+    worker,
+)
+from swap_harness import Configure
 from waiting import until
 
 from appliance.core.config.additions import RunsConfig
@@ -51,9 +67,7 @@ async def test_a_list_has_pages_and_filters(open_server: OpenServer):
     async with open_server(tools=box()) as server:
 
         async def listed(query: str) -> list[object]:
-            answer = await server.ask("GET", f"/api/runs?{query}")
-            assert answer.status == 200, answer.body
-            return [each["prompt"] for each in answer.json["data"]]
+            return [each["prompt"] for each in (await server.good("GET", f"/api/runs?{query}")).json["data"]]
 
         for at in range(3):
             await run(server, asked(f"Question {at}", script=[{"text": "ok"}]))
@@ -85,11 +99,8 @@ async def test_a_run_brings_its_own_system_text_or_none(open_server: OpenServer)
 
 async def test_tools_of_the_server_and_exit_tools(open_server: OpenServer):
     tools = Tools()
-    calls = [
-        {"name": "echo", "arguments": '{"text":"a"}', "id": "x"},
-        {"name": "alarm", "arguments": '{"when":"now"}', "id": "y"},
-        {"name": "missing", "arguments": "{}", "id": "z"},
-    ]
+    given = {"echo": '{"text":"a"}', "alarm": '{"when":"now"}', "missing": "{}"}
+    calls = [{"name": name, "arguments": text, "id": name} for name, text in given.items()]
     script = [{"text": "Looking. ", "calls": calls}, {"text": "Done."}]
     async with open_server(tools=box(tools)) as server:
         found = await run(server, asked(script=script, tools=["echo", "missing"], exit_tools=[ALARM]))
@@ -97,10 +108,8 @@ async def test_tools_of_the_server_and_exit_tools(open_server: OpenServer):
         assert tools.calls == [("echo", {"text": "a"}), ("missing", {})]
         [signal] = found["signals"]
         assert (signal["name"], signal["arguments"], signal["raw"]) == ("alarm", {"when": "now"}, '{"when":"now"}')
-        assert [(trace["name"], trace["result"]) for trace in found["tool_trace"]] == [
-            ("echo", 'echo got {"text":"a"}'),
-            ("missing", "nothing found"),
-        ]
+        used = [(trace["name"], trace["result"]) for trace in found["tool_trace"]]
+        assert used == [("echo", 'echo got {"text":"a"}'), ("missing", "nothing found")]
         status = await show(server, found["id"])
         assert (status["tool_iterations_used"], status["tool_iterations_left"]) == (1, 7)
 
@@ -117,24 +126,20 @@ async def test_calls_of_one_turn_run_in_order_or_at_once(
 
 
 async def test_the_caller_executes_its_own_tools(server: Appliance):
-    script = [
-        {"text": "Wait. ", "calls": [{"name": "weather", "arguments": '{"place":"here"}', "id": "w"}]},
-        {"text": "It rains."},
-    ]
+    call = {"name": "weather", "arguments": '{"place":"here"}', "id": "w"}
+    script = [{"text": "Wait. ", "calls": [call]}, {"text": "It rains."}]
     run_id = await begin(server, asked(script=script, tools=[WEATHER]))
     status = await until_state(server, run_id, "tool_running")
     assert status["pending_tool_calls"] == [{"id": "w", "name": "weather", "arguments": {"place": "here"}}]
-    early = await server.ask("GET", f"/api/runs/{run_id}/result")
-    assert (early.status, early.error["reason"]) == (409, "not_ready")
+    early = await server.refuses(409, "not_ready", "GET", f"/api/runs/{run_id}/result")
     assert (early.json["partial"]["output"], early.json["partial"]["state"]) == ("Wait. ", "tool_running")
     path = f"/api/runs/{run_id}/tool_results"
-    wrong = await server.ask("POST", path, {"results": [{"tool_call_id": "v", "content": "?"}]})
-    assert (wrong.status, "'v'" in wrong.error["message"], "w" in wrong.error["message"]) == (400, True, True)
-    typo = await server.ask("POST", path, {"result": []})
-    assert (typo.status, "did you mean 'results'" in typo.error["message"]) == (400, True)
+    wrong = {"results": [{"tool_call_id": "v", "content": "?"}]}
+    await server.refuses(400, None, "POST", path, wrong, words=f"call 'v' is not pending; run {run_id} waits for w")
+    await server.refuses(400, None, "POST", path, {"result": []}, words="did you mean 'results'")
     for neither in ({}, {"contents": "?"}, {"content": "?", "error": "!"}):
-        bad = await server.ask("POST", path, {"results": [{"tool_call_id": "w", **neither}]})
-        assert (bad.status, "error" in bad.error["message"]) == (400, True), bad.body
+        bad = {"results": [{"tool_call_id": "w", **neither}]}
+        await server.refuses(400, None, "POST", path, bad, words="error")
     other = await begin(server, asked(script=script, tools=[WEATHER]))
     await until_state(server, other, "tool_running")
     broken = {"results": [{"tool_call_id": "w", "error": "no network"}]}
@@ -146,8 +151,7 @@ async def test_the_caller_executes_its_own_tools(server: Appliance):
     found = await result(server, run_id)
     assert found["output"] == "Wait. It rains."
     assert found["tool_trace"][0]["result"] == '{"rain": true}'
-    late = await server.ask("POST", path, {"results": [{"tool_call_id": "w", "content": "again"}]})
-    assert (late.status, late.error["reason"]) == (409, "conflict")
+    await server.refuses(409, "conflict", "POST", path, {"results": [{"tool_call_id": "w", "content": "again"}]})
 
 
 async def test_events_can_be_read_from_any_offset_while_they_come_and_later(open_server: OpenServer):
@@ -160,10 +164,9 @@ async def test_events_can_be_read_from_any_offset_while_they_come_and_later(open
         assert later.body == live.body
         events = told(live.body)
         names = [name for name, _ in events]
-        assert names[0] == "state"
-        assert names[-1] == "end"
-        assert "".join(str(event["text"]) for name, event in events if name == "output") == "Once upon a time."
-        assert "".join(str(event["text"]) for name, event in events if name == "reasoning") == "hm"
+        assert (names[0], names[-1]) == ("state", "end")
+        for wanted, words in (("output", "Once upon a time."), ("reasoning", "hm")):
+            assert "".join(str(event["text"]) for name, event in events if name == wanted) == words
         assert [event["state"] for name, event in events if name == "state"] == ["running", "tool_running", "running"]
         [call] = [event for name, event in events if name == "tool_call"]
         assert call == {"id": "e", "name": "echo", "arguments": {}, "runner": "server"}
@@ -183,8 +186,7 @@ async def test_events_that_are_not_held_any_more(open_server: OpenServer):
         run_id = await begin(server, asked(script=[{"text": "word " * 400}]))
         found = await until_state(server, run_id, "completed")
         assert found["chars_received"] == 2000
-        gone = await server.ask("GET", f"/api/runs/{run_id}/events")
-        assert (gone.status, "are not held any more" in gone.error["message"]) == (400, True)
+        await server.refuses(400, None, "GET", f"/api/runs/{run_id}/events", words="are not held any more")
         assert len((await server.ask("GET", f"/api/runs/{run_id}/result")).json["output"]) == 2000
 
 
@@ -238,38 +240,28 @@ async def test_mistakes_are_told_by_name_and_begin_nothing(open_server: OpenServ
 
 
 async def test_unknown_models_and_runs(server: Appliance):
-    answer = await server.ask("POST", "/api/runs", asked(model="alpa"))
-    assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
-    for method, path in (
-        ("GET", ""),
-        ("GET", "/result"),
-        ("GET", "/events"),
-        ("POST", "/tool_results"),
-        ("DELETE", ""),
-    ):
-        answer = await server.ask(method, f"/api/runs/run_0{path}", {"results": []} if method == "POST" else None)
-        assert (answer.status, answer.error["reason"]) == (404, "not_found"), path
-    garbage = await server.ask("POST", "/api/runs", b"{")
-    assert garbage.status == 400
+    await server.refuses(404, "model_not_found", "POST", "/api/runs", asked(model="alpa"))
+    paths = (("GET", ""), ("GET", "/result"), ("GET", "/events"), ("POST", "/tool_results"), ("DELETE", ""))
+    for method, path in paths:
+        await server.refuses(
+            404, "not_found", method, f"/api/runs/run_0{path}", {"results": []} if method == "POST" else None
+        )
+    assert (await server.ask("POST", "/api/runs", b"{")).status == 400
 
 
 async def test_a_long_conversation_is_taken_and_a_longer_one_is_not(server: Appliance):
-    found = await run(server, asked("x" * (3 << 20), script=[{"text": "long"}]))
-    assert found["output"] == "long"
-    answer = await server.ask("POST", "/api/runs", asked("x" * (17 << 20)))
-    assert (answer.status, answer.error["reason"]) == (413, "body_too_large")
+    assert (await run(server, asked("x" * (3 << 20), script=[{"text": "long"}])))["output"] == "long"
+    answer = await server.refuses(413, "body_too_large", "POST", "/api/runs", asked("x" * (17 << 20)))
     assert str(16 << 20) in answer.error["message"]
     assert "--max-body" not in answer.error["message"], "which changes nothing here"
 
 
 async def test_slots_are_counted_by_model_whatever_name_it_is_asked_by(open_server: OpenServer):
-    hangs = {"script": [{"text": "x", "stall": True}]}
     async with open_server(runs=RunsConfig(slots=1)) as server:
-        first = await begin(server, asked(**hangs))
-        refused = await server.ask("POST", "/api/runs", asked(model="al"))
-        assert (refused.status, refused.error["reason"]) == (503, "no_slot_available")
+        first = await begin(server, asked(script=STALLS))
+        refused = await server.refuses(503, "no_slot_available", "POST", "/api/runs", asked(model="al"))
         assert int(refused.header("retry-after") or 0) >= 1
-        other = await begin(server, asked(model="beta", **hangs))
+        other = await begin(server, asked(model="beta", script=STALLS))
         for each in (first, other):
             await server.ask("DELETE", f"/api/runs/{each}")
         await until(lambda: server.ask("POST", "/api/runs", asked(model="al")), lambda answer: answer.status == 202)
@@ -277,12 +269,12 @@ async def test_slots_are_counted_by_model_whatever_name_it_is_asked_by(open_serv
 
 async def test_a_bounded_queue_in_order_and_cancelling_within_it(open_server: OpenServer):
     async with open_server(runs=RunsConfig(slots=1, queue=2)) as server:
-        first = await begin(server, asked(script=[{"text": "x", "stall": True}]))
+        first = await begin(server, asked(script=STALLS))
         second, third = await begin(server, asked()), await begin(server, asked())
         assert (await server.ask("POST", "/api/runs", asked())).error["reason"] == "no_slot_available"
         assert (await show(server, second))["started_at"] is None
-        [worker] = (await server.ask("GET", "/api/workers")).json["data"]
-        assert (worker["running"], worker["waiting"], worker["slots"]) == (1, 2, 1)
+        found = await worker(server)
+        assert (found["running"], found["waiting"], found["slots"]) == (1, 2, 1)
         assert (await server.ask("DELETE", f"/api/runs/{second}")).json["state"] == "canceled"
         assert (await result(server, second))["output"] == ""
         await server.ask("DELETE", f"/api/runs/{first}")
@@ -323,9 +315,7 @@ async def test_definitions_of_tools_are_bounded(server: Appliance):
     long = {"type": "object", "description": "x" * (1 << 20)}
     for parameters, words in ((wide, "takes more than 400000 steps"), (long, "are larger than 1048576 bytes")):
         tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
-        answer = await server.ask("POST", "/api/runs", asked(tools=tools))
-        assert answer.status == 400
-        assert words in answer.error["message"]
+        await server.refuses(400, None, "POST", "/api/runs", asked(tools=tools), words=words)
 
 
 @pytest.mark.slow
@@ -336,9 +326,7 @@ async def test_a_hundred_runs_starve_nobody_and_leave_nothing(open_server: OpenS
         assert (await run(server, asked()))["state"] == "completed"
         files = process.num_fds() if hasattr(process, "num_fds") else 0
         tasks = trio.lowlevel.current_statistics().tasks_living
-        stalled = [await begin(server, asked(script=[{"text": "x", "stall": True}])) for _ in range(2)]
-        for each in stalled:
-            await until_said(server, each)
+        stalled = [await begun(server, asked(script=STALLS)) for _ in range(2)]
         quick = [await begin(server, asked(script=[{"text": f"run {n}"}])) for n in range(98)]
         assert (await server.ask("POST", "/api/runs", asked())).status == 503
         for _ in range(5):
@@ -358,16 +346,11 @@ def _settled(server: Appliance, process: psutil.Process, files: int, tasks: int)
     return not leased and open_files <= files and trio.lowlevel.current_statistics().tasks_living <= tasks
 
 
-async def test_results_outlive_the_program(
-    open_server: OpenServer, tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path
-):
-    command = " ".join((*fake_llama_server, "-m", str(fake_model), "--port", "${PORT}"))
-    store, config = tmp_path / "log.sqlite", tmp_path / "config.yaml"
-    config.write_text(f"store:\n  path: {store}\nmodels:\n  one:\n    cmd: {json.dumps(command)}\n")
+async def test_results_outlive_the_program(open_server: OpenServer, configured: Configure, tmp_path: Path):
+    config = configured({"one": {}}, store={"path": str(tmp_path / "log.sqlite")})
     async with open_server(config=config) as server:
         done = await run(server, asked(model="one", script=[{"text": "kept"}]))
-        running = await begin(server, asked(model="one", script=[{"text": "so far", "stall": True}]))
-        await until_said(server, running)
+        running = await begun(server, asked(model="one", script=STALLS))
     async with open_server(config=config) as server:
         again = (await server.ask("GET", f"/api/runs/{done['id']}/result")).json
         assert again == done
@@ -382,31 +365,27 @@ async def test_results_outlive_the_program(
         assert len((await server.ask("GET", "/api/runs")).json["data"]) == 2
 
 
-async def test_a_run_on_a_model_of_another_server(open_server: OpenServer, tmp_path: Path):
+async def test_a_run_on_a_model_of_another_server(open_server: OpenServer, configured: Configure):
     """Its clocks run, and nothing here is restarted for it."""
-    config = tmp_path / "config.yaml"
     async with open_server() as there:
-        config.write_text(f"peers:\n  there:\n    proxy: http://127.0.0.1:{there.port}\n    models: [alpha]\n")
+        peer = {"proxy": f"http://127.0.0.1:{there.port}", "models": ["alpha"]}
+        config = configured({}, peers={"there": peer})
         async with open_server(config=config) as here:
             assert (await run(here, asked(script=[{"text": "from afar"}])))["output"] == "from afar"
-            stalled = await run(here, asked(script=[{"text": "x", "stall": True}], timeouts={"stall": 2}))
-            assert (stalled["fail_reason"], stalled["output"]) == ("stall_timeout", "x")
+            stalled = await run(here, asked(script=STALLS, timeouts={"stall": 2}))
+            assert (stalled["fail_reason"], stalled["output"]) == ("stall_timeout", "so far")
             died = await run(here, asked(script=[{"text": "x", "die": 1}]))
             assert (died["state"], died["output"]) == ("failed", "x")
-            [worker] = (await here.ask("GET", "/api/workers")).json["data"]
-            assert (worker["model"], worker["restarts"]) == ("there/alpha", 0)
+            used = await worker(here)
+            assert (used["model"], used["restarts"]) == ("there/alpha", 0)
         assert there.owners.fleet.known("alpha") is not None
     async with open_server(config=config) as alone:
         found = await run(alone, asked())
         assert (found["state"], found["fail_reason"]) == ("failed", "connect_failed"), found
 
 
-async def test_a_selector_runs_on_what_it_chooses(
-    open_server: OpenServer, tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path
-):
-    command = json.dumps(" ".join((*fake_llama_server, "-m", str(fake_model), "--port", "${PORT}")))
-    config = tmp_path / "config.yaml"
-    config.write_text(f"models:\n  one:\n    cmd: {command}\nselectors:\n  any:\n    targets: [one]\n")
+async def test_a_selector_runs_on_what_it_chooses(open_server: OpenServer, configured: Configure):
+    config = configured({"one": {}}, selectors={"any": {"targets": ["one"]}})
     async with open_server(config=config) as server:
         assert (await run(server, asked(model="any", script=[{"text": "chosen"}])))["output"] == "chosen"
         assert server.state("one") == "loaded"

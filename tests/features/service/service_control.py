@@ -85,8 +85,6 @@ class ServiceControl:
     def _service(self, handle: int) -> dict[str, Any]:
         return self.services[self._handles[handle]]
 
-    # ---- the entries -------------------------------------------------------------------------------------------------
-
     def OpenSCManagerW(self, machine: None, database: None, access: int) -> int:
         if access & 2 and not self._administrator:
             raise Refused(5)
@@ -169,8 +167,6 @@ class ServiceControl:
         self.open_handles -= 1
         return 1
 
-    # ---- one process that it started ---------------------------------------------------------------------------------
-
     def StartServiceCtrlDispatcherW(self, table: int) -> int:
         if not self.started_by_scm:
             raise Refused(1063)
@@ -197,8 +193,6 @@ class ServiceControl:
         if report["state"] == 1:
             self.controls.put(None)
         return 1
-
-    # ---- the event log, the registry, folders ------------------------------------------------------------------------
 
     def RegisterEventSourceW(self, machine: None, name: str) -> int:
         return EVENTS
@@ -292,12 +286,10 @@ def main() -> None:
         return re.findall(r"listening on http://(\S+)", (Path(home) / "service.log").read_text("utf-8"))[-1]
 
     scm.told = told
-    status = run_service(
-        Win32(scm.calls, scm.error, ADVICE), partial(run, ["serve", *words], start, all_verbs(FEATURES)), Path(home)
-    )
-    print(
-        json.dumps({"status": status, "answers": scm.answers, "events": scm.events, "mode": scm.error_mode}), file=out
-    )
+    work = partial(run, ["serve", *words], start, all_verbs(FEATURES))
+    status = run_service(Win32(scm.calls, scm.error, ADVICE), work, Path(home))
+    end = {"status": status, "answers": scm.answers, "events": scm.events, "mode": scm.error_mode}
+    print(json.dumps(end), file=out)
     sys.exit(status)
 
 

@@ -51,23 +51,25 @@ async def lookup(server: Appliance, *ids: object) -> list[dict[str, object]]:
     return (await server.good("POST", "/v1/streams/lookup", {"conversation_ids": list(ids)})).json
 
 
+async def posted(server: Appliance, conversation: str = ID, **fake: object) -> bytes:
+    """Post, and read the whole answer."""
+    return (await server.good("POST", CHAT, chat(stream=True, **fake), named(conversation))).body
+
+
 async def until_done(server: Appliance, conversation: str = ID) -> dict[str, object]:
     return (await until(lambda: lookup(server, conversation), lambda found: found and found[0]["is_done"]))[0]
 
 
-# ---- reading -------------------------------------------------------------------------------------------------------
-
-
 async def test_a_stream_is_there_after_its_connection_and_the_same_in_both_addresses(server: Appliance):
-    whole = await server.ask("POST", CHAT, chat(stream=True), named())
-    assert whole.body.endswith(DONE)
-    assert (await read(server)).body == whole.body
+    whole = await posted(server)
+    assert whole.endswith(DONE)
+    assert (await read(server)).body == whole
     for path in (quote(ID, safe=""), quote(ID, safe="/:"), ID):
         answer = await server.ask("GET", f"/v1/stream/{path}?from=0")
-        assert (answer.status, answer.body) == (200, whole.body)
+        assert (answer.status, answer.body) == (200, whole)
     assert answer.header("content-type") == "text/event-stream"
     assert answer.header("transfer-encoding") == "chunked"
-    assert (await server.ask("GET", f"/v1/stream?conv_id=other&conv_id={ID}")).body == whole.body
+    assert (await server.ask("GET", f"/v1/stream?conv_id=other&conv_id={ID}")).body == whole
     assert (await server.ask("HEAD", f"/v1/stream/{ID}")).status == 200
     echoed = await server.ask("POST", CHAT, chat(echo=True), named())
     assert "conversation" not in echoed.json["head"].lower()
@@ -104,7 +106,7 @@ async def test_cut_anywhere_and_resumed_it_is_the_same(server: Appliance, reques
 
 async def test_every_offset_of_a_finished_stream(server: Appliance, client: Client):
     """Odd ones as llama-server reads them."""
-    whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+    whole = await posted(server)
     odd = {"5tokens": 5, "%205": 5, "-1": len(whole), len(whole) + 1: len(whole)}
     for offset, begins in ({at: at for at in [*range(0, len(whole), 7), len(whole)]} | odd).items():
         await client.send("GET", f"/v1/stream/{ID}?from={offset}")
@@ -113,7 +115,7 @@ async def test_every_offset_of_a_finished_stream(server: Appliance, client: Clie
 
 
 async def test_what_cannot_be_read(server: Appliance):
-    await server.ask("POST", CHAT, chat(stream=True), named())
+    await posted(server)
     for query, status, message in (
         ("conv_id=", 400, "Missing conversation id in path"),
         ("", 400, "Missing conversation id in path"),
@@ -127,9 +129,9 @@ async def test_what_cannot_be_read(server: Appliance):
 
 async def test_what_the_ring_has_dropped_is_told(open_server: OpenServer):
     async with open_server(streams=StreamsConfig(max_bytes=1000)) as server:
-        whole = (await server.ask("POST", CHAT, chat(stream=True, tokens=50, token_delay=0.02), named())).body
-        answer = await read(server, offset=len(whole) - 1001)
-        assert (answer.status, answer.error["message"]) == (400, "Stream offset lost, please restart")
+        whole = await posted(server, tokens=50, token_delay=0.02)
+        target, words = f"/v1/stream?conv_id={ID}&from={len(whole) - 1001}", "Stream offset lost, please restart"
+        await server.refuses(400, None, "GET", target, words=words)
         assert (await read(server, offset=len(whole) - 1000)).body == whole[-1000:]
 
 
@@ -153,11 +155,8 @@ async def test_a_client_that_reads_when_all_is_done_gets_all_of_it(open_server: 
         assert (answer.cut, answer.body) == (False, (await read(server)).body)
 
 
-# ---- looking up, stopping, replacing -------------------------------------------------------------------------------
-
-
 async def test_lookup_tells_what_it_is_asked_for(server: Appliance):
-    whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+    whole = await posted(server)
     await begin(server, "live", stall_after_tokens=2)
     first, again, by_prefix, live = await lookup(server, ID, ID, 7, "nobody", None, "c0ffee", "live")
     assert first == again == by_prefix
@@ -249,18 +248,15 @@ async def test_the_same_id_with_another_key_is_another_stream(open_server: OpenS
         assert not one["is_done"]
 
 
-# ---- without its client --------------------------------------------------------------------------------------------
-
-
 async def test_a_client_that_leaves_while_the_model_loads(open_server: OpenServer, fake_model: Path):
     slow = model(fake_model, "slow", args=("--load-delay", "0.6"))
     async with open_server(models=[slow]) as server:
         async with server.connect() as client:
             await post(client, model="slow")
             await until(lambda: server.state("slow") == "loading")
-        early = await read(server)
-        assert (early.status, early.header("retry-after")) == (503, "1")
-        assert early.error["message"] == "Stream owner model is loading, retry later"
+        words = "Stream owner model is loading, retry later"
+        early = await server.refuses(503, None, "GET", f"/v1/stream?conv_id={ID}", words=words)
+        assert early.header("retry-after") == "1"
         answer = await until(lambda: read(server), lambda answer: answer.status != 503)
         assert answer.body.endswith(DONE)
 
@@ -272,14 +268,14 @@ async def test_a_stop_while_the_model_loads(open_server: OpenServer, fake_model:
         await until(lambda: server.state("slow") == "loading")
         assert (await server.ask("DELETE", f"/v1/stream/{ID}")).status == 204
         answer = await client.answer()
-        assert answer.status == 400
-        assert answer.error["message"] == "request cancelled by a stop while the model was loading"
+        told = "request cancelled by a stop while the model was loading"
+        assert (answer.status, answer.error["message"]) == (400, told)
         assert (await read(server)).status == 404
 
 
 async def test_a_stream_outlives_its_model(open_server: OpenServer):
     async with open_server(fleet=FleetSettings(models_max=1, stop_timeout=2)) as server:
-        whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+        whole = await posted(server)
         assert (await server.ask("POST", CHAT, chat("beta"))).status == 200  # evicts it
         assert server.state("alpha") == "unloaded"
         assert (await read(server)).body == whole
@@ -309,9 +305,6 @@ async def test_the_log_tells_the_whole_of_it(server: Appliance):
     assert server.traffic.inflight.snapshot() == []
 
 
-# ---- ids, and several at once --------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 async def test_a_stream_that_is_forgotten_is_in_no_cycle(server: Appliance):
     """Python looks for cycles of old objects once in hours; until then each would hold the whole answer."""
@@ -331,7 +324,7 @@ async def test_a_stream_that_is_forgotten_is_in_no_cycle(server: Appliance):
 
 
 async def test_records_with_ids_resume_where_the_last_one_ended(server: Appliance):
-    whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+    whole = await posted(server)
     events = Decoder().feed((await read(server, sse_ids=1)).body)
     assert [e.data for e in events] == [e.data for e in Decoder().feed(whole)]
     for at in (0, len(events) // 2, len(events) - 1):
@@ -353,7 +346,7 @@ async def test_the_websocket_of_streams_takes_no_long_message(server: Appliance)
 
 
 async def test_many_streams_over_one_websocket(server: Appliance):
-    whole = (await server.ask("POST", CHAT, chat(stream=True), named("done"))).body
+    whole = await posted(server, "done")
     await begin(server, "live", tokens=100, token_delay=0.01)
     await begin(server, "stalled", stall_after_tokens=2)
     async with server.joined("/v1/stream/ws") as socket:
@@ -390,7 +383,7 @@ async def test_many_streams_over_one_websocket(server: Appliance):
 
 async def test_a_subscription_that_ends_within_a_message_leaves_the_websocket_whole(server: Appliance):
     """The client reads nothing meanwhile, so that most messages are under way when their subscription ends."""
-    whole = (await server.ask("POST", CHAT, chat(stream=True, tokens=3000), named("long"))).body.decode()
+    whole = (await posted(server, "long", tokens=3000)).decode()
     async with server.joined("/v1/stream/ws") as socket:
         for _ in range(60):
             await socket.send_message('{"type": "subscribe", "id": "long"}')
@@ -405,13 +398,10 @@ async def test_a_subscription_that_ends_within_a_message_leaves_the_websocket_wh
         assert message["error"]["code"] == 404
 
 
-# ---- ends ----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_restart_keeps_what_was_said_and_tells_of_the_break(open_server: OpenServer, tmp_path: Path):
     kept = StreamsConfig(path=str(tmp_path / "streams"))
     async with open_server(streams=kept) as server:
-        whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+        whole = await posted(server)
         got = await begin(server, "live", stall_after_tokens=5)
     async with open_server(streams=kept) as server:
         assert (await read(server)).body == whole

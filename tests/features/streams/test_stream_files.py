@@ -18,16 +18,10 @@ from waiting import until
 
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import UsageError
-from appliance.features.streams.files import (
-    FORGOTTEN_AFTER,
-    MAX_WAITING,
-    About,
-    StoredStream,
-    StreamFiles,
-    open_stream_files,
-)
+from appliance.features.streams import files as stream_files
+from appliance.features.streams.ends import RingSink
+from appliance.features.streams.files import About, StoredStream, StreamFiles, open_stream_files
 from appliance.features.streams.owner import check_streams, open_streams
-from appliance.features.streams.ring_sink import RingSink
 from appliance.replay.generation import Generation
 
 LAST = b"data: interrupted\n\n"
@@ -35,7 +29,12 @@ LAST = b"data: interrupted\n\n"
 
 @asynccontextmanager
 async def opened(
-    path: Path, max_bytes: int = 1000, max_total: int = 100_000, *, retry: float = 10, max_waiting: int = MAX_WAITING
+    path: Path,
+    max_bytes: int = 1000,
+    max_total: int = 100_000,
+    *,
+    retry: float = 10,
+    max_waiting: int = stream_files.MAX_WAITING,
 ) -> AsyncGenerator[tuple[StreamFiles, list[StoredStream]]]:
     """``stored`` grows when streams of an earlier run are found later."""
     kept = open_stream_files(path, max_bytes, max_total, retry=retry, max_waiting=max_waiting)
@@ -47,6 +46,15 @@ async def opened(
 
 def about(conversation: str) -> About:
     return About(conversation=conversation, started_at=5.0, interrupted=LAST)
+
+
+def store(files: StreamFiles, name: str, *data: bytes, ended: float | None = None) -> int:
+    """A stream that has ended, now or then."""
+    key = files.begin(about(name))
+    for each in data:
+        files.append(key, each)
+    files.finish(key, time.time() if ended is None else ended)
+    return key
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -61,17 +69,13 @@ async def written(path: Path, count: int) -> None:
 async def test_a_stream_that_has_ended_is_there_again(tmp_path: Path):
     async with opened(tmp_path) as (files, stored):
         assert stored == []
-        key = files.begin(about("é::ü/x"))
-        files.append(key, b"data: 1\n\n")
-        files.append(key, b"data: 2\n\n")
-        done = time.time()
-        files.finish(key, done)
+        store(files, "é::ü/x", b"data: 1\n\n", b"data: 2\n\n", ended=(done := time.time()))
     async with opened(tmp_path) as (_, stored):
         (found,) = stored
         assert found.about.conversation == "é::ü/x"
         assert found.data == b"data: 1\n\ndata: 2\n\n"
         assert found.completed_at == pytest.approx(done, abs=0.01)
-        assert found.interrupted_at is None
+        assert found.about.interrupted_at is None
     assert [file.suffix for file in files_in(tmp_path)] == [".sse"]
 
 
@@ -142,17 +146,15 @@ async def test_a_long_stream_keeps_its_end(tmp_path: Path):
         assert file.stat().st_size < 2500
     async with opened(tmp_path) as (_, stored):
         (found,) = stored
-        assert found.dropped + len(found.data) == end
-        assert found.data == whole[found.dropped : end]
+        assert found.about.dropped + len(found.data) == end
+        assert found.data == whole[found.about.dropped : end]
         assert len(found.data) >= 1000
 
 
 async def test_the_oldest_go_when_there_are_too_many(tmp_path: Path):
     async with opened(tmp_path, max_total=2500) as (files, _):
         for name in "abcd":
-            key = files.begin(about(name))
-            files.append(key, b"x" * 1000)
-            files.finish(key, time.time())
+            store(files, name, b"x" * 1000)
         await written(tmp_path, 2)
     async with opened(tmp_path, max_total=1500) as (_, stored):
         assert [found.about.conversation for found in stored] == ["d"]
@@ -160,9 +162,9 @@ async def test_the_oldest_go_when_there_are_too_many(tmp_path: Path):
 
 async def test_what_is_discarded_or_too_old_is_deleted(tmp_path: Path):
     async with opened(tmp_path) as (files, _):
-        first, second = files.begin(about("a")), files.begin(about("b"))
+        first = files.begin(about("a"))
         files.append(first, b"x")
-        files.finish(second, time.time() - 2 * FORGOTTEN_AFTER)
+        store(files, "b", ended=time.time() - 2 * stream_files.FORGOTTEN_AFTER)
         await written(tmp_path, 2)
         files.discard(first)
         await written(tmp_path, 1)
@@ -175,13 +177,10 @@ async def test_what_is_discarded_or_too_old_is_deleted(tmp_path: Path):
 async def test_a_clock_that_was_wrong_loses_no_stream(tmp_path: Path, off: float):
     """It is kept for as long as if it had ended with the start, though it seems to be from another time."""
     async with opened(tmp_path) as (files, _):
-        key = files.begin(about("a"))
-        files.append(key, b"data: 1\n\n")
-        files.finish(key, time.time() + off)
+        store(files, "a", b"data: 1\n\n", ended=time.time() + off)
     async with open_streams(StreamsConfig(path=str(tmp_path), keep=60)) as streams:
         await trio.sleep(0.1)  # whatever is over is dropped at once
-        found = streams.ids.stream_of("a")
-        assert found.end is not None
+        assert streams.ids.stream_of("a").end is not None
 
 
 async def test_files_of_others_and_damaged_ones(tmp_path: Path):
@@ -253,10 +252,7 @@ async def test_a_second_program_takes_nothing_and_goes_on_when_the_first_ends(
             (found,) = await until(lambda: stored)
             assert found.about.conversation == "a"
             assert found.data.endswith(LAST)
-            later = files.begin(about("later"))
-            assert later > found.key
-            files.append(later, b"data: 1\n\n")
-            files.finish(later, time.time())
+            assert store(files, "later", b"data: 1\n\n") > found.key
     async with opened(tmp_path) as (_, stored):
         assert [one.about.conversation for one in stored] == ["a", "later"]
 
@@ -310,17 +306,19 @@ async def test_killed_before_any_change_of_the_folder_nothing_is_lost(tmp_path: 
         async with opened(folder) as (_, stored):
             found = {one.about.conversation: one for one in stored}
             cut = found.pop("a")
-            assert (cut.data, cut.interrupted_at) == (b"data: 1\n\ndata: end\n\n", 9)
+            assert (cut.data, cut.about.interrupted_at) == (b"data: 1\n\ndata: end\n\n", 9)
             assert cut.completed_at == pytest.approx(time.time(), abs=30)
             for one in found.values():
                 said = one.data.removesuffix(LAST)
-                assert whole[one.dropped :].startswith(said)
+                assert whole[one.about.dropped :].startswith(said)
                 assert said == b"" or said.endswith(b"\n\n")
         assert {path.suffix for path in files_in(folder)} <= {".sse"}
         async with opened(folder) as (_, again):
-            assert [(one.data, one.interrupted_at) for one in again] == [(s.data, s.interrupted_at) for s in stored]
+            assert [(one.data, one.about.interrupted_at) for one in again] == [
+                (s.data, s.about.interrupted_at) for s in stored
+            ]
         if not killed:
-            assert found["b"].data == whole[found["b"].dropped :]
+            assert found["b"].data == whole[found["b"].about.dropped :]
             assert last > 20
             return
     raise AssertionError("it never came to its end")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -16,12 +16,10 @@ from appliance.core.answers.ring import Ring
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import BadRequest, Busy, ShuttingDown
 from appliance.features.streams.boxes import StreamAtBox
-from appliance.features.streams.first_reader import FirstReader
-from appliance.features.streams.ids import TAKE_OVER_AFTER, name_of
+from appliance.features.streams.ends import FirstReader, RingSink
+from appliance.features.streams.ids import TAKE_OVER_AFTER, name_of, open_reader
 from appliance.features.streams.keeping import OVERHEAD
 from appliance.features.streams.owner import Streams, open_streams, status_of
-from appliance.features.streams.reading import open_reader
-from appliance.features.streams.ring_sink import RingSink
 from appliance.replay.generation import Generation, GenerationEnd, GenerationHead, GenerationReader, Headers
 
 EVENTS = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
@@ -30,6 +28,12 @@ LAST = b"data: interrupted\n\n"
 LOST = b"data: lost\n\n"
 
 Work = Callable[[RingSink], Awaitable[None]]
+
+
+@pytest.fixture
+async def streams(autojump_clock: MockClock) -> AsyncGenerator[Streams]:
+    async with open_streams(StreamsConfig()) as opened:
+        yield opened
 
 
 def says(*records: bytes, after: float = 0, pause: float = 0, status: int = 200, then: Work | None = None) -> Work:
@@ -54,6 +58,13 @@ def begin(streams: Streams, name: str, work: Work, /, **options: Any) -> Generat
 
 async def stalls(sink: RingSink) -> None:
     await trio.sleep_forever()
+
+
+async def begun(streams: Streams, name: str, *records: bytes) -> Generation:
+    """One that has said this, and says nothing more."""
+    generation = begin(streams, name, says(*records, then=stalls))
+    await wait_all_tasks_blocked()
+    return generation
 
 
 async def read(generation: Generation | None, offset: int = 0) -> bytes:
@@ -97,34 +108,32 @@ class Answer:
         self.aborted = True
 
 
-async def test_it_goes_on_when_its_first_reader_has_left(autojump_clock: MockClock):
-    async with open_streams(StreamsConfig()) as streams:
-        generation = begin(streams, "a", says(b"1\n\n", b"2\n\n", b"3\n\n", pause=1))
-        answer = Answer()
-        with trio.move_on_after(1.5):
-            await generation.pass_on(answer)
-        assert (answer.status, answer.body, answer.ended) == (200, b"1\n\n", False)
-        assert await read(streams.ids.stream_of("a"), 3) == b"2\n\n3\n\n"
-        assert generation.end is GenerationEnd.DONE
+async def test_it_goes_on_when_its_first_reader_has_left(autojump_clock: MockClock, streams: Streams):
+    generation = begin(streams, "a", says(b"1\n\n", b"2\n\n", b"3\n\n", pause=1))
+    answer = Answer()
+    with trio.move_on_after(1.5):
+        await generation.pass_on(answer)
+    assert (answer.status, answer.body, answer.ended) == (200, b"1\n\n", False)
+    assert await read(streams.ids.stream_of("a"), 3) == b"2\n\n3\n\n"
+    assert generation.end is GenerationEnd.DONE
 
 
-async def test_it_goes_on_when_its_first_reader_has_left_before_its_head(autojump_clock: MockClock):
-    async with open_streams(StreamsConfig()) as streams:
-        work = says(b"1\n\n", after=5)
-        generation = begin(streams, "a", work, loading=lambda: trio.current_time() < began + 3)
-        began = trio.current_time()
-        with trio.move_on_after(1):
-            await generation.pass_on(Answer())
-        assert streams.ids.stream_of("a") is None
-        assert streams.ids.is_loading("a")
-        await trio.sleep(3)
-        assert not streams.ids.is_loading("a")
-        assert streams.ids.waiting_of("a") is generation
-        await generation.wait_begun()
-        assert await read(streams.ids.stream_of("a")) == b"1\n\n"
+async def test_it_goes_on_when_its_first_reader_has_left_before_its_head(autojump_clock: MockClock, streams: Streams):
+    work = says(b"1\n\n", after=5)
+    generation = begin(streams, "a", work, loading=lambda: trio.current_time() < began + 3)
+    began = trio.current_time()
+    with trio.move_on_after(1):
+        await generation.pass_on(Answer())
+    assert streams.ids.stream_of("a") is None
+    assert streams.ids.is_loading("a")
+    await trio.sleep(3)
+    assert not streams.ids.is_loading("a")
+    assert streams.ids.waiting_of("a") is generation
+    await generation.wait_begun()
+    assert await read(streams.ids.stream_of("a")) == b"1\n\n"
 
 
-async def test_what_is_no_stream_goes_to_the_first_reader_alone(autojump_clock: MockClock):
+async def test_what_is_no_stream_goes_to_the_first_reader_alone(autojump_clock: MockClock, streams: Streams):
     async def work(sink: RingSink) -> None:
         sink.start(200, JSON)
         assert (sink.status, sink.event_stream, sink.ended) == (200, False, False)
@@ -132,17 +141,17 @@ async def test_what_is_no_stream_goes_to_the_first_reader_alone(autojump_clock: 
         await sink.write(b"}")
         await sink.end()
 
-    async with open_streams(StreamsConfig()) as streams:
-        answer = Answer()
-        assert await begin(streams, "a", work, streams=False).pass_on(answer) is None
-        assert (answer.status, answer.body, answer.ended) == (200, b"{}", True)
-        assert streams.ids.stream_of("a") is streams.ids.waiting_of("a") is None
-        assert streams.lookup(["a"]) == []
-        assert streams.kept.held == 0
+    answer = Answer()
+    assert await begin(streams, "a", work, streams=False).pass_on(answer) is None
+    assert (answer.status, answer.body, answer.ended) == (200, b"{}", True)
+    assert streams.ids.stream_of("a") is streams.ids.waiting_of("a") is None
+    assert (streams.lookup(["a"]), streams.kept.held) == ([], 0)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_what_is_no_stream_is_given_up_with_its_reader(autojump_clock: MockClock, streaming: bool):
+async def test_what_is_no_stream_is_given_up_with_its_reader(
+    autojump_clock: MockClock, streams: Streams, streaming: bool
+):
     ended = trio.Event()
 
     async def work(sink: RingSink) -> None:
@@ -153,22 +162,20 @@ async def test_what_is_no_stream_is_given_up_with_its_reader(autojump_clock: Moc
         finally:
             ended.set()
 
-    async with open_streams(StreamsConfig()) as streams:
-        with trio.move_on_after(1):
-            await begin(streams, "a", work, streams=streaming).pass_on(Answer())
-        await ended.wait()
-        await wait_all_tasks_blocked()
-        assert streams.ids.waiting_of("a") is None
+    with trio.move_on_after(1):
+        await begin(streams, "a", work, streams=streaming).pass_on(Answer())
+    await ended.wait()
+    await wait_all_tasks_blocked()
+    assert streams.ids.waiting_of("a") is None
 
 
-async def test_a_refusal_without_a_reader_is_dropped(autojump_clock: MockClock):
-    async with open_streams(StreamsConfig()) as streams:
-        generation = begin(streams, "a", says(b"{}", after=2, status=500))
-        with trio.move_on_after(1):
-            await generation.pass_on(Answer())
-        await trio.sleep(2)
-        assert generation.end is not None
-        assert streams.ids.waiting_of("a") is None
+async def test_a_refusal_without_a_reader_is_dropped(autojump_clock: MockClock, streams: Streams):
+    generation = begin(streams, "a", says(b"{}", after=2, status=500))
+    with trio.move_on_after(1):
+        await generation.pass_on(Answer())
+    await trio.sleep(2)
+    assert generation.end is not None
+    assert streams.ids.waiting_of("a") is None
 
 
 async def test_ended_streams_expire_and_live_ones_never(autojump_clock: MockClock):
@@ -202,34 +209,30 @@ async def test_the_oldest_that_have_ended_make_room(autojump_clock: MockClock):
 
 async def test_live_streams_lose_their_oldest_bytes_when_nothing_else_is_left(autojump_clock: MockClock):
     async with open_streams(StreamsConfig(max_total=2 * OVERHEAD + 1000)) as streams:
-        big = begin(streams, "big", says(*[b"x" * 100] * 20, then=stalls))
-        await wait_all_tasks_blocked()
+        big = await begun(streams, "big", *[b"x" * 100] * 20)
         assert big.ring.held == 2000
-        small = begin(streams, "small", says(*[b"y" * 100] * 3, then=stalls))
-        await wait_all_tasks_blocked()
+        small = await begun(streams, "small", *[b"y" * 100] * 3)
         assert streams.kept.held <= streams.kept.settings.max_total
-        assert small.ring.held == 300
-        assert big.ring.held == 700
+        assert (small.ring.held, big.ring.held) == (300, 700)
 
 
-async def test_a_stop_ends_it_for_all_with_its_last_words(autojump_clock: MockClock):
-    async with open_streams(StreamsConfig()) as streams:
-        generation = begin(streams, "a", says(b"1\n\n", then=stalls), interrupted=LAST)
-        answer = Answer()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(generation.pass_on, answer)
-            await wait_all_tasks_blocked()
-            reader = generation.reader(0)
-            assert streams.ids.stop_stream("a")
-            assert streams.ids.stream_of("a") is None
-            assert streams.kept.held == 0
-        assert (answer.body, answer.ended, answer.aborted) == (b"1\n\n" + LAST, True, False)
-        assert await rest(reader) == b"1\n\n" + LAST
-        assert not streams.ids.stop_stream("a")
+async def test_a_stop_ends_it_for_all_with_its_last_words(autojump_clock: MockClock, streams: Streams):
+    generation = begin(streams, "a", says(b"1\n\n", then=stalls), interrupted=LAST)
+    answer = Answer()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(generation.pass_on, answer)
+        await wait_all_tasks_blocked()
+        reader = generation.reader(0)
+        assert streams.ids.stop_stream("a")
+        assert streams.ids.stream_of("a") is None
+        assert streams.kept.held == 0
+    assert (answer.body, answer.ended, answer.aborted) == (b"1\n\n" + LAST, True, False)
+    assert await rest(reader) == b"1\n\n" + LAST
+    assert not streams.ids.stop_stream("a")
 
 
-async def test_a_stop_before_the_head_tells_the_first_reader(autojump_clock: MockClock):
-    async with open_streams(StreamsConfig()) as streams, trio.open_nursery() as nursery:
+async def test_a_stop_before_the_head_tells_the_first_reader(autojump_clock: MockClock, streams: Streams):
+    async with trio.open_nursery() as nursery:
         generation = begin(streams, "a", stalls)
         ends: list[GenerationEnd | None] = []
 
@@ -244,56 +247,48 @@ async def test_a_stop_before_the_head_tells_the_first_reader(autojump_clock: Moc
         assert streams.ids.waiting_of("a") is None
 
 
-async def test_the_next_one_takes_over_when_it_has_an_answer(autojump_clock: MockClock):
-    async with open_streams(StreamsConfig()) as streams:
-        old = begin(streams, "a", says(b"old\n\n", then=stalls))
-        await wait_all_tasks_blocked()
-        new = begin(streams, "a", says(b"new\n\n", after=0.1))
-        assert streams.ids.stream_of("a") is old
-        assert not streams.ids.is_loading("a")
-        await new.wait_begun()
-        assert old.end is GenerationEnd.REPLACED
-        assert await read(streams.ids.stream_of("a")) == b"new\n\n"
-        assert await read(old) == b"old\n\n"
+async def test_the_next_one_takes_over_when_it_has_an_answer(autojump_clock: MockClock, streams: Streams):
+    old = await begun(streams, "a", b"old\n\n")
+    new = begin(streams, "a", says(b"new\n\n", after=0.1))
+    assert streams.ids.stream_of("a") is old
+    assert not streams.ids.is_loading("a")
+    await new.wait_begun()
+    assert old.end is GenerationEnd.REPLACED
+    assert await read(streams.ids.stream_of("a")) == b"new\n\n"
+    assert await read(old) == b"old\n\n"
 
 
-async def test_the_next_one_takes_over_when_it_takes_long(autojump_clock: MockClock):
-    async with open_streams(StreamsConfig()) as streams:
-        old = begin(streams, "a", says(b"old\n\n", then=stalls))
-        await wait_all_tasks_blocked()
-        begin(streams, "a", stalls)
-        await trio.sleep(TAKE_OVER_AFTER / 2)
-        assert old.end is None
-        await trio.sleep(TAKE_OVER_AFTER)
-        assert old.end is GenerationEnd.REPLACED
-        assert streams.ids.stream_of("a") is None
+async def test_the_next_one_takes_over_when_it_takes_long(autojump_clock: MockClock, streams: Streams):
+    old = await begun(streams, "a", b"old\n\n")
+    begin(streams, "a", stalls)
+    await trio.sleep(TAKE_OVER_AFTER / 2)
+    assert old.end is None
+    await trio.sleep(TAKE_OVER_AFTER)
+    assert old.end is GenerationEnd.REPLACED
+    assert streams.ids.stream_of("a") is None
 
 
-async def test_a_refused_one_leaves_everything_as_it_was(autojump_clock: MockClock):
-    async with open_streams(StreamsConfig()) as streams:
-        old = begin(streams, "a", says(b"old\n\n", then=stalls))
-        await wait_all_tasks_blocked()
-        answer = Answer()
-        await begin(streams, "a", says(b"{}", status=400)).pass_on(answer)
-        assert (answer.status, answer.body) == (400, b"{}")
-        await trio.sleep(1)
-        assert streams.ids.stream_of("a") is old
-        assert old.end is None
+async def test_a_refused_one_leaves_everything_as_it_was(autojump_clock: MockClock, streams: Streams):
+    old = await begun(streams, "a", b"old\n\n")
+    answer = Answer()
+    await begin(streams, "a", says(b"{}", status=400)).pass_on(answer)
+    assert (answer.status, answer.body) == (400, b"{}")
+    await trio.sleep(1)
+    assert streams.ids.stream_of("a") is old
+    assert old.end is None
 
 
-async def test_three_at_once_and_the_last_one_wins(autojump_clock: MockClock):
-    async with open_streams(StreamsConfig()) as streams:
-        first = begin(streams, "a", says(b"1\n\n", then=stalls))
-        await wait_all_tasks_blocked()
-        second = begin(streams, "a", stalls)
-        third = begin(streams, "a", stalls)
-        assert second.end is GenerationEnd.REPLACED
-        assert streams.ids.stream_of("a") is first
-        fourth = begin(streams, "a", says(b"4\n\n"))
-        await wait_all_tasks_blocked()
-        assert (first.end, third.end) == (GenerationEnd.REPLACED, GenerationEnd.REPLACED)
-        assert streams.ids.stream_of("a") is fourth
-        assert streams.kept.held == OVERHEAD + 3
+async def test_three_at_once_and_the_last_one_wins(autojump_clock: MockClock, streams: Streams):
+    first = await begun(streams, "a", b"1\n\n")
+    second = begin(streams, "a", stalls)
+    third = begin(streams, "a", stalls)
+    assert second.end is GenerationEnd.REPLACED
+    assert streams.ids.stream_of("a") is first
+    fourth = begin(streams, "a", says(b"4\n\n"))
+    await wait_all_tasks_blocked()
+    assert (first.end, third.end) == (GenerationEnd.REPLACED, GenerationEnd.REPLACED)
+    assert streams.ids.stream_of("a") is fourth
+    assert streams.kept.held == OVERHEAD + 3
 
 
 async def test_a_slow_first_reader_is_cut_off(autojump_clock: MockClock):
@@ -309,16 +304,15 @@ async def test_a_slow_first_reader_is_cut_off(autojump_clock: MockClock):
         assert await read(streams.ids.stream_of("a"), 7 * 5 - 10) == b"45\n\n12345\n\n"[-10:]
 
 
-async def test_a_broken_record_is_nobodys_whole_answer(autojump_clock: MockClock):
+async def test_a_broken_record_is_nobodys_whole_answer(autojump_clock: MockClock, streams: Streams):
     async def work(sink: RingSink) -> None:
         sink.start(200, EVENTS)
         await sink.write(b"data: hal")
         sink.abort()
 
-    async with open_streams(StreamsConfig()) as streams:
-        answer = Answer()
-        await begin(streams, "a", work).pass_on(answer)
-        assert (answer.body, answer.ended, answer.aborted) == (b"data: hal", False, True)
+    answer = Answer()
+    await begin(streams, "a", work).pass_on(answer)
+    assert (answer.body, answer.ended, answer.aborted) == (b"data: hal", False, True)
 
 
 async def test_the_end_of_the_program_is_told(autojump_clock: MockClock):
@@ -363,17 +357,16 @@ async def test_there_is_a_limit(autojump_clock: MockClock):
         begin(streams, "c", stalls)
 
 
-async def test_lookup_by_id_and_by_what_stands_before_its_model(autojump_clock: MockClock):
-    async with open_streams(StreamsConfig()) as streams:
-        for name in ("u::org/m", "u::n", "v", "a::b::c"):
-            begin(streams, name, says(b"1\n\n"))
-        await wait_all_tasks_blocked()
+async def test_lookup_by_id_and_by_what_stands_before_its_model(autojump_clock: MockClock, streams: Streams):
+    for name in ("u::org/m", "u::n", "v", "a::b::c"):
+        begin(streams, name, says(b"1\n\n"))
+    await wait_all_tasks_blocked()
 
-        def names(*ids: str) -> list[str]:
-            return [status.conversation_id for status in streams.lookup(ids)]
+    def names(*ids: str) -> list[str]:
+        return [status.conversation_id for status in streams.lookup(ids)]
 
-        assert names("u", "v", "v", "x", "") == ["u::org/m", "u::n", "v", "v"]
-        assert names("a", "a::b", "a::b::c", "a:") == ["a::b::c"] * 3
+    assert names("u", "v", "v", "x", "") == ["u::org/m", "u::n", "v", "v"]
+    assert names("a", "a::b", "a::b::c", "a:") == ["a::b::c"] * 3
 
 
 async def test_readers_at_any_offset_while_it_is_written(autojump_clock: MockClock):
@@ -392,22 +385,21 @@ async def test_readers_at_any_offset_while_it_is_written(autojump_clock: MockClo
 
 
 @pytest.mark.parametrize("moment", [0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35])
-async def test_stopped_at_any_moment_nothing_is_left(autojump_clock: MockClock, moment: float):
-    async with open_streams(StreamsConfig()) as streams:
-        begin(streams, "a", says(b"1\n\n", b"2\n\n", pause=0.1))
+async def test_stopped_at_any_moment_nothing_is_left(autojump_clock: MockClock, streams: Streams, moment: float):
+    begin(streams, "a", says(b"1\n\n", b"2\n\n", pause=0.1))
 
-        async def stop() -> None:
-            await trio.sleep(moment)
-            streams.ids.stop_stream("a")
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(stop)
-            with trio.move_on_after(0.12):
-                await begin(streams, "a", says(b"3\n\n", pause=0.2)).pass_on(Answer())
-        await trio.sleep(0.5)
+    async def stop() -> None:
+        await trio.sleep(moment)
         streams.ids.stop_stream("a")
-        assert streams.kept.held == 0
-        assert streams.ids.waiting_of("a") is None
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop)
+        with trio.move_on_after(0.12):
+            await begin(streams, "a", says(b"3\n\n", pause=0.2)).pass_on(Answer())
+    await trio.sleep(0.5)
+    streams.ids.stop_stream("a")
+    assert streams.kept.held == 0
+    assert streams.ids.waiting_of("a") is None
 
 
 class Client(Answer):
@@ -435,9 +427,8 @@ class Client(Answer):
             drained()
 
 
-RECORD = st.builds(
-    lambda size, end: b"data: " + b"x" * size + end, st.integers(0, 90), st.sampled_from([b"\n\n", b"\r\n\r\n"])
-)
+BREAKS = st.sampled_from([b"\n\n", b"\r\n\r\n"])
+RECORD = st.builds(lambda size, end: b"data: " + b"x" * size + end, st.integers(0, 90), BREAKS)
 ENDS = st.sampled_from([*GenerationEnd])
 
 
@@ -479,9 +470,7 @@ def test_no_reader_takes_for_whole_what_is_not(
 
 class NoKeeper:
     def began(self, generation: Generation) -> None: ...
-
     def grew(self, generation: Generation, data: bytes, held: int) -> None: ...
-
     def ended(self, generation: Generation) -> None: ...
 
 
@@ -489,9 +478,7 @@ class NoKeeper:
 def test_a_stream_of_another_box_begins_where_it_does_there(offset: int, dropped: int, interrupted_at: int | None):
     generation = Generation("a", 0, Ring(9, dropped), NoKeeper())
     generation.interrupted_at = interrupted_at
-    told = StreamAtBox(
-        name="a", status=status_of(generation), content_type="", dropped=dropped, interrupted_at=interrupted_at
-    )
+    told = StreamAtBox("a", status_of(generation), "", dropped, interrupted_at)
     try:
         there = open_reader(generation, offset).offset
     except BadRequest:
@@ -517,8 +504,7 @@ def test_the_holder_of_one_key_finds_and_ends_nothing_of_another(steps: list[tup
                 if what == "stop":
                     assert streams.ids.stop_stream(name) is (alive.pop((holder, conversation), None) is not None)
                 else:
-                    alive[holder, conversation] = begin(streams, name, says(b"1\n\n", then=stalls))
-                    await wait_all_tasks_blocked()
+                    alive[holder, conversation] = await begun(streams, name, b"1\n\n")
             for holder in ("", "one", "two"):
                 for conversation in ("a", "a::m", "b"):
                     assert streams.ids.stream_of(name_of(conversation, holder)) is alive.get((holder, conversation))

@@ -60,6 +60,11 @@ class BundleItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Bytes of its files."""
         return sum(file.size for file in self.files)
 
+    @property
+    def carried(self) -> list[PayloadFile]:
+        """The files whose contents are in the bundle."""
+        return [] if self.left_out else [file for file in self.files if not file.link]
+
 
 class Blob(Struct, frozen=True, kw_only=True):
     """One content. ``chunks`` are the sha256 of its pieces of `CHUNK` bytes."""
@@ -81,6 +86,16 @@ class BundleManifest(Struct, frozen=True, kw_only=True):
     front: Blob | None = None  # the one-file program that stands before the tar file
     items: tuple[BundleItem, ...]
     blobs: tuple[Blob, ...]
+
+    @property
+    def all_blobs(self) -> tuple[Blob, ...]:
+        """The contents of the items, behind the program before the tar file if there is one."""
+        return (*([self.front] if self.front is not None else []), *self.blobs)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all contents."""
+        return sum(blob.size for blob in self.all_blobs)
 
 
 class PresentItem(Struct, frozen=True, kw_only=True):
@@ -142,7 +157,7 @@ def _mistakes(manifest: BundleManifest) -> Iterator[str]:
         yield f"parts of {manifest.part} bytes cannot be"
     if manifest.part and manifest.front is not None:
         yield "a bundle that is a program, too, cannot be in parts"
-    for blob in (*manifest.blobs, *fronts(manifest)):
+    for blob in manifest.all_blobs:
         sums = (blob.sha256, *blob.chunks)
         if blob.size < 0 or len(blob.chunks) != -(-blob.size // CHUNK) or not all(map(_SHA256.fullmatch, sums)):
             yield f"the sums of {blob.sha256[:64]!r} cannot be right"
@@ -153,8 +168,8 @@ def _mistakes(manifest: BundleManifest) -> Iterator[str]:
     for item in manifest.items:
         if why := _bad_name(item, manifest.target) or _bad_paths(item.files):
             yield f"{item.kind} {item.name[:100]!r}: {why}"
-        for file in item.files:
-            if not (file.link or item.left_out) and sizes.get(file.sha256) != file.size:
+        for file in item.carried:
+            if sizes.get(file.sha256) != file.size:
                 yield f"{item.kind} {item.name[:100]!r}: the content of {file.path[:100]!r} is not in it"
 
 
@@ -184,7 +199,6 @@ def _bad_name(item: BundleItem, target: str) -> str:
 
 def _bad_paths(files: Sequence[PayloadFile]) -> str:
     """Why these cannot be the files of one folder; empty: they can."""
-    links = {PurePosixPath(file.path) for file in files if file.link}
     names = {PurePosixPath(file.path) for file in files}
     if len(names) != len(files):
         return "a path is in it twice"
@@ -198,7 +212,7 @@ def _bad_paths(files: Sequence[PayloadFile]) -> str:
             return f"the link {file.path[:100]!r} does not lead to a file of it"
         if not file.link and (file.size < 0 or not _SHA256.fullmatch(file.sha256)):
             return f"{file.path[:100]!r} has no sum"
-    return "" if files and len(links) < len(files) else "it has no files"
+    return "" if any(not file.link for file in files) else "it has no files"
 
 
 def is_plain(path: str) -> bool:
@@ -239,13 +253,8 @@ def model_digest(files: Iterable[PayloadFile]) -> str:
 
 def without_known(items: Iterable[BundleItem], inventory: Inventory | None) -> list[BundleItem]:
     """Mark what the other machine has as left out."""
-    known = {(one.kind, one.digest) for one in inventory.items} if inventory is not None else set[tuple[str, str]]()
+    known = {(one.kind, one.digest) for one in (inventory.items if inventory is not None else ())}
     return [structs.replace(item, left_out=True) if (item.kind, item.digest) in known else item for item in items]
-
-
-def fronts(manifest: BundleManifest) -> tuple[Blob, ...]:
-    """Return the program before the tar file, if there is one."""
-    return (manifest.front,) if manifest.front is not None else ()
 
 
 def padded(size: int) -> int:

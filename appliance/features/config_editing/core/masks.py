@@ -18,11 +18,9 @@ from appliance.core.secrets import LEAST, Secrets, merged, secrets_within, with_
 from appliance.errors import UsageError
 from appliance.features.config_editing.core.splices import spans
 
-MARK = "(secret "
-"""The beginning of every mark."""
+MARK = "(secret "  # the beginning of every mark
 _MARKS = re.compile(r"\(secret \d+\)")
-_PLACEHOLDER = "${env.SECRET}"
-"""Stands for a mark when a shown text is looked through; it does not have to be hidden."""
+_PLACEHOLDER = "${env.SECRET}"  # stands for a mark when a shown text is looked through; it does not have to be hidden
 _COMMENT = re.compile(r"#.*")
 _FIX = "edit it on the machine, as with 'llama-appliance config edit'"
 

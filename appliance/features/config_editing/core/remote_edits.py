@@ -9,6 +9,7 @@ mark. So everything that a command, a path or a key is made of stays as it was.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Literal, cast
 
 import msgspec.inspect as mi
@@ -28,7 +29,7 @@ FORMS_OF_MODEL: dict[FormGroup, tuple[str, ...]] = {
     "loading": (
         "ttl", "pinned", "disabled", "minLoadedTime", "healthCheckTimeout", "unloadTimeout", "memory",
     ),
-    "requests": ("concurrencyLimit", "patience", "sendLoadingState", "filters", "timeouts"),
+    "requests": ("concurrencyLimit", "patience", "sendLoadingState", "repairMessages", "filters", "timeouts"),
 }  # fmt: skip
 FORMS_OF_PROGRAM: dict[FormGroup, tuple[str, ...]] = {
     "loading": (
@@ -36,7 +37,8 @@ FORMS_OF_PROGRAM: dict[FormGroup, tuple[str, ...]] = {
         "hangs", "matrix", "memory", "profiles", "routing", "selectors", "server_pool",
     ),
     "requests": (
-        "queueLimit", "queueTimeout", "patience", "sendLoadingState", "loadingJokes", "includeAliasesInList", "runs",
+        "queueLimit", "queueTimeout", "patience", "sendLoadingState", "repairMessages", "loadingJokes",
+        "includeAliasesInList", "runs",
     ),
     "records": (
         "logLevel", "logTimeFormat", "logToStdout", "logRequests", "captureBuffer", "metricsMaxInMemory",
@@ -127,22 +129,20 @@ def _form_field(field: mi.Field, group: FormGroup) -> FormField | None:
     about = cast("dict[str, str]", field.type.extra_json_schema)["description"]  # pyright: ignore[reportUnknownMemberType]
     about = about.removeprefix("Addition: ")  # that the reference has no such key helps nobody who fills in a form
     default = field.default if isinstance(field.default, str | int | bool) else None
-    choices: tuple[str, ...] = ()
-    kind: FormKind
+    made = partial(FormField, name=field.encode_name, group=group, about=about, default=default)
     match bare_type(field.type):
         case mi.StrType():
-            kind = "text"
+            return made(kind="text")
         case mi.IntType():
-            kind = "number"
+            return made(kind="number")
         case mi.BoolType():
-            kind = "switch"
+            return made(kind="switch")
         case mi.LiteralType(values=words):
-            kind, choices = "choice", tuple(map(str, words))
+            return made(kind="choice", choices=tuple(map(str, words)))
         case mi.ListType(item_type=mi.StrType()):
-            kind = "list"
+            return made(kind="list")
         case _:
             return None
-    return FormField(name=field.encode_name, group=group, kind=kind, about=about, default=default, choices=choices)
 
 
 def _within(kind: mi.Type | None, key: str) -> mi.Type | None:

@@ -12,16 +12,8 @@ from collections.abc import Iterator, Sequence
 from difflib import unified_diff
 from typing import Any, Literal
 
+import yaml
 from msgspec import Struct
-from yaml.events import (
-    AliasEvent,
-    CollectionEndEvent,
-    CollectionStartEvent,
-    Event,
-    MappingStartEvent,
-    NodeEvent,
-    ScalarEvent,
-)
 
 from appliance.core.config.decode import plain
 from appliance.core.config.libyaml import events
@@ -29,8 +21,7 @@ from appliance.core.config.nodes import MappingNode
 from appliance.core.config.yaml import AS_WRITTEN, parse
 from appliance.errors import UsageError
 
-Setting = str | int | float | bool | list[str] | None
-"""A value of a form; None takes the key out."""
+Setting = str | int | float | bool | list[str] | None  # a value of a form; None takes the key out
 _MACRO = re.compile(r"\$\{env\.\w+\}|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w", re.ASCII)
 """Texts that YAML does not take before `core.config.yaml` has changed them."""
 
@@ -60,17 +51,16 @@ def spans(text: str) -> tuple[TextSpan | None, dict[int, TextSpan]]:
     """The root of a text that `parse` takes, and all single values by where they begin."""
     stream = events(_MACRO.sub(lambda odd: "x" * len(odd[0]), text))
     scalars: dict[int, TextSpan] = {}
-    root = next((_span(event, stream, text, scalars)[1] for event in stream if isinstance(event, NodeEvent)), None)
+    root = next((_span(event, stream, text, scalars)[1] for event in stream if isinstance(event, yaml.NodeEvent)), None)
     return root, scalars
 
 
 def with_value(text: str, path: Sequence[str], value: Setting) -> str:
     """The text with another value at ``path``; None takes the key out. Raises UsageError where that is not possible."""
     asked = _meaning(text)
-    if asked is not None and _put(asked, path, value):
-        edited = _edited(text, path, value)
-        if edited is not None and _meaning(edited) == asked:
-            return edited
+    edited = _edited(text, path, value) if asked is not None and _put(asked, path, value) else None
+    if edited is not None and _meaning(edited) == asked:
+        return edited
     raise UsageError(f"{'.'.join(path)} is written in a way that the form cannot edit; change it in the text")
 
 
@@ -79,27 +69,29 @@ def difference(old: str, new: str) -> str:
     return "\n".join(unified_diff(old.splitlines(), new.splitlines(), "before", "after", n=2, lineterm=""))
 
 
-def _span(event: Event, stream: Iterator[Event], text: str, scalars: dict[int, TextSpan]) -> tuple[str, TextSpan]:
+def _span(
+    event: yaml.Event, stream: Iterator[yaml.Event], text: str, scalars: dict[int, TextSpan]
+) -> tuple[str, TextSpan]:
     """The text of a single value, and the value's place."""
     start, end = event.start_mark.index, event.end_mark.index
-    if isinstance(event, AliasEvent):
+    if isinstance(event, yaml.AliasEvent):
         return "", TextSpan(start, end, "alias")
-    if isinstance(event, ScalarEvent):
+    if isinstance(event, yaml.ScalarEvent):
         end = start + len(text[start:end].rstrip())  # a block ends behind its last line
         scalars[start] = TextSpan(start, end, "scalar")
         return event.value, scalars[start]
-    assert isinstance(event, CollectionStartEvent)
+    assert isinstance(event, yaml.CollectionStartEvent)
     entries: list[SpanEntry] = []
     inner = next(stream)
-    while not isinstance(inner, CollectionEndEvent):
+    while not isinstance(inner, yaml.CollectionEndEvent):
         name, found = _span(inner, stream, text, scalars)
         end = found.end
-        if isinstance(event, MappingStartEvent):
+        if isinstance(event, yaml.MappingStartEvent):
             value = _span(next(stream), stream, text, scalars)[1]
             entries.append(SpanEntry(name, found, value))
             end = max(end, value.end)
         inner = next(stream)
-    kind = "mapping" if isinstance(event, MappingStartEvent) else "list"
+    kind = "mapping" if isinstance(event, yaml.MappingStartEvent) else "list"
     return "", TextSpan(
         start, inner.end_mark.index if event.flow_style else end, kind, event.flow_style, tuple(entries)
     )
@@ -135,20 +127,15 @@ def _edited(text: str, path: Sequence[str], value: Setting) -> str | None:
     found = span.entry(path[-1])
     if value is None:
         return text if found is None else _without(text, span, found)
-    if found is None:
-        return _with_key(text, span, path[-1], value)
+    if found is None:  # the key stands before all others, which have their lines and comments
+        at = span.entries[0].key.start
+        if span.flow:
+            return f"{text[:at]}{json.dumps(path[-1])}: {_written(value)}, {text[at:]}"
+        indent = " " * (at - _line_start(text, at))
+        return f"{text[:at]}{path[-1]}: {_written(value)}{_line_end(text)}{indent}{text[at:]}"
     start, end = found.value.start, found.value.end
     space = " " if text[start - 1 : start] == ":" else ""
     return f"{text[:start]}{space}{_written(value, found.value, text)}{text[end:]}"
-
-
-def _with_key(text: str, mapping: TextSpan, name: str, value: Setting) -> str:
-    """The key stands before all others, which have their lines and comments."""
-    at = mapping.entries[0].key.start
-    if mapping.flow:
-        return f"{text[:at]}{json.dumps(name)}: {_written(value)}, {text[at:]}"
-    column = at - _line_start(text, at)
-    return f"{text[:at]}{name}: {_written(value)}{_line_end(text)}{' ' * column}{text[at:]}"
 
 
 def _without(text: str, mapping: TextSpan, gone: SpanEntry) -> str:

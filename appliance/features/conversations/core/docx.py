@@ -16,10 +16,8 @@ from xml.parsers import expat
 from appliance.core.archives import BadArchive, open_members
 from appliance.errors import BadRequest
 
-MAX_PARTS = 50_000
-"""Files in the document; each picture is one."""
-MAX_XML = 128 << 20
-"""Bytes that its parts may unpack to. Markup takes ten times the room of the text."""
+MAX_PARTS = 50_000  # files in the document; each picture is one
+MAX_XML = 128 << 20  # Bytes that its parts may unpack to. Markup takes ten times the room of the text.
 PIECE = 1 << 20
 """Bytes that Expat gets at once. With each piece it reads an unfinished tag anew, so smaller ones take longer."""
 MAIN = re.compile(r"word/document\d*\.xml")
@@ -56,15 +54,10 @@ def read_docx(data: bytes, most: int) -> str:
 
 
 Start = Callable[[str, dict[str, str]], None]
+Told = Callable[[str], None]
 
 
-def _parse(
-    data: bytes,
-    part: re.Pattern[str],
-    start: Start,
-    end: Callable[[str], None] | None = None,
-    say: Callable[[str], None] | None = None,
-) -> bool:
+def _parse(data: bytes, part: re.Pattern[str], start: Start, end: Told | None = None, say: Told | None = None) -> bool:
     """Tell of all parts with such a name; False if there is none."""
     left, found = MAX_XML, False
     with open_members(io.BytesIO(data), "zip", MAX_PARTS) as members:
@@ -82,9 +75,8 @@ def _parse(
                 while piece := file.read(PIECE):
                     left -= len(piece)
                     if left < 0:
-                        raise BadRequest(
-                            f"the Word document unpacks to more than {MAX_XML >> 20} MiB; take a part of it"
-                        )
+                        told = f"the Word document unpacks to more than {MAX_XML >> 20} MiB; take a part of it"
+                        raise BadRequest(told)
                     parser.Parse(piece)
             parser.Parse(b"", True)
     return found
@@ -129,10 +121,8 @@ class _Text:
         self.text: list[str] = []
         self._levels = levels
         self._left = self._most = most
-        self._hidden = 0
-        """How many elements are open within one that is not shown, itself included."""
-        self._heard = False
-        """Characters are text only within a few elements; elsewhere they are positions and commands."""
+        self._hidden = 0  # how many elements are open within one that is not shown, itself included
+        self._heard = False  # characters are text only within a few elements; elsewhere they are positions and commands
         self._properties = False
         self._heading = self._indent = 0
         self._listed = False

@@ -13,37 +13,27 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import IO, cast
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, structs
+from msgspec import Raw, Struct
 
 from appliance.core.archives import BadArchive, open_members
 from appliance.core.bodies.head import check_json
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.parameters import shown
 from appliance.errors import BadRequest, shortened
-from appliance.features.conversations.core.formats import (
-    PLACE,
-    Saved,
-    SavedFile,
-    SavedLine,
-    SavedMessage,
-    read_json,
-    read_lines,
-)
-from appliance.features.conversations.core.tree import StoredMessage, stored
+from appliance.features.conversations.core import formats
+from appliance.features.conversations.core.tree import UNKNOWN_TYPE, StoredMessage, stored
 from appliance.features.conversations.shapes import Attachment, Carton, Conversation, File, MessageNode, Role, Whole
 
 HARNESS = "llama.app"
 MAX_UNPACKED = 192 << 20
 """Bytes of all lines of a file. The store gets the text of messages twice, and all of it has to be held at once."""
-MAX_LINES = 500_000
-"""A line is a message. An empty one costs its reader as much as any other."""
-MAX_FILES = 50_000
-"""Conversations in a ZIP."""
-MAX_PIECE = 16 << 20
-"""Bytes of a message, and of an attachment: what the routes take that write one."""
+MAX_LINES = 500_000  # A line is a message. An empty one costs its reader as much as any other.
+MAX_FILES = 50_000  # conversations in a ZIP
+MAX_PIECE = 16 << 20  # bytes of a message, and of an attachment: what the routes take that write one
 _RECORD = struct.Struct(">c3I")
 MAX_NAME = 255
 _DATA_URL = re.compile(r"data:([\w.+/-]{1,127})(?:;[\w=-]+)*;base64,", re.ASCII)
@@ -51,46 +41,31 @@ _JSON = re.compile(r"(?:.*/)?conversations(?:-\d+)?\.json", re.DOTALL)
 """ChatGPT packs its conversations into one such file, or a hundred into each."""
 _ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
-Files = Mapping[str, tuple[str, bytes]]
-"""Attachments by hash: type and content."""
-
-
-class FoundConversation(Struct):
-    """A conversation in a file. ``files`` are its attachments: type and content."""
-
-    conversation: Conversation
-    messages: list[MessageNode]
-    files: list[tuple[str, bytes]]
+FilesIn = list[tuple[str, bytes]]  # attachments: type and content
+Files = Mapping[str, tuple[str, bytes]]  # attachments by hash: type and content
 
 
 class Arrived(Struct):
-    """The same on its way into the store."""
+    """A conversation on its way into the store, with its attachments: type and content."""
 
     conversation: Conversation
     messages: list[StoredMessage]
-    files: list[tuple[str, bytes]]
+    files: FilesIn
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
-def read_file(data: bytes) -> Iterator[FoundConversation]:
+def read_file(data: bytes) -> Iterator[tuple[Whole, FilesIn]]:
     """Yield one conversation after the other. Raises BadRequest for what is none of the known files, at any moment."""
-    for pair in _unpacked(data) if data[:2] == b"PK" else _read(data):
-        found = FoundConversation(*_taken(pair, files := []), files)
-        for each in files:
-            _check_size("a file", len(each[1]), found)
-        yield found
+    return map(_taken, _unpacked(data) if data[:2] == b"PK" else _read(data))
 
 
 def for_store(data: bytes) -> Iterator[bytes]:
     """The same as bytes that `each_arrived` reads. Raises BadRequest."""
-    for found in read_file(data):
-        yield _record(b"c", msgspec.json.encode(found.conversation))
-        for message in map(stored, found.messages):
-            _check_size("a message", len(message.body), found)
+    for whole, files in read_file(data):
+        yield _record(b"c", msgspec.json.encode(whole.conversation))
+        for message in map(stored, whole.messages):
+            _check_size("a message", len(message.body), whole.conversation.title)
             yield _record(b"m", msgspec.json.encode((message.id, message.hashes)), message.body, message.content)
-        for kind, content in found.files:
+        for kind, content in files:
             yield _record(b"f", kind.encode(), content)
 
 
@@ -117,10 +92,10 @@ def for_page(data: bytes) -> Iterator[bytes]:
     """The same as the JSON of a `Carton`. Raises BadRequest."""
     files: dict[str, File] = {}
     opened = b'{"conversations":['
-    for found in read_file(data):
-        yield opened + msgspec.json.encode(Whole(conversation=found.conversation, messages=tuple(found.messages)))
+    for whole, found in read_file(data):
+        yield opened + msgspec.json.encode(whole)
         opened = b","
-        files |= {hashlib.sha256(content).hexdigest(): File(type=kind, data=content) for kind, content in found.files}
+        files |= {hashlib.sha256(content).hexdigest(): File(type=kind, data=content) for kind, content in found}
     yield (b"" if opened == b"," else opened) + b'],"files":{'
     for number, (name, file) in enumerate(files.items()):
         yield b'%b"%b":' % (b"," if number else b"", name.encode()) + msgspec.json.encode(file)
@@ -132,16 +107,16 @@ def _record(kind: bytes, *parts: bytes) -> bytes:
     return b"".join((_RECORD.pack(kind, *map(len, parts), *[0] * (3 - len(parts))), *parts))
 
 
-def _check_size(what: str, size: int, found: FoundConversation) -> None:
+def _check_size(what: str, size: int, title: str) -> None:
     """Refuse a piece that would keep the store, and so everybody else, busy for too long. Raises BadRequest."""
     if size > MAX_PIECE:
         raise BadRequest(
-            f"{what} in the conversation '{shortened(found.conversation.title)}' has {size} bytes, and may have "
+            f"{what} in the conversation '{shortened(title)}' has {size} bytes, and may have "
             f"{MAX_PIECE}: remove it there, and export again"
         )
 
 
-def _unpacked(data: bytes) -> Iterator[Saved]:
+def _unpacked(data: bytes) -> Iterator[formats.Saved]:
     lines = _Lines()
     try:
         with open_members(io.BytesIO(data), "zip", MAX_FILES) as members:
@@ -150,24 +125,24 @@ def _unpacked(data: bytes) -> Iterator[Saved]:
                     continue
                 if member.path.endswith(".jsonl"):
                     with member.open() as file:
-                        yield from read_lines(lines.each(file), f"{shown(member.path)}, ")
+                        yield from formats.read_lines(lines.each(file), f"{shown(member.path)}, ")
                 elif _JSON.fullmatch(member.path):
                     with member.open() as file:
                         content = b"".join(lines.each(file))
-                    yield from read_json(content, shown(member.path))
+                    yield from formats.read_json(content, shown(member.path))
     except BadArchive as error:
         raise BadRequest(f"the ZIP cannot be read: {error}") from None
 
 
-def _read(data: bytes) -> Iterable[Saved]:
+def _read(data: bytes) -> Iterable[formats.Saved]:
     lines = _Lines()
     first = next((line for line in _Lines().each(io.BytesIO(data)) if line.strip()), b"")
     try:
-        if msgspec.json.decode(first, type=SavedLine).type == "session":
-            return read_lines(lines.each(io.BytesIO(data)))
+        if msgspec.json.decode(first, type=formats.SavedLine).type == "session":
+            return formats.read_lines(lines.each(io.BytesIO(data)))
     except UNREADABLE:
         pass
-    return read_json(data)
+    return formats.read_json(data)
 
 
 class _Lines:
@@ -191,7 +166,7 @@ class _Lines:
             yield line
 
 
-def _taken(pair: Saved, files: list[tuple[str, bytes]]) -> tuple[Conversation, list[MessageNode]]:
+def _taken(pair: formats.Saved) -> tuple[Whole, FilesIn]:
     """In this program's words. Ids are made anew from the old ones, so that importing twice adds nothing.
 
     llama.cpp's page has a root above the first messages, and others have more such places. A parent that is missing, or
@@ -211,15 +186,12 @@ def _taken(pair: Saved, files: list[tuple[str, bytes]]) -> tuple[Conversation, l
     shown_at: dict[str | None, str | None] = {}
     """The message itself, or the next one above it, where it is only a place."""
     for name, parent in placed.items():
-        is_message = theirs[name].type != PLACE and theirs[name].role in _ROLES
+        is_message = theirs[name].type != formats.PLACE and theirs[name].role in _ROLES
         shown_at[name] = name if is_message else shown_at.get(parent)
-    messages = [
-        _message(pair.conv.id, theirs[name], shown_at.get(parent), files)
-        for name, parent in placed.items()
-        if shown_at[name] == name
-    ]
-    last = next((name for name in reversed(placed) if shown_at[name] == name), None)
-    leaf = shown_at.get(pair.conv.currNode) or last
+    shown = [name for name in placed if shown_at[name] == name]
+    files: FilesIn = []
+    messages = [_message(pair.conv.id, theirs[name], shown_at.get(placed[name]), files) for name in shown]
+    leaf = shown_at.get(pair.conv.currNode) or next(reversed(shown), None)
     when = int(pair.conv.lastModified) or max((message.created for message in messages), default=0)
     made = Conversation(
         id=_renamed(pair.conv.id),
@@ -230,47 +202,38 @@ def _taken(pair: Saved, files: list[tuple[str, bytes]]) -> tuple[Conversation, l
         updated=when,
         leaf=_renamed(pair.conv.id, leaf) if leaf else None,
     )
-    return made, messages
+    for _, content in files:
+        _check_size("a file", len(content), made.title)
+    return Whole(conversation=made, messages=tuple(messages)), files
 
 
-def _message(
-    conversation: str, theirs: SavedMessage, parent: str | None, files: list[tuple[str, bytes]]
-) -> MessageNode:
-    content, attachments = theirs.content, list[Attachment]()
-    for extra in theirs.extra or ():
-        attachment = _attached(extra, files)
-        if attachment is not None:
-            attachments.append(attachment)
+def _message(conversation: str, theirs: formats.SavedMessage, parent: str | None, files: FilesIn) -> MessageNode:
     return MessageNode(
         id=_renamed(conversation, theirs.id),
         parent=_renamed(conversation, parent) if parent else None,
         role=next(role for role in _ROLES if role == theirs.role),
-        content=content,
+        content=theirs.content,
         reasoning=theirs.reasoningContent or theirs.thinking or "",
         tool_calls=_calls(theirs.toolCalls),
         tool_call_id=theirs.toolCallId or "",
         model=theirs.model or "",
-        attachments=tuple(attachments),
+        attachments=tuple(each for extra in theirs.extra or () if (each := _attached(extra, files))),
         timings=theirs.timings,
         created=int(theirs.timestamp),
         revision=1,
     )
 
 
-def _attached(extra: SavedFile, files: list[tuple[str, bytes]]) -> Attachment | None:
+def _attached(extra: formats.SavedFile, files: FilesIn) -> Attachment | None:
     """Text, a data URL, or bare base64; None for what has no content or cannot be read."""
     kind, data = "text/plain", extra.content.encode("utf-8", "replace")
-    if extra.type == "PDF" and data:  # its text is what a model can read
-        packed = ""
+    packed = ""
+    if extra.type == "PDF" and data:
+        pass  # its text is what a model can read
     elif match := _DATA_URL.match(extra.base64Url):
         kind, packed = match[1], extra.base64Url[match.end() :]
-    else:
-        packed = extra.base64Data
-        kind = (
-            (extra.mimeType or ("application/pdf" if extra.type == "PDF" else "application/octet-stream"))[:127]
-            if packed
-            else kind
-        )
+    elif packed := extra.base64Data:
+        kind = (extra.mimeType or ("application/pdf" if extra.type == "PDF" else UNKNOWN_TYPE))[:127]
     if packed:
         try:
             data = base64.b64decode(packed, validate=True)
@@ -298,37 +261,6 @@ def _renamed(*names: str) -> str:
     return hashlib.sha256("\0".join(names).encode("utf-8", "replace")).hexdigest()[:32]
 
 
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
-
-class _Session(Struct, omit_defaults=True):
-    harness: str
-    type: str
-    id: str
-    name: str
-    lastModified: int
-    currNode: str | None
-    pinned: bool = False
-    folder: str = ""
-
-
-class _Written(Struct, omit_defaults=True):
-    id: str
-    convId: str
-    type: str
-    timestamp: int
-    role: str
-    content: str
-    parent: str | None
-    children: list[str]
-    reasoningContent: str | UnsetType = UNSET
-    toolCalls: list[Raw] | UnsetType = UNSET
-    toolCallId: str | UnsetType = UNSET
-    model: str | UnsetType = UNSET
-    extra: list[dict[str, str]] | UnsetType = UNSET
-    timings: dict[str, object] | UnsetType = UNSET
-
-
 def write_file(whole: Whole, files: Files) -> tuple[str, bytes]:
     """One conversation as JSON Lines that llama.cpp's page reads as well: a name for the file, and its content."""
     conversation = whole.conversation
@@ -336,29 +268,35 @@ def write_file(whole: Whole, files: Files) -> tuple[str, bytes]:
     children: dict[str, list[str]] = {root: []}
     for message in whole.messages:
         children.setdefault(message.parent or root, []).append(message.id)
-    session = _Session(
-        HARNESS, "session", conversation.id, conversation.title, conversation.updated, conversation.leaf,
-        conversation.pinned, conversation.folder,
-    )  # fmt: skip
-    top = _Written(root, conversation.id, "root", conversation.created, "system", "", None, children[root])
+    session = {
+        "harness": HARNESS, "type": "session", "id": conversation.id, "name": conversation.title,
+        "lastModified": conversation.updated, "currNode": conversation.leaf,
+        **_filled(pinned=conversation.pinned, folder=conversation.folder),
+    }  # fmt: skip
+    top = {
+        "id": root, "convId": conversation.id, "type": "root", "timestamp": conversation.created, "role": "system",
+        "content": "", "parent": None, "children": children[root],
+    }  # fmt: skip
     lines: list[object] = [session, {"type": "message", "message": top}]
     for message in whole.messages:
-        written = _Written(
-            message.id, conversation.id, "text", message.created, message.role, message.content,
-            message.parent or root, children.get(message.id, []),
-        )  # fmt: skip
-        given: dict[str, object] = {
-            "reasoningContent": message.reasoning or UNSET,
-            "toolCalls": list(message.tool_calls) or UNSET,
-            "toolCallId": message.tool_call_id or UNSET,
-            "model": message.model or UNSET,
-            "extra": [_extra(each, files[each.hash][1]) for each in message.attachments] or UNSET,
-            "timings": message.timings if message.timings is not None else UNSET,
-        }
-        lines.append({"type": "message", "message": structs.replace(written, **given)})
+        written = {
+            "id": message.id, "convId": conversation.id, "type": "text", "timestamp": message.created,
+            "role": message.role, "content": message.content, "parent": message.parent or root,
+            "children": children.get(message.id, []),
+            **_filled(
+                reasoningContent=message.reasoning, toolCalls=message.tool_calls, toolCallId=message.tool_call_id,
+                model=message.model, extra=[_extra(each, files[each.hash][1]) for each in message.attachments],
+                timings=message.timings,
+            ),
+        }  # fmt: skip
+        lines.append({"type": "message", "message": written})
     slug = re.sub(r"[^A-Za-z0-9]+", "_", conversation.title)[:20].strip("_") or "conversation"
     content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
     return f"{slug}_{conversation.id[:8]}.jsonl", content
+
+
+def _filled(**members: object) -> dict[str, object]:
+    return {name: value for name, value in members.items() if value or value == {}}
 
 
 def _extra(attachment: Attachment, data: bytes) -> dict[str, str]:
@@ -368,25 +306,10 @@ def _extra(attachment: Attachment, data: bytes) -> dict[str, str]:
     if kind.startswith(("audio/", "video/")):
         name = kind.partition("/")[0].upper()
         return {"type": name, "name": attachment.name, "base64Data": packed, "mimeType": kind}
-    try:
-        text = None if kind == "application/pdf" else data.decode()
-    except UnicodeDecodeError:
-        text = None
-    if text is not None:
-        return {"type": "TEXT", "name": attachment.name, "content": text}
+    if kind != "application/pdf":
+        with suppress(UnicodeDecodeError):
+            return {"type": "TEXT", "name": attachment.name, "content": data.decode()}
     return {"type": "PDF", "name": attachment.name, "base64Data": packed, "mimeType": kind, "content": ""}
-
-
-def write_many(wholes: Sequence[Whole], files: Files) -> bytes:
-    """A ZIP of such files."""
-    out, names = io.BytesIO(), set[str]()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
-        for whole in wholes:
-            name, content = write_file(whole, files)
-            name = f"{whole.conversation.id}.jsonl" if name in names else name
-            names.add(name)
-            packed.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
-    return out.getvalue()
 
 
 def pack(body: bytes) -> tuple[str, bytes]:
@@ -403,9 +326,17 @@ def pack(body: bytes) -> tuple[str, bytes]:
 
 def write_export(wholes: Sequence[Whole], files: Files) -> tuple[str, bytes]:
     """One conversation as a JSON Lines file, any other number as a ZIP of them: name and content."""
-    return write_file(wholes[0], files) if len(wholes) == 1 else ("conversations.zip", write_many(wholes, files))
+    if len(wholes) == 1:
+        return write_file(wholes[0], files)
+    out, names = io.BytesIO(), set[str]()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
+        for whole in wholes:
+            name, content = write_file(whole, files)
+            name = f"{whole.conversation.id}.jsonl" if name in names else name
+            names.add(name)
+            packed.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
+    return "conversations.zip", out.getvalue()
 
 
 def named_files(wholes: Iterable[Whole]) -> set[str]:
-    """The hashes of all attachments."""
     return {each.hash for whole in wholes for message in whole.messages for each in message.attachments}

@@ -193,25 +193,13 @@ def read_lines(lines: Iterable[bytes], where: str = "") -> Iterator[Saved]:
 def _of_open_web_ui(export: _OpenExport) -> Saved:
     messages = [
         SavedMessage(
-            id=each.id,
-            parent=each.parentId,
-            role=each.role,
-            content=each.content or "",
-            timestamp=each.timestamp * 1000,
+            each.id, each.parentId, each.role, content=each.content or "", timestamp=each.timestamp * 1000,
             model=each.model,
         )
         for each in export.chat.history.messages.values()
-    ]
-    return Saved(
-        SavedConversation(
-            id=export.id,
-            name=export.title or export.chat.title,
-            lastModified=export.updated_at * 1000,
-            currNode=export.chat.history.currentId,
-            pinned=export.pinned,
-        ),
-        messages,
-    )
+    ]  # fmt: skip
+    name, when = export.title or export.chat.title, export.updated_at * 1000
+    return Saved(SavedConversation(export.id, name, when, export.chat.history.currentId, export.pinned), messages)
 
 
 def _of_chatgpt(export: _GptExport) -> Saved:
@@ -222,8 +210,7 @@ def _of_chatgpt(export: _GptExport) -> Saved:
     """
     name = export.conversation_id or export.id or export.current_node or ""
     messages = [
-        _of_gpt_message(f"{name}/{each}", f"{name}/{node.parent}", node.message)
-        for each, node in export.mapping.items()
+        _of_gpt_message(f"{name}/{at}", f"{name}/{node.parent}", node.message) for at, node in export.mapping.items()
     ]
     when = (export.update_time or 0) * 1000
     current = f"{name}/{export.current_node}"
@@ -237,15 +224,8 @@ def _of_gpt_message(name: str, parent: str, message: _GptMessage | None) -> Save
     role, seen = message.author.role, not about.is_visually_hidden_from_conversation
     text = _gpt_text(message.content, [file.name for file in about.attachments or ()])
     seen = seen and bool(text) and role in ("user", "assistant") and message.recipient in (None, "", "all")
-    return SavedMessage(
-        id=name,
-        parent=parent,
-        role=role,
-        type="text" if seen else PLACE,
-        content=text,
-        timestamp=(message.create_time or 0) * 1000,
-        model=about.model_slug,
-    )
+    when = (message.create_time or 0) * 1000
+    return SavedMessage(name, parent, role, "text" if seen else PLACE, text, when, model=about.model_slug)
 
 
 def _gpt_text(raw: Raw, files: Sequence[str]) -> str:

@@ -18,35 +18,23 @@ from appliance.core.openai import tool_call
 from appliance.core.turns.chat import ChatEvents
 from appliance.core.turns.messages import CallDelta, ReasoningDelta, TextDelta, TurnFailed
 from appliance.errors import BadRequest
-from appliance.features.conversations.shapes import MessageNode
+from appliance.features.conversations.shapes import MessageNode, State, WrittenMessage
 
-MAX_TEXT = 8 << 20
-"""Characters of one message with its thoughts; a book has less than one million."""
+MAX_TEXT = 8 << 20  # characters of one message with its thoughts; a book has less than one million
 MAX_TITLE = 60
 UNKNOWN_TYPE = "application/octet-stream"
 _SHOWN_TYPE = re.compile(r"image/(?:png|jpeg|gif|webp)|(?:audio|video)/[a-z0-9][a-z0-9.+-]{0,63}")
 """Attachments that a browser may show as what they are; all others it only stores."""
-TAIL = 1 << 14
-"""Bytes at the end of a stream in which its timings are looked for."""
-MAX_WORDS = 20
-"""Words of a search; the others are ignored."""
-AROUND = 60
-"""Characters that an excerpt shows before a hit; after it come twice as many."""
+TAIL = 1 << 14  # bytes at the end of a stream in which its timings are looked for
+MAX_WORDS = 20  # words of a search; the others are ignored
+AROUND = 60  # characters that an excerpt shows before a hit; after it come twice as many
 _BLANK = re.compile(r"[\s\2\3]")
 _UNSEEN = str.maketrans("\0\2\3", "   ")
 """SQLite would take the first for the end of a text, and excerpts have their own use for the others."""
-_FOREIGN = re.compile(r"[^\0-\x7f]{1,4096}")
-"""Bounded, so that other threads run while a long text is folded."""
+_FOREIGN = re.compile(r"[^\0-\x7f]{1,4096}")  # bounded, so that other threads run while a long text is folded
 
 
-class Write(Struct, frozen=True):
-    """A message as it is to be stored."""
-
-    message: MessageNode
-    branched: bool = False
-
-
-def write(known: Mapping[str, MessageNode], sent: MessageNode, new_id: str, now: int) -> Write:
+def write(known: Mapping[str, MessageNode], sent: MessageNode, new_id: str, now: int) -> WrittenMessage:
     """Decide what a sent message becomes in a conversation of these messages. Raises BadRequest.
 
     ``sent.revision`` is the newest that its writer has seen, 0 for a message that is new.
@@ -57,20 +45,16 @@ def write(known: Mapping[str, MessageNode], sent: MessageNode, new_id: str, now:
         raise BadRequest(f"the message '{sent.parent}' is not in this conversation; write it first", param="parent")
     before = known.get(sent.id)
     if before is None:
-        return Write(structs.replace(sent, revision=1, created=sent.created or now))
+        return WrittenMessage(message=structs.replace(sent, revision=1, created=sent.created or now))
     if (before.parent, before.role) != (sent.parent, sent.role):
         raise BadRequest("a message keeps its parent and its role; write another message", param="parent")
     if before.revision != sent.revision:
-        if _content(before) == _content(sent):
-            return Write(before)
+        if structs.replace(before, revision=0, created=0) == structs.replace(sent, revision=0, created=0):
+            return WrittenMessage(message=before)
         if sent.state == "answering":  # the answer under way is the other one's
             sent = structs.replace(sent, state="done")
-        return Write(structs.replace(sent, id=new_id, revision=1, created=now), branched=True)
-    return Write(structs.replace(sent, revision=before.revision + 1, created=before.created))
-
-
-def _content(message: MessageNode) -> MessageNode:
-    return structs.replace(message, revision=0, created=0)
+        return WrittenMessage(message=structs.replace(sent, id=new_id, revision=1, created=now), branched=True)
+    return WrittenMessage(message=structs.replace(sent, revision=before.revision + 1, created=before.created))
 
 
 def below(parents: Mapping[str, str | None], message: str) -> list[str]:
@@ -157,14 +141,11 @@ def copied(messages: Sequence[MessageNode], ids: Mapping[str, str]) -> list[Mess
     """The messages under new ids; an answer under way is copied as far as it is."""
     return [
         structs.replace(
-            message,
-            id=ids[message.id],
-            parent=ids.get(message.parent or ""),
-            revision=1,
+            message, id=ids[message.id], parent=ids.get(message.parent or ""), revision=1,
             state="interrupted" if message.state == "answering" else message.state,
         )
         for message in messages
-    ]
+    ]  # fmt: skip
 
 
 class StoredMessage(Struct, frozen=True, kw_only=True):
@@ -234,19 +215,19 @@ class AnswerText:
 
     def ended(self, *, stopped: bool, cut: bool) -> MessageNode:
         """The message for good. ``stopped``: somebody asked for its end; ``cut``: the program or the engine ended."""
-        message = self.so_far
-        timed = self._timed()
-        message = structs.replace(
-            message, timings=timed.timings or timed.usage, model=message.model or timed.model, error=""
-        )
+        state: State = "failed"
         if self._events.ended and not self._failed:
-            return structs.replace(message, state="done")
-        if stopped:
-            return structs.replace(message, state="stopped")
-        if cut:
-            return structs.replace(message, state="interrupted")
-        failed = self._failed or "the answer broke off before its end"
-        return structs.replace(message, state="failed", error=failed)
+            state = "done"
+        elif stopped:
+            state = "stopped"
+        elif cut:
+            state = "interrupted"
+        error = (self._failed or "the answer broke off before its end") if state == "failed" else ""
+        timed = self._timed()
+        return structs.replace(
+            self.so_far, state=state, error=error, model=self._message.model or timed.model,
+            timings=timed.timings or timed.usage,
+        )  # fmt: skip
 
     def _timed(self) -> _Timed:
         for line in reversed(self._tail.split(b"\n")):

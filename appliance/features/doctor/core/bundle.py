@@ -30,14 +30,10 @@ from appliance.features.doctor.core.facts import DoctorFacts, ModelFact, ServedM
 from appliance.features.doctor.core.findings import Finding
 
 REMOVED = "<removed>"
-REPORTED = 200
-"""Number of entries of the timeline in a report, the newest."""
-MODEL_LOGS = 32
-"""Number of models whose log is included; running or failed ones come first."""
-MOST = 512 * 1024
-"""Characters that are kept of one log, the last ones."""
-SET = "set"
-"""Stands for a value that is not a number or one of `WORDS`."""
+REPORTED = 200  # number of entries of the timeline in a report, the newest
+MODEL_LOGS = 32  # number of models whose log is included; running or failed ones come first
+MOST = 512 * 1024  # characters that are kept of one log, the last ones
+SET = "set"  # stands for a value that is not a number or one of `WORDS`
 NUMERIC = (Kind.INTEGER, Kind.NUMBER, Kind.CHOICE)
 ALSO_NUMERIC = ("--n-gpu-layers", "--n-gpu-layers-draft", "--tensor-split", "--fit-target")
 """Options whose values are shown, by kind and by name. The value of any other option may be a path or a key."""
@@ -52,8 +48,7 @@ _NUMBERS = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:,-?[0-9]{1,18}(?:\.[0-
 _BUILD = re.compile(r"[a-z0-9]+-[a-z0-9_]+-[a-z0-9_]+/[A-Za-z0-9._+-]{1,60}|embedded")
 _DEVICE = re.compile(r"[A-Za-z]{1,12}[0-9]{0,3}")
 STATE = re.compile(r"[a-z]{0,20}")
-_REASON = re.compile(r"[a-z_]{0,40}")
-"""The words of errors (`ApplianceError.reason`)."""
+_REASON = re.compile(r"[a-z_]{0,40}")  # the words of errors (`ApplianceError.reason`)
 _USER = re.compile(r"""([\\/](?:home|users)[\\/]+)(?:[^\\/"':*?<>|\r\n]+(?=\\)|[^\\/\s"':]+)""", re.IGNORECASE)
 """The folder of a user's files. Names with spaces are known by the backslash behind them."""
 _PART = re.compile(r"[\w .,:()/@+~#*'-]{1,100}")
@@ -106,7 +101,9 @@ def known_secrets(
 def without_secrets(log: str, secrets: Iterable[str]) -> tuple[str, int]:
     """Return the end of a log without these secrets, as plain text, in JSON and in addresses, and their number."""
     text, count = Secrets(secrets).counted(log, REMOVED)
-    return _last(text), count  # cut last: half a secret would not have been found
+    if (left_out := len(text) - MOST) > 0:  # cut last: half a secret would not have been found
+        text = f"... {left_out} characters left out ...\n{text[left_out:].partition(chr(10))[2]}"
+    return text, count
 
 
 def without_users(log: str) -> str:
@@ -141,13 +138,6 @@ def _value(flag: Flag | None, value: str) -> str:
     return value if shown and (value.lower() in WORDS or _NUMBERS.fullmatch(value)) else SET
 
 
-def _last(text: str) -> str:
-    if len(text) <= MOST:
-        return text
-    cut = text[len(text) - MOST :]
-    return f"... {len(text) - len(cut)} characters left out ...\n{cut.partition(chr(10))[2]}"
-
-
 class Versions(Struct, frozen=True, kw_only=True):
     program: str
     server: str
@@ -179,9 +169,8 @@ def report_files(report: Facts, logs: Iterable[tuple[str, str]], secrets: Collec
 
 def log_names(facts: DoctorFacts) -> Iterator[tuple[str, str]]:
     """Return the models whose logs are included, and the names of these files."""
-    served = facts.server.running if facts.server is not None else ()
     numbers = {model: number for number, model in enumerate(numbered(facts), 1)}
-    busy = sorted(served, key=lambda one: (not one.error, one.state == "unloaded", one.id))
+    busy = sorted(facts.running, key=lambda one: (not one.error, one.state == "unloaded", one.id))
     for model in busy[:MODEL_LOGS]:
         yield model.id, f"logs/model-{numbers[model.id]}.log"
 
@@ -284,7 +273,7 @@ def _history(facts: DoctorFacts, history: Iterable[Happening]) -> Iterator[Facts
 
 def _models(facts: DoctorFacts) -> Iterator[Facts]:
     """The catalog's models with their state at the server, then those that only it knows, by numbers for names."""
-    served = {one.id: one for one in facts.server.running} if facts.server is not None else {}
+    served = {one.id: one for one in facts.running}
     for number, model in enumerate(numbered(facts), 1):
         fact = next((one for one in facts.models if one.id == model), ModelFact(id=model, source=""))
         running = served.get(model, ServedModel(id=model, state=""))
@@ -303,5 +292,4 @@ def _models(facts: DoctorFacts) -> Iterator[Facts]:
 
 def numbered(facts: DoctorFacts) -> list[str]:
     """Return the ids of all models in the order of their numbers, which begin at 1."""
-    served = facts.server.running if facts.server is not None else ()
-    return list(dict.fromkeys((*(one.id for one in facts.models), *(one.id for one in served))))
+    return list(dict.fromkeys(one.id for one in (*facts.models, *facts.running)))

@@ -11,58 +11,51 @@ from shlex import quote
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.quantities import span
 from appliance.features.doctor.core.facts import DoctorFacts
-from appliance.features.doctor.core.findings import Finding, one_line, some
+from appliance.features.doctor.core.findings import Finding, error, found, note, some, warning
 
 LS = "llama-appliance engines ls"
 AUTO = "llama-appliance engines use auto"
-SET_BACK = 300.0
-"""Seconds by which clocks of one machine may differ before it is worth a finding."""
+SET_BACK = 300.0  # seconds by which clocks of one machine may differ before it is worth a finding
 
 
 def no_engine(facts: DoctorFacts) -> Iterator[Finding]:
     if not facts.engines:
-        yield Finding(
-            id="no-engine",
-            severity="error",
-            title="There is no engine, so no model can be started",
-            evidence=("no build, no llama-server on PATH, and no embedded engine was found",),
-            advice="Install a build; 'cpu' runs everywhere.",
-            commands=("llama-appliance engines install cpu",),
+        yield error(
+            "no-engine",
+            "There is no engine, so no model can be started",
+            "no build, no llama-server on PATH, and no embedded engine was found",
+            "Install a build; 'cpu' runs everywhere.",
+            "llama-appliance engines install cpu",
         )
     elif facts.ranked and best(facts.ranked) is None:
-        yield Finding(
-            id="no-usable-engine",
-            severity="error",
-            title="None of the engines here can be used",
-            evidence=some(_standing(one) for one in facts.ranked),
-            advice="Forget the results and try them again, or install another build.",
-            commands=("llama-appliance engines forget", "llama-appliance engines install cpu"),
+        yield error(
+            "no-usable-engine",
+            "None of the engines here can be used",
+            some(_standing(one) for one in facts.ranked),
+            "Forget the results and try them again, or install another build.",
+            "llama-appliance engines forget",
+            "llama-appliance engines install cpu",
         )
 
 
-def damaged(facts: DoctorFacts) -> Iterator[Finding]:
+def unusable(facts: DoctorFacts) -> Iterator[Finding]:
     for engine in facts.engines:
         if engine.damage:
-            yield Finding(
-                id="damaged-build",
-                severity="warning",
-                title=f"The engine {engine.id} is damaged and is not used",
-                evidence=(one_line(engine.damage), f"found in: {engine.source}"),
-                advice="An antivirus program is the usual cause of missing or changed files: restore them from its "
+            yield warning(
+                "damaged-build",
+                f"The engine {engine.id} is damaged and is not used",
+                (engine.damage, f"found in: {engine.source}"),
+                "An antivirus program is the usual cause of missing or changed files: restore them from its "
                 "quarantine and exclude the folder, then install the build again.",
-                commands=(f"llama-appliance engines install {quote(engine.backend)}",),
+                f"llama-appliance engines install {quote(engine.backend)}",
             )
-
-
-def silent_build(facts: DoctorFacts) -> Iterator[Finding]:
     for seat in {one.seat.build: one.seat for one in facts.ranked if one.seat.fault}.values():
-        yield Finding(
-            id="engine-cannot-list",
-            severity="warning",
-            title=f"The engine {seat.build} cannot list its devices and is not used",
-            evidence=(one_line(seat.fault),),
-            advice="The driver or the build may be at fault; try it again after a change.",
-            commands=(f"llama-appliance engines prove {quote(seat.build)}",),
+        yield warning(
+            "engine-cannot-list",
+            f"The engine {seat.build} cannot list its devices and is not used",
+            seat.fault,
+            "The driver or the build may be at fault; try it again after a change.",
+            f"llama-appliance engines prove {quote(seat.build)}",
         )
 
 
@@ -72,33 +65,26 @@ def failed_proof(facts: DoctorFacts) -> Iterator[Finding]:
     for proof in facts.state.proofs:
         if proof.ok or not proof.holds(facts.now) or proof.key.digest not in here or proof.key.system != system:
             continue
-        yield Finding(
-            id="failed-proof",
-            severity="warning",
-            title=f"The engine {proof.build} failed its proof on {proof.device} ({proof.fault}), and is not used there",
-            evidence=(one_line(proof.why) or f"fault: {proof.fault}", f"tried {span(facts.now - proof.at)} ago"),
-            advice="The program tries it again after a day, and when the driver or the build changes.",
-            commands=(f"llama-appliance engines prove {quote(proof.build)}",),
+        yield warning(
+            "failed-proof",
+            f"The engine {proof.build} failed its proof on {proof.device} ({proof.fault}), and is not used there",
+            (proof.why.strip() or f"fault: {proof.fault}", f"tried {span(facts.now - proof.at)} ago"),
+            "The program tries it again after a day, and when the driver or the build changes.",
+            f"llama-appliance engines prove {quote(proof.build)}",
         )
 
 
 def on_probation(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.state.probations:
-        if not one.holds(facts.now):
-            continue
-        build = one.seat.partition(":")[0]
-        yield Finding(
-            id="probation",
-            severity="warning",
-            title=f"The engine {one.seat} failed with the model '{one.model}' and is set aside for it",
-            model=one.model,
-            evidence=(
-                one_line(one.why),
-                f"failures in a row: {one.failures}; tried again in {span(one.until - facts.now)}",
-            ),
-            advice="Another engine serves the model meanwhile.",
-            commands=(f"llama-appliance engines forget {quote(build)}",),
-        )
+        if one.holds(facts.now):
+            yield warning(
+                "probation",
+                f"The engine {one.seat} failed with the model '{one.model}' and is set aside for it",
+                (one.why, f"failures in a row: {one.failures}; tried again in {span(one.until - facts.now)}"),
+                "Another engine serves the model meanwhile.",
+                f"llama-appliance engines forget {quote(one.seat.partition(':')[0])}",
+                model=one.model,
+            )
 
 
 def helpless_contexts(facts: DoctorFacts) -> Iterator[Finding]:
@@ -106,13 +92,12 @@ def helpless_contexts(facts: DoctorFacts) -> Iterator[Finding]:
     for trial in facts.state.contexts:
         if not trial.why or trial.digest not in here:
             continue
-        yield Finding(
-            id="context-not-kept",
-            severity="note",
-            title=f"What {trial.architecture} models have read is not kept: the engine {trial.build} reads it again",
-            evidence=(one_line(trial.why), f"seen {span(facts.now - trial.at)} ago"),
-            advice="Each swap of such a model costs the reading of its prompt. Another build is tried anew.",
-            commands=(f"llama-appliance engines forget {quote(trial.build)}",),
+        yield note(
+            "context-not-kept",
+            f"What {trial.architecture} models have read is not kept: the engine {trial.build} reads it again",
+            (trial.why, f"seen {span(facts.now - trial.at)} ago"),
+            "Each swap of such a model costs the reading of its prompt. Another build is tried anew.",
+            f"llama-appliance engines forget {quote(trial.build)}",
         )
 
 
@@ -121,44 +106,42 @@ def went_back(facts: DoctorFacts) -> Iterator[Finding]:
     here = {engine.id for engine in facts.engines}
     for build, why in facts.state.withdrawn.items():
         if build in here:
-            yield Finding(
-                id="update-taken-back",
-                severity="note",
-                title=f"The engine {build} was taken back after an update, and is used last",
-                evidence=(one_line(why) or "it gave no reason",),
-                advice="A later build may be better. The second command trusts this one again.",
-                commands=("llama-appliance engines update", f"llama-appliance engines use {quote(build)}"),
+            yield note(
+                "update-taken-back",
+                f"The engine {build} was taken back after an update, and is used last",
+                why,
+                "A later build may be better. The second command trusts this one again.",
+                "llama-appliance engines update",
+                f"llama-appliance engines use {quote(build)}",
             )
     for version, why in facts.versions_back.items():
-        yield Finding(
-            id="update-taken-back",
-            severity="note",
-            title=f"The version {version.partition('/')[2] or version} of this program was taken back",
-            evidence=(one_line(why) or "it gave no reason",),
-            advice="A later version may be better; this one is not taken again by itself.",
-            commands=("llama-appliance upgrade check",),
+        yield note(
+            "update-taken-back",
+            f"The version {version.partition('/')[2] or version} of this program was taken back",
+            why,
+            "A later version may be better; this one is not taken again by itself.",
+            "llama-appliance upgrade check",
         )
     if refused := facts.state.refused:
-        yield Finding(
-            id="update-refused",
-            severity="note",
-            title=f"The update to {refused.build} was not taken; {refused.old} stayed in use",
-            evidence=(one_line(refused.why), f"tried {span(facts.now - refused.at)} ago"),
-            advice="A later build may be better. The first command tries again; the second forgets all results.",
-            commands=("llama-appliance engines update", "llama-appliance engines forget"),
+        yield note(
+            "update-refused",
+            f"The update to {refused.build} was not taken; {refused.old} stayed in use",
+            (refused.why, f"tried {span(facts.now - refused.at)} ago"),
+            "A later build may be better. The first command tries again; the second forgets all results.",
+            "llama-appliance engines update",
+            "llama-appliance engines forget",
         )
 
 
 def untried(facts: DoctorFacts) -> Iterator[Finding]:
     waiting = [one for one in facts.ranked if one.standing == "untried"]
     if waiting:
-        yield Finding(
-            id="untried",
-            severity="note",
-            title="Not every engine has been tried here, so the choice is provisional",
-            evidence=some(_standing(one) for one in waiting),
-            advice="The server tries them on its own while no request is under way.",
-            commands=("llama-appliance engines prove",),
+        yield note(
+            "untried",
+            "Not every engine has been tried here, so the choice is provisional",
+            some(_standing(one) for one in waiting),
+            "The server tries them on its own while no request is under way.",
+            "llama-appliance engines prove",
         )
 
 
@@ -171,43 +154,42 @@ def bad_choice(facts: DoctorFacts) -> Iterator[Finding]:
     usable = [one for one in wanted if one.usable]
     kind = "pinned" if facts.state.pinned else "chosen"
     if not usable:
-        yield Finding(
-            id="bad-pin",
-            severity="error" if facts.state.pinned else "warning",
-            title=f"The engine '{word}' is {kind}, and cannot be used",
-            evidence=some(_standing(one) for one in wanted) or (f"no installed engine is called '{word}'",),
-            advice="Nothing else is used while it is pinned." if facts.state.pinned else "Another engine is used.",
-            commands=(AUTO, LS),
+        yield found(
+            "error" if facts.state.pinned else "warning",
+            "bad-pin",
+            f"The engine '{word}' is {kind}, and cannot be used",
+            some(_standing(one) for one in wanted) or (f"no installed engine is called '{word}'",),
+            "Nothing else is used while it is pinned." if facts.state.pinned else "Another engine is used.",
+            AUTO,
+            LS,
         )
     elif usable[0].standing == "probation" or usable[0].seat.software:
-        yield Finding(
-            id="bad-pin",
-            severity="warning",
-            title=f"The engine '{word}' is {kind}, though others work better here",
-            evidence=(_standing(usable[0]),),
-            advice="Without your choice the best proven engine is used.",
-            commands=(AUTO,),
+        yield warning(
+            "bad-pin",
+            f"The engine '{word}' is {kind}, though others work better here",
+            _standing(usable[0]),
+            "Without your choice the best proven engine is used.",
+            AUTO,
         )
 
 
 def named_engine(facts: DoctorFacts) -> Iterator[Finding]:
     if facts.named_engine and facts.named_fault:
-        yield Finding(
-            id="named-engine",
-            severity="error",
-            title="The named engine is not here, so no server starts",
-            evidence=(f"LLAMA_APPLIANCE_ENGINE={one_line(facts.named_engine)}", one_line(facts.named_fault)),
-            advice="Correct the variable, or remove it: then the best proven engine is used.",
-            commands=("unset LLAMA_APPLIANCE_ENGINE", "llama-appliance engines ls"),
+        yield error(
+            "named-engine",
+            "The named engine is not here, so no server starts",
+            (f"LLAMA_APPLIANCE_ENGINE={facts.named_engine}", facts.named_fault),
+            "Correct the variable, or remove it: then the best proven engine is used.",
+            "unset LLAMA_APPLIANCE_ENGINE",
+            "llama-appliance engines ls",
         )
     elif facts.named_engine:
-        yield Finding(
-            id="named-engine",
-            severity="note",
-            title="An engine is named, so the program does not choose one",
-            evidence=(f"LLAMA_APPLIANCE_ENGINE={one_line(facts.named_engine)}",),
-            advice="Without the variable the best proven engine is used, and another one if it fails.",
-            commands=("unset LLAMA_APPLIANCE_ENGINE",),
+        yield note(
+            "named-engine",
+            "An engine is named, so the program does not choose one",
+            f"LLAMA_APPLIANCE_ENGINE={facts.named_engine}",
+            "Without the variable the best proven engine is used, and another one if it fails.",
+            "unset LLAMA_APPLIANCE_ENGINE",
         )
 
 
@@ -218,13 +200,12 @@ def card_is_slower(facts: DoctorFacts) -> Iterator[Finding]:
         return
     cards = [one for one in facts.ranked if one.standing == "proven" and not one.seat.on_cpu and not one.seat.software]
     if cards and first.standing == "proven":
-        yield Finding(
-            id="card-is-slower",
-            severity="note",
-            title="The processor is used because measurements show that it is faster than the graphics card",
-            evidence=(_standing(first), *some(_standing(one) for one in cards)),
-            advice="Large models may be faster on the card; you can choose it.",
-            commands=(f"llama-appliance engines use {quote(cards[0].seat.build)}",),
+        yield note(
+            "card-is-slower",
+            "The processor is used because measurements show that it is faster than the graphics card",
+            (_standing(first), *some(_standing(one) for one in cards)),
+            "Large models may be faster on the card; you can choose it.",
+            f"llama-appliance engines use {quote(cards[0].seat.build)}",
         )
 
 
@@ -238,14 +219,14 @@ def other_engine(facts: DoctorFacts) -> Iterator[Finding]:
     for model in server.running:
         chosen = facts.state.models.get(model.id)
         if model.seat in here and model.seat != first.seat.id and not chosen:
-            yield Finding(
-                id="other-engine",
-                severity="note",
-                title=f"The model '{model.id}' runs on another engine than it would get now",
+            yield note(
+                "other-engine",
+                f"The model '{model.id}' runs on another engine than it would get now",
+                (f"it runs on {model.seat}", f"it would get: {_standing(first)}"),
+                "It gets the new engine when it is next loaded.",
+                f"llama-appliance unload {quote(model.id)}",
+                f"llama-appliance load {quote(model.id)}",
                 model=model.id,
-                evidence=(f"it runs on {model.seat}", f"it would get: {_standing(first)}"),
-                advice="It gets the new engine when it is next loaded.",
-                commands=(f"llama-appliance unload {quote(model.id)}", f"llama-appliance load {quote(model.id)}"),
             )
 
 
@@ -253,15 +234,14 @@ def clock(facts: DoctorFacts) -> Iterator[Finding]:
     ahead = [proof.at for proof in facts.state.proofs] + [one.since for one in facts.state.probations]
     latest = max(ahead, default=0.0)
     if latest > facts.now + SET_BACK:
-        yield Finding(
-            id="clock-set-back",
-            severity="warning",
-            title="The clock was set back, so results about engines seem to lie in the future",
-            evidence=(f"the newest result is {span(latest - facts.now)} ahead of the clock",),
-            advice="Set the clock, or forget the results: engines are then tried again.",
-            commands=("llama-appliance engines forget",),
+        yield warning(
+            "clock-set-back",
+            "The clock was set back, so results about engines seem to lie in the future",
+            f"the newest result is {span(latest - facts.now)} ahead of the clock",
+            "Set the clock, or forget the results: engines are then tried again.",
+            "llama-appliance engines forget",
         )
 
 
 def _standing(one: Ranked) -> str:
-    return one_line(f"{one.seat.id}: {one.standing}, {one.why}" if one.why else f"{one.seat.id}: {one.standing}")
+    return f"{one.seat.id}: {one.standing}, {one.why}" if one.why else f"{one.seat.id}: {one.standing}"

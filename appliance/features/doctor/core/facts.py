@@ -15,7 +15,7 @@ from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.choice import Ranked
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState
-from appliance.core.machine_look import NOTHING, MachineLook
+from appliance.core.machine_look import NOTHING, Gpu, MachineLook
 from appliance.core.records.activity import EndedRequests
 from appliance.features.doctor.core.findings import Finding
 from appliance.wire import Trouble
@@ -31,8 +31,7 @@ class Installed(Struct, frozen=True, kw_only=True):
 
     id: str
     backend: str
-    source: str
-    """Its place, in words."""
+    source: str  # its place, in words
     digest: str = ""
     damage: str = ""
     needs: BuildNeeds = BuildNeeds()
@@ -51,18 +50,15 @@ class BusCard(Struct, frozen=True, kw_only=True):
     """A graphics card on the bus, with or without a driver."""
 
     pci: str
-    vendor: str
-    """NVIDIA, AMD or Intel."""
-    driver: str = ""
-    """The kernel driver in charge of it; empty: none."""
+    vendor: str  # NVIDIA, AMD or Intel
+    driver: str = ""  # the kernel driver in charge of it; empty: none
 
 
 class DeviceFile(Struct, frozen=True, kw_only=True):
     """A device file through which programs use a card."""
 
     path: str
-    usable: bool
-    """True if this user may read and write it."""
+    usable: bool  # true if this user may read and write it
     group: str = ""
 
 
@@ -72,13 +68,10 @@ class Checkup(Struct, frozen=True, kw_only=True):
     disks: tuple[Disk, ...] = ()
     swap_used: int = 0
     swap_total: int = 0
-    open_files: int | None = None
-    """Largest number of open files for this user; None: no limit, or unknown."""
-    cores: int = 0
-    """Cores of the machine, whatever a container allows; 0: unknown."""
+    open_files: int | None = None  # largest number of open files for this user; None: no limit, or unknown
+    cores: int = 0  # cores of the machine, whatever a container allows; 0: unknown
     memory: int = 0
-    ends_together: bool = False
-    """The system ends all processes of the program's group when one of them finds no memory."""
+    ends_together: bool = False  # the system ends all processes of the program's group when one of them finds no memory
     cards: tuple[BusCard, ...] = ()
     device_files: tuple[DeviceFile, ...] = ()
 
@@ -96,8 +89,7 @@ class ModelFact(Struct, frozen=True, kw_only=True):
     architecture: str = ""
     quantisation: str = ""
     parameters: int = 0
-    context_length: int = 0
-    """Number of tokens that it was trained for; 0: unknown."""
+    context_length: int = 0  # number of tokens that it was trained for; 0: unknown
 
 
 class ServedModel(Struct, frozen=True, kw_only=True):
@@ -105,16 +97,11 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
     id: str
     state: str
-    error: str = ""
-    """The error of its last process, if that failed."""
-    command: tuple[str, ...] = ()
-    """Its process's command line; for a stopped model, the command that would start it."""
-    seat: str = ""
-    """The id of the seat it runs on, if the server reports it."""
-    layers: tuple[int, int] | None = None
-    """Layers on the GPU, and in all."""
-    unheeded: tuple[str, ...] = ()
-    """Lines of its log that name settings without effect."""
+    error: str = ""  # the error of its last process, if that failed
+    command: tuple[str, ...] = ()  # its process's command line; for a stopped model, the command that would start it
+    seat: str = ""  # the id of the seat it runs on, if the server reports it
+    layers: tuple[int, int] | None = None  # layers on the GPU, and in all
+    unheeded: tuple[str, ...] = ()  # lines of its log that name settings without effect
 
 
 class ServerFact(Struct, frozen=True, kw_only=True):
@@ -124,13 +111,10 @@ class ServerFact(Struct, frozen=True, kw_only=True):
     answer: Answer
     why: str = ""
     version: str = ""
-    engine: str = ""
-    """The id of its seat for an unknown model; empty: somebody named its engine."""
+    engine: str = ""  # the id of its seat for an unknown model; empty: somebody named its engine
     running: tuple[ServedModel, ...] = ()
-    traces: str = ""
-    """The words for a collector that does not take the server's traces."""
-    pool: tuple[Trouble, ...] = ()
-    """Problems of this box's place in its pool."""
+    traces: str = ""  # the words for a collector that does not take the server's traces
+    pool: tuple[Trouble, ...] = ()  # problems of this box's place in its pool
 
 
 class Deaths(Struct, frozen=True, kw_only=True):
@@ -186,31 +170,31 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
     version: str
     now: float
     look: MachineLook | None = None
-    ranked: tuple[Ranked, ...] = ()
-    """Seats for an unknown model, best first; for ``model`` if one was named."""
+    ranked: tuple[Ranked, ...] = ()  # seats for an unknown model, best first; for ``model`` if one was named
     state: EngineState = EngineState()
     engines: tuple[Installed, ...] = ()
-    offers: tuple[EngineOffer, ...] = ()
-    """Builds for cards that none of the engines can use."""
+    offers: tuple[EngineOffer, ...] = ()  # builds for cards that none of the engines can use
     checkup: Checkup = Checkup()
     models: tuple[ModelFact, ...] = ()
     models_dir: str = ""
-    notes: tuple[str, ...] = ()
-    """Files and settings of models that were skipped, with the reasons."""
-    versions_back: Mapping[str, str] = NOTHING
-    """Versions of this program that were returned from, with the reasons."""
-    config: ConfigFact | None = None
-    """None: no configuration was named."""
+    notes: tuple[str, ...] = ()  # files and settings of models that were skipped, with the reasons
+    versions_back: Mapping[str, str] = NOTHING  # versions of this program that were returned from, with the reasons
+    config: ConfigFact | None = None  # None: no configuration was named
     server: ServerFact | None = None
     lately: Lately = Lately()
-    port: PortOwner | None = None
-    """None: the port is free."""
-    named_engine: str = ""
-    """The engine that the environment (or an option) names instead of a choice."""
-    named_fault: str = ""
-    """The reason why no server starts with that."""
-    trouble: Mapping[str, str] = NOTHING
-    """Parts of the examination that failed, with the reason."""
+    port: PortOwner | None = None  # None: the port is free
+    named_engine: str = ""  # the engine that the environment (or an option) names instead of a choice
+    named_fault: str = ""  # the reason why no server starts with that
+    trouble: Mapping[str, str] = NOTHING  # parts of the examination that failed, with the reason
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self.look.gpus if self.look is not None else ()
+
+    @property
+    def running(self) -> tuple[ServedModel, ...]:
+        """The models of the server; of none where none answers."""
+        return self.server.running if self.server is not None else ()
 
 
 class Examined(Struct, frozen=True, kw_only=True):

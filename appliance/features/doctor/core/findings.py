@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -15,10 +16,8 @@ Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 WRONG: tuple[Severity, ...] = ("error", "warning")
 """The severities that make the exit status 1. A note is informational and needs no action."""
-LONGEST = 300
-"""Longest line, in characters."""
-SHOWN = 5
-"""Largest number of lines shown."""
+LONGEST = 300  # longest line, in characters
+SHOWN = 5  # largest number of lines shown
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -27,14 +26,11 @@ class Finding(Struct, frozen=True, kw_only=True):
     id: str
     severity: Severity
     title: str
-    evidence: tuple[str, ...]
-    """One line each; never empty."""
-    model: str = ""
-    """The model that it is about; empty: none, or many."""
+    evidence: tuple[str, ...]  # one line each; never empty
+    model: str = ""  # the model that it is about; empty: none, or many
     advice: str = ""
     commands: tuple[str, ...] = ()
-    since: float | None = None
-    """When a running server first found it; None without one."""
+    since: float | None = None  # when a running server first found it; None without one
 
 
 def dated(findings: Iterable[Finding], known: Iterable[Finding], now: float | None = None) -> tuple[Finding, ...]:
@@ -73,15 +69,23 @@ def some(lines: Iterable[str]) -> tuple[str, ...]:
     return every if more <= 1 else (*every[:SHOWN], f"and {more} more")
 
 
-def tidied(finding: Finding) -> Finding:
+def found(
+    severity: Severity, id: str, title: str, evidence: str | Iterable[str], advice: str, *commands: str, model: str = ""
+) -> Finding:
     """Make every line one line, and none empty, whatever names and messages the facts contain."""
-    evidence = tuple(line for line in map(one_line, finding.evidence) if line)
-    return structs.replace(
-        finding,
-        title=one_line(finding.title),
-        evidence=evidence or ("nothing more is known",),
-        commands=tuple(one_line(" ".join(command.splitlines())) for command in finding.commands),
+    told = (evidence,) if isinstance(evidence, str) else evidence
+    return Finding(
+        id=id,
+        severity=severity,
+        title=one_line(title),
+        evidence=tuple(line for line in map(one_line, told) if line) or ("it gave no reason",),
+        model=model,
+        advice=advice,
+        commands=tuple(one_line(" ".join(command.splitlines())) for command in commands),
     )
+
+
+error, warning, note = (partial(found, severity) for severity in SEVERITIES)
 
 
 class MachineLine(Struct, frozen=True, kw_only=True):
@@ -98,13 +102,7 @@ class MachineLine(Struct, frozen=True, kw_only=True):
 
 def machine_line(host: str, version: str, findings: Sequence[Finding]) -> MachineLine:
     """The line of one machine in a list of many."""
-    found = Counter(finding.severity for finding in findings)
-    return MachineLine(
-        host=host,
-        version=version,
-        ok=not is_wrong(findings),
-        errors=found["error"],
-        warnings=found["warning"],
-        notes=found["note"],
-        findings=tuple(finding.id for finding in findings),
-    )
+    counts = Counter(f"{finding.severity}s" for finding in findings)
+    numbers = {f"{severity}s": counts[f"{severity}s"] for severity in SEVERITIES}
+    ids = tuple(finding.id for finding in findings)
+    return MachineLine(host=host, version=version, ok=not is_wrong(findings), findings=ids, **numbers)

@@ -11,17 +11,13 @@ from shlex import quote
 
 from appliance.core.records.history import Happening, Kind
 from appliance.features.doctor.core.facts import Deaths, DoctorFacts, TurnedAway
-from appliance.features.doctor.core.findings import Finding, some
+from appliance.features.doctor.core.findings import Finding, error, note, some, warning
 
-HOUR = 3600.0
-"""Seconds that are looked back."""
+HOUR = 3600.0  # seconds that are looked back
 DEATHS: tuple[Kind, ...] = ("crashed", "failed", "hung")
-LOOP = 3
-"""Deaths of one model in the hour that make a loop."""
-LEAST, SHARE = 5, 0.1
-"""The requests of a model that have to fail before it is said, and their share of all."""
-NO_ROOM = ("busy", "concurrency_limit")
-"""The words of refusals for want of room or time."""
+LOOP = 3  # deaths of one model in the hour that make a loop
+LEAST, SHARE = 5, 0.1  # the requests of a model that have to fail before it is said, and their share of all
+NO_ROOM = ("busy", "concurrency_limit")  # the words of refusals for want of room or time
 
 
 def deaths(happenings: Iterable[Happening]) -> tuple[Deaths, ...]:
@@ -50,63 +46,58 @@ def looping(facts: DoctorFacts) -> dict[str, Deaths]:
 
 
 def crash_loops(facts: DoctorFacts) -> Iterator[Finding]:
-    now = {model.id: model.error for model in (facts.server.running if facts.server is not None else ())}
+    now = {model.id: model.error for model in facts.running}
     for one in looping(facts).values():
         lines = (now.get(one.model) or one.last).splitlines()
-        yield Finding(
-            id="crash-loop",
-            severity="error",
-            title=f"The model '{one.model}' dies again and again",
-            evidence=(f"{one.count} times in the last hour", *some(line for line in lines if line.strip())),
+        yield error(
+            "crash-loop",
+            f"The model '{one.model}' dies again and again",
+            (f"{one.count} times in the last hour", *some(line for line in lines if line.strip())),
+            "Its log has the reason. A smaller context, or another engine, often helps.",
+            f"llama-appliance logs {quote(one.model)}",
+            "llama-appliance events",
             model=one.model,
-            advice="Its log has the reason. A smaller context, or another engine, often helps.",
-            commands=(f"llama-appliance logs {quote(one.model)}", "llama-appliance events"),
         )
 
 
 def failing_requests(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.lately.requests:
         if one.failed >= LEAST and one.failed >= SHARE * one.ended:
-            yield Finding(
-                id="requests-fail",
-                severity="warning",
-                title=f"Requests to the model '{one.model}' fail",
-                evidence=(f"{one.failed} of {one.ended} in the last hour", *some(one.last.splitlines()[:1])),
+            yield warning(
+                "requests-fail",
+                f"Requests to the model '{one.model}' fail",
+                (f"{one.failed} of {one.ended} in the last hour", *some(one.last.splitlines()[:1])),
+                "The traffic history has each of them, with its error.",
+                "llama-appliance activity --failed",
+                f"llama-appliance logs {quote(one.model)}",
                 model=one.model,
-                advice="The traffic history has each of them, with its error.",
-                commands=("llama-appliance activity --failed", f"llama-appliance logs {quote(one.model)}"),
             )
         elif one.refused >= LEAST and one.refused >= SHARE * one.ended:
-            yield Finding(
-                id="requests-refused",
-                severity="note",
-                title=f"Clients ask for '{one.model}' in a way that is refused",
-                evidence=(f"{one.refused} of {one.ended} in the last hour", *some(one.last.splitlines()[:1])),
+            yield note(
+                "requests-refused",
+                f"Clients ask for '{one.model}' in a way that is refused",
+                (f"{one.refused} of {one.ended} in the last hour", *some(one.last.splitlines()[:1])),
+                "Each error says what to change. The traffic history names the client.",
+                "llama-appliance activity --failed",
                 model=one.model,
-                advice="Each error says what to change. The traffic history names the client.",
-                commands=("llama-appliance activity --failed",),
             )
 
 
-def no_room(facts: DoctorFacts) -> Iterator[Finding]:
+def refused_and_lost(facts: DoctorFacts) -> Iterator[Finding]:
     if facts.lately.turned_away:
-        yield Finding(
-            id="queue-full",
-            severity="warning",
-            title="Requests found no room, or waited too long for their model",
-            evidence=some(f"{one.model}: {one.count} in the last hour" for one in facts.lately.turned_away),
-            advice="Raise queueLimit, queueTimeout or the model's concurrencyLimit, or use fewer models.",
-            commands=("llama-appliance top",),
+        yield warning(
+            "queue-full",
+            "Requests found no room, or waited too long for their model",
+            some(f"{one.model}: {one.count} in the last hour" for one in facts.lately.turned_away),
+            "Raise queueLimit, queueTimeout or the model's concurrencyLimit, or use fewer models.",
+            "llama-appliance top",
         )
-
-
-def failed_downloads(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.lately.downloads:
-        yield Finding(
-            id="download-failed",
-            severity="warning",
-            title=f"The download of '{one.model}' failed",
-            evidence=some(one.error.splitlines()) or ("it gave no reason",),
-            advice="The bytes that came stay: begin it again, and it goes on from there.",
-            commands=(f"llama-appliance pull {quote(one.model)}", "llama-appliance disk"),
+        yield warning(
+            "download-failed",
+            f"The download of '{one.model}' failed",
+            some(one.error.splitlines()),
+            "The bytes that came stay: begin it again, and it goes on from there.",
+            f"llama-appliance pull {quote(one.model)}",
+            "llama-appliance disk",
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from appliance.core.quantities import size
 from appliance.core.sizes import GIB
 from appliance.features.doctor.core.facts import DoctorFacts
-from appliance.features.doctor.core.findings import Finding, some
+from appliance.features.doctor.core.findings import Finding, found, note, some, warning
 
 FULL, TIGHT = 256 << 20, 2 * GIB
 """Free bytes below which writing will soon fail, and below which no model can be downloaded."""
@@ -17,68 +17,49 @@ FEW_FILES = 1024
 
 def examination(facts: DoctorFacts) -> Iterator[Finding]:
     for part, why in facts.trouble.items():
-        yield Finding(
-            id="not-examined",
-            severity="warning",
-            title=f"The doctor could not look at {part}",
-            evidence=(why or "it gave no reason",),
-            advice="Its results are missing from this page.",
-            commands=("llama-appliance doctor --json",),
+        yield warning(
+            "not-examined",
+            f"The doctor could not look at {part}",
+            why,
+            "Its results are missing from this page.",
+            "llama-appliance doctor --json",
         )
 
 
-def old_processor(facts: DoctorFacts) -> Iterator[Finding]:
-    seen = facts.look
-    if seen is None or not seen.cpu_features or not seen.cpu_level.startswith("x86"):
-        return
-    if "avx2" not in seen.cpu_features:
-        yield Finding(
-            id="no-avx2",
-            severity="note",
-            title="This processor has no AVX2, so models run several times slower on it",
-            evidence=(f"{seen.cpu or 'the processor'}: {seen.cpu_level}",),
-            advice="In a virtual machine, pass the host's processor through (host CPU model). Else small models, with "
+def limits(facts: DoctorFacts) -> Iterator[Finding]:
+    """Report what the processor cannot do, and what this process may not use of the machine."""
+    seen, checkup = facts.look, facts.checkup
+    features = seen.cpu_features if seen is not None and seen.cpu_level.startswith("x86") else ()
+    if seen is not None and features and "avx2" not in features:
+        yield note(
+            "no-avx2",
+            "This processor has no AVX2, so models run several times slower on it",
+            f"{seen.cpu or 'the processor'}: {seen.cpu_level}",
+            "In a virtual machine, pass the host's processor through (host CPU model). Else small models, with "
             "few parameters and 4-bit weights, are what it is good for.",
         )
-
-
-def few_cores(facts: DoctorFacts) -> Iterator[Finding]:
-    seen, of_machine = facts.look, facts.checkup.cores
-    if seen is None or not 0 < seen.cores < of_machine:
-        return
-    yield Finding(
-        id="few-cores",
-        severity="note",
-        title=f"Only {seen.cores} of the machine's {of_machine} processor threads may be used",
-        evidence=(f"affinity and the group's quota leave {seen.cores}",),
-        advice="Give the container or service more (docker run --cpus, CPUQuota= of the service) where it is slow.",
-    )
-
-
-def memory_limit(facts: DoctorFacts) -> Iterator[Finding]:
-    seen, of_machine = facts.look, facts.checkup.memory
-    if seen is None or not 0 < seen.memory_total < of_machine * 0.95:
-        return
-    yield Finding(
-        id="memory-limit",
-        severity="note",
-        title=f"Only {size(seen.memory_total)} of the machine's {size(of_machine)} of memory may be used",
-        evidence=(f"the group's limit is {size(seen.memory_total)}; {size(seen.memory_available)} are free",),
-        advice="Raise the limit (docker run --memory, MemoryMax= of the service) if models do not fit.",
-    )
-
-
-def ends_together(facts: DoctorFacts) -> Iterator[Finding]:
-    if not facts.checkup.ends_together:
-        return
-    yield Finding(
-        id="ends-together",
-        severity="note",
-        title="A model that runs out of memory takes the whole server along here",
-        evidence=("memory.oom.group is 1 for the group of this process",),
-        advice="Kubernetes sets it (kubelet's singleProcessOOMKill: true ends that), and OOMPolicy=kill of a service. "
-        "Raise the limit, or choose models that fit well within it.",
-    )
+    if seen is not None and 0 < seen.cores < checkup.cores:
+        yield note(
+            "few-cores",
+            f"Only {seen.cores} of the machine's {checkup.cores} processor threads may be used",
+            f"affinity and the group's quota leave {seen.cores}",
+            "Give the container or service more (docker run --cpus, CPUQuota= of the service) where it is slow.",
+        )
+    if seen is not None and 0 < seen.memory_total < checkup.memory * 0.95:
+        yield note(
+            "memory-limit",
+            f"Only {size(seen.memory_total)} of the machine's {size(checkup.memory)} of memory may be used",
+            f"the group's limit is {size(seen.memory_total)}; {size(seen.memory_available)} are free",
+            "Raise the limit (docker run --memory, MemoryMax= of the service) if models do not fit.",
+        )
+    if checkup.ends_together:
+        yield note(
+            "ends-together",
+            "A model that runs out of memory takes the whole server along here",
+            "memory.oom.group is 1 for the group of this process",
+            "Kubernetes sets it (kubelet's singleProcessOOMKill: true ends that), and OOMPolicy=kill of a service. "
+            "Raise the limit, or choose models that fit well within it.",
+        )
 
 
 def too_large(facts: DoctorFacts) -> Iterator[Finding]:
@@ -90,22 +71,20 @@ def too_large(facts: DoctorFacts) -> Iterator[Finding]:
         room = seen.memory_total + sum(gpu.total or 0 for gpu in seen.gpus if not gpu.integrated)
         misfits += [model for model in facts.models if not model.fit and not model.error and model.size > room]
     if misfits:
-        yield Finding(
-            id="model-too-large",
-            severity="warning",
-            title="Some models are too large for this machine",
-            evidence=some(f"{one.id}: {one.why or size(one.size)}" for one in misfits),
-            advice="Choose a smaller model, or the same one with fewer bits; a smaller context also needs less.",
-            commands=("llama-appliance ls",),
+        yield warning(
+            "model-too-large",
+            "Some models are too large for this machine",
+            some(f"{one.id}: {one.why or size(one.size)}" for one in misfits),
+            "Choose a smaller model, or the same one with fewer bits; a smaller context also needs less.",
+            "llama-appliance ls",
         )
     if partly:
-        yield Finding(
-            id="model-partly-on-gpu",
-            severity="note",
-            title="Some models fit only partly on the graphics card",
-            evidence=some(f"{one.id}: {one.why or 'partly'}" for one in partly),
-            advice="The processor computes the rest. A smaller context or fewer bits lets more layers fit.",
-            commands=("llama-appliance ls",),
+        yield note(
+            "model-partly-on-gpu",
+            "Some models fit only partly on the graphics card",
+            some(f"{one.id}: {one.why or 'partly'}" for one in partly),
+            "The processor computes the rest. A smaller context or fewer bits lets more layers fit.",
+            "llama-appliance ls",
         )
 
 
@@ -114,16 +93,16 @@ def swapping(facts: DoctorFacts) -> Iterator[Finding]:
     if checkup.swap_used < SWAPPED or seen is None:
         return
     tight = seen.memory_available < seen.memory_total // 10
-    yield Finding(
-        id="swap",
-        severity="warning" if tight else "note",
-        title="The machine has moved memory to the disk" + (", and has hardly any left" if tight else ""),
-        evidence=(
+    yield found(
+        "warning" if tight else "note",
+        "swap",
+        "The machine has moved memory to the disk" + (", and has hardly any left" if tight else ""),
+        (
             f"swap: {size(checkup.swap_used)} of {size(checkup.swap_total)} in use",
             f"memory: {size(seen.memory_available)} of {size(seen.memory_total)} free",
         ),
-        advice="A model in swap answers at the disk's speed: unload models, or close other programs.",
-        commands=("llama-appliance ps",),
+        "A model in swap answers at the disk's speed: unload models, or close other programs.",
+        "llama-appliance ps",
     )
 
 
@@ -132,24 +111,24 @@ def full_disk(facts: DoctorFacts) -> Iterator[Finding]:
         if disk.free >= TIGHT:
             continue
         full = disk.free < FULL
-        yield Finding(
-            id="disk-full",
-            severity="error" if full else "warning",
-            title=f"The disk of the {disk.what} is {'full' if full else 'almost full'}",
-            evidence=(f"{disk.path}: {size(disk.free)} of {size(disk.total)} free",),
-            advice="Remove models that nobody uses, or name a folder on another disk with --models-dir.",
-            commands=("llama-appliance ls", "llama-appliance rm MODEL"),
+        yield found(
+            "error" if full else "warning",
+            "disk-full",
+            f"The disk of the {disk.what} is {'full' if full else 'almost full'}",
+            f"{disk.path}: {size(disk.free)} of {size(disk.total)} free",
+            "Remove models that nobody uses, or name a folder on another disk with --models-dir.",
+            "llama-appliance ls",
+            "llama-appliance rm MODEL",
         )
 
 
 def few_files(facts: DoctorFacts) -> Iterator[Finding]:
     allowed = facts.checkup.open_files
     if allowed is not None and allowed < FEW_FILES:
-        yield Finding(
-            id="few-open-files",
-            severity="warning",
-            title="The server may have few files and connections open",
-            evidence=(f"at most {allowed} for this user",),
-            advice="Raise the limit with LimitNOFILE=65536 for the service, or in the shell that starts the server.",
-            commands=("ulimit -Hn",),
+        yield warning(
+            "few-open-files",
+            "The server may have few files and connections open",
+            f"at most {allowed} for this user",
+            "Raise the limit with LimitNOFILE=65536 for the service, or in the shell that starts the server.",
+            "ulimit -Hn",
         )

@@ -14,10 +14,11 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.answers.translate import ChatRecords
 from appliance.core.bodies.json_text import OBJECT, JsonObject
-from appliance.core.bodies.sse import Decoder, RecordTooLong
+from appliance.core.bodies.sse import RecordTooLong
 from appliance.core.lenient_json import UNREADABLE, decoded
-from appliance.core.openai import NULL, ChatChoice, ChatUsage, Embeddings, ToolCall, error_text
+from appliance.core.openai import NULL, ChatChoice, ChatUsage, Embeddings, error_text
 
 NDJSON = b"application/x-ndjson"
 DONE = ("[DONE]", b"[DONE]")
@@ -25,16 +26,10 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Clock(Protocol):
-    """Times one request."""
+    """Times one request: the time of day, as RFC 3339 in UTC, and nanoseconds since the request came."""
 
-    def now(self) -> str:
-        """Return the time of day, as RFC 3339 in UTC."""
-        ...
-
-    def total(self) -> int:
-        """Return nanoseconds since the request came."""
-        ...
-
+    def now(self) -> str: ...
+    def total(self) -> int: ...
     def loading(self) -> int:
         """Return how many of them it waited for its model."""
         ...
@@ -88,21 +83,21 @@ class OllamaMessage(Struct, omit_defaults=True):
     tool_calls: Sequence[JsonObject] = ()
 
 
-class _OllamaLine(Struct, omit_defaults=True):
+class ChatLine(Struct, omit_defaults=True):
     """Members that are always there have no default."""
 
     model: str
     created_at: str
     done: bool
-
-
-class ChatLine(_OllamaLine, kw_only=True, omit_defaults=True):
     message: OllamaMessage
     done_reason: str = ""
     logprobs: Sequence[JsonObject] = ()
 
 
-class PromptLine(_OllamaLine, kw_only=True, omit_defaults=True):
+class PromptLine(Struct, omit_defaults=True):
+    model: str
+    created_at: str
+    done: bool
     response: str
     thinking: str = ""
     tool_calls: Sequence[JsonObject] = ()
@@ -117,38 +112,22 @@ class Translator:
         self._model = model
         self._clock = clock
         self._chat = chat
-        self._decoder = Decoder()
-        self._between = True  # the decoder holds nothing
+        self._records = ChatRecords()
         self._calls: dict[int, _Called] = {}
         self._reason = ""
         self._usage: ChatUsage | None = None
         self._timings: _EngineTimings | None = None
         self._over = False
 
-    # ---- streams -----------------------------------------------------------------------------------------------------
-
     def feed(self, data: bytes) -> bytes:
         """Return the lines that these bytes of an event stream complete."""
         if self._over:
             return b""
-        whole = data.endswith(b"\n\n") and b"\r" not in data
-        if self._between and whole:  # how llama-server writes, which costs half as much
-            records = data[:-2].split(b"\n\n")
-            return b"".join(
-                self._event(record[6:])
-                if record.startswith(b"data: ") and b"\n" not in record
-                else self._decode(record)
-                for record in records
-            )
-        self._between = whole
-        return self._decode(data, b"")
-
-    def _decode(self, record: bytes, end: bytes = b"\n\n") -> bytes:
         try:
-            events = self._decoder.feed(record + end)
+            records = self._records.feed(data)
         except RecordTooLong as error:
             return self._fail(str(error))
-        return b"".join(self._event(event.data) for event in events)
+        return b"".join([self._event(record) for record in records])
 
     def end(self) -> bytes:
         """The stream has ended in good order: return its last lines, none behind an error."""
@@ -158,8 +137,7 @@ class Translator:
         if isinstance(calls, str):
             return self._fail(calls)
         self._over = True
-        before = _line(self._record(calls=calls)) if calls else b""
-        return before + self._last(self._record(done=True))
+        return (_line(self._record(calls=calls)) if calls else b"") + self._last(self._record(done=True))
 
     def _event(self, data: str | bytes) -> bytes:
         if self._over or data in DONE:
@@ -179,8 +157,6 @@ class Translator:
         self._over = True
         return error_line(text)
 
-    # ---- whole answers -----------------------------------------------------------------------------------------------
-
     def whole(self, content: bytes) -> tuple[int, bytes]:
         """Return status and body for the body of an answer that went well."""
         try:
@@ -197,10 +173,7 @@ class Translator:
         calls = self._tools()
         if isinstance(calls, str):
             return 500, error_body(calls)
-        record = self._record(text, thinking, calls, logprobs, done=True)
-        return 200, self._last(record).rstrip(b"\n")
-
-    # ---- both --------------------------------------------------------------------------------------------------------
+        return 200, self._last(self._record(text, thinking, calls, logprobs, done=True)).rstrip(b"\n")
 
     def _take(self, chunk: _Chunk) -> tuple[str, str, list[JsonObject]]:
         """Return the text, the reasoning and the log probabilities; parts of calls are put to the others."""
@@ -209,10 +182,13 @@ class Translator:
         choice = chunk.choices[0]
         said = choice.said
         for number, call in enumerate(said.tool_calls or ()):
-            self._add(call, number if choice.message is not None else call.index or 0)
-        text = said.text or choice.text or ""
+            index = number if choice.message is not None else call.index or 0
+            known, text = self._calls.setdefault(index, _Called()), call.function.argument_text
+            known.id, known.name = call.id or known.id, call.function.name or known.name
+            whole = bytes(call.function.arguments).startswith(b"{")
+            known.arguments = text if whole else known.arguments + text
         logprobs = _logprobs(choice.logprobs.content) if choice.logprobs is not None else []
-        return text, said.thoughts, logprobs
+        return said.text or choice.text or "", said.thoughts, logprobs
 
     def _note(self, chunk: _Chunk) -> None:
         self._usage = chunk.usage or self._usage
@@ -220,12 +196,6 @@ class Translator:
         reason = chunk.choices[0].finish_reason if chunk.choices else chunk.stop_type
         if reason and reason != "none":
             self._reason = "length" if reason in ("length", "limit") else "stop"
-
-    def _add(self, call: ToolCall, index: int) -> None:
-        known, text = self._calls.setdefault(index, _Called()), call.function.argument_text
-        known.id, known.name = call.id or known.id, call.function.name or known.name
-        whole = bytes(call.function.arguments).startswith(b"{")
-        known.arguments = text if whole else known.arguments + text
 
     def _tools(self) -> list[JsonObject] | str:
         """Return all calls, or what is wrong with one. An answer that was cut short may end in the middle of one."""
@@ -258,28 +228,25 @@ class Translator:
     def _last(self, record: ChatLine | PromptLine) -> bytes:
         """The record with what the answer cost."""
         record.done_reason = self._reason
-        cost = cost_of(self._usage, self._timings)
         times = {"total_duration": self._clock.total(), "load_duration": self._clock.loading()}
-        costs = {name: value for name, value in {**times, **cost}.items() if value}
+        costs = {name: value for name, value in {**times, **self._cost()}.items() if value}
         return _ENCODER.encode(record)[:-1] + (b"," + _ENCODER.encode(costs)[1:] if costs else b"}") + b"\n"
+
+    def _cost(self) -> dict[str, int]:
+        """Return Ollama's counts and times; tokens from the cache count as read."""
+        if (timings := self._timings) is not None:
+            return {
+                "prompt_eval_count": max(0, timings.cache_n) + max(0, timings.prompt_n),
+                "prompt_eval_duration": _nanoseconds(timings.prompt_ms),
+                "eval_count": max(0, timings.predicted_n),
+                "eval_duration": _nanoseconds(timings.predicted_ms),
+            }
+        usage = self._usage or ChatUsage()
+        return {"prompt_eval_count": usage.prompt_tokens or 0, "eval_count": usage.completion_tokens or 0}
 
 
 def _line(record: ChatLine | PromptLine) -> bytes:
     return _ENCODER.encode(record) + b"\n"
-
-
-def cost_of(usage: ChatUsage | None, timings: _EngineTimings | None) -> dict[str, int]:
-    """Return Ollama's counts and times; tokens from the cache count as read."""
-    if timings is not None:
-        return {
-            "prompt_eval_count": max(0, timings.cache_n) + max(0, timings.prompt_n),
-            "prompt_eval_duration": _nanoseconds(timings.prompt_ms),
-            "eval_count": max(0, timings.predicted_n),
-            "eval_duration": _nanoseconds(timings.predicted_ms),
-        }
-    if usage is not None:
-        return {"prompt_eval_count": usage.prompt_tokens or 0, "eval_count": usage.completion_tokens or 0}
-    return {}
 
 
 def _nanoseconds(milliseconds: float) -> int:
@@ -300,9 +267,6 @@ def _logprob(given: Mapping[str, object], *, top: bool) -> JsonObject:
     return told
 
 
-# ---- lines that are not an answer's -------------------------------------------------------------------------------
-
-
 def idle_line(model: str, now: str, reason: str, *, chat: bool) -> bytes:
     """Return the answer to a request that only loads or unloads its model."""
     if chat:
@@ -319,7 +283,7 @@ def error_line(text: str) -> bytes:
     return error_body(text) + b"\n"
 
 
-class _Error(Struct):
+class _Reason(Struct):
     reason: str = ""
 
 
@@ -329,27 +293,21 @@ class _EngineErrorBody(Struct):
 
 def translated_error(status: int, content: bytes, model: str) -> tuple[int, bytes]:
     """Return status and body of an error in Ollama's words. ``model`` is the name in the request, empty if unknown."""
-    found = decoded(_EngineErrorBody, content)
-    text = error_text(found.error if found is not None else content)
-    reason = decoded(_Error, found.error) if found is not None else None
+    error = (decoded(_EngineErrorBody, content) or _EngineErrorBody(Raw(content))).error
+    text, told = error_text(error), decoded(_Reason, error)
     if status == 401:
         return 401, error_body("unauthorized")
-    if reason is not None and reason.reason == "model_not_found" and model:
+    if told is not None and told.reason == "model_not_found" and model:
         return 404, error_body(f"model '{model}' not found")
     if "Infill is not supported" in text and model:
         return 400, error_body(f'"{model}" does not support insert')
     return status, error_body(text)
 
 
-# ---- embeddings ------------------------------------------------------------------------------------------------------
-
-
 def vectors_of(content: bytes) -> tuple[list[list[float]], int] | None:
     """Return the vectors of ``/v1/embeddings`` in their order, and how many tokens they cost; None if unreadable."""
     found = decoded(Embeddings, content)
-    if found is None:
-        return None
-    return found.vectors, (found.usage.prompt_tokens or 0) if found.usage is not None else 0
+    return (found.vectors, (found.usage or ChatUsage()).prompt_tokens or 0) if found is not None else None
 
 
 def normalised(vector: list[float], dimensions: int | None = None) -> list[float]:

@@ -53,9 +53,6 @@ class OllamaRefusal(Exception):
         self.text = text
 
 
-# ---- names -----------------------------------------------------------------------------------------------------------
-
-
 def shown_name(model_id: str) -> str:
     """Return the name of a model in lists: with a tag, which is what follows a colon behind the last slash."""
     return model_id if ":" in model_id.rpartition("/")[2] else f"{model_id}{LATEST}"
@@ -69,9 +66,6 @@ def is_expressible(name: str) -> bool:
 def is_cloud(name: str) -> bool:
     """True for a model that Ollama would run on its own servers."""
     return name.lower().endswith(_CLOUD) and ":" in name
-
-
-# ---- members ---------------------------------------------------------------------------------------------------------
 
 
 def read_body(body: bytes) -> JsonObject:
@@ -108,9 +102,6 @@ def keep_alive_of(value: JSON) -> float | None:
         raise OllamaRefusal(400, str(error)) from None
 
 
-# ---- options ---------------------------------------------------------------------------------------------------------
-
-
 def sampling_of(options: Mapping[str, JSON]) -> JsonObject:
     """Return what the options are for llama-server. Unknown ones are ignored. Raises OllamaRefusal for a wrong type.
 
@@ -145,9 +136,6 @@ def _checked(name: str, kind: str, value: JSON) -> JSON:
             raise OllamaRefusal(500, f'option "{name}" must be of type {kind}')
 
 
-# ---- requests --------------------------------------------------------------------------------------------------------
-
-
 class DerivedPreset(Struct, frozen=True, kw_only=True):
     """The additions of a derived model to the one that it is made from."""
 
@@ -159,18 +147,16 @@ class DerivedPreset(Struct, frozen=True, kw_only=True):
 PLAIN = DerivedPreset()
 
 
-class OllamaRequest(Struct, frozen=True, kw_only=True):
+class OllamaRequest(Struct, frozen=True):
     """The members that chat and generate have in common, checked."""
 
-    name: str
-    """As the request has it."""
+    name: str  # as the request has it
     members: JsonObject
     streams: bool
     keep_alive: float | None
     options: JsonObject
     think: bool | str | None
-    logprobs: JsonObject
-    """llama-server's members for log probabilities."""
+    logprobs: JsonObject  # llama-server's members for log probabilities
     response_format: JsonObject | None
 
 
@@ -184,26 +170,15 @@ def read_asked(body: bytes) -> OllamaRequest:
         raise OllamaRefusal(501, "_debug_render_only is not supported; POST /apply-template shows the rendered prompt")
     if member_of(members, "template", ""):
         raise OllamaRefusal(501, "templates of Go are not supported; the model's own chat template is used")
-    logprobs: JsonObject = {}
-    if member_of(members, "logprobs", False):
-        logprobs = {"logprobs": True, "top_logprobs": top or 0}
-    return OllamaRequest(
-        name=model_of(members),
-        members=members,
-        streams=member_of(members, "stream", True),
-        keep_alive=keep_alive_of(members.get("keep_alive")),
-        options=member_of(members, "options", JsonObject()),
-        think=_think(members.get("think")),
-        logprobs=logprobs,
-        response_format=_format(members.get("format")),
-    )
-
-
-def _think(value: JSON) -> bool | str | None:
-    if value is None or isinstance(value, bool) or (isinstance(value, str) and value in LEVELS):
-        return value
-    shown = msgspec.json.encode(value).decode()
-    raise OllamaRefusal(400, f'invalid think value: {shown} (must be "high", "medium", "low", "max", true, or false)')
+    logprobs: JsonObject = {"logprobs": True, "top_logprobs": top or 0} if member_of(members, "logprobs", False) else {}
+    name, streams = model_of(members), member_of(members, "stream", True)
+    keep_alive, options = keep_alive_of(members.get("keep_alive")), member_of(members, "options", JsonObject())
+    think = members.get("think")
+    if not (think is None or isinstance(think, bool) or (isinstance(think, str) and think in LEVELS)):
+        told = f'invalid think value: {_shown(think)} (must be "high", "medium", "low", "max", true, or false)'
+        raise OllamaRefusal(400, told)
+    response_format = _format(members.get("format"))
+    return OllamaRequest(name, members, streams, keep_alive, options, think, logprobs, response_format)
 
 
 def _format(value: JSON) -> JsonObject | None:
@@ -215,8 +190,12 @@ def _format(value: JSON) -> JsonObject | None:
         case dict():
             return {"type": "json_schema", "json_schema": {"name": "schema", "schema": value}}
         case _:
-            shown = msgspec.json.encode(value).decode()
-            raise OllamaRefusal(500, f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
+            told = f'invalid format: {_shown(value)}; expected "json" or a valid JSON Schema object'
+            raise OllamaRefusal(500, told)
+
+
+def _shown(value: JSON) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def has_prompt(asked: OllamaRequest, *, chat: bool) -> bool:
@@ -263,11 +242,8 @@ def raw_body(asked: OllamaRequest, model: str, preset: DerivedPreset) -> bytes:
 
 def infill_body(asked: OllamaRequest, model: str, preset: DerivedPreset) -> bytes:
     """Return the body for ``/infill``. Raises OllamaRefusal."""
-    sent: JsonObject = {
-        "model": model,
-        "input_prefix": member_of(asked.members, "prompt", ""),
-        "input_suffix": member_of(asked.members, "suffix", ""),
-    }
+    before, behind = member_of(asked.members, "prompt", ""), member_of(asked.members, "suffix", "")
+    sent: JsonObject = {"model": model, "input_prefix": before, "input_suffix": behind}
     sent |= {name: value for name, value in _common(asked, preset).items() if name != "stream_options"}
     if "max_tokens" in sent:
         sent["n_predict"] = sent.pop("max_tokens")
@@ -280,16 +256,13 @@ def _common(asked: OllamaRequest, preset: DerivedPreset) -> JsonObject:
     sent: JsonObject = {"stream": asked.streams}
     if asked.streams:
         sent["stream_options"] = {"include_usage": True}
-    sent |= sampling_of({**preset.parameters, **asked.options})
-    sent |= asked.logprobs
+    sent |= sampling_of({**preset.parameters, **asked.options}) | asked.logprobs
     if asked.response_format is not None:
         sent["response_format"] = asked.response_format
     return sent
 
 
-def _chat(
-    asked: OllamaRequest, model: str, preset: DerivedPreset, given: Sequence[JsonObject], *, thinks: bool
-) -> bytes:
+def _chat(asked: OllamaRequest, model: str, preset: DerivedPreset, given: list[JsonObject], *, thinks: bool) -> bytes:
     messages = [*preset.messages, *given]
     if preset.system and not (messages and messages[0].get("role") == "system"):
         messages.insert(0, {"role": "system", "content": preset.system})
@@ -303,9 +276,6 @@ def _chat(
             kwargs["reasoning_effort"] = asked.think
         sent["chat_template_kwargs"] = kwargs
     return msgspec.json.encode(sent)
-
-
-# ---- messages --------------------------------------------------------------------------------------------------------
 
 
 def _messages(given: Sequence[JsonObject]) -> list[JsonObject]:
@@ -322,8 +292,7 @@ def _messages(given: Sequence[JsonObject]) -> list[JsonObject]:
             one["tool_calls"] = [call for call, _, _ in named]
             open_calls += [(call_id, name) for _, call_id, name in named]
         if role == "tool":
-            name = message.get("tool_name")
-            call_id = message.get("tool_call_id")
+            name, call_id = message.get("tool_name"), message.get("tool_call_id")
             if not call_id:
                 same = [call for call in open_calls if name and call[1] == name] or open_calls
                 call_id = same[0][0] if same else None
@@ -335,9 +304,8 @@ def _messages(given: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def _content(message: JsonObject) -> JSON:
-    text = message.get("content")
+    text, images = message.get("content"), message.get("images")
     text = "" if text is None else text
-    images = message.get("images")
     if not images:
         return text
     if not isinstance(images, list):
@@ -356,9 +324,8 @@ def _medium(given: JSON) -> JsonObject:
         if len(data) % 4:
             raise binascii.Error
     except (binascii.Error, ValueError):
-        raise OllamaRefusal(
-            400, "illegal base64 data in images; send the bytes of the file in base64, with its padding"
-        ) from None
+        told = "illegal base64 data in images; send the bytes of the file in base64, with its padding"
+        raise OllamaRefusal(400, told) from None
     if head[:4] != b"RIFF" or head[8:12] == b"WAVE":
         for mark, kind in _AUDIO.items():
             if head.startswith(mark):
@@ -375,10 +342,9 @@ def _calls(given: JSON, place: int) -> list[tuple[JsonObject, str, JSON]]:
     for number, one in enumerate(given):
         call = _object(one, "a call of a tool")
         function = _object(call.get("function"), "the function of a call")
-        arguments = function.get("arguments")
-        text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+        arguments, name = function.get("arguments"), function.get("name")
+        text = arguments if isinstance(arguments, str) else _shown(arguments or {})
         call_id = str(call.get("id") or f"call_{place}_{number}")
-        name = function.get("name")
         told: JsonObject = {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
         made.append((told, call_id, name))
     return made

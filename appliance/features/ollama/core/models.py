@@ -19,23 +19,13 @@ from appliance.core.models.embedding import served_kind
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import NO_WORDS, Model
 from appliance.core.models.names import HUBS
-from appliance.features.ollama.core.asking import (
-    PLAIN,
-    DerivedPreset,
-    OllamaRefusal,
-    is_expressible,
-    member_of,
-    model_of,
-    sampling_of,
-    shown_name,
-)
+from appliance.features.ollama.core import asking
 
 VERSIONS: JsonObject = {"version": "0.34.0", "commit": "unknown", "build_date": "unknown"}
 """Ollama's version, which clients turn into numbers (some want at least 0.6.4), and llama-swap's members beside it."""
 COMPLETION, EMBEDDING, RERANK = "completion", "embedding", "rerank"
 TOOLS, THINKING, INSERT, VISION, AUDIO = "tools", "thinking", "insert", "vision", "audio"
-FOR_EVER = timedelta(microseconds=(1 << 63) // 1000)
-"""Time to the end of a model that stays, as Ollama gives it."""
+FOR_EVER = timedelta(microseconds=(1 << 63) // 1000)  # time to the end of a model that stays, as Ollama gives it
 _GPT_OSS = "gpt-oss"
 _NOT_HERE = ("quantize", "adapters", "draft_files", "renderer", "parser", "template")
 
@@ -65,12 +55,10 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     model: Model | None = None
     info: GgufInfo | None = None
     props: EngineProps | None = None
-    preset: DerivedPreset = PLAIN
-    base: str = ""
-    """The model that a derived one is made from."""
+    preset: asking.DerivedPreset = asking.PLAIN
+    base: str = ""  # the model that a derived one is made from
     made_at: float = 0.0
-    context: int | None = None
-    """Tokens of one request in the running engine."""
+    context: int | None = None  # tokens of one request in the running engine
 
     @property
     def template(self) -> str:
@@ -87,7 +75,10 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     def abilities(self) -> list[str]:
         """Return Ollama's ``capabilities``; the configuration only adds to what the files and the engine say."""
         said = self.model.config.capabilities if self.model is not None and self.model.config is not None else None
-        kind = self._kind
+        kind = self.info.kind if self.info is not None else "generation"
+        if self.model is not None:  # the command can make another use of a model than its file says
+            config = self.model.config
+            kind = served_kind(*(self.model.args,) if config is None else (config.argv, config.env)) or kind
         if kind == "rerank" or (said is not None and said.reranker):
             return [RERANK]
         if kind == "embedding":
@@ -104,14 +95,6 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
         if said is not None and said.tools:
             found[TOOLS] = True
         return [COMPLETION, *(name for name, there in found.items() if there)]
-
-    @property
-    def _kind(self) -> str:
-        """The command can make another use of a model than its file says."""
-        model, kind = self.model, self.info.kind if self.info is not None else "generation"
-        if model is None:
-            return kind
-        return served_kind(*(model.args,) if model.config is None else (model.config.argv, model.config.env)) or kind
 
     @property
     def _architecture(self) -> str:
@@ -172,14 +155,11 @@ def in_short(count: int) -> str:
     return f"{count / 1e3:.0f}K" if count >= 1000 else str(count)
 
 
-# ---- lists -----------------------------------------------------------------------------------------------------------
-
-
 def tags(models: Sequence[ModelFacts]) -> JsonObject:
     """Return ``/api/tags``: the newest first, each name once."""
     entries: dict[str, JsonObject] = {}
     for facts in sorted(models, key=lambda facts: facts.modified, reverse=True):
-        name = shown_name(facts.name)
+        name = asking.shown_name(facts.name)
         entries.setdefault(
             name,
             {
@@ -211,7 +191,7 @@ def running(models: Sequence[LoadedModel], now: float) -> JsonObject:
     ordered = sorted(models, key=lambda one: one.left if one.left is not None else 1e18, reverse=True)
     entries: list[JSON] = []
     for one in ordered:
-        facts, name = one.facts, shown_name(one.facts.name)
+        facts, name = one.facts, asking.shown_name(one.facts.name)
         left = FOR_EVER if one.left is None else timedelta(seconds=one.left)
         on_gpus = sum(size for device, size in one.memory.items() if device.startswith("gpu"))
         entries.append(
@@ -235,8 +215,13 @@ def shown(facts: ModelFacts, *, basename: str = "") -> JsonObject:
     """Return ``/api/show``. ``basename``: what the model is to be called in ``model_info``."""
     preset, template, abilities = facts.preset, facts.template, facts.abilities
     parameters: JsonObject = {**({"num_ctx": facts.context} if facts.context else {}), **preset.parameters}
+    lines = [f"FROM {facts.base or facts.name}"]  # without paths: a client need not learn where files are
+    if preset.system:
+        lines.append(f'SYSTEM """{preset.system}"""')
+    lines += [f"PARAMETER {' '.join(line.split())}" for line in _parameter_lines(preset.parameters).splitlines()]
+    lines += [f"MESSAGE {m.get('role', '')} {m.get('content', '')}" for m in preset.messages]
     answer: JsonObject = {
-        "modelfile": _modelfile(facts),
+        "modelfile": "\n".join(lines) + "\n",
         "parameters": _parameter_lines(parameters),
         "template": f"{template}{{# .Suffix #}}" if INSERT in abilities else template,
         "details": facts.details,
@@ -271,92 +256,68 @@ def _model_info(facts: ModelFacts, basename: str) -> JsonObject:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _modelfile(facts: ModelFacts) -> str:
-    """Without paths: a client need not learn where files are."""
-    lines = [f"FROM {facts.base or facts.name}"]
-    if facts.preset.system:
-        lines.append(f'SYSTEM """{facts.preset.system}"""')
-    lines += [f"PARAMETER {' '.join(line.split())}" for line in _parameter_lines(facts.preset.parameters).splitlines()]
-    lines += [f"MESSAGE {m.get('role', '')} {m.get('content', '')}" for m in facts.preset.messages]
-    return "\n".join(lines) + "\n"
-
-
 def _parameter_lines(parameters: Mapping[str, JSON]) -> str:
-    rows: list[str] = []
-    for name, value in parameters.items():
-        for one in value if isinstance(value, list) else [value]:
-            rows.append(f"{name:<30} {msgspec.json.encode(one).decode()}")
-    return "\n".join(rows)
-
-
-# ---- derived models --------------------------------------------------------------------------------------------------
+    rows = (
+        (name, one) for name, value in parameters.items() for one in (value if isinstance(value, list) else [value])
+    )
+    return "\n".join(f"{name:<30} {msgspec.json.encode(one).decode()}" for name, one in rows)
 
 
 class Derived(Struct, frozen=True, kw_only=True):
     """A name for another model, with what it adds."""
 
-    name: str
-    """As its maker spells it."""
+    name: str  # as its maker spells it
     base: str
-    preset: DerivedPreset = PLAIN
+    preset: asking.DerivedPreset = asking.PLAIN
     made_at: float = 0.0
 
 
 def read_copy(members: JsonObject) -> tuple[str, str]:
     """Return source and destination. Raises OllamaRefusal."""
     for name in ("source", "destination"):
-        if not is_expressible(given := member_of(members, name, "")):
-            raise OllamaRefusal(400, f'{name} "{given}" is invalid')
-    return member_of(members, "source", ""), member_of(members, "destination", "")
+        if not asking.is_expressible(given := asking.member_of(members, name, "")):
+            raise asking.OllamaRefusal(400, f'{name} "{given}" is invalid')
+    return asking.member_of(members, "source", ""), asking.member_of(members, "destination", "")
 
 
 def read_create(members: JsonObject, now: float) -> Derived:
     """Raises OllamaRefusal."""
-    name, base = model_of(members), member_of(members, "from", "")
-    if not is_expressible(name):
-        raise OllamaRefusal(400, "invalid model name")
-    for member in _NOT_HERE:
-        if members.get(member):
-            raise OllamaRefusal(
-                501, f"'{member}' is not supported here; derive models with from, system, parameters, messages"
-            )
+    name, base = asking.model_of(members), asking.member_of(members, "from", "")
+    if not asking.is_expressible(name):
+        raise asking.OllamaRefusal(400, "invalid model name")
+    for member in filter(members.get, _NOT_HERE):
+        told = f"'{member}' is not supported here; derive models with from, system, parameters, messages"
+        raise asking.OllamaRefusal(501, told)
     if members.get("files"):
-        raise OllamaRefusal(
-            501, "models from uploaded files are not supported here; put the GGUF file into the models folder"
-        )
+        told = "models from uploaded files are not supported here; put the GGUF file into the models folder"
+        raise asking.OllamaRefusal(501, told)
     if not base:
-        raise OllamaRefusal(400, "neither 'from' or 'files' was specified")
-    parameters, messages = member_of(members, "parameters", JsonObject()), members.get("messages")
-    sampling_of(parameters)
+        raise asking.OllamaRefusal(400, "neither 'from' or 'files' was specified")
+    parameters, messages = asking.member_of(members, "parameters", JsonObject()), members.get("messages")
+    asking.sampling_of(parameters)
     if not isinstance(messages, list | None) or not all(isinstance(one, dict) for one in messages or ()):
-        raise OllamaRefusal(400, "'messages' must be an array of objects")
+        raise asking.OllamaRefusal(400, "'messages' must be an array of objects")
     said = tuple(one for one in messages or () if isinstance(one, dict))
-    preset = DerivedPreset(system=member_of(members, "system", ""), parameters=parameters, messages=said)
+    preset = asking.DerivedPreset(system=asking.member_of(members, "system", ""), parameters=parameters, messages=said)
     return Derived(name=name, base=base, preset=preset, made_at=now)
 
 
-def preset_of(model: Model | None, derived: Derived | None) -> DerivedPreset:
+def preset_of(model: Model | None, derived: Derived | None) -> asking.DerivedPreset:
     """Return what a request to a model gets: of a derived one, else of the model's own words."""
     words = model.words if model is not None else NO_WORDS
-    own = PLAIN
+    own = asking.PLAIN
     if words != NO_WORDS:
         messages = tuple[dict[str, JSON], ...]({"role": role, "content": text} for role, text in words.messages)
         parameters: dict[str, JSON] = {"stop": list(words.stop)} if words.stop else {}
-        own = DerivedPreset(system=words.system, parameters=parameters, messages=messages)
+        own = asking.DerivedPreset(system=words.system, parameters=parameters, messages=messages)
     return over(derived, own) if derived is not None else own
 
 
-def over(derived: Derived, below: DerivedPreset) -> DerivedPreset:
+def over(derived: Derived, below: asking.DerivedPreset) -> asking.DerivedPreset:
     """Return what a model adds that is derived from a derived one: its own words count, where it has some."""
     own = derived.preset
-    return DerivedPreset(
-        system=own.system or below.system,
-        parameters={**below.parameters, **own.parameters},
-        messages=own.messages or below.messages,
-    )
-
-
-# ---- downloads -------------------------------------------------------------------------------------------------------
+    parameters, messages = {**below.parameters, **own.parameters}, own.messages or below.messages
+    return asking.DerivedPreset(system=own.system or below.system, parameters=parameters, messages=messages)
 
 
 def pull_name(name: str) -> Remote | None:
@@ -365,15 +326,11 @@ def pull_name(name: str) -> Remote | None:
     Raises BadRequest and UsageError.
     """
     lowered = name.lower()
-    for hub in HUBS:
-        if lowered.startswith(hub):
-            return parse_wanted(name)
     if lowered.startswith("docker.io/"):
         return parse_image(name)
     host, slash, rest = name.partition("/")
-    if slash and "/" not in rest and "." not in host and host != "library":
-        return parse_wanted(name)
-    return None
+    from_hub = slash and "/" not in rest and "." not in host and host != "library"
+    return parse_wanted(name) if from_hub or lowered.startswith(tuple(HUBS)) else None
 
 
 def layer_of(oid: str) -> str:

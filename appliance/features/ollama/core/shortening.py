@@ -12,8 +12,7 @@ from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 
 LEAST_CONTEXT = 2048
 """Tokens that every engine has for a request, more or less; a shorter one is not measured before it is loaded."""
-IMAGE_TOKENS = 768
-"""How many tokens Ollama counts for a picture."""
+IMAGE_TOKENS = 768  # how many tokens Ollama counts for a picture
 
 
 def may_be_too_long(body: bytes, context: int) -> bool:

@@ -14,13 +14,11 @@ from appliance.core.models.file_names import ends_with
 from appliance.core.models.names import is_speakable, model_name, stem_of
 from appliance.errors import BadRequest
 
-BLOBS = "/api/blobs"
-"""The list of a model's files with ``?model=ID``; the files themselves are below it."""
+BLOBS = "/api/blobs"  # the list of a model's files with ``?model=ID``; the files themselves are below it
 _BLOB = re.compile(r"/api/blobs/sha256:([0-9a-f]{64})")
 _RANGE = re.compile(r"bytes=(?:(?P<first>[0-9]{1,18})-(?P<last>[0-9]{0,18})|-(?P<suffix>[0-9]{1,18}))", re.IGNORECASE)
 _CACHED = re.compile(r"(?P<repo>[^/:]+/[^/:]+):(?P<tag>[A-Za-z0-9_.-]+)")
-MAX_FILES = 1010
-"""Parts of the largest model, its projector and its draft model."""
+MAX_FILES = 1010  # parts of the largest model, its projector and its draft model
 
 
 class HashedFile(Struct, frozen=True, kw_only=True):
@@ -59,32 +57,22 @@ def sha256_in(path: str) -> str:
     return match[1]
 
 
-class ByteRange(Struct, frozen=True):
-    """A part of a file, from byte ``start`` up to and without byte ``stop``."""
-
-    start: int
-    stop: int
-
-
-def wanted_range(value: str | None, size: int) -> ByteRange | None:
-    """Return the meaning of a Range header (RFC 9110 section 14) for a file of this size.
+def wanted_range(value: str | None, size: int) -> range | None:
+    """Return the bytes that a Range header (RFC 9110 section 14) means, of a file of this size.
 
     None: the file has no such byte (416). A header that asks for several parts, or is malformed, is ignored, as the
     standard allows: the whole file answers it.
     """
     match = _RANGE.fullmatch(value.strip()) if value is not None else None
     if match is None:
-        return ByteRange(0, size)
+        return range(0, size)
     if match["suffix"] is not None:
         count = min(int(match["suffix"]), size)
-        return ByteRange(size - count, size) if count else None
+        return range(size - count, size) if count else None
     first, last = int(match["first"]), int(match["last"]) if match["last"] else size
     if last < first:
-        return ByteRange(0, size)
-    return ByteRange(first, min(last + 1, size)) if first < size else None
-
-
-# ---- the place of a model's files ------------------------------------------------------------------------------------
+        return range(0, size)
+    return range(first, min(last + 1, size)) if first < size else None
 
 
 def cached_repo(model_id: str) -> str | None:
@@ -117,17 +105,11 @@ def check_names(model_id: str, names: Sequence[str]) -> None:
         top = all(len(path) == 1 and model_name(stem_of(path[0]) or "") == model_id for path in paths)
         good = top or all(len(path) == 2 and path[0] == model_id for path in paths)
     if not good:
-        raise BadRequest(
-            f"files of these names are not the model '{model_id}' on another box: {', '.join(names)[:500]}"
-        )
+        raise BadRequest(f"files of these names are not model '{model_id}' on another box: {', '.join(names)[:500]}")
 
 
-# ---- several boxes that have the same file ---------------------------------------------------------------------------
-
-EARLIER = -1
-"""Stands for the unknown boxes that gave the part which an earlier run has left."""
-RECOVERY = 1.05
-"""The estimate of a box's speed grows by this with each span that another one gives, so that it gets another trial."""
+EARLIER = -1  # stands for the unknown boxes that gave the part which an earlier run has left
+RECOVERY = 1.05  # a box's estimated speed grows by this with each span of another one, so that it gets another trial
 
 
 class FileSources:

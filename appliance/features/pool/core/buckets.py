@@ -12,8 +12,6 @@ revision as any other, and without bytes. The next put has to name that revision
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
@@ -21,22 +19,14 @@ from msgspec import Meta, Struct
 
 from appliance.features.pool.core.nats import BusMessage
 
-WRONG_REVISION = (10071, 10164)
-"""Error codes of a put that names another revision than the key has; the second one comes while another put is under
-way in a cluster.
-"""
-NO_LEADER = 10008
-"""The error code of a cluster without a quorum."""
-EXISTS = 10058
-"""The error code for a bucket that is there already, with other settings."""
+WRONG_REVISION = (10071, 10164)  # codes of a put that names another revision; the second: while one is under way
+NO_LEADER = 10008  # the error code of a cluster without a quorum
+EXISTS = 10058  # the error code for a bucket that is there already, with other settings
 REVISION_HEADER = "Nats-Expected-Last-Subject-Sequence"
 MARKER_HEADER = "KV-Operation"
-MOST_BYTES = 16 << 20
-"""Bytes of a bucket. A pool's facts are a few kilobytes; the limit guards the disk against a bug."""
-HEARTBEAT = 1.0
-"""Seconds between two signs of life of a watch in which nothing changes."""
-FORGOTTEN = 10.0
-"""Seconds after which the server forgets a watch that nobody listens to."""
+MOST_BYTES = 16 << 20  # Bytes of a bucket. A pool's facts are a few kilobytes; the limit guards the disk against a bug.
+HEARTBEAT = 1.0  # seconds between two signs of life of a watch in which nothing changes
+FORGOTTEN = 10.0  # seconds after which the server forgets a watch that nobody listens to
 NANO = 1_000_000_000
 UNSAFE = re.compile(rb"[^A-Za-z0-9_/-]")
 
@@ -123,8 +113,7 @@ def watch_request(name: str, consumer: str, inbox: str) -> bytes:
     )
 
 
-Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-"""A member of the pool may answer instead of the server, with numbers of any length."""
+Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # a box may answer instead of the server, with any number
 _DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
@@ -172,9 +161,6 @@ def _entry(message: BusMessage, revision: int) -> BucketEntry:
     return BucketEntry(value=b"" if MARKER_HEADER in message.headers else message.data, revision=revision)
 
 
-# ---- the watch -------------------------------------------------------------------------------------------------------
-
-
 class Watching:
     """One consumer of a bucket, from its creation to its first gap. Owned by one watch.
 
@@ -185,15 +171,9 @@ class Watching:
 
     def __init__(self, bucket: str) -> None:
         self._prefix = f"$KV.{bucket}."
-        self._entries: dict[str, BucketEntry] = {}
+        self.entries: dict[str, BucketEntry] = {}  # all keys that are known now
         self._last = 0
-        self.broken = False
-        """True if something is missing. Nothing is taken after that."""
-
-    @property
-    def entries(self) -> Mapping[str, BucketEntry]:
-        """All keys that are known now."""
-        return MappingProxyType(self._entries)
+        self.broken = False  # True if something is missing. Nothing is taken after that.
 
     def hear(self, message: BusMessage) -> Literal["changed", "more", "alive", "flow", "broken"]:
         """Take a message.
@@ -214,7 +194,7 @@ class Watching:
             self.broken = True
             return "broken"
         revision, self._last, pending = place
-        self._entries[message.subject.removeprefix(self._prefix)] = _entry(message, revision)
+        self.entries[message.subject.removeprefix(self._prefix)] = _entry(message, revision)
         return "more" if pending else "changed"
 
 

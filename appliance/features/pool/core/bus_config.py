@@ -11,40 +11,28 @@ from typing import Literal
 from msgspec import Struct
 
 from appliance.core.settings import in_url
+from appliance.features.pool.core.keys import BoxCertificate
 
-MOST_STORE = 256 << 20
-"""Bytes of disk that the server may use. A pool's facts take less than 1 MB, and models need the disk."""
+MOST_STORE = 256 << 20  # bytes of disk; a pool's facts take less than 1 MB, and models need the disk
 LOOPBACK = "127.0.0.1"
-CONFIG, CA, CERTIFICATE, KEY = "bus.conf", "bus-ca.pem", "bus-cert.pem", "bus-key.pem"
-"""Files of the server's folder. Its store is a folder beside them."""
-STORE = "bus-store-"
-"""The beginning of the name of a group's store; see `store_of`."""
+CONFIG, CA, CERTIFICATE, KEY = "bus.conf", "bus-ca.pem", "bus-cert.pem", "bus-key.pem"  # in its folder
+STORE = "bus-store-"  # the beginning of the name of a group's store; see `store_of`
 
 MONITOR = re.compile(r"Starting http monitor on (\S+)")
-FATAL = re.compile(r"(?:\[FTL\]|^nats-server:) (.*)")
-"""The reason of its end. A mistake in its configuration comes without the time and the process id."""
+FATAL = re.compile(r"(?:\[FTL\]|^nats-server:) (.*)")  # why it ended; for a mistake in its configuration no time
 
 
 class BusServing(Struct, frozen=True, kw_only=True):
     """One box's server of the bus. A new value of it restarts the server."""
 
-    name: str
-    """The box. Servers know each other by it, so no other box may ever have it."""
-    group: str
-    """The servers that vote together. Another group begins with an empty store, so nobody has to be removed from it."""
+    name: str  # The box. Servers know each other by it, so no other box may ever have it.
+    group: str  # the servers that vote together; another group begins with an empty store, so nobody has to be removed
     host: str = "0.0.0.0"
-    port: int
-    """Port for clients."""
-    routes_port: int = 0
-    """Port for the other voters; 0: it is alone ("standalone"). A server that changes over loses what it has stored."""
-    routes: tuple[tuple[str, int], ...] = ()
-    """Hosts and ports of the other voters."""
-    ca: str
-    certificate: str
-    key: str
-    """PEM texts: the pool's authority; this box's certificate, for servers and clients; its key."""
-    nkey: str
-    """The public key of the bus's one user, "U..."."""
+    port: int  # port for clients
+    routes_port: int = 0  # for the other voters; 0: it is alone. A server that changes over loses what it has stored.
+    routes: tuple[tuple[str, int], ...] = ()  # hosts and ports of the other voters
+    files: BoxCertificate  # for servers and clients
+    nkey: str  # the public key of the bus's one user, "U..."
     route_password: str
     system_password: str
 
@@ -55,10 +43,7 @@ def store_of(group: str) -> str:
 
 
 def config_text(serving: BusServing, folder: str) -> str:
-    """Return the configuration file. ``folder``: where its files are.
-
-    Times: a server that does not answer to a ping is given up after 10 s. The defaults are 4 min and more.
-    """
+    """Return the configuration; ``folder`` has its files. A silent server is given up after 10 s, not 4 min."""
     tls = (
         f"cert_file: {_quoted(folder, CERTIFICATE)}, key_file: {_quoted(folder, KEY)}, ca_file: {_quoted(folder, CA)}, "
         "verify: true, timeout: 5"
@@ -96,8 +81,6 @@ def _quoted(*parts: str) -> str:
     """Return a text in quotes, or a path of these parts. NATS takes forward slashes on Windows too."""
     return json.dumps("/".join(parts).replace("\\", "/"), ensure_ascii=False)
 
-
-# ---- what it prints --------------------------------------------------------------------------------------------------
 
 Sign = Literal["ready", "authority", "no-disk", "joined", "other"]
 """no-disk: a write has failed, and none is tried until the server is restarted. In a cluster it has switched JetStream

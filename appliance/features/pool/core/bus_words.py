@@ -36,23 +36,19 @@ class BusPlace(Struct, frozen=True, kw_only=True):
 class BusAccess(Struct, frozen=True, kw_only=True):
     """The way of one client into a bus. ``seed`` is the secret of the NKey ``nkey`` ("U..."), 32 bytes."""
 
-    places: tuple[BusPlace, ...]
-    """Servers in the order in which they are tried: the own one first."""
-    client: str
-    """The name of this box, which shows in the server's list of its clients."""
+    places: tuple[BusPlace, ...]  # servers in the order in which they are tried: the own one first
+    client: str  # the name of this box, which shows in the server's list of its clients
     tls: Tls = "first"
     nkey: str = ""
     seed: bytes = b""
-    login: Mapping[str, str] = {}
-    """The proof without a seed, as CONNECT carries it: ``user`` and ``pass``, or ``auth_token``."""
+    login: Mapping[str, str] = {}  # the proof without a seed, for CONNECT: ``user`` and ``pass``, or ``auth_token``
 
 
 class BusState(Struct, frozen=True, kw_only=True):
     """The state of one client. no-quorum: connected to a server that accepts no puts."""
 
-    state: Literal["connecting", "connected", "no-quorum", "lost"] = "connecting"
-    server: str = ""
-    """The server that it is connected to, or was last."""
+    state: Literal["connected", "no-quorum", "lost"] = "lost"
+    server: str = ""  # the server that it is connected to, or was last
     problem: Trouble | None = None
 
 

@@ -8,7 +8,7 @@ from its environment, and its models from its volume.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -20,24 +20,15 @@ from appliance.core.settings import in_url, is_loopback
 NAME = "llama-appliance"
 KEY = "LLAMA_APPLIANCE_API_KEY"
 PORT = 8080
-EVERYWHERE = ("", "0.0.0.0", "::")
-"""Hosts that stand for every address of a machine."""
-USER = 10001
-"""The user that the container image runs as, and its group."""
-STATE = f"/var/lib/{NAME}"
-"""The image's one writable folder."""
-PATIENCE = 120
-"""Seconds from the stop signal to the kill: answers of slow models may finish."""
-GRACE = 105
-"""Seconds of these that the server gives requests. The rest is for `SETTLING`, and for the end of engines."""
-SETTLING = 5
-"""Seconds before the stop signal in which routers learn that a box goes: a closed port refuses their requests."""
-PICKER = "llama-appliance-picker"
-"""The Service of the endpoint picker, which its own chart installs."""
-WAITING = 2
-"""Requests in a box's queue, on average, from which on one more box is started."""
-MOST = 10
-"""Boxes up to which Kubernetes starts more by itself."""
+EVERYWHERE = ("", "0.0.0.0", "::")  # hosts that stand for every address of a machine
+USER = 10001  # the user that the container image runs as, and its group
+STATE = f"/var/lib/{NAME}"  # the image's one writable folder
+PATIENCE = 120  # seconds from the stop signal to the kill: answers of slow models may finish
+GRACE = 105  # Seconds of these that the server gives requests. The rest is for `SETTLING`, and for the end of engines.
+SETTLING = 5  # seconds before the stop signal in which routers learn that a box goes: a closed port refuses requests
+PICKER = "llama-appliance-picker"  # the Service of the endpoint picker, which its own chart installs
+WAITING = 2  # requests in a box's queue, on average, from which on one more box is started
+MOST = 10  # boxes up to which Kubernetes starts more by itself
 Node = dict[str, object]
 
 
@@ -47,14 +38,16 @@ class ExportBox(Struct, frozen=True, kw_only=True):
     name: str
     address: str
     port: int = PORT
-    models: Sequence[str] = ()
-    """The models that are on its disk."""
-    listen: str = ""
-    """The URL of its API with the address that it listens on; empty: it does not tell."""
+    models: Sequence[str] = ()  # the models that are on its disk
+    listen: str = ""  # the URL of its API with the address that it listens on; empty: it does not tell
+
+    @property
+    def closed(self) -> bool:
+        """Only programs of its own machine reach its API."""
+        return bool(self.listen) and is_loopback(self.address)
 
     @property
     def url(self) -> str:
-        """The address for clients."""
         told = urlsplit(self.listen)
         return f"{told.scheme or 'http'}://{in_url(self.address)}:{self.port}{told.path}"
 
@@ -75,14 +68,6 @@ def export_box(
         models=models,
         listen=listen,
     )
-
-
-def is_closed(box: ExportBox) -> bool:
-    """Return whether only programs of its own machine reach the box's API."""
-    return bool(box.listen) and is_loopback(box.address)
-
-
-# ---- SMG -------------------------------------------------------------------------------------------------------------
 
 
 def smg_files(boxes: Sequence[ExportBox]) -> dict[str, str]:
@@ -112,9 +97,6 @@ exec smg launch --host 127.0.0.1 --port 30000 --policy cache_aware \\
 """
 
 
-# ---- compose ---------------------------------------------------------------------------------------------------------
-
-
 def compose_files(boxes: Sequence[ExportBox], image: str) -> dict[str, str]:
     """Return a file for ``docker compose``: a service for each box. The first one is at port 8080 of the machine."""
     services: Node = {box.name: _composed(box.name, PORT + at, image) for at, box in enumerate(boxes)}
@@ -141,35 +123,23 @@ def _composed(name: str, port: int, image: str) -> Node:
     }
 
 
-# ---- Kubernetes ------------------------------------------------------------------------------------------------------
-
-
 def kubernetes_files(count: int, image: str, namespace: str, hosts: Sequence[str] = ()) -> dict[str, str]:
     """Return the objects of ``count`` boxes, and what ``kubectl apply -k`` needs. ``hosts`` are names of gateways."""
-    objects: Mapping[str, tuple[Node, str]] = {
-        "services.yaml": (_service(NAME), "For clients: any box that is ready."),
-        "boxes.yaml": (
-            _service(f"{NAME}-boxes", clusterIP="None", publishNotReadyAddresses=True),
-            "Gives each box a name of its own.",
-        ),
-        "statefulset.yaml": (_stateful_set(count, image, namespace, hosts), SECRET),
-        "disruption.yaml": (
-            _object("policy/v1", "PodDisruptionBudget", NAME, {"maxUnavailable": 1, **_selector()}),
-            "Nodes are emptied one box after the other.",
-        ),
-        "autoscaler.yaml": (_autoscaler(count), ADAPTER),
-        "inference-pool.yaml": (_inference_pool(namespace), GATEWAY),
+    boxes = _service(f"{NAME}-boxes", clusterIP="None", publishNotReadyAddresses=True)
+    budget = _object("policy/v1", "PodDisruptionBudget", NAME, {"maxUnavailable": 1, **SELECTOR})
+    files = {
+        "services.yaml": _document(_service(NAME), "For clients: any box that is ready."),
+        "boxes.yaml": _document(boxes, "Gives each box a name of its own."),
+        "statefulset.yaml": _document(_stateful_set(count, image, namespace, hosts), SECRET),
+        "disruption.yaml": _document(budget, "Nodes are emptied one box after the other."),
+        "autoscaler.yaml": _document(_autoscaler(count), ADAPTER),
     }
-    files = {name: _document(tree, said) for name, (tree, said) in objects.items()}
-    applied = [name for name in objects if name != "inference-pool.yaml"]
-    whole: Node = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "namespace": namespace,
-        "resources": applied,
+    api = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    return files | {
+        "kustomization.yaml": _document({**api, "namespace": namespace, "resources": [*files]}, "kubectl apply -k ."),
+        "inference-pool.yaml": _document(_inference_pool(namespace), GATEWAY),
+        "prometheus.yaml": _document({"scrape_configs": [_scraping(namespace)]}, SCRAPING),
     }
-    scraped = _document({"scrape_configs": [_scraping(namespace)]}, SCRAPING)
-    return files | {"kustomization.yaml": _document(whole, "kubectl apply -k ."), "prometheus.yaml": scraped}
 
 
 SECRET = f"""\
@@ -189,21 +159,17 @@ SCRAPING = """\
 Put this into the configuration of Prometheus. The key is in a file there, since /metrics needs it as well."""
 
 
-def _labels() -> Node:
-    return {"app.kubernetes.io/name": NAME}
+LABELS: Node = {"app.kubernetes.io/name": NAME}
+SELECTOR: Node = {"selector": {"matchLabels": LABELS}}
 
 
-def _object(api: str, kind: str, name: str, spec: Node) -> Node:
-    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": _labels()}, "spec": spec}
-
-
-def _selector() -> Node:
-    return {"selector": {"matchLabels": _labels()}}
+def _object(api: str, kind: str, name: str, spec: Node, **where: str) -> Node:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, **where, "labels": LABELS}, "spec": spec}
 
 
 def _service(name: str, **more: object) -> Node:
     ports = [{"name": "http", "port": PORT, "targetPort": "http"}]
-    return _object("v1", "Service", name, {**more, "selector": _labels(), "ports": ports})
+    return _object("v1", "Service", name, {**more, "selector": LABELS, "ports": ports})
 
 
 def _stateful_set(count: int, image: str, namespace: str, hosts: Sequence[str]) -> Node:
@@ -226,8 +192,8 @@ def _stateful_set(count: int, image: str, namespace: str, hosts: Sequence[str]) 
         "serviceName": f"{NAME}-boxes",
         "replicas": count,
         "podManagementPolicy": "Parallel",
-        **_selector(),
-        "template": {"metadata": {"labels": _labels()}, "spec": pod},
+        **SELECTOR,
+        "template": {"metadata": {"labels": LABELS}, "spec": pod},
         "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
     }
     return _object("apps/v1", "StatefulSet", NAME, spec)
@@ -264,13 +230,8 @@ def _probe(path: str, *, every: int, failures: int) -> Node:
 
 
 def _autoscaler(count: int) -> Node:
-    metric: Node = {
-        "type": "Pods",
-        "pods": {
-            "metric": {"name": "llama_appliance_waiting"},
-            "target": {"type": "AverageValue", "averageValue": str(WAITING)},
-        },
-    }
+    target = {"type": "AverageValue", "averageValue": str(WAITING)}
+    metric: Node = {"type": "Pods", "pods": {"metric": {"name": "llama_appliance_waiting"}, "target": target}}
     spec: Node = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": NAME},
         "minReplicas": count,
@@ -283,12 +244,11 @@ def _autoscaler(count: int) -> Node:
 
 def _inference_pool(namespace: str) -> Node:
     spec: Node = {
-        **_selector(),
+        **SELECTOR,
         "targetPorts": [{"number": PORT}],
         "endpointPickerRef": {"name": PICKER, "port": {"number": 9002}, "failureMode": "FailOpen"},
     }
-    pool = _object("inference.networking.k8s.io/v1", "InferencePool", NAME, spec)
-    return pool | {"metadata": {"name": NAME, "namespace": namespace, "labels": _labels()}}
+    return _object("inference.networking.k8s.io/v1", "InferencePool", NAME, spec, namespace=namespace)
 
 
 def _scraping(namespace: str) -> Node:
@@ -307,6 +267,5 @@ def _scraping(namespace: str) -> Node:
 
 
 def _document(tree: Node, said: str) -> str:
-    """Return one YAML document below comments."""
     comments = "".join(f"# {line}\n" for line in said.splitlines())
     return comments + yaml_text(msgspec.to_builtins(tree))

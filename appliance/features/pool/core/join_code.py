@@ -17,21 +17,16 @@ from appliance.core.signing import SEED_SIZE
 from appliance.errors import BadRequest
 
 TOKEN_SIZE = 16
-LIFE = 600.0
-"""Seconds for which a code is good. Only the box that made it counts them, so no clocks are compared."""
-MOST_ADDRESSES = 6
-"""Addresses in a code: each makes it longer, and a machine of containers has dozens."""
-_HEAD = "LAP"
-_VERSION = "1"
-_SUM_SIZE = 4
+LIFE = 600.0  # Seconds for which a code is good. Only the box that made it counts them, so no clocks are compared.
+MOST_ADDRESSES = 6  # addresses in a code: each makes it longer, and a machine of containers has dozens
+_HEAD, _VERSION, _SUM_SIZE = "LAP", "1", 4
 _FORM = "a code begins with LAP1-; 'llama-appliance pool invite' on a box of the pool makes one"
 
 
 class JoinCode(Struct, frozen=True, kw_only=True):
     """``ca_public`` is the public key of the pool's authority, 32 bytes; ``token`` is 16 random ones."""
 
-    addresses: tuple[str, ...]
-    """Addresses where a box of the pool can be dialled, best first."""
+    addresses: tuple[str, ...]  # addresses where a box of the pool can be dialled, best first
     port: int
     ca_public: bytes
     token: bytes
@@ -54,9 +49,7 @@ def read_code(text: str) -> JoinCode:
             param="code",
         )
     encoded = plain[len(_HEAD) + 1 :]
-    mistake = BadRequest(
-        "the code has a typing mistake, or a part of it is missing: copy all of it again", param="code"
-    )
+    mistake = BadRequest("the code has a typing mistake, or lacks a part: copy all of it again", param="code")
     try:
         data = base64.b32decode(encoded + "=" * (-len(encoded) % 8))
         content, given = data[:-_SUM_SIZE], data[-_SUM_SIZE:]
@@ -92,12 +85,11 @@ class Codes:
         self._used: set[bytes] = set()
         self._wrong = 0
 
-    def add(self, token: bytes, now: float) -> float:
-        """Let this token in from now on; return the time at which it ends."""
+    def add(self, token: bytes, now: float) -> None:
+        """Let this token in from now on."""
         if not any(until > now for until in self._until.values()):
             self._wrong = 0  # it counts for the codes that were there
-        self._until[token] = until = now + LIFE
-        return until
+        self._until[token] = now + LIFE
 
     def take(self, token: bytes, now: float) -> float:
         """Use a token up; return until when it was good. Raises BadRequest, with what is wrong with it and the fix."""
@@ -109,9 +101,7 @@ class Codes:
             self._wrong += 1
             if self._wrong >= self.MOST_WRONG:
                 self._until.clear()
-            raise BadRequest(
-                f"the box does not know the code; it was started again, or voided it: {again}", param="code"
-            )
+            raise BadRequest(f"the box does not know the code; it has restarted, or voided it: {again}", param="code")
         if until <= now:
             raise BadRequest(f"the code is too old, it was good for {LIFE / 60:g} minutes: {again}", param="code")
         del self._until[token]

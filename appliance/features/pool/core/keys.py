@@ -20,13 +20,11 @@ from msgspec import Struct
 from appliance.core.signing import SEED_SIZE, private_pem, public_of, sign, signer_of
 
 SECRET_SIZE = 32
-DOMAIN = "llama-pool"
-"""The certificates' issuer, and the domain of the boxes' names in them."""
+DOMAIN = "llama-pool"  # the certificates' issuer, and the domain of the boxes' names in them
 
 _SEQUENCE, _SET, _OCTETS, _BITS, _INTEGER, _OID = 0x30, 0x31, 0x04, 0x03, 0x02, 0x06
 _TRUE = b"\x01\x01\xff"
-_USER = 20 << 3
-"""The first byte of a user's public key in the text form of NATS; it makes the text begin with a U."""
+_USER = 20 << 3  # the first byte of a user's public key in the text form of NATS; it makes the text begin with a U
 
 
 class PoolKeys(Struct, frozen=True):
@@ -65,14 +63,6 @@ class PoolKeys(Struct, frozen=True):
         head = bytes([_USER]) + public_of(self.bus_seed)
         return base64.b32encode(head + binascii.crc_hqx(head, 0).to_bytes(2, "little")).decode()
 
-    @property
-    def route_password(self) -> str:
-        return self.derived("route").hex()
-
-    @property
-    def system_password(self) -> str:
-        return self.derived("system").hex()
-
     def issue(self, box: str, addresses: Sequence[str], seed: bytes) -> BoxCertificate:
         """Make a box's certificate for ``addresses`` and for its name; ``seed`` is 32 random bytes, its private key."""
         names = _der(_SEQUENCE, *(_alternative(name) for name in (*addresses, server_name(box))))
@@ -87,10 +77,8 @@ class PoolKeys(Struct, frozen=True):
 
     def _certificate(self, subject: str, public: bytes, is_ca: bytes, more: bytes) -> str:
         """Return a certificate, signed (RFC 5280, section 4.1). Its number follows from its key: nobody counts them."""
-        key_ids = (
-            _extension(14, _der(_OCTETS, _key_id(public))),
-            _extension(35, _der(_SEQUENCE, _der(0x80, _key_id(self.ca_public)))),
-        )
+        key_id = _extension(14, _der(_OCTETS, _key_id(public)))
+        signer_id = _extension(35, _der(_SEQUENCE, _der(0x80, _key_id(self.ca_public))))
         constraints = _extension(19, _der(_SEQUENCE, is_ca), critical=True)
         content = _der(
             _SEQUENCE,
@@ -101,7 +89,7 @@ class PoolKeys(Struct, frozen=True):
             _der(_SEQUENCE, _der(0x17, b"700101000000Z"), _der(0x18, b"99991231235959Z")),
             _name(subject),
             _der(_SEQUENCE, _ED25519, _der(_BITS, b"\0" + public)),
-            _der(0xA3, _der(_SEQUENCE, constraints, *key_ids, more)),
+            _der(0xA3, _der(_SEQUENCE, constraints, key_id, signer_id, more)),
         )
         signature = sign(self.derived("ca"), content)
         der = _der(_SEQUENCE, content, _ED25519, _der(_BITS, b"\0" + signature))
@@ -137,9 +125,6 @@ def is_signed_by(ca_public: bytes, certificate: bytes) -> bool:
     if left or content or algorithm != _ED25519 or len(bits) != 1 + 2 * SEED_SIZE or bits[0]:
         return False
     return signer_of((ca_public,), signed, bits[1:]) is not None
-
-
-# ---- DER (X.690) -----------------------------------------------------------------------------------------------------
 
 
 def _der(tag: int, *parts: bytes) -> bytes:

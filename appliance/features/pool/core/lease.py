@@ -32,59 +32,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from appliance.core.lenient_json import decoded
 from appliance.features.pool.core.roster import Count
 
-TERM = 15.0
-"""Seconds. An election takes 4 to 11 (rule 7)."""
-MARGIN = 2.0
-"""Seconds by which a holder stops before others may take over: for clocks that differ by up to 7 %."""
-FRESH = 30.0
-"""Seconds for which a decision is followed: about as long as a load takes. Then the models that the boxes list tell."""
-FOUNDED = "founded"
-"""The key that tells one store from the next. Its value is made once and never changed."""
-CREATE = 0
-"""The revision of a key that does not exist."""
-MOST_MODELS = 1000
-"""Models whose epochs a box knows; the one that was noted first goes first."""
-LONGEST_MODEL = 256
-"""Bytes of the name of a model that is placed. A request for one with a longer name goes on without an order."""
+TERM = 15.0  # Seconds. An election takes 4 to 11 (rule 7).
+MARGIN = 2.0  # seconds by which a holder stops before others may take over: for clocks that differ by up to 7 %
+FRESH = 30.0  # seconds for which a decision is followed, about as long as a load; then the lists of models tell
+FOUNDED = "founded"  # The key that tells one store from the next. Its value is made once and never changed.
+CREATE = 0  # the revision of a key that does not exist
+MOST_MODELS = 1000  # models whose epochs a box knows; the one that was noted first goes first
+LONGEST_MODEL = 256  # bytes of the name of a model that is placed; one with a longer name is loaded without an order
 
-Holder = Annotated[str, Meta(max_length=128)]
-"""The box and the incarnation of its program."""
+Holder = Annotated[str, Meta(max_length=128)]  # the box and the incarnation of its program
 
 
 class PlacementRecord(Struct, frozen=True, kw_only=True, array_like=True):
     """A model's record on the bus: a JSON list, to which later versions may add."""
 
-    holder: Holder
-    """Empty: released."""
+    holder: Holder  # empty: released
     epoch: Count
-    box: Annotated[str, Meta(max_length=63)] = ""
-    """The box that has been chosen; empty: no decision was made in this term."""
-    at: float = 0.0
-    """Unix time of the decision. It is read with other clocks, so it is only a hint: see rule 8."""
+    box: Annotated[str, Meta(max_length=63)] = ""  # the box that was chosen; empty: none in this term
+    at: float = 0.0  # Unix time of the decision. It is read with other clocks, so it is only a hint: see rule 8.
 
     def fresh(self, wall: float) -> bool:
         """True if there is a decision, and it was made in the last `FRESH` seconds or so. ``wall``: Unix time."""
         return bool(self.box) and abs(wall - self.at) < FRESH
 
 
-_decode = msgspec.json.Decoder(PlacementRecord).decode
-_UNREADABLE = PlacementRecord(holder="(unreadable)", epoch=0)
-"""Garbage or a marker of a person's tool counts as somebody's term, and is replaced after it."""
-
-
 def understood(value: bytes) -> PlacementRecord:
-    """Return the record in these bytes."""
-    try:
-        return _decode(value)
-    except (msgspec.DecodeError, RecursionError):
-        return _UNREADABLE
+    """Return the record in these bytes. Garbage, or the mark of a tool, is a term that runs out."""
+    return decoded(PlacementRecord, value) or PlacementRecord(holder="(unreadable)", epoch=0)
 
 
 def can_be_placed(model: str) -> bool:
@@ -102,23 +84,14 @@ class ReadKey(Struct, frozen=True):
 
 
 class PutKey(Struct, frozen=True):
-    """A step: put this value if the key has this revision, and tell `PlacementLease.on_stored` the new one.
-
-    After a conflict, and without an answer, `PlacementLease.attempt` begins anew.
-    """
+    """A step: put the value if the key has this revision, and tell `on_stored`. Else `attempt` begins anew."""
 
     key: str
     value: bytes
     revision: int
 
 
-class HeldElsewhere(Struct, frozen=True):
-    """The end of an attempt: another box has the lease, or may have it, until ``until`` at most, on the own clock."""
-
-    until: float
-
-
-Step = ReadKey | PutKey | HeldElsewhere
+Step = ReadKey | PutKey | Literal["held"]  # held: the attempt ends, for another box has the lease, or may have it
 
 
 class Fences:
@@ -170,11 +143,9 @@ class KnownStore:
     """
 
     def __init__(self, me: str) -> None:
-        self.me = me
-        """The holder's name in records: the box and the incarnation of its program."""
+        self.me = me  # the holder's name in records: the box and the incarnation of its program
         self.founded: bytes | None = None
-        self.settled_at = math.inf
-        """The own clock from which on a missing record means that nobody can hold it."""
+        self.settled_at = math.inf  # the own clock from which on a missing record means that nobody can hold it
         self._made = 0
 
     def on_founded(self, value: bytes | None, now: float) -> PutKey | None:
@@ -193,8 +164,7 @@ class _Put(Struct, frozen=True):
     epoch: int
     sent: float
     value: bytes
-    founded: bytes | None
-    """The store that was known before the record was read."""
+    founded: bytes | None  # the store that was known before the record was read
 
 
 class PlacementLease:
@@ -209,8 +179,7 @@ class PlacementLease:
     def __init__(self, model: str, key: str, fences: Fences, store: KnownStore) -> None:
         self.model = model
         self.key = key
-        self.epoch: int = 0
-        """The epoch of the last term, for orders. It counts only while `held`."""
+        self.epoch: int = 0  # The epoch of the last term, for orders. It counts only while `held`.
         self._fences, self._store = fences, store
         self._until = -math.inf
         self._last: _Put | None = None
@@ -243,7 +212,7 @@ class PlacementLease:
         if key == FOUNDED:
             return self._on_founded(value, now)
         if value is None:
-            return self._take(CREATE, now) if now >= self._store.settled_at else HeldElsewhere(self._store.settled_at)
+            return self._take(CREATE, now) if now >= self._store.settled_at else "held"
         record = understood(value)
         self._fences.saw(self.model, record.epoch, record.holder)
         if (revision, value) != self._seen:
@@ -252,7 +221,7 @@ class PlacementLease:
         if last is not None and value == last.value and last.founded == self._store.founded:
             self._own = self._seen  # its acknowledgement was lost
         if record.holder and self._seen != self._own and now - self._unchanged_since < TERM:
-            return HeldElsewhere(self._unchanged_since + TERM)
+            return "held"
         return self._take(revision, now)
 
     def on_stored(self, key: str, revision: int) -> Step:

@@ -23,16 +23,10 @@ from msgspec import Meta, Struct
 
 from appliance.features.pool.core.roster import BoxName, Count
 
-BEAT = 1.0
-"""Seconds between two beats of a box."""
-GONE = 4.0
-"""Seconds of silence after which a box is gone: three beats may be lost or late."""
-GAP = 2.0
-"""Seconds without an own beat after which this box does not trust its ears. Less than `GONE`, so that it notices
-its own silence before anybody else's.
-"""
-REPLACED = 8
-"""Incarnations of a box that are remembered as over. A beat is not late by that many starts of a program."""
+BEAT = 1.0  # seconds between two beats of a box
+GONE = 4.0  # seconds of silence after which a box is gone: three beats may be lost or late
+GAP = 2.0  # seconds without an own beat after which its ears are not trusted: it notices that before `GONE` of others
+REPLACED = 8  # Incarnations of a box that are remembered as over. A beat is not late by that many starts of a program.
 
 Short = Annotated[str, Meta(max_length=64)]
 
@@ -41,22 +35,16 @@ class Beat(Struct, frozen=True, kw_only=True):
     """A box's sign of life, as JSON on the bus. Fields that it does not know are for later versions."""
 
     box: BoxName
-    incarnation: Short
-    """A random word, made at each start of the program."""
-    sequence: Count
-    """Its beats are numbered from 1."""
+    incarnation: Short  # a random word, made at each start of the program
+    sequence: Count  # its beats are numbered from 1
     version: Short = ""
-    generation: Count = 0
-    """The roster that it has. Another one means that one of the two boxes has to ask for the newer one."""
+    generation: Count = 0  # the roster that it has; where it is another one, one of the two boxes asks for the newer
     drained: bool = False
-    speed: float = 0.0
-    """Nominal requests a second of its best engine, as that was measured; 0: it was not."""
+    speed: float = 0.0  # nominal requests a second of its best engine, as that was measured; 0: it was not
     listen: Annotated[str, Meta(max_length=300)] = ""
     """URL of its API for clients, with the address that it listens on; empty: an older version does not tell."""
-    keyless: bool | None = None
-    """Its API asks nobody for a key. None: an older version does not tell."""
-    stopping: bool = False
-    """True in the last beat of a program that ends in good order: it is gone at once."""
+    keyless: bool | None = None  # Its API asks nobody for a key. None: an older version does not tell.
+    stopping: bool = False  # True in the last beat of a program that ends in good order: it is gone at once
 
 
 class LastBeat(Struct, frozen=True):
@@ -71,11 +59,9 @@ class Presence:
 
     def __init__(self, me: str) -> None:
         self._me = me
-        self.heard: dict[str, LastBeat] = {}
-        """Newest beat of each box that ever came, this one included."""
+        self.heard: dict[str, LastBeat] = {}  # newest beat of each box that ever came, this one included
         self._replaced: dict[str, list[str]] = {}
-        self._listens_since = math.inf
-        """Since then this box has been receiving. Infinite: it is cut off."""
+        self._listens_since = math.inf  # Since then this box has been receiving. Infinite: it is cut off.
 
     def on_beat(self, beat: Beat, now: float) -> bool:
         """Take a beat; False: it is the second copy of one, or older than one that was taken."""
@@ -107,18 +93,10 @@ class Presence:
         for name in self.heard.keys() - set(names):
             del self.heard[name], self._replaced[name]
         self._look(now)
-        up = {name: name == self._me or self._is_up(name, now) for name in names}
-        sure = now - self._listens_since > GONE and 2 * sum(up.values()) >= len(up)
-        return {name: True if is_up else False if sure or self._said_so(name) else None for name, is_up in up.items()}
-
-    def _is_up(self, name: str, now: float) -> bool:
-        last = self.heard.get(name)
-        return last is not None and not last.beat.stopping and now - last.at <= GONE
-
-    def _said_so(self, name: str) -> bool:
-        """True if its last word was that it stops: then its silence is its own."""
-        last = self.heard.get(name)
-        return last is not None and last.beat.stopping
+        stopped = {name for name, last in self.heard.items() if last.beat.stopping}  # then its silence is its own
+        up = {name for name, last in self.heard.items() if now - last.at <= GONE} - stopped | {self._me}
+        sure = now - self._listens_since > GONE and 2 * len(up.intersection(names)) >= len(names)
+        return {name: True if name in up else False if sure or name in stopped else None for name in names}
 
     def _look(self, now: float) -> None:
         own = self.heard.get(self._me)

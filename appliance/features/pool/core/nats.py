@@ -16,13 +16,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-MOST_LINE = 1 << 16
-"""Bytes of a line. Other lines are short, but INFO lists every server of a cluster."""
-MOST_PAYLOAD = 8 << 20
-"""Bytes of a message with its headers. The pool's own servers take 1 MB, servers of others 64 MB at most."""
+MOST_LINE = 1 << 16  # Bytes of a line. Other lines are short, but INFO lists every server of a cluster.
+MOST_PAYLOAD = 8 << 20  # bytes of a message with headers; the pool's own servers take 1 MB, others 64 MB at most
 NUMBER = re.compile(rb"[0-9]{1,10}\Z")
-SUBJECT = re.compile(r"[^\s.]+(?:\.[^\s.]+)*\Z")
-"""Words with dots between them. White space would end the subject in the line of the command."""
+SUBJECT = re.compile(r"[^\s.]+(?:\.[^\s.]+)*\Z")  # white space would end the subject in its command's line
 VERSION = b"NATS/1.0"
 PING, PONG = b"PING\r\n", b"PONG\r\n"
 
@@ -34,22 +31,18 @@ class NatsGarbage(Exception):
 class ServerInfo(Struct, frozen=True, kw_only=True):
     """The server's words about itself. They come first, and again when something changes."""
 
-    nonce: str = ""
-    """The text to sign with the NKey."""
+    nonce: str = ""  # the text to sign with the NKey
     max_payload: int = 1 << 20
     tls_required: bool = False
-    ldm: bool = False
-    """True if it is about to stop, and asks its clients to move to another server ("lame duck mode")."""
+    ldm: bool = False  # True if it is about to stop, and asks its clients to move to another server ("lame duck mode")
 
 
 class BusMessage(Struct, frozen=True, kw_only=True):
     """A message on a subject. ``status`` is the server's own word, as ``503``; the messages of clients have none."""
 
     subject: str
-    sid: int
-    """The number of the subscription that it is for."""
-    reply: str = ""
-    """The subject on which an answer is waited for."""
+    sid: int  # the number of the subscription that it is for
+    reply: str = ""  # the subject on which an answer is waited for
     data: bytes = b""
     status: str = ""
     headers: Mapping[str, str] = {}
@@ -83,8 +76,7 @@ class NatsReader:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._searched = 0
-        """Bytes at the buffer's beginning that hold no end of a line. A long line that comes in pieces is read once."""
+        self._searched = 0  # bytes at the buffer's beginning that hold no end of a line: a long line is searched once
         self._due: _Due | None = None
 
     def receive(self, data: bytes) -> None:
@@ -179,14 +171,8 @@ def _text(data: bytes) -> str:
         raise NatsGarbage(f"it is not UTF-8: {data[:40]!r}") from None
 
 
-# ---- commands --------------------------------------------------------------------------------------------------------
-
-
 def connect_line(login: Mapping[str, str], name: str, version: str) -> bytes:
-    """Return CONNECT. ``name`` shows in the server's list of connections, ``version`` is the program's.
-
-    ``login``: ``nkey`` and ``sig``, ``user`` and ``pass``, or ``auth_token``.
-    """
+    """Return CONNECT. ``name`` shows in the server's list; ``login``: ``nkey`` and ``sig``, or `BusAccess.login`."""
     own = {"lang": "python-trio", "name": name, "version": version, "protocol": 1}
     wishes = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
     return b"CONNECT " + msgspec.json.encode({**wishes, **own, **login}) + b"\r\n"

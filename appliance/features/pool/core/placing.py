@@ -20,12 +20,9 @@ from msgspec import Struct
 
 from appliance.core.bodies.blocks import DIGEST_SIZE, HEAD, Block, Prefix, blocks_of
 
-MOST_BLOCKS = 4096
-"""Blocks that are remembered of each box. An agent's request has some hundred."""
-SLACK = 2.0
-"""Requests by which a queue may be longer than the shortest. A long prompt read anew takes about so long."""
-CROWDED = 8
-"""Requests at a box that has the model, from which on a load on another box is worth its time."""
+MOST_BLOCKS = 4096  # Blocks that are remembered of each box. An agent's request has some hundred.
+SLACK = 2.0  # Requests by which a queue may be longer than the shortest. A long prompt read anew takes about so long.
+CROWDED = 8  # requests at a box that has the model, from which on a load on another box is worth its time
 _ROLE = re.compile(rb'"role"\s*:\s*"(\w+)"')
 _OF_SYSTEM = (b"system", b"developer")
 
@@ -48,14 +45,14 @@ class BoxNow(Struct, frozen=True, kw_only=True):
     """Memory for the model: free now, free once idle models go, or held by models in use. Unknown counts as free: a
     box refuses a load that would evict.
     """
-    fetchable: bool = False
-    """It may fetch the model from another box."""
+    fetchable: bool = False  # it may fetch the model from another box
     drained: bool = False
     up: bool = True
-    queue: int = 0
-    """Requests there, those under way included."""
-    speed: float = 0.0
-    """Measured, in a unit that all boxes share; 0: unknown, which counts as the fastest."""
+    queue: int = 0  # requests there, those under way included
+    speed: float = 0.0  # measured, in a unit that all boxes share; 0: unknown, which counts as the fastest
+
+
+NEEDS = (Need.NOTHING, Need.NOTHING, Need.LOAD, Need.NOTHING, Need.EVICT, Need.FETCH, Need.EVICT)  # by `_rank`
 
 
 class BoxChoice(Struct, frozen=True):
@@ -79,9 +76,7 @@ class Affinity:
     def shared(self, box: str, prefix: Prefix) -> int:
         """Return the bytes of the longest beginning that the box was sent before."""
         known = self._boxes.get(box, ())
-        found = (
-            end for digest, end in zip(reversed(prefix.digests), reversed(prefix.ends), strict=True) if digest in known
-        )
+        found = (end for digest, end in zip(prefix.digests[::-1], prefix.ends[::-1], strict=True) if digest in known)
         return next(found, 0)
 
     def sent(self, box: str, prefix: Prefix) -> None:
@@ -116,10 +111,7 @@ def prompt_of(model: str, body: bytes) -> Prompt:
 
 
 def _is_of_system(message: Sequence[Block]) -> bool:
-    """True if it is not the user's. Its role is in its first block, or in the last.
-
-    A wrong guess, as where its text speaks of a "role", costs time alone.
-    """
+    """True if it is not the user's. Its first block, or its last, has the role. A wrong guess costs time alone."""
     roles = (_ROLE.search(block) for block in (*message[:1], *message[-1:]))
     role = next((role for role in roles if role is not None), None)
     return role is not None and role[1] in _OF_SYSTEM
@@ -141,16 +133,17 @@ def place(model: str, prompt: Prompt, boxes: Sequence[BoxNow], shared: Callable[
     last = prompt.opening - 1
     opening, length = (prompt.blocks.digests[last], prompt.blocks.ends[last]) if prompt.opening else (b"", 0)
     found: list[BoxChoice] = []
-    for _, alike in sorted(ranked.items()):
-        reads = _need(alike[0]) is Need.NOTHING
+    for (_, rank), alike in sorted(ranked.items()):
+        need = NEEDS[rank]
+        reads = need is Need.NOTHING
         subject = opening if reads and opening else model.encode()
         read = {one.box: max(shared(one.box), length) if reads else 0 for one in alike}
-        found += [BoxChoice(one.box, _need(one)) for one in _ordered(alike, fastest, subject, read)]
+        found += [BoxChoice(one.box, need) for one in _ordered(alike, fastest, subject, read)]
     return found
 
 
 def _rank(one: BoxNow) -> int | None:
-    """Return how much has to happen at the box, 0 for nothing; None where it can do nothing for the model."""
+    """Return the place among the boxes, by how much has to happen first; None where it can do nothing for the model."""
     match one.state:
         case "loaded" | "loading":
             return 3 if one.queue >= CROWDED else int(one.state == "loading")
@@ -160,25 +153,12 @@ def _rank(one: BoxNow) -> int | None:
             return 5 if one.fetchable and one.room != "none" else None
 
 
-def _need(one: BoxNow) -> Need:
-    match one.state:
-        case "loaded" | "loading":
-            return Need.NOTHING
-        case "stored":
-            return Need.LOAD if one.room == "free" else Need.EVICT
-        case "absent":
-            return Need.FETCH
-
-
 def _ordered(alike: Sequence[BoxNow], fastest: float, subject: bytes, read: Mapping[str, int]) -> list[BoxNow]:
     waits = {one.box: (one.queue + 1) * (fastest / one.speed if one.speed else 1.0) for one in alike}
     near = min(waits.values()) + SLACK
 
     def key(one: BoxNow) -> tuple[float, int, bytes]:
-        return waits[one.box] if waits[one.box] > near else 0.0, -read[one.box], _hash(subject, one.box)
+        share = blake2b(subject + one.box.encode(), digest_size=DIGEST_SIZE).digest()
+        return waits[one.box] if waits[one.box] > near else 0.0, -read[one.box], share
 
     return sorted(alike, key=key)
-
-
-def _hash(data: bytes, of: str) -> bytes:
-    return blake2b(data + of.encode(), digest_size=DIGEST_SIZE).digest()

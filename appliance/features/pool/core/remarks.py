@@ -1,8 +1,8 @@
-"""Remarks on a pool for its people, from what its boxes tell: what no box alone would find wrong."""
+"""Models of one name on several boxes, and remarks for people on what no box alone would find wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from appliance.core.models.holders import Holder, told_apart
@@ -10,13 +10,26 @@ from appliance.core.settings import is_loopback
 from appliance.features.pool.core.shapes import PoolBox
 from appliance.wire import Trouble
 
-MOST_NAMES = 5
-"""Names of models in one remark."""
+MOST_NAMES = 5  # names of models in one remark
 
 
-def listens_here_alone(listen: str) -> bool:
-    """Return whether an API with this URL is for programs of its own machine. Empty: it listens in files alone."""
-    return is_loopback(urlsplit(listen).hostname or "localhost")
+def groups_of(holders: Iterable[Holder]) -> list[list[Holder]]:
+    """Return the boxes of each model, in the order of ``holders``."""
+    found: dict[str, list[Holder]] = {}
+    for one in holders:
+        found.setdefault(one.identity or f"/{one.box}", []).append(one)
+    return list(found.values())
+
+
+def names_apart(boxes: Mapping[str, Mapping[str, str | None]]) -> dict[str, list[list[Holder]]]:
+    """Return the names that mean several models, with the boxes of each. A box that is not sure yet says nothing."""
+    holders: dict[str, list[Holder]] = {}
+    for box, models in boxes.items():
+        for name, identity in models.items():
+            if identity != "":
+                holders.setdefault(name, []).append(Holder(box, identity))
+    found = {name: groups_of(found) for name, found in sorted(holders.items())}
+    return {name: groups for name, groups in found.items() if len(groups) > 1}
 
 
 def keyless_problems(boxes: Sequence[PoolBox]) -> Iterator[Trouble]:
@@ -24,7 +37,8 @@ def keyless_problems(boxes: Sequence[PoolBox]) -> Iterator[Trouble]:
     keyed = ", ".join(box.name for box in boxes if box.keyless is False)
     for box in boxes if keyed else ():
         if box.keyless:
-            who = "every program on its machine" if listens_here_alone(box.listen) else "every client that reaches it"
+            is_local = is_loopback(urlsplit(box.listen).hostname or "localhost")  # without a URL it listens in files
+            who = "every program on its machine" if is_local else "every client that reaches it"
             text = f"{box.name} asks for no key, so {who} may ask the models of {keyed}, which want one"
             yield Trouble(id="keyless", text=text, fix=f"start {box.name} with 'serve --api-key KEY'")
 

@@ -21,41 +21,34 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from appliance.errors import BadRequest
+from appliance.features.pool.core.bus_words import BusPlace
+from appliance.features.pool.core.keys import server_name
 
-VOTERS = 3
-"""Servers of a bus with a quorum. Two need both; a fourth would only raise the quorum to three."""
-DEFAULT_PORT = 4280
-"""Port of a door. The bus has the two ports after it: for its clients, and for the routes between its servers."""
+VOTERS = 3  # Servers of a bus with a quorum. Two need both; a fourth would only raise the quorum to three.
+DEFAULT_PORT = 4280  # port of a door; the next two are the bus's, for its clients and for the routes of its servers
 CLIENTS, ROUTES = 1, 2
 
 BoxName = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")]
 """A label of a DNS name: it is part of one in certificates, and a word of a subject on the bus."""
-HostText = Annotated[str, Meta(pattern=r"^[0-9A-Za-z.:%_-]{1,253}\Z")]
-"""An IP address, or a name that resolves to one."""
+HostText = Annotated[str, Meta(pattern=r"^[0-9A-Za-z.:%_-]{1,253}\Z")]  # an IP address, or a name that resolves to one
 DoorPort = Annotated[int, Meta(ge=1, le=65535 - ROUTES)]
 PoolId = Annotated[str, Meta(pattern=r"^[0-9A-Za-z]{1,64}\Z")]
 MOST = 1 << 53
-Count = Annotated[int, Meta(ge=0, le=MOST)]
-"""A number that grows by one at each change. JSON's numbers are exact up to there."""
+Count = Annotated[int, Meta(ge=0, le=MOST)]  # grows by one at each change; JSON's numbers are exact up to there
 
 MOST_ADDRESSES, MOST_BOXES, MOST_GONE = 64, 64, 10_000
-LARGEST = 1_000_000
-"""Bytes of a roster as JSON. A message of the bus, a body at a door and an answer may have 1 MiB."""
-EARLY = 1_000_000
-"""So many changes may have been made where a clock stands at 1970."""
+LARGEST = 1_000_000  # Bytes of a roster as JSON. A message of the bus, a body at a door and an answer may have 1 MiB.
+EARLY = 1_000_000  # so many changes may have been made where a clock stands at 1970
 
 
 class Box(Struct, frozen=True, kw_only=True):
     """One program in the pool."""
 
     name: BoxName
-    addresses: Annotated[tuple[HostText, ...], Meta(max_length=MOST_ADDRESSES)] = ()
-    """Hosts at which the others dial it, best first."""
+    addresses: Annotated[tuple[HostText, ...], Meta(max_length=MOST_ADDRESSES)] = ()  # where it is dialled, best first
     port: DoorPort = DEFAULT_PORT
-    dials_out: bool = False
-    """True if the others cannot dial it. It never serves the bus."""
-    drained: bool = False
-    """True if it gets no new work. It still serves the bus and answers by its own API."""
+    dials_out: bool = False  # True if the others cannot dial it. It never serves the bus.
+    drained: bool = False  # True if it gets no new work. It still serves the bus and answers by its own API.
 
     @property
     def can_be_dialled(self) -> bool:
@@ -65,13 +58,10 @@ class Box(Struct, frozen=True, kw_only=True):
 class Roster(Struct, frozen=True, kw_only=True):
     """The boxes of one pool, in the order of joining. Raises ValueError for a name twice, and too many bytes."""
 
-    pool: PoolId
-    """The id of the pool, which stays the same as long as the pool exists."""
-    generation: Annotated[int, Meta(ge=1, le=MOST)] = 1
-    """Number of the change. The higher one is in force."""
+    pool: PoolId  # the id of the pool, which stays the same as long as the pool exists
+    generation: Annotated[int, Meta(ge=1, le=MOST)] = 1  # Number of the change. The higher one is in force.
     boxes: Annotated[tuple[Box, ...], Meta(max_length=MOST_BOXES)]
-    gone: Annotated[tuple[BoxName, ...], Meta(max_length=MOST_GONE)] = ()
-    """Names of boxes that have left. The oldest goes when there are too many."""
+    gone: Annotated[tuple[BoxName, ...], Meta(max_length=MOST_GONE)] = ()  # names that have left; the oldest goes
     bus: Annotated[str, Meta(max_length=2000)] = ""
     """URL of a NATS that is there already; empty: the boxes serve the bus. It stays the same, as ``pool`` does."""
 
@@ -163,10 +153,7 @@ def most_changes(wall: float) -> float:
 
 
 def refusal(own: Roster, heard: Roster, wall: float) -> str:
-    """Return why a roster that another box has sent cannot be one of this box's pool; empty: it may be.
-
-    ``wall``: the Unix time.
-    """
+    """Return why a roster from another box cannot be of this pool; empty: it may be. ``wall``: the Unix time."""
     if heard.pool != own.pool:
         return "the roster is another pool's"
     if heard.bus != own.bus:
@@ -176,31 +163,15 @@ def refusal(own: Roster, heard: Roster, wall: float) -> str:
     return ""
 
 
-# ---- the bus ---------------------------------------------------------------------------------------------------------
-
-
-class BusServer(Struct, frozen=True, kw_only=True):
-    """A place where a box's server of the bus is reached. Its certificate names the box, whatever the address is."""
-
-    box: str
-    address: str
-    port: int
-
-
 class BusPlan(Struct, frozen=True, kw_only=True):
     """One box's part in the bus."""
 
     kind: Literal["none", "standalone", "voters", "external"] = "none"
-    voters: tuple[str, ...] = ()
-    """Boxes that run a server. All boxes of a pool agree on them and on their order."""
-    serves: bool = False
-    """True if this box runs one of them, at the ports ``CLIENTS`` and ``ROUTES`` after its door's."""
-    servers: tuple[BusServer, ...] = ()
-    """Places for this box as a client, in the order to try: the own server first, on loopback."""
-    routes: tuple[BusServer, ...] = ()
-    """Places of the other voters, for the own server."""
-    url: str = ""
-    """The external bus."""
+    voters: tuple[str, ...] = ()  # Boxes that run a server. All boxes of a pool agree on them and on their order.
+    serves: bool = False  # True if this box runs one of them, at the ports ``CLIENTS`` and ``ROUTES`` after its door's
+    servers: tuple[BusPlace, ...] = ()  # for this box as a client, in the order to try: the own one first, on loopback
+    routes: tuple[BusPlace, ...] = ()  # places of the other voters, for the own server
+    url: str = ""  # the external bus
 
 
 def bus_plan(roster: Roster, me: str) -> BusPlan:
@@ -220,7 +191,9 @@ def bus_plan(roster: Roster, me: str) -> BusPlan:
         return BusPlan()
     place = names.index(me) % len(voting)
     others = [box for box in voting[place:] + voting[:place] if box.name != me]
-    own = [BusServer(box=me, address="127.0.0.1", port=box.port + CLIENTS) for box in voting if box.name == me]
+    own = [
+        BusPlace(host="127.0.0.1", port=box.port + CLIENTS, name=server_name(me)) for box in voting if box.name == me
+    ]
     return BusPlan(
         kind="voters" if len(voting) > 1 else "standalone",
         voters=tuple(box.name for box in voting),
@@ -236,11 +209,11 @@ def outvotes(roster: Roster, wanted: Roster) -> bool:
     return bool(voters) and 2 * sum(wanted.box(name) is None for name in voters) >= len(voters)
 
 
-def _places(boxes: Sequence[Box], offset: int) -> tuple[BusServer, ...]:
+def _places(boxes: Sequence[Box], offset: int) -> tuple[BusPlace, ...]:
     """Return the best place of each box, and then the next best ones."""
     depth = max((len(box.addresses) for box in boxes), default=0)
     return tuple(
-        BusServer(box=box.name, address=box.addresses[rank], port=box.port + offset)
+        BusPlace(host=box.addresses[rank], port=box.port + offset, name=server_name(box.name))
         for rank in range(depth)
         for box in boxes
         if rank < len(box.addresses)

@@ -18,12 +18,19 @@ class PoolBus(Struct, frozen=True, kw_only=True):
     server: str = ""
 
 
-class PoolModel(Struct, frozen=True, kw_only=True):
-    """A model of a box. ``busy`` are requests under way, queued ones included."""
+LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))  # those of llama.cpp, llama-swap and us that answer at once
+
+
+class ModelState(Struct, frozen=True, kw_only=True):
+    """One model of a server. ``busy`` are requests under way, queued ones included."""
 
     id: str
-    state: str
-    busy: int
+    state: str = "unloaded"
+    busy: int = 0
+
+    @property
+    def loaded(self) -> bool:
+        return self.state in LOADED_STATES
 
 
 class PoolBox(Struct, frozen=True, kw_only=True):
@@ -33,38 +40,32 @@ class PoolBox(Struct, frozen=True, kw_only=True):
     addresses: Sequence[str]
     port: int
     me: bool
-    up: bool | None
-    """None: nobody has looked yet."""
+    up: bool | None  # None: nobody has looked yet
     voter: bool = False
     drained: bool = False
     dials_out: bool = False
     linked: bool = False
     version: str = ""
-    listen: str = ""
-    """URL of its API, with the address that it listens on; empty: not known."""
-    keyless: bool | None = None
-    """Its API asks nobody for a key. None: not known."""
-    beat_age: float | None = None
-    """Seconds since its last sign of life on the bus."""
+    listen: str = ""  # URL of its API, with the address that it listens on; empty: not known
+    keyless: bool | None = None  # Its API asks nobody for a key. None: not known.
+    beat_age: float | None = None  # seconds since its last sign of life on the bus
     queue: int = 0
     error: str | None = None
-    models: Sequence[PoolModel] = ()
+    models: Sequence[ModelState] = ()
 
 
 class PoolState(Struct, frozen=True, kw_only=True):
     """``GET /api/pool``. ``pool`` is its id; None: this program is in no pool, and the rest is empty."""
 
     pool: str | None = None
-    listen: str = ""
-    """URL of this server's API, with the address that it listens on, in a pool or not."""
+    listen: str = ""  # URL of this server's API, with the address that it listens on, in a pool or not
     me: str = ""
     generation: int = 0
     bus: PoolBus = PoolBus()
     cut_off: bool = False
     boxes: Sequence[PoolBox] = ()
     problems: Sequence[Trouble] = ()
-    may_change: bool = False
-    """Clients of this server may change the pool over HTTP."""
+    may_change: bool = False  # clients of this server may change the pool over HTTP
 
 
 class PoolInvitation(Struct, frozen=True, kw_only=True):
@@ -87,8 +88,7 @@ class CreatePool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str | None = None
     addresses: Sequence[str] = ()
     port: int | None = None
-    bus: str = ""
-    """URL of a NATS that is there already."""
+    bus: str = ""  # URL of a NATS that is there already
 
 
 class JoinPool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -54,7 +54,7 @@ ADVICE = {
 
 
 class ServiceReport(Struct, frozen=True, kw_only=True):
-    """One SERVICE_STATUS. ``hint`` in milliseconds; ``own`` is the program's exit status."""
+    """One SERVICE_STATUS, in its order. ``hint`` in milliseconds; ``own`` is the program's exit status."""
 
     state: int
     accepts: int = 0
@@ -110,24 +110,20 @@ class Life:
         return ServiceReport(state=STOPPED, error=SERVICE_SPECIFIC, own=status)
 
 
-class ControlAnswer(Struct, frozen=True):
-    """The answer to a control, and what the program does about it."""
+def answer(control: int, event: int, *, asked: bool) -> tuple[int, Literal["", "stop", "wake"]]:
+    """Return the answer to a control, and what the program does about it.
 
-    code: int
-    act: Literal["", "stop", "wake"] = ""
-
-
-def answer(control: int, event: int, *, asked: bool) -> ControlAnswer:
-    """Decide about a control. ``event``: its kind, of a power event. ``asked``: a stop was requested before."""
+    ``event``: its kind, of a power event. ``asked``: a stop was requested before.
+    """
     match control:
         case 1 | 15:  # STOP, PRESHUTDOWN
-            return ControlAnswer(NO_ERROR, "" if asked else "stop")
+            return NO_ERROR, "" if asked else "stop"
         case 13:  # POWER
-            return ControlAnswer(NO_ERROR, "wake" if event in WOKE else "")
+            return NO_ERROR, "wake" if event in WOKE else ""
         case 4:  # INTERROGATE
-            return ControlAnswer(NO_ERROR)
+            return NO_ERROR, ""
         case _:
-            return ControlAnswer(NOT_IMPLEMENTED)
+            return NOT_IMPLEMENTED, ""
 
 
 def service_sid(name: str) -> str:

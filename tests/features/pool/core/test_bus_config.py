@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.features.pool.core.bus_config import BusServing, config_text, end_of, sign_of, store_of
+from appliance.features.pool.core.keys import BoxCertificate
 
-SERVING = BusServing(
-    group="all", name="b1", port=4281, ca="", certificate="", key="", nkey="U1", route_password="r", system_password="s"
-)
+FILES = BoxCertificate(ca="", certificate="", key="")
+SERVING = BusServing(group="all", name="b1", port=4281, files=FILES, nkey="U1", route_password="r", system_password="s")
 
 
 def test_the_lines_that_it_printed_once():

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from appliance.features.pool.core.export import PATIENCE, ExportBox, compose_files, kubernetes_files, smg_files
 
 ROOT = Path(__file__).resolve().parents[4]
-Objects = dict[str, Any]
-"""The documents, by file name."""
+Objects = dict[str, Any]  # the documents, by file name
 IMAGE = "registry.example/llama-appliance:0.2.0"
 
 Names = st.from_regex(r"[a-z][a-z0-9-]{0,10}[a-z0-9]", fullmatch=True)
@@ -101,14 +100,10 @@ def objects() -> Objects:
 
 def test_the_labels_of_the_pods_are_what_the_others_select(objects: Objects):
     pods = objects["statefulset.yaml"]["spec"]["template"]["metadata"]["labels"]
-    selected = [
-        objects["services.yaml"]["spec"]["selector"],
-        objects["boxes.yaml"]["spec"]["selector"],
-        objects["statefulset.yaml"]["spec"]["selector"]["matchLabels"],
-        objects["disruption.yaml"]["spec"]["selector"]["matchLabels"],
-        objects["inference-pool.yaml"]["spec"]["selector"]["matchLabels"],
-    ]
-    assert all(selector == pods for selector in selected)
+    for name in ("services", "boxes"):
+        assert objects[f"{name}.yaml"]["spec"]["selector"] == pods
+    for name in ("statefulset", "disruption", "inference-pool"):
+        assert objects[f"{name}.yaml"]["spec"]["selector"]["matchLabels"] == pods
     assert objects["statefulset.yaml"]["spec"]["serviceName"] == objects["boxes.yaml"]["metadata"]["name"]
     assert (
         objects["autoscaler.yaml"]["spec"]["scaleTargetRef"]["name"] == objects["statefulset.yaml"]["metadata"]["name"]

@@ -30,8 +30,7 @@ from appliance.features.pool.core.lease import (
 
 MODEL, KEY = "m", "place.m"
 DRIFT = 0.05
-FAULTS_END, END = 70.0, 115.0
-"""Seconds. In the time between them, each box has to get a turn."""
+FAULTS_END, END = 70.0, 115.0  # Seconds. In the time between them, each box has to get a turn.
 ANSWER_WITHIN = 1.0
 Call = Callable[[], None]
 
@@ -92,8 +91,6 @@ class World:
             call()
         assert all(box.had_turn for box in self.boxes), "no progress after the faults ended"
 
-    # ---- the bus ------------------------------------------------------------
-
     def send(self, step: ReadKey | PutKey, answer: Answer) -> None:
         """Carry a request to the store, 0, 1 or 2 times, each with its own delay and answer."""
         for _ in range(self.copies()):
@@ -130,8 +127,6 @@ class World:
         late = not self.calm and self.chance.random() < self.bad * 0.1
         return self.chance.uniform(0.0, 4.0 if late else 0.02)
 
-    # ---- faults -------------------------------------------------------------
-
     def freeze(self) -> None:
         self.chance.choice(self.boxes).freeze(self.chance.choice((2.0, 14.0, 16.0, 40.0)) * self.chance.uniform(0.8, 1))
 
@@ -165,8 +160,6 @@ class World:
             if not box.running:
                 box.start()
 
-    # ---- checks -------------------------------------------------------------
-
     def granted(self, box: BoxOfTest, generation: int, *, known: int, held_in: int) -> None:
         """Check the end of an attempt: ``known`` is the highest epoch that the box knew, ``held_in`` that it held."""
         if not box.holds or (box.lease.epoch, box.me) == (held_in, box.me):
@@ -190,10 +183,8 @@ class BoxOfTest:
         self.request: int = 0
         self.waits = False
         self.running, self.frozen = False, False
-        self.cut_until = 0.0
-        """Until then its requests are lost: its link is down."""
-        self.pause_after_put = 0.0
-        """Seconds that it stands still after its next put, before the answer can come."""
+        self.cut_until = 0.0  # until then its requests are lost: its link is down
+        self.pause_after_put = 0.0  # seconds that it stands still after its next put, before the answer can come
         self.backlog: list[Call] = []
         self.disk: dict[str, int] = {}
         self.had_turn = False
@@ -231,8 +222,6 @@ class BoxOfTest:
             self.backlog.append(call)
         else:
             call()
-
-    # ---- a process ----------------------------------------------------------
 
     def turn(self) -> None:
         """Do one thing, and come back."""
@@ -295,8 +284,6 @@ class BoxOfTest:
         else:
             self.carry_out(step)
 
-    # ---- orders -------------------------------------------------------------
-
     def order(self) -> None:
         """Send an order to some box. It may take far longer than the term."""
         chance = self.world.chance
@@ -312,8 +299,6 @@ class BoxOfTest:
             self.obeyed = (epoch, holder)
         else:
             assert epoch <= self.fences.highest(MODEL), "a good order was refused"
-
-    # ---- faults -------------------------------------------------------------
 
     def freeze(self, seconds: float) -> None:
         if self.running and not self.frozen:

@@ -22,10 +22,8 @@ class Pool:
     time: float = 0.0
     clock: float = 500.0
     presence: Presence = field(init=False)
-    dead: set[str] = field(default_factory=set[str])
-    """Boxes that do not beat."""
-    unheard: set[str] = field(default_factory=set[str])
-    """Boxes whose beats do not come."""
+    dead: set[str] = field(default_factory=set[str])  # boxes that do not beat
+    unheard: set[str] = field(default_factory=set[str])  # boxes whose beats do not come
     asleep: bool = False
     sequence: int = 0
 

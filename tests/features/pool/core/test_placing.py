@@ -59,9 +59,6 @@ def best(*boxes: BoxNow, prompt: Prompt | None = None, shared: Callable[[str], i
     return found.box, found.need
 
 
-# ---- the order -------------------------------------------------------------------------------------------------------
-
-
 @given(
     boxes=BOXES,
     prompt=st.binary(max_size=4).map(lambda text: row("s", *map(str, text))),
@@ -125,9 +122,6 @@ def test_the_box_that_has_read_most_answers_unless_its_queue_is_much_longer(queu
     chosen = int(best(*boxes, shared=lambda box: 999 * (box == str(reader)))[0])
     assert queues[chosen] <= min(queues) + SLACK
     assert (chosen == reader) == (queues[reader] <= min(queues) + SLACK)
-
-
-# ---- what is remembered ----------------------------------------------------------------------------------------------
 
 
 def test_memory_is_bounded_and_forgets_the_ends_first():
@@ -204,9 +198,6 @@ def test_the_opening_ends_with_the_first_message_of_the_user():
     assert prompt_of("m", b'{"prompt": "Hello"}').opening == 1
     assert prompt_of("m", b'{"tools": ["role"]}').opening == 1
     assert prompt_of("m", b"{}").opening == 0
-
-
-# ---- a simulated pool ------------------------------------------------------------------------------------------------
 
 
 class Slots:

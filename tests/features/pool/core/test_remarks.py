@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.models.holders import Holder
-from appliance.features.pool.core.export import export_box, is_closed
-from appliance.features.pool.core.names import groups_of, names_apart
-from appliance.features.pool.core.remarks import apart_problems, keyless_problems
+from appliance.features.pool.core.export import export_box
+from appliance.features.pool.core.remarks import apart_problems, groups_of, keyless_problems, names_apart
 from appliance.features.pool.core.shapes import PoolBox
 
 LISTENS = ("", "http://127.0.0.1:8080", "http://0.0.0.0:81", "https://[::]:8443/api", "http://10.0.0.1:80")
@@ -41,7 +40,7 @@ def test_each_box_that_lets_everybody_in_is_named_where_another_one_does_not(box
 def test_an_exported_address_is_one_that_the_box_tells(boxes: list[PoolBox], port: int | None):
     for box in boxes:
         found = export_box(box.name, box.addresses[0], box.listen, port, ())
-        assert is_closed(found) == ("127.0.0.1" in box.listen)
+        assert found.closed == ("127.0.0.1" in box.listen)
         told = {
             "": "http://10.0.0.9:8080",
             LISTENS[2]: "http://10.0.0.9:81",

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.errors import BadRequest
+from appliance.features.pool.core.keys import server_name
 from appliance.features.pool.core.roster import CLIENTS, ROUTES, Box, Roster, box_name, bus_plan, newer
 
 BOXES = st.builds(
@@ -70,11 +71,13 @@ def test_all_boxes_agree_on_the_servers_and_each_can_reach_them(history: list[Ro
         assert len(plan.voters) == (0 if len(plans) < 2 or not able else 3 if len(able) >= 3 else 1)
         assert list(plan.voters) == [box.name for box in able][: len(plan.voters)]
         assert plan.serves == (name in plan.voters)
-        assert {server.box for server in plan.servers} == set(plan.voters)
-        assert not plan.serves or (plan.servers[0].box, plan.servers[0].address) == (name, "127.0.0.1")
-        assert {route.box for route in plan.routes} == (set(plan.voters) - {name} if plan.serves else set[str]())
+        assert {server.name for server in plan.servers} == set(map(server_name, plan.voters))
+        assert not plan.serves or (plan.servers[0].name, plan.servers[0].host) == (server_name(name), "127.0.0.1")
+        routed = set(plan.voters) - {name} if plan.serves else set[str]()
+        assert {route.name for route in plan.routes} == set(map(server_name, routed))
+        ports = {server_name(box.name): box.port for box in roster.boxes}
         for offset, places in ((CLIENTS, plan.servers), (ROUTES, plan.routes)):
-            assert all(place.port == known.port + offset for place in places if (known := roster.box(place.box)))
+            assert all(place.port == ports[place.name] + offset for place in places)
 
 
 @given(histories())

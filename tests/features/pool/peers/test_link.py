@@ -12,8 +12,8 @@ from connection_harness import Gateway, serving
 from waiting import SOON, until
 
 from appliance.core.config.types import Config, Peer
-from appliance.features.pool.link import ModelState
-from appliance.features.pool.link_socket import serve_link
+from appliance.features.pool.core.shapes import ModelState
+from appliance.features.pool.link import serve_link
 from appliance.features.pool.peers import Peers, open_peers
 from appliance.features.pool.remote_peer import PeerStatus
 from appliance.http.sockets.handshake import Handshake
@@ -27,8 +27,7 @@ class Fleet:
 
     def __init__(self, *models: ModelState) -> None:
         self.models: Sequence[ModelState] = models
-        self.asked_for = 0
-        """How often the list was fetched."""
+        self.asked_for = 0  # how often the list was fetched
         self._news = Changed()
         self.wait_changed = self._news.wait
 
@@ -54,7 +53,7 @@ class Side(Gateway):
             await handshake.refuse(403, (), b"")
             return
         with self.peers.guest("a guest") as heard:
-            await serve_link(handshake, self.fleet.state, self.fleet.wait_changed, heard)
+            await serve_link(handshake, heard, self.fleet.state, self.fleet.wait_changed)
 
     async def serve(self, context: RequestContext) -> None:
         self.fleet.asked_for += 1
@@ -76,7 +75,7 @@ async def appliance(
 ) -> AsyncGenerator[Side]:
     fleet = Fleet(*models)
     config = Config(peers={"other": Peer(proxy=f"http://127.0.0.1:{other}", api_key=key)})
-    async with open_peers(config, local_state=fleet.state, wait_changed=fleet.wait_changed) as peers:
+    async with open_peers(config, fleet.state, fleet.wait_changed) as peers:
         side = Side(fleet, peers, "key")
         async with serving(side, port=port) as side.port:
             yield side

@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.features.pool.link import PING_EVERY, SILENCE, ModelState, exchange_states
+from appliance.features.pool.core.shapes import ModelState
+from appliance.features.pool.link import PING_EVERY, SILENCE, exchange_states
 from appliance.trio_parts import Changed
 
 
@@ -50,7 +51,7 @@ async def test_silence_ends_a_link_and_pings_do_not(channels, autojump_clock: tr
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ping_three_times)
-        why = await exchange_states(pipe, lambda: (), trio.sleep_forever, lambda _: None)
+        why = await exchange_states(pipe, lambda _: None, tuple, trio.sleep_forever)
     assert trio.current_time() == pytest.approx(3 * PING_EVERY + SILENCE)
     assert "nothing was heard" in why
     assert [message["type"] for message in pipe.sent] == ["models", *["ping"] * 5]
@@ -72,7 +73,7 @@ async def test_a_burst_of_changes_is_told_once_and_the_last_state_always(channel
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(change)
-        assert await exchange_states(pipe, lambda: state, news.wait, lambda _: None) == "it ended the link"
+        assert await exchange_states(pipe, lambda _: None, lambda: state, news.wait) == "it ended the link"
     assert len(pipe.sent) <= 3
     assert pipe.sent[-1] == {"models": [{"id": "a", "state": "unloaded", "busy": 100}], "type": "models"}
 
@@ -83,5 +84,5 @@ async def test_what_is_heard_arrives_in_order(channels, autojump_clock):
     for said in ('{"type":"models","models":[{"id":"a","new":1}]}', '{"type":"x"}', '{"type":"models","models":[]}'):
         await ours.send(said)
     await ours.aclose()
-    await exchange_states(pipe, lambda: (), trio.sleep_forever, heard.append)
+    await exchange_states(pipe, heard.append, tuple, trio.sleep_forever)
     assert [list(models) for models in heard] == [[ModelState(id="a")], []]

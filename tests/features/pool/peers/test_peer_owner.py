@@ -12,10 +12,11 @@ from waiting import until
 from appliance.core.config.types import Config, Peer
 from appliance.core.scheduling.routing import Remote, Router
 from appliance.errors import PeerFailed, UsageError
-from appliance.features.pool.link import ModelState, read_listing
+from appliance.features.pool.core.shapes import ModelState
+from appliance.features.pool.link import read_listing
 from appliance.features.pool.peers import Peers, open_peers
-from appliance.features.pool.remote_peer import Member, PeerStatus
-from appliance.upstream.client import address_of
+from appliance.features.pool.remote_peer import PeerStatus
+from appliance.upstream.client import Address, address_of
 
 Ready = Callable[[dict[str, PeerStatus]], bool]
 
@@ -111,8 +112,8 @@ async def test_a_new_configuration_leaves_the_same_peers_alone(start_server: Sta
         assert peers.snapshot() == ()
 
 
-def members(**urls: str) -> dict[str, Member]:
-    return {name: Member(id=name, address=address_of(url, name)) for name, url in urls.items()}
+def members(**urls: str) -> dict[str, Address]:
+    return {name: address_of(url, name) for name, url in urls.items()}
 
 
 async def test_boxes_of_the_pool_are_peers_beside_the_configured_ones(start_server: StartServer):
@@ -167,7 +168,7 @@ async def test_a_models_list_that_changes(start_server: StartServer, tmp_path: P
 
 
 def test_listings_of_other_servers():
-    found = read_listing(
+    found, _ = read_listing(
         b'{"data":[{"id":"a","object":"model","created":1},{"id":"","x":1},{"id":"b","status":{"value":"loaded"}},'
         b'{"id":"p/c","meta":{"llamaswap":{"type":"peer","peerID":"p"}}},{"id":"d","meta":{"n_ctx":5}}]}'
     )

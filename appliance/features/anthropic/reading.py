@@ -1,0 +1,37 @@
+"""A Messages request read for the model that it names: see `appliance.http.way.dialect`."""
+
+from __future__ import annotations
+
+from appliance.core.models.model import Model
+from appliance.errors import BadRequest
+from appliance.features.anthropic.core.answering import CountAnswer, MessageAnswer
+from appliance.features.anthropic.core.asking import chat_body, read_members
+from appliance.features.anthropic.core.contents import packed_documents
+from appliance.http.way.context import ModelRequest
+from appliance.http.way.dialect import CHAT_TOKENS, CHATS, Translated
+
+COUNTS = ("/v1/messages/count_tokens", "/v/messages/count_tokens")
+MESSAGES = ("/v1/messages", "/v/messages")
+
+
+class MessagesReader:
+    """The `DialectReader` of Anthropic's Messages."""
+
+    routes = frozenset((*MESSAGES, *COUNTS))
+
+    async def read(self, job: ModelRequest, model: Model | None) -> Translated:
+        """See `appliance.http.way.dialect.DialectReader`."""
+        members, counts = read_members(job.body), job.route.name in COUNTS
+        for packed in packed_documents(members):
+            why = "only documents of text are read here; send the text of this one"
+            raise BadRequest(f"'{packed.where}.source' is not supported: {why}", param=packed.where)
+        asked = chat_body(members, counts=counts, sees=may_see(model), texts={})
+        answer = CountAnswer() if counts else MessageAnswer(asked.model, asked.stops)
+        return Translated(path=CHAT_TOKENS if counts else CHATS, body=asked.body, answer=answer, ignored=asked.ignored)
+
+
+def may_see(model: Model | None) -> bool:
+    """Return False for a model that is known to have nothing that reads images."""
+    if model is None or model.config is not None or model.mmproj or model.fetch:
+        return True
+    return "image" in model.input_modalities or any("mmproj" in word for word in model.args)

@@ -1,0 +1,1 @@
+"""The translation of OpenAI's Responses API, pure."""

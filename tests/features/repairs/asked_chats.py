@@ -1,0 +1,189 @@
+"""Requests of every kind that clients send to chats, each with what is odd about it."""
+
+from __future__ import annotations
+
+Body = dict[str, object]
+
+
+def say(role: str, content: object, **more: object) -> Body:
+    return {"role": role, "content": content, **more}
+
+
+def call(arguments: object = '{"q": "x"}', identity: object = "abcdefgh1", name: str = "look") -> Body:
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def function(parameters: object = None, name: str = "look", **more: object) -> Body:
+    found = {"type": "object", "properties": {"q": {"type": "string"}}} if parameters is None else parameters
+    return {"type": "function", "function": {"name": name, "description": "Looks.", "parameters": found, **more}}
+
+
+HI = say("user", "Hi")
+TOOLS: list[object] = [function()]
+LOOKED = [HI, say("assistant", "", tool_calls=[call()]), say("tool", "42", tool_call_id="abcdefgh1")]
+SCHEMA: Body = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+def chat(*messages: Body, **more: object) -> Body:
+    return {"messages": list(messages), "max_tokens": 3, "temperature": 0, **more}
+
+
+def looked(first: object, **more: object) -> Body:
+    """A chat in which the tool was called like this."""
+    return chat(HI, say("assistant", "", tool_calls=[first]), say("tool", "42", tool_call_id="abcdefgh1"), **more)
+
+
+REQUESTS: dict[str, Body] = {
+    "plain": chat(HI),
+    "system": chat(say("system", "Be kind."), HI),
+    "two systems": chat(say("system", "Be kind."), say("system", "Be short."), HI),
+    "late system": chat(say("system", "Be kind."), HI, say("assistant", "Hello"), say("system", "Be short."), HI),
+    "system last": chat(HI, say("system", "Be short.")),
+    "only a system": chat(say("system", "Be kind.")),
+    "developer": chat(say("developer", "Be kind."), HI),
+    "developer and system": chat(say("system", "Be kind."), say("developer", "Be short."), HI),
+    "two users": chat(HI, say("user", "there")),
+    "three users": chat(HI, say("user", "there"), say("user", "you")),
+    "assistant first": chat(say("assistant", "Hello"), HI),
+    "two assistants inside": chat(HI, say("assistant", "One"), say("assistant", "two"), HI),
+    "assistant last": chat(HI, say("assistant", "Once")),
+    "two assistants last": chat(HI, say("assistant", "One"), say("assistant", "two")),
+    "only an assistant": chat(say("assistant", "Once")),
+    "no messages": chat(),
+    "null messages": {"messages": None, "max_tokens": 3},
+    "no content": chat(HI, {"role": "assistant"}, HI),
+    "null content": chat(HI, say("assistant", None), HI),
+    "empty content": chat(say("user", "")),
+    "parts": chat(say("user", [{"type": "text", "text": "Hi"}, {"type": "text", "text": "there"}])),
+    "input_text": chat(say("user", [{"type": "input_text", "text": "Hi"}])),
+    "refusal": chat(HI, say("assistant", [{"type": "refusal", "refusal": "No."}]), HI),
+    "thinking part": chat(
+        HI, say("assistant", [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}]), HI
+    ),
+    "file": chat(
+        say("user", [{"type": "file", "file": {"filename": "a.txt", "file_data": "data:text/plain;base64,SGk="}}])
+    ),
+    "image": chat(say("user", [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}])),
+    "sound": chat(say("user", [{"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}])),
+    "number content": chat(say("user", 7)),
+    "object content": chat(say("user", {"type": "text", "text": "Hi"})),
+    "unknown role": chat(say("narrator", "It rains."), HI),
+    "no role": chat({"content": "Hi"}),
+    "function role": chat(
+        HI,
+        say("assistant", None, function_call={"name": "look", "arguments": "{}"}),
+        say("function", "42", name="look"),
+    ),
+    "tools": chat(HI, tools=TOOLS),
+    "tools required": chat(HI, tools=TOOLS, tool_choice="required"),
+    "tool named": chat(HI, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "look"}}),
+    "tool_choice any": chat(HI, tools=TOOLS, tool_choice="any"),
+    "tool_choice null": chat(HI, tools=TOOLS, tool_choice=None),
+    "tool_choice unknown": chat(HI, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "other"}}),
+    "tools null": chat(HI, tools=None),
+    "looked": chat(*LOOKED),
+    "looked, with tools": chat(*LOOKED, tools=TOOLS),
+    "looked, and on": chat(*LOOKED, say("assistant", "It is 42."), HI, tools=TOOLS),
+    "broken arguments": looked(call("{")),
+    "words as arguments": looked(call("look it up")),
+    "empty arguments": looked(call("")),
+    "null arguments": looked(call(None)),
+    "object arguments": looked(call({"q": "x"})),
+    "list arguments": looked(call("[1]")),
+    "null id": chat(
+        HI, say("assistant", "", tool_calls=[call(identity=None)]), say("tool", "42", tool_call_id=None), tools=TOOLS
+    ),
+    "no id": looked({"type": "function", "function": {"name": "look", "arguments": "{}"}}),
+    "short id": looked(call(identity="a")),
+    "number id": looked(call(identity=7)),
+    "result alone": chat(HI, say("tool", "42", tool_call_id="abcdefgh1")),
+    "two results": chat(
+        HI,
+        say("assistant", "", tool_calls=[call(), call(identity="abcdefgh2")]),
+        say("tool", "42", tool_call_id="abcdefgh1"),
+        say("tool", "43", tool_call_id="abcdefgh2"),
+        tools=TOOLS,
+    ),
+    "result of parts": chat(
+        HI,
+        say("assistant", "", tool_calls=[call()]),
+        say("tool", [{"type": "text", "text": "42"}], tool_call_id="abcdefgh1"),
+    ),
+    "result null": chat(HI, say("assistant", "", tool_calls=[call()]), say("tool", None, tool_call_id="abcdefgh1")),
+    "reasoning and calls": chat(
+        HI,
+        say("assistant", "Let me see.", thinking="Hm", reasoning_content="Hm", tool_calls=[call()]),
+        say("tool", "42", tool_call_id="abcdefgh1"),
+        tools=TOOLS,
+    ),
+    "flat tools": chat(
+        HI, tools=[{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
+    ),
+    "Anthropic's tools": chat(
+        HI, tools=[{"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}]
+    ),
+    "no parameters": chat(HI, tools=[{"type": "function", "function": {"name": "look"}}]),
+    "null parameters": chat(
+        HI, tools=[{"type": "function", "function": {"name": "look", "parameters": None, "strict": None}}]
+    ),
+    "server's tools": chat(HI, tools=[{"type": "web_search"}, function()]),
+    "tool without a name": chat(HI, tools=[{"type": "function", "function": {"parameters": {}}}]),
+    "bad pattern": chat(
+        HI, tools=[function({"type": "object", "properties": {"q": {"type": "string", "pattern": "^(?=a)b"}}})]
+    ),
+    "bad pattern, strict": chat(
+        HI,
+        tools=[
+            function({"type": "object", "properties": {"q": {"type": "string", "pattern": "^(?=a)b"}}}, strict=True)
+        ],
+    ),
+    "unknown type": chat(HI, tools=[function({"type": "object", "properties": {"q": {"type": "date"}}})]),
+    "missing ref": chat(HI, tools=[function({"type": "object", "properties": {"q": {"$ref": "#/$defs/none"}}})]),
+    "remote ref": chat(
+        HI, tools=[function({"type": "object", "properties": {"q": {"$ref": "https://example.org/q"}}})]
+    ),
+    "large bounds": chat(
+        HI, tools=[function({"type": "object", "properties": {"q": {"type": "string", "maxLength": 100000}}})]
+    ),
+    "large items": chat(
+        HI,
+        tools=[
+            function(
+                {
+                    "type": "object",
+                    "properties": {"q": {"type": "array", "items": {"type": "string"}, "minItems": 5000}},
+                }
+            )
+        ],
+    ),
+    "schema a list": chat(HI, tools=[function([])]),
+    "json_object": chat(HI, response_format={"type": "json_object"}),
+    "json_schema": chat(HI, response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}),
+    "json_schema with bad pattern": chat(
+        HI,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {
+                "name": "a",
+                "schema": {"type": "object", "properties": {"q": {"type": "string", "pattern": "(?!a)b"}}},
+            },
+        },
+    ),
+    "json_schema of Responses": chat(HI, response_format={"type": "json_schema", "name": "a", "schema": SCHEMA}),
+    "format as text": chat(HI, response_format="json_object"),
+    "format null": chat(HI, response_format=None),
+    "format unknown": chat(HI, response_format={"type": "xml"}),
+    "format and tools": chat(HI, tools=TOOLS, response_format={"type": "json_object"}),
+    "thinking off": chat(HI, chat_template_kwargs={"enable_thinking": False}),
+    "template_kwargs null": chat(HI, chat_template_kwargs=None),
+    "effort": chat(HI, reasoning_effort="high"),
+    "grammar bad": chat(HI, grammar="root ::= ("),
+    "too long": chat(say("user", "word " * 9000)),
+    "number as text": chat(HI, temperature="0.5"),
+    "stop as text": chat(HI, stop="x"),
+    "stop null": chat(HI, stop=None),
+    "stream options null": chat(HI, stream_options=None),
+    "logit bias null": chat(HI, logit_bias=None),
+    "top_logprobs alone": chat(HI, top_logprobs=2),
+    "n two": chat(HI, n=2),
+}

@@ -1,0 +1,249 @@
+"""The Responses API over HTTP and websockets, on a whole server with the engine of the tests."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sdk_types
+import trio
+from command_lines import command_line
+from http_harness import Answer, Appliance, OpenServer, model
+from swap_harness import Configure
+from trio_websocket import WebSocketConnection
+
+from appliance.core.config.additions import StreamsConfig
+
+PATH = "/v1/responses"
+STORY = "Once upon a time a small llama carried"
+LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+PATCH = {"type": "custom", "name": "patch"}
+OLD = Path(__file__).with_name("old_server.py")
+
+
+def script(*turns: dict[str, object]) -> tuple[str, str]:
+    return "--script", json.dumps(turns)
+
+
+def types(answer: Answer) -> list[str]:
+    return [event.type.removeprefix("response.") for event in sdk_types.events(answer.body)]
+
+
+@pytest.mark.parametrize("path", [PATH, "/responses", "/v/responses"])
+async def test_whole_and_streamed_answers_say_the_same(server: Appliance, path: str):
+    body = {"model": "alpha", "input": "hi", "max_output_tokens": 8, "instructions": "i"}
+    whole = sdk_types.whole((await server.good("POST", path, body)).body)
+    streamed = await server.good("POST", path, {**body, "stream": True})
+    assert streamed.header("content-type") == "text/event-stream"
+    last = sdk_types.events(streamed.body)[-1].response
+    for found in (whole, last):
+        assert (found.output_text, found.status, found.model) == (STORY, "incomplete", "alpha")
+        assert found.usage.output_tokens == 8
+        assert found.instructions == "i"
+    row = (await server.rows())[0]
+    assert (row["req_path"], row["tokens"]["output_tokens"], row["resp_status_code"]) == (path, 8, 200)
+
+
+async def test_the_engine_gets_a_chat(open_server: OpenServer, fake_model: Path):
+    alpha = model(fake_model, "alpha", args=script({"echo": True}))
+    async with open_server(models=[alpha]) as server:
+        developer = {"role": "developer", "content": [{"type": "input_text", "text": "d"}]}
+        asks = {"model": "alpha", "instructions": "i", "input": [developer, {"role": "user", "content": "x"}]}
+        more = {"tools": [LOOK, {"type": "web_search"}], "seed": 4, "text": {"verbosity": "low"}}
+        answer = await server.good("POST", PATH, {**asks, **more})
+        sent = json.loads(answer.json["output"][0]["content"][0]["text"])
+    assert sent["messages"] == [{"role": "system", "content": "i\n\nd"}, {"role": "user", "content": "x"}]
+    assert [tool["function"]["name"] for tool in sent["tools"]] == ["look"]
+    assert sent["seed"] == 4
+    assert answer.header("x-appliance-ignored") == "tools[1] (web_search), text.verbosity"
+
+
+async def test_a_tool_is_called_and_its_result_goes_back(open_server: OpenServer, fake_model: Path):
+    calls = [
+        {"name": "look", "arguments": '{"x": 1}', "id": "c1"},
+        {"name": "patch", "arguments": '{"input": "+a\\n"}', "id": "c2"},
+    ]
+    turns = script({"reasoning": "hm", "text": "I look.", "calls": calls, "finish": "tool_calls"}, {"echo": True})
+    async with open_server(models=[model(fake_model, "alpha", args=turns)]) as server:
+        asks: dict[str, Any] = {"model": "alpha", "stream": True, "tools": [LOOK, PATCH]}
+        items: list[Any] = [{"role": "user", "content": "x"}]
+        first = await server.good("POST", PATH, {**asks, "input": items})
+        response = sdk_types.events(first.body)[-1].response
+        assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "custom_tool_call"]
+        assert response.output[3].input == "+a\n"
+        items += [item.model_dump(mode="json", exclude_none=True) for item in response.output]
+        items += [
+            {"type": "function_call_output", "call_id": "c1", "output": "seen"},
+            {"type": "custom_tool_call_output", "call_id": "c2", "output": "done"},
+        ]
+        second = await server.good("POST", PATH, {**asks, "input": items})
+        sent = json.loads(sdk_types.events(second.body)[-1].response.output_text)["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool"]
+    assert (sent[1]["content"], sent[1]["reasoning_content"]) == ("I look.", "hm")
+    assert [json.loads(call["function"]["arguments"]) for call in sent[1]["tool_calls"]] == [
+        {"x": 1},
+        {"input": "+a\n"},
+    ]
+
+
+async def test_tokens_are_counted_of_what_is_sent(server: Appliance):
+    async def count(path: str, **members: object) -> int:
+        answer = await server.good("POST", path, {"model": "alpha", "input": "hi", **members})
+        assert answer.json["object"] == "response.input_tokens"
+        return answer.json["input_tokens"]
+
+    plain = await count("/v1/responses/input_tokens")
+    assert await count("/responses/input_tokens") == plain
+    assert await count("/v1/responses/input_tokens", instructions="be brief") > plain
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_clients_mistake_is_a_400_that_names_the_member(server: Appliance, stream: bool):
+    for members, param in (
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"temperature": "hot"}, "temperature"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "JVBERgD/"}]}]},
+            "input[0].content[0].file_data",
+        ),
+    ):
+        body = {"model": "alpha", "input": "hi", "stream": stream, **members}
+        answer = await server.refuses(400, "invalid_request", "POST", PATH, body)
+        assert answer.error["param"] == param
+
+
+async def test_a_prompt_that_is_too_long_has_the_code_that_clients_know(open_server: OpenServer, fake_model: Path):
+    error = {"error": {"code": 400, "message": "too long", "type": "exceed_context_size_error", "n_ctx": 64}}
+    alpha = model(fake_model, "alpha", args=script({"raw": f"data: {json.dumps(error)}\n\n"}))
+    async with open_server(models=[alpha]) as server:
+        answer = await server.good("POST", PATH, {"model": "alpha", "input": "hi", "stream": True})
+        last = json.loads(answer.body.decode().rpartition("data: ")[2])
+    assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "context_length_exceeded")
+
+
+async def test_a_held_response_is_read_again_as_it_was(open_server: OpenServer):
+    async with open_server(streams=StreamsConfig()) as server:
+        asks = {"model": "alpha", "input": "hi", "stream": True, "max_output_tokens": 8}
+        first = await server.good("POST", PATH, asks, [("X-Conversation-Id", "c")])
+        again = await server.good("GET", "/v1/stream/c")
+    assert again.body == first.body
+    assert types(first)[-1] == "incomplete"
+
+
+async def test_a_server_of_another_kind_is_asked_as_it_is_and_in_chats_where_it_has_no_such_route(
+    open_server: OpenServer, configured: Configure
+):
+    """The one speaks the dialect; the other answers 404, and knows chat completions."""
+    models = {
+        name: {"cmd": command_line((sys.executable, str(OLD), "${PORT}", name)), "checkEndpoint": "/health"}
+        for name in ("speaks", "lacks")
+    }
+    async with open_server(config=configured(models)) as server:
+        own = await server.good("POST", PATH, {"model": "speaks", "input": "hi", "background": True})
+        assert own.json == {"own": True, "background": True}
+        found = sdk_types.whole((await server.good("POST", PATH, {"model": "lacks", "input": "hi"})).body)
+        assert found.output_text == "hi from a chat"
+        streamed = await server.good("POST", PATH, {"model": "lacks", "input": "hi", "stream": True})
+        assert sdk_types.events(streamed.body)[-1].response.output_text == "hi from a chat"
+        await server.refuses(400, None, "POST", PATH, {"model": "lacks", "input": "hi", "background": True})
+
+
+async def test_a_server_for_one_model_is_llama_server_to_the_letter(open_server: OpenServer):
+    async with open_server(single="alpha") as server:
+        answer = await server.good("POST", PATH, {"input": "hi", "max_output_tokens": 2})
+        assert "parallel_tool_calls" not in answer.json
+
+
+# ---- websockets ------------------------------------------------------------------------------------------------------
+
+
+async def create(socket: WebSocketConnection, **members: object) -> list[dict[str, Any]]:
+    """The events of one response."""
+    await socket.send_message(json.dumps({"type": "response.create", "model": "alpha", **members}))
+    events: list[dict[str, Any]] = []
+    with trio.fail_after(15):
+        while not events or events[-1]["type"].rpartition(".")[2] not in ("completed", "incomplete", "failed", "error"):
+            events.append(json.loads(await socket.get_message()))
+    return events
+
+
+async def test_a_websocket_answers_each_create_with_the_events_of_its_stream(open_server: OpenServer, fake_model: Path):
+    alpha = model(fake_model, "alpha", args=script({"text": "Well."}, {"echo": True}))
+    async with open_server(models=[alpha]) as server, server.joined(PATH) as socket:
+        events = await create(socket, input="hi", store=False)
+        wire = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+        response = sdk_types.events(wire.encode())[-1].response
+        assert (response.status, response.output_text) == ("completed", "Well.")
+        more = [{"role": "user", "content": "go on"}]
+        events = await create(socket, input=more, previous_response_id=response.id, stream_id="s")
+        assert {event["stream_id"] for event in events} == {"s"}
+        sent = json.loads(events[-1]["response"]["output"][0]["content"][0]["text"])["messages"]
+        assert [message["content"] for message in sent] == ["hi", "Well.", "go on"]
+        rows = await server.rows()
+        assert [row["req_path"] for row in rows] == [PATH, PATH]
+
+
+async def test_a_websocket_may_prepare_and_go_on_from_there(open_server: OpenServer, fake_model: Path):
+    alpha = model(fake_model, "alpha", args=script({"echo": True}))
+    async with open_server(models=[alpha]) as server, server.joined("/responses") as socket:
+        ready = (await create(socket, input="hi", generate=False))[-1]["response"]
+        assert (ready["status"], ready["output"]) == ("completed", [])
+        assert await server.rows() == []
+        events = await create(socket, input=[], previous_response_id=ready["id"])
+        sent = json.loads(events[-1]["response"]["output"][0]["content"][0]["text"])["messages"]
+        assert sent == [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "param", "code"),
+    [
+        ("no json", 400, "type", "invalid_request"),
+        ('{"type":"response.steer"}', 400, "type", "invalid_request"),
+        ('{"type":"response.create","model":"alpha","input":5}', 400, "input[0].content", "invalid_request"),
+        ('{"type":"response.create","model":"nope","input":"x"}', 404, None, "model_not_found"),
+        (
+            '{"type":"response.create","model":"alpha","input":"x","previous_response_id":"r"}',
+            400,
+            "previous_response_id",
+            "previous_response_not_found",
+        ),
+    ],
+)
+async def test_a_mistake_in_a_websocket_is_an_error_event_and_ends_nothing(
+    server: Appliance, message: str, status: int, param: str | None, code: str
+):
+    async with server.joined(PATH) as socket:
+        await socket.send_message(message)
+        with trio.fail_after(15):
+            told = json.loads(await socket.get_message())
+        assert (told["type"], told["status"]) == ("error", status)
+        assert (told["error"]["param"], told["error"]["code"]) == (param, code)
+        assert (await create(socket, input="hi", max_output_tokens=2))[-1]["type"] == "response.incomplete"
+
+
+async def test_an_engine_that_dies_tells_a_websocket_why(server: Appliance):
+    async with server.joined(PATH) as socket:
+        events = await create(socket, input="hi", fake={"die_after_tokens": 2, "exit_code": 7})
+        assert events[-1]["type"] == "error"
+        assert "exit status 7" in events[-1]["error"]["message"]
+        assert (await create(socket, input="hi", max_output_tokens=2))[-1]["type"] == "response.incomplete"
+        refused = await create(socket, input="hi", fake={"status": 429})
+        assert (refused[-1]["status"], refused[-1]["error"]["message"]) == (429, "the fake was told to refuse")
+
+
+async def test_a_client_that_leaves_ends_its_response(server: Appliance):
+    async with server.joined(PATH) as socket:
+        asks = {
+            "type": "response.create",
+            "model": "alpha",
+            "input": "hi",
+            "fake": {"tokens": 5000, "token_delay": 0.01},
+        }
+        await socket.send_message(json.dumps(asks))
+        await socket.get_message()
+    await server.wait_idle("alpha")
