@@ -97,6 +97,11 @@ async def test_a_chat_for_an_unknown_name_gets_the_fallback_and_is_told(serve_na
         assert last == "qwen3", "the list has what is there"
 
 
+async def test_a_fallback_that_is_not_here_is_named(serve_names: Serve) -> None:
+    async with serve_names("fallbackModel: gemma4\n") as server:
+        await server.refuses(404, "model_not_found", "POST", CHAT, chat("gpt-4o"), words="model 'gemma4' not found")
+
+
 async def test_what_gets_no_fallback(serve_names: Serve) -> None:
     async with serve_names("fallbackModel: gemma\n") as server:
         await server.good("POST", CHAT, chat("gpt-4o"))
