@@ -134,7 +134,7 @@ class ChatItems(Unchanged):
             yield _event(f"{kind}.delta", content=text)
 
     def _begin(self) -> Iterator[bytes]:
-        """The answer begins when its model is there, so a load is told when it is over."""
+        """An answer begins when its model is there: the events of a load come when it is over."""
         if not self._begun:
             self._begun, name = True, self._record.model
             yield _event("chat.start", model_instance_id=name)

@@ -13,7 +13,7 @@ from appliance.core.bodies.head import read_json
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.errors import BadRequest
 from appliance.features.lm_studio.answering import ChatItems, Unchanged, WithStats
-from appliance.features.lm_studio.routes import KnownModels
+from appliance.features.lm_studio.routes import DescribedModels
 from appliance.features.lm_studio.rules import ANSWERED, V1_CHAT, V1_MODELS, is_lm_studios, read_as
 from appliance.http.kernel import Kernel
 from appliance.http.way.context import ModelRequest, RequestContext
@@ -23,7 +23,6 @@ from appliance.traffic.request import Passing, Request, Sink
 from appliance.traffic.translated import TranslatedSink
 
 ROUTES = {path: Route(name=path, streams=own_path(asked).streams) for path, asked in ANSWERED.items()}
-
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_tokens")
 
 
@@ -41,7 +40,7 @@ class InputItem(Struct):
     data_url: str = ""
 
 
-class ChatRequest(Kept, kw_only=True):
+class InputChat(Kept, kw_only=True):
     """The body of ``/api/v1/chat``. ``context_length`` and ``store`` have no effect."""
 
     input: str | list[InputItem]
@@ -70,7 +69,7 @@ class LmStudioReader:
     """Reads requests of one server."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._known = KnownModels(kernel)
+        self._known = DescribedModels(kernel)
 
     def route(self, request: Request) -> Route | None:
         """See `appliance.http.way.hooks.Translate`."""
@@ -86,11 +85,11 @@ class LmStudioReader:
         path, record = context.request.path, context.record
         record.body = body = await context.read_body()
         record.head = head = read_json(body)
-        if not (name := head.model):
+        record.model = name = head.model or ""
+        if not name:
             raise BadRequest(f"'model' is required; GET {V1_MODELS} lists what there is", param="model")
-        record.model = name
         await self._known.find(name)
-        asked = read_as(body, ChatRequest) if path == V1_CHAT else None
+        asked = read_as(body, InputChat) if path == V1_CHAT else None
         route, answer = own_path(ANSWERED[path]), Unchanged(path)
         if asked is not None:
             body, route = chat_body(asked, name), structs.replace(route, loading_state=False)
@@ -127,7 +126,7 @@ def _speak(answer: AnswerTranslate, sink: Sink) -> None:
         sink.speak(answer)
 
 
-def chat_body(asked: ChatRequest, model: str) -> bytes:
+def chat_body(asked: InputChat, model: str) -> bytes:
     """Return the body for ``/v1/chat/completions``. Raises BadRequest."""
     advice = "send the whole conversation, and tools, to /v1/chat/completions"
     for member, given in (("previous_response_id", asked.previous_response_id), ("integrations", asked.integrations)):

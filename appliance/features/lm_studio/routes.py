@@ -19,7 +19,7 @@ from appliance.core.lenient_json import decoded
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.models.names import meanings
-from appliance.errors import BadRequest, ModelNotFound, NotFound, RouteNotFound
+from appliance.errors import ModelNotFound, NotFound, RouteNotFound
 from appliance.features.lm_studio import rules
 from appliance.features.lm_studio.rules import Described, described, read_as
 from appliance.http.errors import JSON_TYPE
@@ -33,7 +33,7 @@ _STATES = {"finished": "completed", "failed": "failed", "cancelled": "failed", "
 
 
 class LoadRequest(Struct):
-    """How a model runs is the configuration's: every other member has no effect."""
+    """Other members have no effect: the configuration says how a model runs."""
 
     model: str
     echo_load_config: bool | None = None
@@ -48,7 +48,7 @@ class DownloadRequest(Struct):
     quantization: str | None = None
 
 
-class KnownModels:
+class DescribedModels:
     """Answers from memory, but for headers of configured models that nobody has asked for before."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -77,7 +77,7 @@ class KnownModels:
         return self.now(name)
 
     def now(self, name: str) -> Described:
-        """What is known at this moment of the model that a name means."""
+        """The model that a name means, as it is known at this moment."""
         model = self.catalog.snapshot.find(name)
         if model is None:
             return described(name, None, None, loaded=False)
@@ -103,7 +103,7 @@ class LmStudioRoutes:
 
     def __init__(self, kernel: Kernel) -> None:
         self._owners = kernel.owners
-        self._known = KnownModels(kernel)
+        self._known = DescribedModels(kernel)
 
     def answers(self, request: Request) -> bool:
         """True if the request is for LM Studio's API, and for no model."""
@@ -154,8 +154,6 @@ class LmStudioRoutes:
     async def _download(self, body: bytes) -> JsonObject:
         """Answers when the hub has said what is to be downloaded."""
         asked, downloads = read_as(body, DownloadRequest), self._owners.require_downloads()
-        if not asked.model:
-            raise BadRequest("'model' is empty", param="model")
         name = asked.model + (f":{asked.quantization}" if asked.quantization else "")
         await refresh(self._known.catalog)
         meant = {one.casefold() for one in meanings(name.rpartition("://")[2])}

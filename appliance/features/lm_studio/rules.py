@@ -18,7 +18,6 @@ from appliance.core.openai import NULL, ChatCompletion, error_text
 from appliance.errors import BadRequest
 
 T = TypeVar("T")
-
 V0_MODELS, V1_MODELS, V1_CHAT = "/api/v0/models", "/api/v1/models", "/api/v1/chat"
 LOAD, UNLOAD, DOWNLOAD = f"{V1_MODELS}/load", f"{V1_MODELS}/unload", f"{V1_MODELS}/download"
 V0_MODEL, JOB = f"{V0_MODELS}/", f"{DOWNLOAD}/status/"
@@ -125,7 +124,7 @@ def told_error(path: str, status: int, content: bytes) -> JsonObject:
     raw = found.error if found is not None and found.error != NULL else content
     fault = decoded(_Fault, raw) or _Fault()
     status = fault.code if status < 400 and isinstance(fault.code, int) else status
-    code, kind = fault.reason or fault.type or None, fault.type
+    code, kind = fault.reason or fault.type or None, fault.type or "server_error"
     if path.startswith("/api/v1/"):
         kind = "invalid_request" if 400 <= status < 500 else "internal_error"
         if status == 404 and code != "route_not_found":
@@ -133,4 +132,4 @@ def told_error(path: str, status: int, content: bytes) -> JsonObject:
         elif status == 501:
             kind = "not_implemented"
     message = error_text(raw) or "the engine gave no reason"
-    return {"type": kind or "server_error", "message": message, "code": code, "param": fault.param}
+    return {"type": kind, "message": message, "code": code, "param": fault.param}
