@@ -167,8 +167,8 @@ class LmStudioRoutes:
         if status is None:
             raise NotFound(f"there is no download '{job[:200]}'; POST {rules.DOWNLOAD} starts one and tells its job_id")
         state, now = _STATES.get(status.state, "downloading"), time.time()
-        told: JsonObject = {"job_id": job, "status": state}
-        told |= {"total_size_bytes": status.total, "downloaded_bytes": status.done}
+        sizes: JsonObject = {"total_size_bytes": status.total, "downloaded_bytes": status.done}
+        told: JsonObject = {"job_id": job, "status": state, **sizes}
         download = self._owners.require_downloads().find(status.model)
         if download is not None:
             told["started_at"] = _at(now - trio.current_time() + download.queued_at)

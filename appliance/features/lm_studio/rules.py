@@ -43,8 +43,7 @@ def read_as(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body.removeprefix(b"\xef\xbb\xbf"), type=kind)
     except msgspec.ValidationError as error:
         found = re.search(r"`\$\.(\w+)|field `(\w+)`", str(error))
-        param = found[1] or found[2] if found else None
-        raise BadRequest(f"the request body cannot be used: {error}", param=param) from None
+        raise BadRequest(f"the request body cannot be used: {error}", param=found and (found[1] or found[2])) from None
 
 
 class Described(Struct, frozen=True, kw_only=True):
@@ -85,7 +84,8 @@ def described(name: str, model: Model | None, info: GgufInfo | None, *, loaded: 
         **lengths,
         **({"loaded_context_length": context} if context else {}),
     }
-    bits = re.search(r"\d+", quantisation or "")
+    bits, parameters = re.search(r"\d+", quantisation or ""), info.parameters if info else 0
+    size, unit = (1e9, "B") if parameters >= 1e9 else (1e6, "M")
     instances: list[JSON] = [{"id": name, "config": {"context_length": context or most}}] if loaded else []
     v1: JsonObject = {
         "type": "embedding" if embeds else "llm",
@@ -94,7 +94,7 @@ def described(name: str, model: Model | None, info: GgufInfo | None, *, loaded: 
         "display_name": (config.name if config else "") or (info.name if info else "") or name,
         "quantization": {"name": quantisation, "bits_per_weight": int(bits[0])} if bits else None,
         "size_bytes": model.size if model is not None else 0,
-        "params_string": f"{info.parameters / 1e9:.2g}B" if info and info.parameters else None,
+        "params_string": f"{round(parameters / size, 1):g}{unit}" if parameters else None,
         "loaded_instances": instances,
         "format": "gguf",
         **lengths,
@@ -131,5 +131,5 @@ def told_error(path: str, status: int, content: bytes) -> JsonObject:
             kind = "job_not_found" if path.startswith(JOB) else "model_not_found"
         elif status == 501:
             kind = "not_implemented"
-    message = error_text(raw) or "the engine gave no reason"
-    return {"type": kind, "message": message, "code": code, "param": fault.param}
+    told: JsonObject = {"type": kind, "message": error_text(raw) or "the engine gave no reason"}
+    return told | {name: value for name, value in (("code", code), ("param", fault.param)) if value}

@@ -49,6 +49,7 @@ JOB = {
     "bytes_per_second?": NUMBER, "estimated_completion?": str, "completed_at?": str,
 }  # fmt: skip
 ERROR = {"type": str, "message": str, "code?": str, "param?": str}
+"""The last two are missing, not null, where there is nothing to say."""
 KINDS = {"invalid_request", "model_not_found", "job_not_found", "not_implemented", "internal_error"}
 
 
@@ -82,6 +83,7 @@ async def refusal(server: Appliance, method: str, path: str, body: object = None
     assert answer.header("content-type") == "application/json; charset=utf-8"
     assert answer.json.keys() == {"error"}
     fits(answer.error, ERROR)
+    assert None not in answer.error.values()
     assert not path.startswith("v1") or answer.error["type"] in KINDS
     return answer.status, answer.error
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
+from gguf_files import write_model
 from http_harness import request
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
+from appliance.core.models.gguf import read_gguf
 from appliance.features.lm_studio.answering import ChatItems, Unchanged, WithStats
-from appliance.features.lm_studio.rules import told_error
+from appliance.features.lm_studio.rules import described, told_error
 from appliance.traffic.record import Record
 
 PATH = "/api/v1/chat"
@@ -62,6 +67,17 @@ def test_nothing_makes_them_raise(content: bytes) -> None:
         assert status == 200 or json.loads(body)["error"]["type"] == "internal_error"
         translate.feed(b"data: " + content.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n\n")
         translate.end()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "shown"),
+    [(0, None), (2_400_000, "2.4M"), (270_000_000, "270M"), (8_030_000_000, "8B"), (1_026_000_000_000, "1026B")],
+)
+def test_numbers_of_parameters(tmp_path: Path, parameters: int, shown: str | None) -> None:
+    data = write_model(tmp_path / "x.gguf").read_bytes()
+    info = read_gguf(lambda offset, count: data[offset : offset + count], len(data))
+    found = described("x", None, structs.replace(info, parameters=parameters), loaded=False)
+    assert found.v1["params_string"] == shown
 
 
 def test_an_answer_that_is_an_error_is_no_empty_chat() -> None:
