@@ -29,6 +29,7 @@ from http_harness import Appliance
 from msgspec import Struct, structs
 from quart import Quart
 
+import appliance.features.lm_studio
 import appliance.features.ollama
 import appliance.http
 import appliance.http.sockets
@@ -38,6 +39,7 @@ from appliance.features.conversations.core import files as conversation_files
 from appliance.features.conversations.core import formats as conversation_formats
 from appliance.features.conversations.file_routes import FileRoutes
 from appliance.features.cors_proxy import proxy
+from appliance.features.lm_studio import rules as lm_studio
 from appliance.features.ollama import sink as ollama
 from appliance.features.plugins import turn
 from appliance.features.pool import link
@@ -247,6 +249,8 @@ def _read_by(path: str) -> Reads:
     """By the modules that answer a path without Quart; those of a model's routes, unless it is known better."""
     if path in _constants(ollama):
         return reads(appliance.features.ollama)
+    if lm_studio.is_lm_studios(path):
+        return reads(appliance.features.lm_studio)
     if path == routes.MCP:
         return reads(mcp_server, mcp_offered)
     of = {routes.TOOLS: tool_routes, routes.CORS_PROXY: proxy, PREDICT: predict}

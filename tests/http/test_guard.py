@@ -91,6 +91,8 @@ OF_WINDOWS = ("file://", "FILE://", "file://localhost", "app://obsidian.md", "ta
 ASKED_OF_OLLAMA = {f"/api/{name}" for name in ("chat", "generate", "embed", "embeddings", "show")}
 LISTS = {"/", "/health", "/v1/health", "/models", "/v1/models", "/v1/models/<path:model>"}
 LISTS_OF_OLLAMA = {"/api/tags", "/api/ps", "/api/version"}
+ASKED_OF_LM_STUDIO = {f"/api/{name}" for name in ("v0/chat/completions", "v0/completions", "v0/embeddings", "v1/chat")}
+LISTS_OF_LM_STUDIO = {"/api/v0/models", "/api/v0/models/<ID>", "/api/v1/models"}
 
 
 async def test_windows_of_applications_use_models_and_nothing_else(server: Appliance):
@@ -98,8 +100,9 @@ async def test_windows_of_applications_use_models_and_nothing_else(server: Appli
     table = any_request.HTTP_PAGE.partition("| POST | API |")[2].partition("| GET | answer |")[0]
     cells = " ".join(row.split(" | ")[0] for row in table.splitlines())
     asked = set(re.findall(r"`(/[^`?]+)", cells)) - {"/slots/:id", "/props", "/lora-adapters"}
-    expected = {("POST", path) for path in asked | ASKED_OF_OLLAMA}
-    expected |= {(method, path) for path in LISTS | LISTS_OF_OLLAMA for method in ("GET", "HEAD")}
+    expected = {("POST", path) for path in asked | ASKED_OF_OLLAMA | ASKED_OF_LM_STUDIO}
+    lists = LISTS | LISTS_OF_OLLAMA | LISTS_OF_LM_STUDIO
+    expected |= {(method, path) for path in lists for method in ("GET", "HEAD")}
     routes = any_request.all_routes(any_request.app_of(server))
     every = {(method, route.path) for route in routes for method in ("GET", "HEAD", "POST", "PUT", "DELETE")}
     assert len(every) > 500

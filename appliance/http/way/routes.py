@@ -78,7 +78,9 @@ _VERSIONLESS = (
 """Asked for below ``/v``, and passed on without it: for servers whose base URL has its version in it."""
 _MODEL_LISTS = ("/v1/models", "/models")
 _OPEN_LISTS = (*_MODEL_LISTS, "/health", "/v1/health")
-_LISTS_OF_WINDOWS = (*_OPEN_LISTS, "/", "/api/tags", "/api/ps", "/api/version")
+_LISTS_OF_WINDOWS = (
+    *_OPEN_LISTS, "/", "/api/tags", "/api/ps", "/api/version", "/api/v0/models", "/api/v1/models"
+)  # fmt: skip
 UNLOAD = "/unload"
 OTHER = "other"
 """In single-model mode, whatever this program knows nothing of."""
@@ -136,6 +138,10 @@ _OF_WINDOWS = frozenset(_POST) - {"/props", "/lora-adapters"} | {
     "/api/embed",
     "/api/embeddings",
     "/api/show",
+    "/api/v0/chat/completions",
+    "/api/v0/completions",
+    "/api/v0/embeddings",
+    "/api/v1/chat",
 }
 POSTED = frozenset(_OWN_PATH)
 """Paths of a model's process that are asked with POST and a body."""
@@ -201,7 +207,7 @@ def is_for_windows(request: Request) -> bool:
     method, path = _meant(request), request.path
     if method == "POST":
         return path in _OF_WINDOWS
-    lists = path in _LISTS_OF_WINDOWS or path.startswith(f"{_MODEL_LISTS[0]}/")
+    lists = path in _LISTS_OF_WINDOWS or path.startswith((f"{_MODEL_LISTS[0]}/", "/api/v0/models/"))
     return method in ("GET", "HEAD") and lists and not request.query
 
 
