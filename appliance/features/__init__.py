@@ -15,6 +15,7 @@ from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
+from appliance.features.launch.feature import LAUNCH
 from appliance.features.older.feature import OLDER
 from appliance.features.ollama.feature import OLLAMA
 from appliance.features.plugins.feature import PLUGINS
@@ -38,6 +39,7 @@ FEATURES: tuple[Feature, ...] = (
     DESKTOP,
     DISK,
     DOCTOR,
+    LAUNCH,
     OLDER,
     OLLAMA,
     PLUGINS,
