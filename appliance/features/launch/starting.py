@@ -49,7 +49,7 @@ class SettingsEdit(Struct, frozen=True, kw_only=True):
 
 def program_of(client: Client) -> str:
     """Return the path of the client's program. Raises UsageError with the command that installs it."""
-    found = next(filter(None, map(shutil.which, client.programs)), None)
+    found = next(filter(None, map(shutil.which, client.programs or (client.name,))), None)
     if found is None:
         raise UsageError(f"{client.title} is not installed; this installs it: {client.install}")
     return found

@@ -66,7 +66,7 @@ async def launch(server: RunningServer, client: str, args: tuple[str, ...], opti
     """
     wanted = next(each for each in CLIENTS if each.name == client)
     starts = not options.prints and not options.only_config
-    program = program_of(wanted) if starts else wanted.programs[0]
+    program = program_of(wanted) if starts else (*wanted.programs, client)[0]
     if options.only_config and not wanted.places:
         raise UsageError(
             f"{wanted.title} gets all settings when it starts: see 'llama-appliance launch {client} --print'"

@@ -29,6 +29,7 @@ CLAUDE = {
     **{f"ANTHROPIC_DEFAULT_{tier}_MODEL": "<model>" for tier in ("OPUS", "SONNET", "HAIKU", "FABLE")},
     "CLAUDE_CODE_SUBAGENT_MODEL": "<model>",
     "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "<context>",
+    "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "<answer>",
     "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",  # another one in each request would make the prompt cache useless
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
 }
@@ -48,7 +49,7 @@ class SettingsPlace(NamedTuple):
 class Client(Struct, frozen=True, kw_only=True):
     """One client. In its texts, names in ``<>`` stand for the facts of `facts`.
 
-    ``programs`` are its names, of which the first one that is there is started. ``least`` is the context, in tokens,
+    The first one of ``programs`` that is there is started; its ``name`` without them. ``least`` is the context, in tokens,
     that its own instructions and tools need with some room for work. ``words`` go before the user's; ``alone`` are
     there if the user gives none. ``environment`` is added to the user's. Of the ``places`` of settings the first one
     that is there is edited, else the last one is made. ``patch`` is JSON, in which only texts have such names, but for
@@ -57,8 +58,8 @@ class Client(Struct, frozen=True, kw_only=True):
 
     name: str
     title: str
-    programs: tuple[str, ...]
     install: str
+    programs: tuple[str, ...] = ()
     least: int = 16384
     environment: Variables = KEY
     words: tuple[str, ...] = ()
@@ -72,7 +73,6 @@ CLIENTS = (
     Client(
         name="claude",
         title="Claude Code",
-        programs=("claude",),
         install="npm install -g @anthropic-ai/claude-code",
         least=32768,
         # A key of Anthropic's would go before the token.
@@ -83,7 +83,6 @@ CLIENTS = (
     Client(
         name="codex",
         title="Codex",
-        programs=("codex",),
         install="npm install -g @openai/codex",
         words=("-cmodel_provider=llama-appliance", "-cmodel=<quoted>", "-cmodel_context_window=<context>"),
         form="toml",
@@ -95,7 +94,6 @@ CLIENTS = (
     Client(
         name="opencode",
         title="opencode",
-        programs=("opencode",),
         install="npm install -g opencode-ai",
         environment={**KEY, "OPENCODE_CONFIG_CONTENT": "<opencode>"},
         places=tuple(
@@ -109,8 +107,8 @@ CLIENTS = (
     Client(
         name="qwen",
         title="Qwen Code",
-        programs=("qwen",),
         install="npm install -g @qwen-code/qwen-code",
+        least=32768,
         environment={"OPENAI_BASE_URL": "<url>/v1", "OPENAI_API_KEY": "<key>", "OPENAI_MODEL": "<model>"},
         words=("--auth-type", "openai", "--model", "<model>"),
         places=(SettingsPlace("QWEN_HOME", ".qwen", "settings.json"),),
@@ -121,7 +119,6 @@ CLIENTS = (
     Client(
         name="aider",
         title="aider",
-        programs=("aider",),
         install="python3 -m pip install aider-install && aider-install",
         least=8192,
         environment={"AIDER_OPENAI_API_KEY": "<key>", "OPENAI_API_KEY": "<key>"},
@@ -130,7 +127,6 @@ CLIENTS = (
     Client(
         name="goose",
         title="goose",
-        programs=("goose",),
         install="brew install block-goose-cli",
         environment={
             "GOOSE_PROVIDER": "openai",
@@ -145,7 +141,6 @@ CLIENTS = (
     Client(
         name="crush",
         title="Crush",
-        programs=("crush",),
         install="npm install -g @charmland/crush",
         places=(
             SettingsPlace("LOCALAPPDATA", "AppData/Local", "crush/crush.json", "win32"),
@@ -175,7 +170,6 @@ CLIENTS = (
     Client(
         name="pi",
         title="pi",
-        programs=("pi",),
         install="npm install -g @earendil-works/pi-coding-agent",
         least=8192,
         words=("--provider", "llama-appliance", "--model", "<model>"),

@@ -134,14 +134,14 @@ def _pairs(value: Json, patch: Json) -> Iterator[Pair]:
 
 
 def _name(item: Json) -> Json:
-    return item.get("id", item.get("name")) if isinstance(item, Mapping) else item
+    return [True, item.get("id", item.get("name", item))] if isinstance(item, Mapping) else [False, item]
 
 
 def _edits(text: str, node: Node, patch: Json, unit: str) -> Iterator[tuple[int, int, str]]:
     """Yield the start and end of each part that changes, and its new text."""
     pairs = list(_pairs(node.value, patch))
     if not pairs:
-        if node.value != patch:
+        if merged(node.value, patch) != node.value:
             yield node.start, node.end, _written(patch, unit, _indent(text, node.start))
         return
     for key, _, new in pairs:
