@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from clever_models import CALL, LONG, clever
 from command_line import Command
+from http_harness import OpenServer
 from program import COMMAND, COMMAND_TIME, fresh_environment, run_command
 from serving import Serve
 
@@ -183,6 +184,13 @@ def test_the_choice_of_a_model(serve: Serve, fake_model: Path, home: Path, comma
     assert "did you mean 'alpha'?" in at.bad("launch", "pi", "--print", "--model", "alpah")
     assert "--model beta" in at("launch", "pi", "--print", "--model", "beta").out
     assert "no model" in command.at(serve(models=[]).url).bad("launch", "pi", "--print")
+
+
+async def test_a_server_on_all_addresses_is_reached_on_this_machine(open_server: OpenServer) -> None:
+    async with open_server(listen=(("0.0.0.0", 0),)) as server:
+        url = (await server.good("GET", "/api/launch")).json["url"]
+        assert url.startswith("http://127.0.0.1:")
+        assert url.rpartition(":")[2] == server.url.rpartition(":")[2]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a command cannot become another program there")

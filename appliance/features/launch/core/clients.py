@@ -49,8 +49,8 @@ class SettingsPlace(NamedTuple):
 class Client(Struct, frozen=True, kw_only=True):
     """One client. In its texts, names in ``<>`` stand for the facts of `facts`.
 
-    The first one of ``programs`` that is there is started; its ``name`` without them. ``least`` is the context, in tokens,
-    that its own instructions and tools need with some room for work. ``words`` go before the user's; ``alone`` are
+    The first one of ``programs`` that is there is started, or its ``name`` without them. ``least`` is the context, in
+    tokens, that its own prompt and tools need with some room for work. ``words`` go before the user's; ``alone`` are
     there if the user gives none. ``environment`` is added to the user's. Of the ``places`` of settings the first one
     that is there is edited, else the last one is made. ``patch`` is JSON, in which only texts have such names, but for
     numbers.
