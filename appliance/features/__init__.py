@@ -17,6 +17,7 @@ from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
+from appliance.features.launch.feature import LAUNCH
 from appliance.features.lm_studio.feature import LM_STUDIO
 from appliance.features.names.feature import NAMES
 from appliance.features.older.feature import OLDER
@@ -44,6 +45,7 @@ FEATURES: tuple[Feature, ...] = (
     DESKTOP,
     DISK,
     DOCTOR,
+    LAUNCH,
     LM_STUDIO,
     NAMES,
     OLDER,
