@@ -78,6 +78,17 @@ class BodyTooLarge(_Told, CallerError):
         super().__init__(f"the request body is larger than the limit of {limit} bytes; {advice}")
 
 
+class UnsupportedCoding(_Told, CallerError):
+    """A body in a content coding that is not read here."""
+
+    reason = "unsupported_coding"
+
+    def __init__(self, coding: str) -> None:
+        super().__init__(
+            f"the Content-Encoding {shortened(coding)!r} is not read here; send the body plain, or as gzip or deflate"
+        )
+
+
 class BodyTooSlow(_Told, CallerError):
     """A body that stopped arriving before its end, or that comes drop by drop."""
 

@@ -29,13 +29,15 @@ Headers = Iterable[tuple[bytes, bytes]]
 OWN_TO_THIS_HOP = HOP_BY_HOP | {
     b"accept-encoding",
     b"authorization",
+    b"content-encoding",
     b"content-length",
     b"cookie",
     b"expect",
     b"host",
     b"x-api-key",
 }
-"""Request headers that speak of the client's connection or prove the client's identity; a child never sees them."""
+"""Request headers that speak of the client's connection or prove the client's identity; a child never sees them. Bodies
+leave without their coding."""
 OF_THE_CLIENT = OWN_TO_THIS_HOP | {b"forwarded", b"origin", b"referer", b"x-real-ip"}
 """More headers that a peer does not see: another server has no need to know the client and its page."""
 _OF_THE_CLIENT_PREFIXES = (b"x-forwarded-", b"sec-fetch-")

@@ -15,7 +15,7 @@ from appliance.errors import ApplianceError, BadRequest, Busy, ModelFailedToStar
 from appliance.http import errors
 
 TYPES = {
-    **dict.fromkeys((400, 408, 409, 413), "invalid_request_error"),
+    **dict.fromkeys((400, 408, 409, 413, 415), "invalid_request_error"),
     **{401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"},
     **{500: "server_error", 501: "not_supported_error", 502: "server_error", 503: "unavailable_error"},
     507: "server_error",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,26 @@ async def test_the_request_arrives_as_it_was_sent(server: Appliance):
     names = [line.partition(":")[0].lower() for line in head[1:]]
     assert names.count("host") == names.count("content-length") == 1
     assert not {"accept-encoding", "connection"} & set(names)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/responses", "/api/chat"])
+async def test_compressed_bodies_are_read_and_other_codings_named(server: Appliance, path: str):
+    asked = json.dumps(chat() | {"input": "a", "stream": False, "max_tokens": 4}).encode()
+    whole = gzip.compress(asked)
+    for coding, body in (("gzip", whole), ("deflate", zlib.compress(asked))):
+        await server.good("POST", path, body, [("Content-Encoding", coding)])
+    for coding, body, status in (("br", asked, 415), ("gzip", asked, 400), ("gzip", whole[:-6], 400)):
+        answer = await server.ask("POST", path, body, [("Content-Encoding", coding)])
+        assert (answer.status, coding in answer.body.decode()) == (status, True)
+    bomb = gzip.compress(bytes(200 << 20))
+    assert (await server.ask("POST", path, bomb, [("Content-Encoding", "gzip")])).status == 413
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/responses", "/api/chat"])
+async def test_half_a_character_is_a_mark(server: Appliance, path: str):
+    asked = json.dumps(chat() | {"input": "cut \ud83d", "stream": False, "max_tokens": 4})
+    body = asked.replace('"content": "', '"content": "cut \\ud83d ', 1)
+    await server.good("POST", path, body.encode())
 
 
 async def test_the_answers_head_keeps_its_case_and_loses_what_is_the_engines_own(server: Appliance):

@@ -60,7 +60,8 @@ class Body:
         self.length = length
         self._bodies = bodies
         self._source = source
-        self._limit = bodies.limit
+        self.limit = bodies.limit
+        """Most bytes that it may have."""
         self._reserved = 0
 
     async def read(self, limit: int | None = None) -> bytes:
@@ -70,7 +71,7 @@ class Body:
         """
         if self.complete:
             return b""
-        self._limit = min(self._limit, limit) if limit is not None else self._limit
+        self.limit = min(self.limit, limit) if limit is not None else self.limit
         self._check(self.length or 0)
         content = await self._source.read_body(self)
         self.complete = True
@@ -93,8 +94,8 @@ class Body:
         self._reserved, self.complete = size, True
 
     def _check(self, size: int) -> None:
-        if size > self._limit:
-            raise BodyTooLarge(self._limit, fixed=self._limit < self._bodies.limit)
+        if size > self.limit:
+            raise BodyTooLarge(self.limit, fixed=self.limit < self._bodies.limit)
 
     def hand_over(self) -> int:
         """The body outlives its request: its new holder gives so many bytes back to the budget."""

@@ -8,6 +8,8 @@ from typing import Protocol
 import trio
 from msgspec import Struct
 
+from appliance.core.bodies.codings import inflated, without_halves
+from appliance.core.bodies.head import is_object
 from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.way.outgoing import JSON, Format
 from appliance.http.way.routes import Route
@@ -72,10 +74,16 @@ class RequestContext:
                 self.why = None  # its traceback leads back here: both would stay until Python looks for cycles
 
     async def read_body(self, limit: int | None = None) -> bytes:
-        """All of it. From here on the client's leaving ends the request. Raises as `Body.read`."""
+        """All of it, without a coding. From here on the client's leaving ends the request.
+
+        Raises as `Body.read` and `inflated`.
+        """
         content = b"" if self.body.complete else await self.body.read(limit)
         self.stay()
-        return content
+        if content and (coding := self.request.header(b"content-encoding")) is not None:
+            content = inflated(content, coding, self.body.limit)
+            self.body.grow_to(len(content))
+        return without_halves(content) if is_object(content) else content
 
     def stay(self) -> None:
         """The request ends when its client leaves."""

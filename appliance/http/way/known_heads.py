@@ -24,7 +24,7 @@ from appliance.upstream.address import Address
 
 MAX_KNOWN = 512
 """Heads whose meaning is remembered; one more takes the place of the oldest."""
-_MEANINGFUL = (FALLBACK, KEEP_ALIVE, MEANWHILE)
+_MEANINGFUL = (FALLBACK, KEEP_ALIVE, MEANWHILE, b"content-encoding")
 """Headers that ask this program for something that is not plain."""
 _JSON = b"application/json"
 
