@@ -208,7 +208,7 @@ class ModelNames:
 def meanings(name: str) -> tuple[str, ...]:
     """Return the names that this one may stand for, without what clients write around a name, the most literal first.
 
-    That are a hub or a provider before it, a tag, version, suffix or length of context behind it, and spaces.
+    It writes a hub or a provider before it, a tag, version, suffix or length of context behind it, and spaces.
     """
     found = [name]
     for one in found:  # it grows meanwhile, always by shorter names

@@ -10,7 +10,7 @@ from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel
 
 EVERYWHERE = {"://0.0.0.0:": "://127.0.0.1:", "://[::]:": "://[::1]:"}
-"""ClientsAddresses to listen on, and those to connect to."""
+"""Addresses to listen on, and those to connect to."""
 
 
 def launch_routes(kernel: Kernel) -> Routes:
