@@ -12,7 +12,7 @@ import psutil
 import pytest
 from document_files import docx_of, encrypted, pages_of, paragraph, run, text_of
 from http_harness import Answer, Appliance, OpenServer, model
-from waiting import until
+from waiting import SOON, until
 
 from appliance.core.turns.documents import MAX_TEXTS
 from appliance.features import FEATURES
@@ -136,7 +136,7 @@ async def test_a_client_that_leaves_ends_the_reading(server: Appliance) -> None:
     async with server.connect() as client:
         await client.send("POST", "/v1/messages", {"model": "alpha", **message(endless)})
         await until(reading)
-    await until(lambda: not reading())
+    await until(lambda: not reading(), within=SOON)
 
 
 @BOTH

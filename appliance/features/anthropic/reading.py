@@ -16,7 +16,7 @@ MESSAGES = ("/v1/messages", "/v/messages")
 
 
 class MessagesReader:
-    """The `DialectReader` of Anthropic's Messages. ``texts`` reads documents that are no text; None: nothing can."""
+    """The `DialectReader` of Anthropic's Messages. ``texts`` reads PDF and Word documents, if anything does."""
 
     routes = frozenset((*MESSAGES, *COUNTS))
 

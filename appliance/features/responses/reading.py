@@ -19,7 +19,7 @@ ROUTES = frozenset((*PATHS, *COUNTS, "/v/responses"))
 
 
 class ResponsesDialect:
-    """See `appliance.http.way.dialect.DialectReader`. ``texts`` reads files that are no text; None: nothing can."""
+    """See `appliance.http.way.dialect.DialectReader`. ``texts`` reads PDF and Word files, if anything does."""
 
     routes = ROUTES
 

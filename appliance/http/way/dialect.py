@@ -49,7 +49,7 @@ class DialectReader(Protocol):
     def routes(self) -> Collection[str]: ...
 
     async def read(self, job: ModelRequest, model: Model | None) -> Translated:
-        """Return the request as a chat completion; ``model`` is None for a server elsewhere. Raises BadRequest, Busy."""
+        """Return the request as a chat completion; ``model`` is None for one elsewhere. Raises BadRequest and Busy."""
         ...
 
 

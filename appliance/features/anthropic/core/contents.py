@@ -41,8 +41,8 @@ def _unpacked(data: str, where: str) -> bytes:
 class Contents:
     """Turns the messages of one request. ``sees``: the model may know images.
 
-    ``texts`` are those of documents that are no text, by their members. ``unread`` gets the name and the content of
-    each one that has no text there.
+    ``texts`` are those of PDF and Word documents, by their members. ``unread`` gets the name and the content of each
+    one that is missing there.
     """
 
     def __init__(self, notes: Notes, texts: Mapping[str, str], *, sees: bool) -> None:

@@ -82,7 +82,7 @@ def read_members(body: bytes) -> JsonObject:
 def asked_of(members: JsonObject, *, streams: bool, texts: Mapping[str, str] = NO_TEXTS) -> AskedResponse:
     """Translate a request whose answer streams or not. Raises BadRequest that names the member.
 
-    ``texts`` are those of files that are no text, by their members.
+    ``texts`` are those of PDF and Word files, by their members.
     """
     given = checked(members)
     ignored = [name for name in given if name in MEMBERS and MEMBERS[name].treatment == "ignored"]

@@ -37,8 +37,8 @@ def chat_name(name: str, namespace: JSON) -> str:
 class ChatMessages:
     """Collects messages. ``ignored`` gets the places of what is left out.
 
-    ``texts`` are those of files that are no text, by their members. ``unread`` gets the name and the content of each
-    one that has no text there.
+    ``texts`` are those of files that do not consist of text, by their members. ``unread`` gets the name and the content
+    of each one that is missing there.
     """
 
     def __init__(self, ignored: list[str], texts: Mapping[str, str]) -> None:
