@@ -16,8 +16,9 @@ from waiting import SOON, until
 
 from appliance.core.turns.documents import MAX_TEXTS
 from appliance.features import FEATURES
-from appliance.features.conversations import apart
+from appliance.features.conversations import apart, documents
 from appliance.features.conversations.apart import MAX_DOCUMENT
+from appliance.features.conversations.file_process import MAX_TEXT
 
 WORD = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 PDF = pages_of(text_of("Hello (brackets)"), text_of("The magic word is zebra"))
@@ -115,16 +116,16 @@ async def test_small_files_with_long_texts_end_at_a_bound(
         assert server.opened.kernel.edge.bodies.held == 0
 
 
-async def test_a_document_that_comes_again_is_not_read_again(
-    server: Appliance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_last_documents_are_not_read_again(server: Appliance, monkeypatch: pytest.MonkeyPatch) -> None:
     path, counts = "/v1/messages", "/v1/messages/count_tokens"
-    fresh = pages_of(text_of("Something else"))
-    first = (await server.good("POST", counts, {"model": "alpha", **message(PDF)}, patience=60)).json
+    last = pages_of(text_of("Something else"))
+    monkeypatch.setattr(documents, "MAX_KEPT", 100)
+    await server.good("POST", counts, {"model": "alpha", **message(PDF)}, patience=60)
+    first = (await server.good("POST", counts, {"model": "alpha", **message(last)}, patience=60)).json
     monkeypatch.setattr(apart, "MAX_WAITING", 0)  # every file that has to be read is one too many
-    assert (await server.good("POST", counts, {"model": "alpha", **message(PDF)})).json == first
-    await server.good("POST", "/v1/responses", {"model": "alpha", **response(PDF)})
-    refused = await server.refuses(503, None, "POST", path, {"model": "alpha", **message(fresh)})
+    assert (await server.good("POST", counts, {"model": "alpha", **message(last)})).json == first
+    await server.good("POST", "/v1/responses", {"model": "alpha", **response(last)})
+    refused = await server.refuses(503, None, "POST", path, {"model": "alpha", **message(PDF)})
     assert refused.header("retry-after") == "10"
 
 
@@ -147,3 +148,11 @@ async def test_a_program_without_the_reader_says_so(
         body = {"model": "alpha", **ask(PDF)}
         refused = await server.refuses(400, None, "POST", path, body, words="send the text of this one")
         assert refused.error["param"] == member.format(0)
+
+
+async def test_a_model_is_told_that_pages_are_missing(open_server: OpenServer, fake_model: Path) -> None:
+    echo = model(fake_model, "alpha", args=("--script", json.dumps([{"echo": True}])))
+    async with open_server(models=[echo]) as server:
+        long = pages_of(text_of("x" * MAX_TEXT), text_of("y"))
+        text = heard(await server.good("POST", "/v1/responses", {"model": "alpha", **response(long)}, patience=60))
+        assert text.endswith("x\n\n[the first 1 of 2 pages]")
