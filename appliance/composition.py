@@ -221,6 +221,7 @@ async def open_appliance(
             troubles=lambda: [one for each in parts if each.troubles is not None for one in each.troubles()],
             defaults=places.defaults,
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
+            texts=next((each.texts for each in parts if each.texts is not None), None),
         )
         hold = next((each.hold(kernel) for each in parts if each.hold is not None), None)
         hooks = Hooks(

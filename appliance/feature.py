@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from appliance.core.config.nodes import Problem
     from appliance.core.config.types import Config
     from appliance.core.runs.inward import Asker
+    from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
     from appliance.fleet.chooser import Chooser
     from appliance.fleet.hold import SlotHold
@@ -71,8 +72,8 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     each model whose files were removed.
 
     ``tools`` are those that models may use, from `Feature.open_first`. ``run_task`` runs an agent's task for a part of
-    the program that waits for it (`appliance.core.turns.tasks`). ``repairs`` changes bodies that engines refuse; the
-    first feature with one has it.
+    the program that waits for it (`appliance.core.turns.tasks`). ``texts`` reads PDF and Word documents. ``repairs``
+    changes bodies that engines refuse; the first feature with one has it.
     """
 
     routes: Callable[[Kernel], Routes] | None = None
@@ -95,6 +96,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     removed: Callable[[str], Awaitable[None]] | None = None
     tools: Toolbox | None = None
     run_task: Callable[[Targets, bytes, Tell | None], Awaitable[TaskEnd]] | None = None
+    texts: ReadText | None = None
 
 
 class Feature(ServerParts, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from appliance.catalog.configuration import Files
 from appliance.core.config.types import Config
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
+from appliance.core.turns.documents import ReadText
 from appliance.core.turns.tasks import RunTask
 from appliance.http.owners import Owners
 from appliance.http.way.ask import Ask
@@ -39,6 +40,8 @@ class Kernel(Struct, frozen=True, kw_only=True):
     """The settings that apply without a configuration."""
     run_task: RunTask | None = None
     """Runs a task of an agent to its end; None in a program without runs."""
+    texts: ReadText | None = None
+    """Reads PDF and Word documents; None in a program that cannot."""
 
     def in_force(self) -> Config:
         """The configuration in force, or the defaults."""

@@ -390,6 +390,7 @@ async def open_appliance(
     plugins: Sequence[Path] = (),
     chooser: Chooser | None = None,
     pool: Path | None = None,
+    features: Sequence[Feature] = FEATURES,
     **settings: object,
 ) -> AsyncGenerator[Appliance]:
     """Serve models ``alpha`` (alias ``al``) and ``beta``, or those given, or those of the configuration file.
@@ -398,7 +399,7 @@ async def open_appliance(
 
     Plugins are there if ``plugins`` are folders of them, or the configuration names some; what they keep is beside the
     model's file. ``pool`` is the ``pool.json`` of a pool. With ``downloads``, their cache and models folder are served,
-    and not these models. Other keyword arguments are `HttpSettings`.
+    and not these models. ``features`` are those of the program. Other keyword arguments are `HttpSettings`.
     """
     engine = Engine(name="fake", backend="cpu", version="b11434", command=tuple(command), source="the tests")
     files = Files(config=config) if config is not None else None
@@ -441,7 +442,7 @@ async def open_appliance(
         samples=False,
     )
     async with (
-        open_opened(app, places, FEATURES if tools is None else with_tools(tools)) as opened,
+        open_opened(app, places, features if tools is None else with_tools(tools)) as opened,
         trio.open_nursery() as nursery,
     ):
 

@@ -21,7 +21,7 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
         from appliance.features.anthropic.reading import MessagesReader
         from appliance.http.way.dialect import DialectTurn
 
-        return DialectTurn(MessagesReader(), kernel.owners.catalog)
+        return DialectTurn(MessagesReader(kernel.texts), kernel.owners.catalog, kernel.edge.bodies)
 
     yield ServerParts(turns=() if ground.settings.http.single is not None else (turn,))
 

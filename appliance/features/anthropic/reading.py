@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from appliance.core.models.model import Model
-from appliance.errors import BadRequest
+from appliance.core.turns.documents import ReadText, texts_of
 from appliance.features.anthropic.core.answering import MessageAnswer, MessageTokens
 from appliance.features.anthropic.core.asking import chat_body, read_members
-from appliance.features.anthropic.core.contents import packed_documents
 from appliance.http.way.context import ModelRequest
 from appliance.http.way.dialect import CHAT_TOKENS, CHATS, Translated
 
@@ -15,17 +16,20 @@ MESSAGES = ("/v1/messages", "/v/messages")
 
 
 class MessagesReader:
-    """The `DialectReader` of Anthropic's Messages."""
+    """The `DialectReader` of Anthropic's Messages. ``texts`` reads PDF and Word documents, if anything does."""
 
     routes = frozenset((*MESSAGES, *COUNTS))
+
+    def __init__(self, texts: ReadText | None) -> None:
+        self._texts = texts
 
     async def read(self, job: ModelRequest, model: Model | None) -> Translated:
         """See `appliance.http.way.dialect.DialectReader`."""
         members, counts = read_members(job.body), job.route.name in COUNTS
-        for packed in packed_documents(members):
-            why = "only documents of text are read here; send the text of this one"
-            raise BadRequest(f"'{packed.where}.source' is not supported: {why}", param=packed.where)
-        asked = chat_body(members, counts=counts, sees=may_see(model), texts={})
+        as_chat = partial(chat_body, members, counts=counts, sees=may_see(model))
+        asked = as_chat(texts={})
+        if asked.unread:
+            asked = as_chat(texts=await texts_of(asked.unread, self._texts))
         answer = MessageTokens() if counts else MessageAnswer(asked.model, asked.stops)
         return Translated(path=CHAT_TOKENS if counts else CHATS, body=asked.body, answer=answer, ignored=asked.ignored)
 

@@ -6,7 +6,8 @@ The time and memory that a file costs are that process's. The server passes its 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 import trio
 
@@ -15,12 +16,14 @@ from appliance.core.lenient_json import decoded
 from appliance.errors import BadRequest, Busy
 from appliance.features.conversations import file_process
 from appliance.features.conversations.file_process import HEAD, SECONDS, UNREAD, ZIP, FileVerdict, Task
+from appliance.http.bytes.body import Bodies
 from appliance.platform.children import inherited_env, open_children, own_process
 from appliance.platform.process import Command, into, run
 
 LAST = 10.0
 """Seconds beyond its budget that the process gets for a document: to start, and for a page that it has begun."""
 PATIENCE = 120.0  # seconds for a file of conversations; one of 100 MB takes four
+MAX_DOCUMENT = 16 << 20  # bytes; larger files cannot be attached
 MAX_WAITING = 4  # files that wait for their turn
 MAX_ERRORS = 1 << 16
 BEGINNING = 1024  # the bytes at the beginning within which a PDF says that it is one
@@ -30,6 +33,22 @@ OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 Room = Callable[[int], None]  # Reserves room for so many more bytes. Raises Busy.
 
 _TURN = trio.CapacityLimiter(1)
+
+
+@contextmanager
+def room_in(bodies: Bodies) -> Generator[Room]:
+    """Count what is held in the block against the budget of all bodies."""
+    held = 0
+
+    def take(size: int) -> None:
+        nonlocal held
+        bodies.reserve(size)
+        held += size
+
+    try:
+        yield take
+    finally:
+        bodies.release(held)
 
 
 class ApartOutput:

@@ -18,6 +18,7 @@ FILE = "conversations.db"
 @asynccontextmanager
 async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     """The configuration may name another file than `FILE`, and ``--no-conversations`` keeps none."""
+    from appliance.features.conversations.documents import DocumentTexts
     from appliance.features.conversations.file_routes import FileRoutes
     from appliance.features.conversations.owner import open_conversations
     from appliance.platform.home import expanded
@@ -37,7 +38,9 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
             return FileRoutes(conversations, kernel.edge.bodies)
 
         folders = {"conversations": path} if keeps else {}
-        yield ServerParts(routes=routes, edges=(edge,), folders=folders, audience=conversations)
+        yield ServerParts(
+            routes=routes, edges=(edge,), folders=folders, audience=conversations, texts=DocumentTexts(ground.assembled)
+        )
 
 
 CONVERSATIONS = Feature(name="conversations", open=_open)

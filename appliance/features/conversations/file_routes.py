@@ -6,8 +6,7 @@ counts against the budget of all bodies until it is stored or sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from io import BytesIO
 from typing import ClassVar
@@ -16,14 +15,13 @@ from urllib.parse import parse_qs, quote
 import msgspec
 import trio
 
-from appliance.features.conversations.apart import Room, Task, read_apart
+from appliance.features.conversations.apart import MAX_DOCUMENT, Task, read_apart, room_in
 from appliance.features.conversations.owner import Conversations
 from appliance.http.bytes.body import Bodies
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import RequestContext
 from appliance.traffic.request import CONVERSATIONS, Headers, Request, send_whole
 
-MAX_DOCUMENT = 16 << 20  # bytes; larger files cannot be attached
 SLICE = 1 << 18
 """Bytes of an answer that are written at once: the part that a client does not take is copied with each try."""
 
@@ -46,7 +44,7 @@ class FileRoutes:
         """A file of this program or of others; its content shows the format."""
         from appliance.features.conversations.core.files import each_arrived  # with what opens archives; few ask for it
 
-        with self._room() as room:
+        with room_in(self._bodies) as room:
             _, output = await read_apart("import", await context.body.read(), room)
             added, skipped = await self._conversations.add(each_arrived(output.take))
         content = msgspec.json.encode({"imported": added, "skipped": skipped})
@@ -58,7 +56,7 @@ class FileRoutes:
         ``unpack`` reads a file as `_import` does. ``document`` is the text of a PDF or Word document, for the question
         that it is attached to. ``pack`` is the file that `_export` gives, for a browser that keeps its conversations.
         """
-        with self._room() as room:
+        with room_in(self._bodies) as room:
             name, output = await read_apart(what, await context.read_body(most), room)
             await _send(context, _headers(name) if what == "pack" else (JSON_TYPE,), output.size, output.next)
 
@@ -84,21 +82,6 @@ class FileRoutes:
         ("POST", "unpack"): partial(_make, what="unpack"),
     }
     """By method and the name below ``/api/conversations``."""
-
-    @contextmanager
-    def _room(self) -> Generator[Room]:
-        """Count what is held in the block against the budget of all bodies."""
-        held = 0
-
-        def take(size: int) -> None:
-            nonlocal held
-            self._bodies.reserve(size)
-            held += size
-
-        try:
-            yield take
-        finally:
-            self._bodies.release(held)
 
 
 def _route(request: Request) -> tuple[str, str]:

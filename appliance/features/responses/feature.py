@@ -28,7 +28,7 @@ def _turn(kernel: Kernel) -> Turn:
     from appliance.features.responses.reading import ResponsesDialect
     from appliance.http.way.dialect import DialectTurn
 
-    return DialectTurn(ResponsesDialect(), kernel.owners.catalog)
+    return DialectTurn(ResponsesDialect(kernel.texts), kernel.owners.catalog, kernel.edge.bodies)
 
 
 def _socket(kernel: Kernel, pipeline: Pipeline) -> SocketRoute:

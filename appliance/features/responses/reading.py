@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
+from functools import partial
 
 from appliance.core.models.model import Model
+from appliance.core.turns.documents import ReadText, texts_of
 from appliance.features.responses.core.answering import ResponseAnswer, ResponseTokens
 from appliance.features.responses.core.asking import AskedResponse, asked_of, read_members
 from appliance.http.way.context import ModelRequest
@@ -17,14 +19,20 @@ ROUTES = frozenset((*PATHS, *COUNTS, "/v/responses"))
 
 
 class ResponsesDialect:
-    """See `appliance.http.way.dialect.DialectReader`."""
+    """See `appliance.http.way.dialect.DialectReader`. ``texts`` reads PDF and Word files, if anything does."""
 
     routes = ROUTES
 
+    def __init__(self, texts: ReadText | None) -> None:
+        self._texts = texts
+
     async def read(self, job: ModelRequest, model: Model | None) -> Translated:
-        """Raises BadRequest that names the member."""
+        """Raises BadRequest that names the member, and Busy."""
         counts = job.route.name in COUNTS
-        asked = asked_of(read_members(job.body), streams=job.streams and not counts)
+        as_chat = partial(asked_of, read_members(job.body), streams=job.streams and not counts)
+        asked = as_chat()
+        if asked.unread:
+            asked = as_chat(texts=await texts_of(asked.unread, self._texts))
         path, answer = (CHAT_TOKENS, answer_to(asked, ResponseTokens)) if counts else (CHATS, answer_to(asked))
         return Translated(path=path, body=asked.body, answer=answer, ignored=asked.ignored)
 

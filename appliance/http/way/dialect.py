@@ -18,6 +18,7 @@ from appliance.core.answers.translate import AnswerTranslate
 from appliance.core.bodies.head import RequestHead
 from appliance.core.models.identity import runs_llama_server
 from appliance.core.models.model import Model
+from appliance.http.bytes.body import Bodies
 from appliance.http.way.context import AskModel, ModelRequest, Use
 from appliance.http.way.routes import Route, own_path
 from appliance.traffic.request import Headers, Passing, Sink
@@ -48,7 +49,7 @@ class DialectReader(Protocol):
     def routes(self) -> Collection[str]: ...
 
     async def read(self, job: ModelRequest, model: Model | None) -> Translated:
-        """Return the request as a chat completion. ``model`` is None for a server elsewhere. Raises BadRequest."""
+        """Return the request as a chat completion; ``model`` is None for one elsewhere. Raises BadRequest and Busy."""
         ...
 
 
@@ -57,9 +58,10 @@ class DialectTurn:
 
     acts = False
 
-    def __init__(self, dialect: DialectReader, catalog: Catalog) -> None:
+    def __init__(self, dialect: DialectReader, catalog: Catalog, bodies: Bodies) -> None:
         self._dialect = dialect
         self._catalog = catalog
+        self._bodies = bodies
         self._chats = structs.replace(own_path(CHATS), loading_state=False)  # its words would not be translated
 
     def wants(self, route: Route, head: RequestHead, body: bytes) -> bool:
@@ -81,7 +83,12 @@ class DialectTurn:
         told = [(_IGNORED, ", ".join(read.ignored).encode("latin-1", "replace"))] if read.ignored else []
         route = self._chats if read.path == CHATS else own_path(read.path)
         sink = TranslatedSink(job.sink, read.answer, told)
-        await ask(structs.replace(job, route=route, path=read.path, body=read.body, sink=sink))
+        grown = max(len(read.body) - len(job.body), 0)
+        self._bodies.reserve(grown)
+        try:
+            await ask(structs.replace(job, route=route, path=read.path, body=read.body, sink=sink))
+        finally:
+            self._bodies.release(grown)
 
 
 class _UnlessLacking(Passing):

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from appliance.errors import BadRequest
 from appliance.features.anthropic.core.asking import AskedMessage, chat_body, read_members
-from appliance.features.anthropic.core.contents import packed_documents
 from appliance.features.anthropic.core.members import CLIENT_TOOLS, MEMBERS, SERVER_TOOLS, Fate
 
 JSON = Mapping[str, Any]
@@ -27,7 +26,8 @@ PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", 
 
 def asked(body: JSON, *, counts: bool = False, sees: bool = True) -> AskedMessage:
     members = read_members(json.dumps(body).encode())
-    texts = {each.where: f"text of {len(each.data)} bytes" for each in packed_documents(members)}
+    unread = chat_body(members, counts=counts, sees=sees, texts={}).unread
+    texts = {member: f"{name}: text of {len(data)} bytes" for member, (name, data) in unread.items()}
     return chat_body(members, counts=counts, sees=sees, texts=texts)
 
 
@@ -217,15 +217,16 @@ PDF = base64.b64encode(b"%PDF-1.7").decode()
         ({"type": "content", "content": "hello"}, "hello"),
         ({"type": "content", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "a\nb"),
         ({"type": "base64", "media_type": "text/csv", "data": base64.b64encode(b"a,b").decode()}, "a,b"),
-        ({"type": "base64", "media_type": "application/pdf", "data": PDF}, "text of 8 bytes"),
+        ({"type": "base64", "media_type": "application/pdf", "data": PDF}, 'A "b": text of 8 bytes'),
     ],
 )
 def test_documents_are_text_between_marks(source: JSON, told: str) -> None:
     block = {"type": "document", "source": source, "title": 'A "b"', "context": "c"}
     marked = f'<document title="A \'b\'" context="c">\n{told}\n</document>'
     assert content(block)[0]["content"] == marked
-    result = {"type": "tool_result", "tool_use_id": "a", "content": [block]}
-    assert content(result)[0]["content"] == marked
+    for inner in ([block], block, [{"type": "document", "source": {"type": "content", "content": [block]}}]):
+        result = {"type": "tool_result", "tool_use_id": "a", "content": inner}
+        assert marked in content(result)[0]["content"]
 
 
 def test_search_results_and_blocks_of_anthropics_own_tools_are_text() -> None:
@@ -357,8 +358,9 @@ def test_a_body_that_is_nested_deeply_is_read_or_a_mistake(kind: str, depth: int
     why, found = "", b""
     try:
         members = read_members(body)
-        assert list(packed_documents(members)) == []
-        found = chat_body(members, counts=False, sees=True, texts={}).body
+        made = chat_body(members, counts=False, sees=True, texts={})
+        assert made.unread == {}
+        found = made.body
     except BadRequest as error:
         why = str(error)
     assert b"deep" in found or "nested" in why or "recursion" in why

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import msgspec
 import pytest
+from document_files import STRICT, WORDS, docx_of, paragraph, part, run
 from hostile_files import packed, sum_of, zip_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,60 +21,30 @@ from appliance.features.conversations.apart import read_apart
 from appliance.features.conversations.core.docx import MAX_XML, read_docx
 from appliance.features.conversations.file_process import MAX_TEXT, MEMORY, FileText
 
-WORDS = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
-STRICT = "http://purl.oclc.org/ooxml/wordprocessingml/main"
-COMPATIBLE = "http://schemas.openxmlformats.org/markup-compatibility/2006"
-STYLES = """<w:style w:type="paragraph" w:styleId="berschrift1"><w:name w:val="heading 1"/></w:style>
-<w:style w:type="paragraph" w:styleId="Mein"><w:name w:val="Mein"/><w:pPr><w:outlineLvl w:val="1"/></w:pPr></w:style>"""
-
-
-def part(body: str, root: str = "document", uri: str = WORDS, *, before: str = "") -> bytes:
-    return f'<?xml version="1.0"?>{before}<w:{root} xmlns:w="{uri}" xmlns:mc="{COMPATIBLE}">{body}</w:{root}>'.encode()
-
-
-def docx_of(body: str | bytes, uri: str = WORDS, **parts: bytes) -> bytes:
-    """A document as Word packs it: the styles lie behind the words that use them."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("word/document.xml", body if isinstance(body, bytes) else part(body, uri=uri))
-        file.writestr("word/media/image1.png", b"\x89PNG")
-        file.writestr("word/styles.xml", part(STYLES, "styles", uri))
-        for name, content in parts.items():
-            file.writestr(f"word/{name}.xml", content)
-    return out.getvalue()
-
-
-def text(words: str) -> str:
-    return f'<w:r><w:t xml:space="preserve">{words}</w:t></w:r>'
-
-
-def paragraph(words: str, properties: str = "") -> str:
-    return f"<w:p><w:pPr>{properties}</w:pPr>{words}</w:p>"
-
 
 def item(words: str, level: int) -> str:
-    return paragraph(text(words), f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="3"/></w:numPr>')
+    return paragraph(run(words), f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="3"/></w:numPr>')
 
 
 def cell(words: str) -> str:
-    return f"<w:tc>{paragraph(text(words))}{paragraph(text('x'))}</w:tc>"
+    return f"<w:tc>{paragraph(run(words))}{paragraph(run('x'))}</w:tc>"
 
 
 INNER = f"<w:tc><w:tbl><w:tr>{cell('in')}</w:tr></w:tbl></w:tc>"
 LANGUAGES = ("Grüße", "漢字です", "שלום", "مرحبا", "🦙")
 SHAPES: dict[str, tuple[str, str]] = {
-    "words": (paragraph(text("One ") + text("two &lt;b&gt; &#8364;")), "One two <b> €"),
-    "languages": ("".join(paragraph(text(each)) for each in LANGUAGES), "\n\n".join(LANGUAGES)),
+    "words": (paragraph(run("One ") + run("two &lt;b&gt; &#8364;")), "One two <b> €"),
+    "languages": ("".join(paragraph(run(each)) for each in LANGUAGES), "\n\n".join(LANGUAGES)),
     "headings": (
-        paragraph(text("A"), '<w:pStyle w:val="berschrift1"/>')
-        + paragraph(text("B"), '<w:pStyle w:val="Mein"/><w:tabs><w:tab w:val="left" w:pos="9"/></w:tabs>')
-        + paragraph(text("C"), '<w:outlineLvl w:val="2"/>')
-        + paragraph(text("D"), '<w:pPrChange><w:pPr><w:pStyle w:val="Mein"/></w:pPr></w:pPrChange>'),
+        paragraph(run("A"), '<w:pStyle w:val="berschrift1"/>')
+        + paragraph(run("B"), '<w:pStyle w:val="Mein"/><w:tabs><w:tab w:val="left" w:pos="9"/></w:tabs>')
+        + paragraph(run("C"), '<w:outlineLvl w:val="2"/>')
+        + paragraph(run("D"), '<w:pPrChange><w:pPr><w:pStyle w:val="Mein"/></w:pPr></w:pPrChange>'),
         "# A\n\n## B\n\n### C\n\nD",
     ),
-    "lists": (item("a", 0) + item("b", 1) + paragraph(text("c")), "- a\n  - b\nc"),
+    "lists": (item("a", 0) + item("b", 1) + paragraph(run("c")), "- a\n  - b\nc"),
     "tables": (
-        f"<w:tbl><w:tr>{cell('a')}{cell('b')}</w:tr><w:tr>{cell('c')}{INNER}</w:tr></w:tbl>" + paragraph(text("end")),
+        f"<w:tbl><w:tr>{cell('a')}{cell('b')}</w:tr><w:tr>{cell('c')}{INNER}</w:tr></w:tbl>" + paragraph(run("end")),
         "| a x | b x |\n| c x | in x |\n\nend",
     ),
     "breaks": (
@@ -82,15 +53,15 @@ SHAPES: dict[str, tuple[str, str]] = {
     ),
     "changes": (
         paragraph(
-            f"<w:ins>{text('new')}</w:ins><w:del><w:r><w:delText>old</w:delText></w:r></w:del>"
-            f"<w:moveFrom>{text('gone')}</w:moveFrom><w:moveTo>{text(' here')}</w:moveTo>"
+            f"<w:ins>{run('new')}</w:ins><w:del><w:r><w:delText>old</w:delText></w:r></w:del>"
+            f"<w:moveFrom>{run('gone')}</w:moveFrom><w:moveTo>{run(' here')}</w:moveTo>"
         ),
         "new here",
     ),
     "fields and boxes": (
         paragraph(
-            f"<w:r><w:instrText>PAGE</w:instrText></w:r>{text('7')}<mc:AlternateContent><mc:Choice>{text('!')}"
-            f"</mc:Choice><mc:Fallback>{text('!')}</mc:Fallback></mc:AlternateContent>"
+            f"<w:r><w:instrText>PAGE</w:instrText></w:r>{run('7')}<mc:AlternateContent><mc:Choice>{run('!')}"
+            f"</mc:Choice><mc:Fallback>{run('!')}</mc:Fallback></mc:AlternateContent>"
         ),
         "7!",
     ),
@@ -105,9 +76,9 @@ def test_the_text_of_a_document_is_read(shape: str, uri: str) -> None:
 
 
 def test_notes_stand_at_the_end() -> None:
-    body = paragraph(text("word") + '<w:r><w:footnoteReference w:id="2"/></w:r>')
+    body = paragraph(run("word") + '<w:r><w:footnoteReference w:id="2"/></w:r>')
     line = '<w:footnote w:type="separator" w:id="0"><w:p/></w:footnote>'
-    notes = f'{line}<w:footnote w:id="2">{paragraph(text("why"))}</w:footnote>'
+    notes = f'{line}<w:footnote w:id="2">{paragraph(run("why"))}</w:footnote>'
     assert read_docx(docx_of(body, footnotes=part(notes, "footnotes")), MAX_TEXT) == "word[^f2]\n\n[^f2]: why"
 
 
@@ -117,7 +88,7 @@ async def read(data: bytes) -> FileText:
 
 
 async def test_what_a_file_is_its_content_says() -> None:
-    assert await read(docx_of(paragraph(text("zebra")))) == FileText(text="zebra")
+    assert await read(docx_of(paragraph(run("zebra")))) == FileText(text="zebra")
 
 
 ENTITIES = "".join(f'<!ENTITY e{each} "{f"&e{each - 1};" * 50 if each else "lol"}">' for each in range(9))
@@ -140,14 +111,14 @@ REFUSED = {
     "neither": (b"\x89PNG\r\n", "not a PDF, nor a Word document"),
     "an old one": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), "save it as .docx, without one"),
     "another ZIP": (zipped("content.xml"), "without a Word document in it"),
-    "cut off": (docx_of(paragraph(text("Hello")))[:200], "cannot be read: it is damaged"),
+    "cut off": (docx_of(paragraph(run("Hello")))[:200], "cannot be read: it is damaged"),
     "noise": (b"PK\3\4" + random.Random(1).randbytes(50_000), "cannot be read: it is damaged"),
     "no XML": (docx_of(b"hello"), "damaged: syntax error"),
     "half of it": (docx_of(part("<w:p>")[:-20]), "damaged: "),
     "empty": (docx_of(""), "has no text"),
     "entities": (docx_of(part("<w:p><w:t>&e8;</w:t></w:p>", before=f"<!DOCTYPE d [{ENTITIES}]>")), "entities"),
     "a file outside": (docx_of(part("", before=OUTSIDE)), "entities"),
-    "a long text": (docx_of(paragraph(text("x" * (MAX_TEXT + 1)))), f"more than {MAX_TEXT} characters"),
+    "a long text": (docx_of(paragraph(run("x" * (MAX_TEXT + 1)))), f"more than {MAX_TEXT} characters"),
 }  # fmt: skip
 BOMBS = {b" ": f"unpacks to more than {MAX_XML >> 20} MiB", b"<": "damaged: "}
 

@@ -2,59 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import random
-import zlib
 
 import msgspec
 import psutil
 import pytest
 import trio
 import trio.testing
-from pypdf import PdfReader, PdfWriter
+from document_files import encrypted, pages_of, pdf_of, text_of
 
 from appliance.errors import BadRequest, Busy
 from appliance.features.conversations import apart as asking
 from appliance.features.conversations.apart import read_apart
 from appliance.features.conversations.file_process import FileText
-
-FONT = b"3 0 obj << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> endobj\n"
-
-
-def pdf_of(*objects: bytes) -> bytes:
-    """A file without a table of its objects, which readers make themselves."""
-    catalog = b"1 0 obj << /Type /Catalog /Pages 2 0 R >> endobj\n"
-    return b"".join((b"%PDF-1.4\n", catalog, FONT, *objects, b"trailer << /Root 1 0 R >>\nstartxref\n0\n%%EOF\n"))
-
-
-def page(number: int, content: bytes, *, packed: bool = False) -> bytes:
-    filtered = b"/Filter /FlateDecode " if packed else b""
-    content = zlib.compress(content, 9) if packed else content
-    return (
-        b"%d 0 obj << /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] /Contents %d 0 R "
-        b"/Resources << /Font << /F 3 0 R >> >> >> endobj\n%d 0 obj << %s/Length %d >> stream\n%s\nendstream endobj\n"
-    ) % (number, number + 1, number + 1, filtered, len(content), content)
-
-
-def pages_of(*contents: bytes, packed: bool = False) -> bytes:
-    numbers = range(10, 10 + 2 * len(contents), 2)
-    kids = b" ".join(b"%d 0 R" % number for number in numbers)
-    tree = b"2 0 obj << /Type /Pages /Kids [%s] /Count %d >> endobj\n" % (kids, len(contents))
-    made = (page(number, content, packed=packed) for number, content in zip(numbers, contents, strict=True))
-    return pdf_of(tree, *made)
-
-
-def text_of(text: str) -> bytes:
-    escaped = text.replace("(", r"\(").replace(")", r"\)")
-    return f"BT /F 12 Tf 50 700 Td ({escaped}) Tj ET".encode()
-
-
-def encrypted() -> bytes:
-    writer, out = PdfWriter(), io.BytesIO()
-    writer.append(PdfReader(io.BytesIO(pages_of(text_of("secret")))))
-    writer.encrypt("password", algorithm="RC4-128")
-    writer.write(out)
-    return out.getvalue()
 
 
 def readers() -> list[psutil.Process]:

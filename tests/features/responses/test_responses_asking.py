@@ -92,12 +92,16 @@ def test_a_text_file_is_its_text_behind_its_name(url: str):
     assert message["content"] == "a.md:\nä\n"
 
 
-@pytest.mark.parametrize("data", [b"%PDF-1.7\0", b"\xff\xfe", "ä".encode("latin-1")])
-def test_a_file_without_text_is_refused_by_its_name(data: bytes):
+@pytest.mark.parametrize("data", [b"%PDF-1.7", b"%PDF-1.7\0", b"\xff\xfe", "ä".encode("latin-1")])
+def test_the_text_of_any_other_file_is_asked_for(data: bytes):
     part = {"type": "input_file", "filename": "a.pdf", "file_data": base64.b64encode(data).decode()}
-    param, words = refused([{"role": "user", "content": [{"type": "input_text", "text": "x"}, part]}])
-    assert param == "input[0].content[1].file_data"
-    assert "(a.pdf) is not a text file" in words
+    items = [{"role": "user", "content": [part]}, {"type": "function_call_output", "call_id": "c", "output": [part]}]
+    members = read_members(json.dumps({"input": items}).encode())
+    places = ("input[0].content[0].file_data", "input[1].output[0].file_data")
+    assert asked_of(members, streams=False).unread == dict.fromkeys(places, ("a.pdf", data))
+    read = asked_of(members, streams=False, texts=dict(zip(places, ("one", "two"), strict=True)))
+    assert read.unread == {}
+    assert [each["content"] for each in json.loads(read.body)["messages"]] == ["a.pdf:\none", "a.pdf:\ntwo"]
 
 
 def test_the_turn_of_an_assistant_is_one_message():

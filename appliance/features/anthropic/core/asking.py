@@ -28,12 +28,16 @@ _ANY_OBJECT: JsonObject = {"type": "object", "properties": {}}
 
 
 class AskedMessage(Struct, frozen=True, kw_only=True):
-    """The request in llama-server's words. ``stops`` are the client's stop sequences, ``ignored`` the noted members."""
+    """The request in llama-server's words. ``stops`` are the client's stop sequences, ``ignored`` the noted members.
+
+    ``unread`` has the name and the content of each document without a text, by its member.
+    """
 
     body: bytes
     model: str
     stops: tuple[str, ...]
     ignored: tuple[str, ...]
+    unread: Mapping[str, tuple[str, bytes]]
 
 
 def read_members(body: bytes) -> JsonObject:
@@ -52,7 +56,7 @@ def chat_body(members: JsonObject, *, counts: bool, sees: bool, texts: Mapping[s
     """Return the request for a chat completion. Raises BadRequest.
 
     ``counts``: it only asks for the number of tokens. ``sees``: the model may know images. ``texts``: those of
-    `packed_documents`.
+    documents, by their members.
     """
     try:
         return _chat_body(members, counts=counts, sees=sees, texts=texts)
@@ -67,7 +71,8 @@ def _chat_body(members: JsonObject, *, counts: bool, sees: bool, texts: Mapping[
     sent = notes.rest("request", members)
     if (model := members.get("model")) is not None:
         sent["model"] = model
-    sent["messages"] = Contents(notes, texts, sees=sees).messages(members)
+    contents = Contents(notes, texts, sees=sees)
+    sent["messages"] = contents.messages(members)
     sent |= _tools(members, notes) | _thinking(members, notes) | _shape(members, notes)
     for name in ("temperature", "top_p", "top_k"):
         if name in members:
@@ -83,7 +88,13 @@ def _chat_body(members: JsonObject, *, counts: bool, sees: bool, texts: Mapping[
     if stops:
         # A chat completion says only there which of them has ended it.
         sent |= {"stop": [*stops], "verbose": True, "response_fields": ["stopping_word"]}
-    return AskedMessage(body=msgspec.json.encode(sent), model=str(model or ""), stops=stops, ignored=notes.told)
+    return AskedMessage(
+        body=msgspec.json.encode(sent),
+        model=str(model or ""),
+        stops=stops,
+        ignored=notes.told,
+        unread=contents.unread,
+    )
 
 
 def _tokens(value: JSON, where: str) -> int:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.lenient_json import decoded
@@ -32,40 +31,6 @@ _WORDLESS = frozenset(
 UNSEEN = "[an image, which this model cannot see]"
 
 
-class PackedDocument(Struct, frozen=True):
-    """A document whose text another program reads. ``where`` is its member, ``data`` the file."""
-
-    where: str
-    data: bytes
-
-
-def packed_documents(members: JsonObject) -> Iterator[PackedDocument]:
-    """Yield the documents whose texts `Contents` needs. Raises BadRequest for anything but base64."""
-    for number, message in enumerate(_items(members.get("messages"))):
-        for at, block in enumerate(_blocks(message)):
-            yield from _packed(block, here := f"messages[{number}].content[{at}]")
-            if isinstance(block, dict) and block.get("type") == "tool_result":
-                for inner, each in enumerate(_blocks(block)):
-                    yield from _packed(each, f"{here}.content[{inner}]")
-
-
-def _packed(block: JSON, where: str) -> Iterator[PackedDocument]:
-    match block:
-        case {"type": "document", "source": {"type": "base64", "data": str(data), **source}}:
-            if not str(source.get("media_type")).startswith(_TEXTS):
-                yield PackedDocument(where, _unpacked(data, f"{where}.source.data"))
-        case _:
-            pass
-
-
-def _blocks(holder: JSON) -> Sequence[JSON]:
-    return _items(holder.get("content")) if isinstance(holder, dict) else ()
-
-
-def _items(value: JSON) -> Sequence[JSON]:
-    return value if isinstance(value, list) else ()
-
-
 def _unpacked(data: str, where: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
@@ -74,12 +39,17 @@ def _unpacked(data: str, where: str) -> bytes:
 
 
 class Contents:
-    """Turns the messages of one request. ``sees``: the model may know images. ``texts``: those of documents."""
+    """Turns the messages of one request. ``sees``: the model may know images.
+
+    ``texts`` are those of PDF and Word documents, by their members. ``unread`` gets the name and the content of each
+    one that is missing there.
+    """
 
     def __init__(self, notes: Notes, texts: Mapping[str, str], *, sees: bool) -> None:
         self._notes = notes
         self._texts = texts
         self._sees = sees
+        self.unread: dict[str, tuple[str, bytes]] = {}
 
     def messages(self, members: JsonObject) -> list[JSON]:
         """Return the messages of the chat, with the system prompt before them."""
@@ -225,12 +195,13 @@ class Contents:
         if form == "content":
             return _between("document", marks, self._all(source.get("content"), f"{where}.source.content"))
         text = text_of(source.get("data"), f"{where}.source.data")
-        if form == "base64" and str(source.get("media_type")).startswith(_TEXTS):
-            text = _unpacked(text, f"{where}.source.data").decode(errors="replace")
-        elif form == "base64":
-            if where not in self._texts:
-                raise BadRequest(f"'{where}' is a file within another document; send it by itself", param=where)
+        if form == "base64" and where in self._texts:
             text = self._texts[where]
+        elif form == "base64":
+            data = _unpacked(text, f"{where}.source.data")
+            text = data.decode(errors="replace")
+            if not str(source.get("media_type")).startswith(_TEXTS):
+                self.unread[where] = marks["title"], data
         return _between("document", marks, [_part(text)] if text else [])
 
 

@@ -165,7 +165,7 @@ SOURCES: Mapping[str, Treated] = {
     "image file": _NO_FILES,
     "document text": _used(),
     "document content": _used("text and images"),
-    "document base64": _used("of text; a PDF or Word document is refused: its own text can be sent"),
+    "document base64": _used("the text of a PDF or Word document (.docx) of at most 16 MiB, or text of any type"),
     "document url": _NO_FETCH,
     "document file": _NO_FILES,
 }

@@ -35,6 +35,7 @@ _TEXT: JsonObject = {"type": "string", "description": "The whole input of the to
 _INPUT: JsonObject = {"type": "object", "properties": {"input": _TEXT}, "required": ["input"]}
 
 
+NO_TEXTS: Mapping[str, str] = {}
 _TYPED: JsonObject = {"parameters": None, "strict": None}
 
 
@@ -62,6 +63,8 @@ class AskedResponse(Struct, frozen=True, kw_only=True):
     """The reasoning comes as a summary."""
     hides: bool
     """The reasoning also comes as ``encrypted_content``."""
+    unread: Mapping[str, tuple[str, bytes]]
+    """The name and the content of each file without a text, by its member."""
 
     @property
     def body(self) -> bytes:
@@ -76,8 +79,11 @@ def read_members(body: bytes) -> JsonObject:
         raise BadRequest(f"the request body is not a JSON object: {error}") from None
 
 
-def asked_of(members: JsonObject, *, streams: bool) -> AskedResponse:
-    """Translate a request whose answer streams or not. Raises BadRequest that names the member."""
+def asked_of(members: JsonObject, *, streams: bool, texts: Mapping[str, str] = NO_TEXTS) -> AskedResponse:
+    """Translate a request whose answer streams or not. Raises BadRequest that names the member.
+
+    ``texts`` are those of PDF and Word files, by their members.
+    """
     given = checked(members)
     ignored = [name for name in given if name in MEMBERS and MEMBERS[name].treatment == "ignored"]
     chat = {name: value for name, value in given.items() if name not in MEMBERS}
@@ -85,7 +91,7 @@ def asked_of(members: JsonObject, *, streams: bool) -> AskedResponse:
         raise BadRequest("'n' is not supported: a response is one answer", param="n")
     if "input" not in given:
         raise BadRequest("'input' is required", param="input")
-    messages = ChatMessages(ignored)
+    messages = ChatMessages(ignored, texts)
     if instructions := given.get("instructions"):
         messages.add(instructions, "instructions", "system")
     messages.add(given["input"], "input")
@@ -119,6 +125,7 @@ def asked_of(members: JsonObject, *, streams: bool) -> AskedResponse:
         tools=tools.names,
         summarises=any(reasoning.get(name) is not None for name in _SUMMARIES),
         hides=ENCRYPTED in includes,
+        unread=messages.unread,
     )
 
 

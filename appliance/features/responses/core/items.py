@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -23,6 +23,7 @@ _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _PARTS = (*_TEXTS, "refusal", "input_image", "image_url", "input_file", "input_audio")
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _RESULTS = ("output", "outputs", "results", "error")
+_PDF = b"%PDF-"  # a PDF may have nothing but letters in it
 _AROUND = ("type", "id", "status", "call_id", "name", "arguments", "namespace", "caller", *_RESULTS)
 """Members of a call that are not its arguments."""
 
@@ -34,11 +35,17 @@ def chat_name(name: str, namespace: JSON) -> str:
 
 
 class ChatMessages:
-    """Collects messages. ``ignored`` gets the places of what is left out."""
+    """Collects messages. ``ignored`` gets the places of what is left out.
 
-    def __init__(self, ignored: list[str]) -> None:
+    ``texts`` are those of files that do not consist of text, by their members. ``unread`` gets the name and the content
+    of each one that is missing there.
+    """
+
+    def __init__(self, ignored: list[str], texts: Mapping[str, str]) -> None:
         self.messages: list[JsonObject] = []
+        self.unread: dict[str, tuple[str, bytes]] = {}
         self._ignored = ignored
+        self._texts = texts
 
     def add(self, given: JSON, path: str, role: str = "user") -> None:
         """Add a text of this role, or items. Raises BadRequest."""
@@ -141,10 +148,11 @@ class ChatMessages:
             raise BadRequest(f"'{path}.file_data' {why}", param=f"{path}.file_data") from None
         name = part.get("filename")
         name = name if isinstance(name, str) and name else "file"
-        text = data.decode("utf-8-sig", "ignore")
-        if "\0" in text or text.encode() != data.removeprefix(codecs.BOM_UTF8):
-            why = "is not a text file; only text files are read here, so send the text of this one"
-            raise BadRequest(f"'{path}.file_data' ({name}) {why}", param=f"{path}.file_data")
+        text = self._texts.get(f"{path}.file_data")
+        if text is None:
+            text = data.decode("utf-8-sig", "ignore")
+            if data.startswith(_PDF) or "\0" in text or text.encode() != data.removeprefix(codecs.BOM_UTF8):
+                self.unread[f"{path}.file_data"] = name, data
         return {"type": "text", "text": f"{name}:\n{text}"}
 
     # ---- calls -------------------------------------------------------------------------------------------------------

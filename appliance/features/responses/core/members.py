@@ -110,7 +110,11 @@ PARTS: Mapping[str, tuple[str, str]] = {
     "refusal": ("used", "as text"),
     "input_image": ("used", "`image_url`; `file_id` is refused, `detail` is ignored"),
     "input_audio": ("used", ""),
-    "input_file": ("used", "`file_data` of a text file; `file_id` and `file_url` are refused"),
+    "input_file": (
+        "used",
+        "`file_data` of a text file, a PDF or a Word document (.docx), these of at most 16 MiB; `file_id` and "
+        "`file_url` are refused",
+    ),
 }
 TOOLS: Mapping[str, tuple[str, str]] = {
     "function": ("used", ""),
