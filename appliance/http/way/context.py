@@ -76,14 +76,15 @@ class RequestContext:
     async def read_body(self, limit: int | None = None) -> bytes:
         """All of it, without a coding. From here on the client's leaving ends the request.
 
-        Raises as `Body.read` and `inflated`.
+        What a model is to read has no halves of characters; anything else, such as a path, stays as it is. Raises as
+        `Body.read` and `inflated`.
         """
         content = b"" if self.body.complete else await self.body.read(limit)
         self.stay()
         if content and (coding := self.request.header(b"content-encoding")) is not None:
             content = inflated(content, coding, self.body.limit)
             self.body.grow_to(len(content))
-        return without_halves(content) if is_object(content) else content
+        return without_halves(content) if self.route is not None and is_object(content) else content
 
     def stay(self) -> None:
         """The request ends when its client leaves."""
