@@ -1,4 +1,1 @@
-"""Explains one captured request: what its client sent, what became of it, what its engine saw; see README.md.
-
-Refuses to load a model for that.
-"""
+"""Explains one captured request, from its bytes to its cache; see README.md. Refuses to load a model for that."""

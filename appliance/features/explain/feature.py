@@ -26,5 +26,5 @@ def _routes(kernel: Kernel) -> Routes:
     return explain_routes(kernel)
 
 
-ABOUT = "Show what a client really sent, what the engine saw of it, and what broke its cache."
+ABOUT = "Show what a client really sent, what the engine saw, and what broke its cache."
 EXPLAIN = Feature(name="explain", verbs=(Verb("explain", "server", ABOUT, _verb, page="dialects.md"),), routes=_routes)

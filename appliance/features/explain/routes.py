@@ -1,7 +1,4 @@
-"""``GET /api/explain/ID`` and ``/api/explain/last``: one captured request, from its bytes to its cache.
-
-A dialect's translation is done again, as it is now. The engine is asked only about a model that is loaded.
-"""
+"""``GET /api/explain/ID`` and ``/api/explain/last``. Engines are asked only about models that are loaded."""
 
 from __future__ import annotations
 
@@ -36,6 +33,7 @@ OFF = "captures are off; 'captureBuffer: 5' in the file of 'serve --config' keep
 LOOK_BACK = 8  # captured requests that are looked at: clients ask for titles between the turns of a conversation
 PATIENCE = 10.0  # seconds for each question to a busy engine
 MAX_ANSWER = 64 << 20
+_PLAIN = ("/completion", "/completions", "/v1/completions", "/v/completions")
 _MEDIA = re.compile(rb'"(image_url|input_audio|input_video)"')
 
 
@@ -61,7 +59,7 @@ async def _explain(kernel: Kernel, id: int | None) -> Explained:
     row, earlier = await _find(recorder, id)
     capture = await recorder.capture(row.id)
     if capture is None or (body := capture.req_body) is None:
-        raise NotFound(f"the body of request {row.id} is not kept: it was larger than captureBuffer, or is no text")
+        raise NotFound(f"the body of request {row.id} is not kept: it was larger than captureBuffer, or not text")
     unknown, path, asked, prompt, cached, read = list[str](), capture.req_path, body, None, "", ""
     try:
         path, asked = await _translated(kernel, row, path, body)
@@ -72,15 +70,13 @@ async def _explain(kernel: Kernel, id: int | None) -> Explained:
         cached, read = await _cache_end(kernel, row, prompt)
     except ApplianceError as error:
         unknown.append(f"{'prompt' if prompt is None else 'end of the cached part'}: {error}")
-    before = [(each.id, found) for each in earlier if (found := await recorder.capture(each.id)) is not None]
-    bodies = [(id, found.req_body) for id, found in before if found.req_body is not None]
+    found = [(each.id, await recorder.capture(each.id)) for each in earlier]
+    bodies = [(id, each.req_body) for id, each in found if each is not None and each.req_body is not None]
     previous, differs = await trio.to_thread.run_sync(compared, bodies, body)
     came, sent = [await trio.to_thread.run_sync(outline, *each) for each in ((capture.req_path, body), (path, asked))]
-    translated, text = (
-        (sent, asked.decode("utf-8", "replace")) if (sent.path, asked) != (came.path, body) else (None, "")
-    )
+    text = asked.decode("utf-8", "replace") if (sent.path, asked) != (came.path, body) else ""
     ignored = (capture.resp_headers or {}).get("X-Appliance-Ignored", "")
-    return Explained(row, came, translated, text, ignored, prompt, cached, read, previous, differs, unknown)
+    return Explained(row, came, sent if text else None, text, ignored, prompt, cached, read, previous, differs, unknown)
 
 
 async def _find(recorder: Recorder, id: int | None) -> tuple[Row, Sequence[Row]]:
@@ -89,12 +85,10 @@ async def _find(recorder: Recorder, id: int | None) -> tuple[Row, Sequence[Row]]
         raise NotFound(OFF)
     captured = [row for row in await recorder.rows(Query(max_id=id, limit=MAX_LIMIT)) if row.has_capture]
     if not captured or id not in (None, captured[0].id):
-        which = f"request {id}" if id is not None else "any request"
-        raise NotFound(f"there is no capture of {which}; captureBuffer holds only the latest")
+        raise NotFound(f"there is no capture of {'any request' if id is None else f'request {id}'}; it may be too old")
     row, *earlier = captured
     alike = [each for each in earlier if (each.model, each.req_path) == (row.model, row.req_path)]
-    same = [each for each in alike if row.conversation and each.conversation == row.conversation]
-    return row, same[:1] or alike[:LOOK_BACK]
+    return row, [each for each in alike if "" != row.conversation == each.conversation][:1] or alike[:LOOK_BACK]
 
 
 async def _translated(kernel: Kernel, row: Row, path: str, body: bytes) -> tuple[str, bytes]:
@@ -121,12 +115,12 @@ async def _translated(kernel: Kernel, row: Row, path: str, body: bytes) -> tuple
 
 async def _prompt(kernel: Kernel, row: Row, path: str, body: bytes) -> str:
     """Return the prompt as the engine has it. Raises ApplianceError."""
-    members, is_chat = decoded(dict[str, Raw], body) or {}, path.endswith("/chat/completions")
-    if not is_chat and (plain := decoded(str, members.get("prompt", b""))) is not None:
-        return plain
-    if not is_chat or not members or _MEDIA.search(body):  # an engine would fetch pictures again
-        raise NotFound("it is made again only of a chat of texts alone")
-    return (await _ask(kernel, row.model, "/apply-template", {**members, "model": row.model})).prompt
+    members = decoded(dict[str, Raw], body) or {}
+    if path.endswith("/chat/completions") and members and not _MEDIA.search(body):
+        return (await _ask(kernel, row.model, "/apply-template", {**members, "model": row.model})).prompt
+    if path not in _PLAIN or (plain := decoded(str, members.get("prompt", b""))) is None:
+        raise NotFound("it is made again only of a chat of texts alone")  # an engine would fetch pictures again
+    return plain
 
 
 async def _cache_end(kernel: Kernel, row: Row, prompt: str) -> tuple[str, str]:
@@ -149,8 +143,7 @@ async def _ask(kernel: Kernel, model: str, path: str, question: Mapping[str, obj
         raise NotFound("the model is not loaded here now, and is not loaded for this")
     with trio.move_on_after(PATIENCE):
         # The query keeps a model that has just been unloaded from being loaded again.
-        body = msgspec.json.encode(question)
-        async with kernel.inward.ask(f"{path}?autoload=0", body, origin="explain") as reply:
+        async with kernel.inward.ask(f"{path}?autoload=0", msgspec.json.encode(question), origin="explain") as reply:
             content = await reply.read(MAX_ANSWER)
         if reply.status == 200 and (answer := decoded(_Answer, content)) is not None:
             return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, islice
 
@@ -11,27 +12,18 @@ from appliance.core.bodies.blocks import HEAD, TEXT, blocks_of
 from appliance.core.lenient_json import decoded
 from appliance.wire import Row
 
-MOST = 1000
-"""Messages, tools and other members that are listed of a body, each; a client may send a million."""
-SHOWN = 80
-"""Characters or bytes that are shown of a name, of a value, and of each side of a difference."""
+MOST = 1000  # messages, tools and other members that are listed of a body, each; a client may send a million
+SHOWN = 80  # characters or bytes of a name, of a value, and of each side of a difference
 _TEXTS = ("system", "instructions", "prompt", "input_prefix", "input_suffix", "suffix")
 _PLACES = {HEAD: "tools, system prompt or template options", TEXT: "the prompt"}
 
 
-class Message(Struct, frozen=True):
-    """A message, or another item or text of a prompt; ``bytes`` is the length of its JSON."""
-
-    role: str
-    bytes: int
-
-
 class Outline(Struct, frozen=True):
-    """A body of ``size`` bytes; ``others`` are all other members, with the beginning of their JSON."""
+    """A body of ``size`` bytes: roles of ``messages`` with the bytes of each, the beginning of its ``others``."""
 
     path: str
     size: int
-    messages: list[Message]
+    messages: list[tuple[str, int]]
     tools: list[str]
     others: dict[str, str]
 
@@ -48,10 +40,9 @@ class Difference(Struct, frozen=True):
 class Explained(Struct, frozen=True):
     """One captured request. ``row`` is its row of the activity log, with its repairs and its cache.
 
-    ``translated`` and its ``body`` are what a dialect made of it; empty where it went as it came. ``ignored`` are
-    members without effect. ``prompt`` is the one that its engine has; its text ``cached`` came last from the cache, and
-    ``read`` follows. ``differs`` is the place where it parts from the request ``previous``; None where one begins with
-    all of the other. ``unknown`` says what could not be told, and why.
+    ``body``, outlined in ``translated``, is what a dialect made of it, if one did. ``ignored`` are members without
+    effect. ``prompt`` is the engine's: ``cached`` ends what came from the cache, and ``read`` follows. ``differs`` is
+    where it parts from the request ``previous``; None: one begins with all of the other. ``unknown`` has reasons.
     """
 
     row: Row
@@ -77,50 +68,41 @@ class _Named(Struct):  # a message, another item or a tool, of any dialect
 def outline(path: str, body: bytes) -> Outline:
     """Return the contents of a body of any dialect; of one that is not a JSON object, its size."""
     members = decoded(dict[str, Raw], body) or {}
-    messages = [Message(name, len(members.pop(name))) for name in _TEXTS if name in members]
+    messages = [(name, len(members.pop(name))) for name in _TEXTS if name in members]
     given = members.pop("messages", None) or members.pop("input", Raw(b"[]"))
-    if decoded(list[Raw], given) is None:
-        messages.append(Message("input", len(given)))
-    messages += [Message((one.role or one.type or "?")[:SHOWN], size) for one, size in _named(given)]
-    found = [one for one, _ in _named(members.pop("tools", Raw(b"[]")))]
-    tools = [decoded(str, one.function.get("name", b"")) or one.name or one.type or "?" for one in found]
-    others = {name[:SHOWN]: _text(bytes(value)[:SHOWN]) for name, value in islice(members.items(), MOST)}
-    return Outline(path, len(body), messages, [tool[:SHOWN] for tool in tools], others)
-
-
-def _named(items: Raw) -> list[tuple[_Named, int]]:
-    listed = islice(decoded(list[Raw], items) or (), MOST)
-    return [(decoded(_Named, item) or _Named(), len(item)) for item in listed]
-
-
-def _text(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
+    items = decoded(list[Raw], given)
+    for item in items[:MOST] if items is not None else [given]:
+        named = decoded(_Named, item) or _Named()
+        messages.append(((named.role or named.type or "input")[:SHOWN], len(item)))
+    tools = [decoded(_Named, tool) or _Named() for tool in decoded(list[Raw], members.pop("tools", b"")) or ()]
+    names = [decoded(str, one.function.get("name", b"")) or one.name or one.type or "?" for one in tools[:MOST]]
+    shown = ((name[:SHOWN], bytes(value)[:SHOWN].decode("utf-8", "replace")) for name, value in members.items())
+    return Outline(path, len(body), messages, [name[:SHOWN] for name in names], dict(islice(shown, MOST)))
 
 
 def compared(earlier: Sequence[tuple[int, bytes]], body: bytes) -> tuple[int | None, Difference | None]:
-    """Compare a request with the one of these that begins most like it, the first of several.
-
-    Return the id of that, and the place where the prompts part in what the clients sent.
-    """
-    new = _prompt(body)
-    tried = [(_shared(old, new), id, old) for id, old in ((id, _prompt(each)) for id, each in earlier)]
-    at, id, old = max(tried, key=lambda one: one[0], default=(0, None, b""))
-    if at == min(len(old), len(new)):
+    """Return which of these requests begins most like this one, the first of several, and where their prompts part."""
+    new, tried = _Prompt(body), [(id, _Prompt(each)) for id, each in earlier]
+    id, old = max(tried, key=lambda one: one[1].shared(new), default=(None, new))
+    at = old.shared(new)
+    if at == min(len(old.text), len(new.text)):
         return id, None
-    blocks = blocks_of(body)
-    ends = accumulate(len(block) for _, block in blocks)
-    number = next(number for (number, _), end in zip(blocks, ends, strict=True) if at < end)
-    before, now = (_text(text[max(0, at - SHOWN // 2) : at + SHOWN // 2]) for text in (old, new))
-    return id, Difference(_PLACES.get(number, f"message {number}"), at, before, now)
+    number = min(old.message_at(at), new.message_at(at))
+    sides = [one.text[max(0, at - SHOWN // 2) : at + SHOWN // 2].decode("utf-8", "replace") for one in (old, new)]
+    return id, Difference(_PLACES.get(number, f"message {number}"), at, *sides)
 
 
-def _prompt(body: bytes) -> bytes:
-    return b"".join(block for _, block in blocks_of(body))
+class _Prompt:
+    """The parts of a body that reach the prompt, in the prompt's order."""
 
+    def __init__(self, body: bytes) -> None:
+        self._blocks = blocks_of(body)
+        self.text = b"".join(block for _, block in self._blocks)
 
-def _shared(old: bytes, new: bytes) -> int:
-    low, high = 0, min(len(old), len(new))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if old[low:middle] == new[low:middle] else (low, middle - 1)
-    return low
+    def shared(self, other: _Prompt) -> int:
+        both = range(min(len(self.text), len(other.text)))
+        return bisect_left(both, True, key=lambda at: self.text[: at + 1] != other.text[: at + 1])
+
+    def message_at(self, at: int) -> int:
+        ends = accumulate(len(block) for _, block in self._blocks)
+        return next(number for (number, _), end in zip(self._blocks, ends, strict=True) if at < end)

@@ -15,9 +15,7 @@ from appliance.platform.console import harmless
 @server_options
 @json_option
 async def explain(server: RunningServer, request: int | None, as_json: bool) -> int:
-    """Show what a client really sent, what became of it, and what its engine saw. Without REQUEST: the last one.
-
-    REQUEST is the id of a row of the activity log that has a capture. No model is loaded for this.
+    """Show what a client really sent, and what its engine saw. REQUEST is a row of the activity log, else the last.
 
     \b
     Examples:
@@ -33,23 +31,20 @@ async def explain(server: RunningServer, request: int | None, as_json: bool) -> 
 
 
 def _lines(told: Explained) -> list[str]:
-    row, noted = told.row, told.row.metadata or {}
+    row, noted, found = told.row, told.row.metadata or {}, told.differs
     lines = [f"request {row.id} for {row.model}, {row.resp_status_code}: {row.client}", *_contents("came", told.came)]
     lines += _contents("translated", told.translated) if told.translated is not None else ["translated: no"]
-    lines += [f"repaired: {noted.get('repaired', 'nothing')}", f"ignored: {told.ignored or 'nothing'}"]
     lines += [f"prompt: {len(told.prompt)} characters, --json has them"] if told.prompt is not None else []
+    lines += [f"repaired: {noted.get('repaired', 'nothing')}", f"ignored: {told.ignored or 'nothing'}"]
     lines.append(f"cache: {noted.get('prompt_cache') or row.error_msg or 'the engine did not say'}")
     lines += [f"  from the cache: ...{told.cached!r}", f"  read after it:  {told.read!r}..."] if told.cached else []
-    if (found := told.differs) is not None:
-        lines.append(f"differs from request {told.previous}: at {found.where}, after {found.at} bytes")
-        lines += [f"  before: {found.before!r}", f"  now:    {found.now!r}"]
-    elif told.previous is not None:
-        lines.append(f"differs from request {told.previous}: nowhere in what both have")
+    place = f"at {found.where}, after {found.at} bytes" if found is not None else "nowhere in what both have"
+    lines += [f"differs from request {told.previous} {place}"] if told.previous is not None else []
+    lines += [f"  before: {found.before!r}", f"  now:    {found.now!r}"] if found is not None else []
     return [*lines, *(f"unknown {each}" for each in told.unknown)]
 
 
 def _contents(what: str, found: Outline) -> list[str]:
-    lines = [f"{what}: {found.path}, {found.size} bytes"]
-    lines += [f"  {one.role}: {one.bytes} bytes" for one in found.messages]
+    lines = [f"{what}: {found.path}, {found.size} bytes", *(f"  {role}: {size} bytes" for role, size in found.messages)]
     lines += [f"  tools: {', '.join(found.tools)}"] if found.tools else []
     return [*lines, *(f"  {name}: {value}" for name, value in found.others.items())]
