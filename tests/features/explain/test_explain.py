@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 from command_line import Command
-from http_harness import CHAT, Appliance, OpenServer, chat
+from fleet_harness import InOrder
+from http_harness import CHAT, Appliance, OpenServer, chat, model
 from reload_harness import File
 from serving import Serve
 from swap_harness import Configure
 
+from appliance.core.engine import EMBEDDED
 from appliance.core.records.captures import CaptureBuffer
+from appliance.engines.found import find_engine
 
 ChatMessage = dict[str, object]
 TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}
@@ -76,6 +79,25 @@ async def test_the_end_of_the_cached_part(open_server: OpenServer) -> None:
         assert told["read"] == " and then it goes on"
 
 
+async def test_a_real_engine(open_server: OpenServer, starter_model: Path) -> None:
+    """Messages of a turn and of the next one, whose prompt goes on behind what the engine still has."""
+    async with open_server(
+        chooser=InOrder(find_engine(EMBEDDED)), models=[model(starter_model, "starter", args=("--ctx-size", "512"))]
+    ) as server:
+        keep_captures(server)
+        asked = {"model": "starter", "max_tokens": 2, "temperature": 0, "system": "Be kind to everyone."}
+        turns = [user("Who are you?"), {"role": "assistant", "content": "A small model."}, user("And who am I?")]
+        for messages in (turns[:1], turns):
+            await server.good("POST", "/v1/messages", {**asked, "messages": messages}, patience=60)
+        told = await explained(server)
+        assert told["unknown"] == []
+        assert told["row"]["tokens"]["cache_tokens"] > 0
+        assert "Who are you?" in told["cached"]
+        assert f"{told['cached']}{told['read']}" in told["prompt"]
+        assert told["read"].startswith("A small model.")
+        assert told["differs"] is None
+
+
 async def test_the_place_that_broke_the_cache(open_server: OpenServer) -> None:
     """A date in the first message, as clients write it; a title that was asked for in between is not compared."""
     async with open_server() as server:
@@ -127,7 +149,6 @@ DIALECTS: Sequence[tuple[str, dict[str, object], list[str]]] = [
 async def test_what_a_dialect_made_of_it(
     open_server: OpenServer, path: str, body: dict[str, object], roles: list[str]
 ) -> None:
-    """The body is the one that the engine has got: its log of what it was asked says so."""
     async with open_server() as server:
         keep_captures(server)
         await server.good("POST", path, {"model": "alpha", **body})
