@@ -222,6 +222,12 @@ async def test_completions_and_bodies_that_are_no_chat(open_server: OpenServer) 
         await server.ask("POST", f"{CHAT}?model=alpha", b"\xff\x00{")
         told = await explained(server)
         assert (told["came"]["size"], told["came"]["messages"]) == (3, [])
+        deep = b'{"messages":' + b"[" * 100_000
+        for body in (b"[1]", b'{"messages":"\xff"}', deep, b'{"tools":5,"input":{"a":1}}'):
+            for path in (CHAT, "/v1/messages", "/v1/responses", "/api/chat", "/api/v1/chat"):
+                await server.ask("POST", f"{path}?model=alpha", body)
+                told = await explained(server)
+                assert (told["came"]["path"], told["came"]["size"]) == (path, len(body))
 
 
 async def test_captures_that_are_off_or_gone(open_server: OpenServer, file: File) -> None:
