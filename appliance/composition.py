@@ -216,6 +216,7 @@ async def open_appliance(
             edge=edge,
             ask=ask,
             inward=inward,
+            hooks=lambda: hooks,
             data=places.data,
             files=settings.files,
             troubles=lambda: [one for each in parts if each.troubles is not None for one in each.troubles()],

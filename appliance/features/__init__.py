@@ -17,6 +17,7 @@ from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
+from appliance.features.explain.feature import EXPLAIN
 from appliance.features.launch.feature import LAUNCH
 from appliance.features.lm_studio.feature import LM_STUDIO
 from appliance.features.names.feature import NAMES
@@ -45,6 +46,7 @@ FEATURES: tuple[Feature, ...] = (
     DESKTOP,
     DISK,
     DOCTOR,
+    EXPLAIN,
     LAUNCH,
     LM_STUDIO,
     NAMES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -22,6 +22,9 @@ from appliance.traffic.request import Request
 from appliance.traffic.traffic import Traffic
 from appliance.wire import Trouble
 
+if TYPE_CHECKING:
+    from appliance.http.way.pipeline import Hooks
+
 
 class Kernel(Struct, frozen=True, kw_only=True):
     """The owners of the program, the parts of its server, and the program as its own client."""
@@ -30,6 +33,8 @@ class Kernel(Struct, frozen=True, kw_only=True):
     edge: Edge
     ask: Ask
     inward: Asker
+    hooks: Callable[[], Hooks]
+    """The hooks of features, as soon as the program is put together."""
     data: Path
     """The program's data folder, in which a feature has folders of its own."""
     files: Files | None

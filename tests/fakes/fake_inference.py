@@ -77,13 +77,13 @@ def apply_template(state: State, connection: Connection, request: Request) -> No
 
 @route("POST", "/tokenize")
 def tokenize(state: State, connection: Connection, request: Request) -> None:
-    """A token is a byte."""
+    """A token is a byte; a prompt begins with one more (`complete`)."""
     body = parse_json(request)
     content = text_of(body.get("content")).encode()
     if body.get("with_pieces"):
         answer(connection, {"tokens": [{"id": byte, "piece": chr(byte) if byte < 128 else [byte]} for byte in content]})
     else:
-        answer(connection, {"tokens": list(content)})
+        answer(connection, {"tokens": [*([256] if body.get("add_special") else []), *content]})
 
 
 @route("POST", "/detokenize")

@@ -110,6 +110,11 @@ class LmStudioReader:
             begin=partial(_speak, answer),
         )
 
+    async def translated(self, path: str, body: bytes) -> tuple[str, bytes]:
+        """See `appliance.http.way.hooks.Translate`."""
+        name = read_json(body).model or ""
+        return ANSWERED[path], chat_body(read_as(body, InputChat), name) if path == V1_CHAT else body
+
     def _about(self, record: Record) -> JsonObject:
         facts, model = self._known.now(record.model), self._known.catalog.snapshot.find(record.model)
         engine = self._known.fleet.launches.engine_for(model) if model is not None else None

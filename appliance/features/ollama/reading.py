@@ -17,6 +17,7 @@ from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edit
 from appliance.core.bodies.sse import Dialect
 from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker, ProgressWatch
+from appliance.errors import BadRequest
 from appliance.features.ollama.core import asking, shortening
 from appliance.features.ollama.core.answering import Translator, error_body, idle_line
 from appliance.features.ollama.core.asking import OllamaRefusal, OllamaRequest
@@ -122,6 +123,16 @@ class OllamaReader:
             keep_alive=asked.keep_alive,
             begin=partial(speak, translator=Translator(asked.name, watch, chat=chat), name=asked.name),
         )  # fmt: skip
+
+    async def translated(self, path: str, body: bytes) -> tuple[str, bytes]:
+        """See `appliance.http.way.hooks.Translate`. A chat is as long as it came: only `_cut` shortens it."""
+        chat = path == CHAT
+        try:
+            asked = asking.read_asked(body)
+            facts = await self._facts(asked, chat=chat)
+            return _translated(self._without_tools(asked, facts), facts, chat=chat)
+        except OllamaRefusal as refused:
+            raise BadRequest(refused.text) from None
 
     async def _facts(self, asked: OllamaRequest, *, chat: bool) -> ModelFacts:
         if not asked.name and chat:

@@ -44,6 +44,10 @@ class Translate(Protocol):
         """Return what the model is to be asked; None if the request has its answer. Raises as `Pipeline.answer`."""
         ...
 
+    async def translated(self, path: str, body: bytes) -> tuple[str, bytes]:
+        """Return path and body of what a model is asked for a request. Loads no model. Raises ApplianceError."""
+        ...
+
 
 class Placing(Protocol):
     """Says which servers may answer a request."""
