@@ -76,7 +76,7 @@ class RequestContext:
     async def read_body(self, limit: int | None = None) -> bytes:
         """All of it, without a coding. From here on the client's leaving ends the request.
 
-        What a model is to read has no halves of characters; anything else, such as a path, stays as it is. Raises as
+        Text for a model has no halves of characters; anything else, such as a path, stays as it is. Raises as
         `Body.read` and `inflated`.
         """
         content = b"" if self.body.complete else await self.body.read(limit)
