@@ -8,7 +8,6 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-import http_harness
 import pytest
 from http_harness import CHAT, Appliance, OpenServer, chat
 from plugin_folders import write_plugin
@@ -145,11 +144,9 @@ async def test_only_routes_with_a_prompt_have_commands(server: Appliance, plugin
     assert "/one hi" in passed.json["body"]
 
 
-async def test_without_the_feature_a_slash_is_only_a_slash(
-    open_server: OpenServer, plugins: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(http_harness, "FEATURES", [each for each in FEATURES if each is not PLUGINS])
-    async with open_server(plugins=[plugins]) as server:
+async def test_without_the_feature_a_slash_is_only_a_slash(open_server: OpenServer, plugins: Path):
+    others = [each for each in FEATURES if each is not PLUGINS]
+    async with open_server(plugins=[plugins], features=others) as server:
         assert (await echo(server, "/two /one Hello"))["messages"] == [{"role": "user", "content": "/two /one Hello"}]
         assert (await server.ask("GET", "/api/agents")).status == 404
 

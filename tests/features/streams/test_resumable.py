@@ -420,9 +420,8 @@ async def test_an_id_without_end_is_refused(server: Appliance):
     assert server.state("alpha") == "unknown"
 
 
-async def test_without_the_feature_the_header_means_nothing(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("http_harness.FEATURES", [each for each in FEATURES if each.name != "streams"])
-    async with open_server() as server:
+async def test_without_the_feature_the_header_means_nothing(open_server: OpenServer):
+    async with open_server(features=[each for each in FEATURES if each.name != "streams"]) as server:
         for _ in range(2):  # in a task, and on the fast path
             assert (await server.ask("POST", CHAT, chat(stream=True), named())).body.endswith(DONE)
         assert "conversation" not in (await server.ask("POST", CHAT, chat(echo=True), named())).json["head"].lower()
