@@ -77,13 +77,17 @@ class RequestContext:
         """All of it, without a coding. From here on the client's leaving ends the request.
 
         Text for a model has no halves of characters; anything else, such as a path, stays as it is. Raises as
-        `Body.read` and `inflated`.
+        `Body.read`, `Body.grow_to` and `inflated`.
         """
         content = b"" if self.body.complete else await self.body.read(limit)
         self.stay()
         if content and (coding := self.request.header(b"content-encoding")) is not None:
-            content = inflated(content, coding, self.body.limit)
-            self.body.grow_to(len(content))
+            whole = bytearray()
+            for piece in inflated(content, coding):
+                whole += piece
+                self.body.grow_to(len(whole))
+                await trio.lowlevel.checkpoint()
+            content = bytes(whole)
         return without_halves(content) if self.route is not None and is_object(content) else content
 
     def stay(self) -> None:
