@@ -32,7 +32,7 @@ from appliance.engines.owner import usual_port
 from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
 from appliance.feature import Feature
-from appliance.http.bytes.listening import url_of
+from appliance.http.bytes.listening import reachable, url_of
 from appliance.http.owners import Owners
 from appliance.parent import check_parent, open_parent, open_service_manager
 from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, keep_log, say, say_only_errors
@@ -289,8 +289,7 @@ def _say_what_to_try(settings: AppSettings, model: str, bound: Sequence[Listen])
         if place is None or settings.http.tls is not None:
             return
         host, port = place
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        url = url_of((host, port), tls=False) + settings.http.api_prefix
+        url = url_of((reachable(host), port), tls=False) + settings.http.api_prefix
         where = () if url == os.environ.get(URL_VARIABLE, DEFAULT_URL) else ("--url", url)
         keyed = settings.http.api_keys or (settings.config is not None and any(settings.config.api_keys))
         key = f", with a key in {KEY_VARIABLE}" if keyed else ""

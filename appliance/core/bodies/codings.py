@@ -63,7 +63,7 @@ def without_halves(content: bytes) -> bytes:
     """Return JSON in which each escaped half of a character is U+FFFD: no engine reads the half.
 
     JavaScript cuts texts between the halves. The same object comes back where there is none. Of more than MAX_HALVES
-    the rest stays: whoever reads the body refuses it.
+    the rest stays, which no reader of the body takes.
     """
     if b"\\ud" not in content and b"\\uD" not in content:
         return content

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from quart import Response
 
 from appliance.features.launch.core.checks import ClientsAddress
+from appliance.http.bytes.listening import reachable, shown
 from appliance.http.control.answers import json_answer
 from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel
-
-EVERYWHERE = {"://0.0.0.0:": "://127.0.0.1:", "://[::]:": "://[::1]:"}
-"""Addresses to listen on, and those to connect to."""
 
 
 def launch_routes(kernel: Kernel) -> Routes:
@@ -18,9 +18,9 @@ def launch_routes(kernel: Kernel) -> Routes:
 
     @routes.get("/api/launch")
     async def show_address() -> Response:
-        url = kernel.edge.url
-        for listened, connected in EVERYWHERE.items():
-            url = url.replace(listened, connected)
-        return json_answer(ClientsAddress(url))
+        where = urlsplit(kernel.edge.url)
+        if where.hostname is not None and where.port is not None:
+            where = where._replace(netloc=shown((reachable(where.hostname), where.port)))
+        return json_answer(ClientsAddress(where.geturl()))
 
     return routes

@@ -16,7 +16,6 @@ from msgspec import Struct
 from appliance.catalog.catalog import file_in, find_model
 from appliance.core.bodies.json_text import OBJECT, JsonObject
 from appliance.core.lenient_json import decoded
-from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.models.names import meanings
 from appliance.errors import ModelNotFound, NotFound, RouteNotFound
@@ -49,12 +48,11 @@ class DownloadRequest(Struct):
 
 
 class DescribedModels:
-    """Answers from memory, but for headers of configured models that nobody has asked for before."""
+    """Answers from memory, but for headers that nobody has asked for before: those of configured models."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.catalog, self.fleet = kernel.owners.catalog, kernel.owners.fleet
         self.targets = kernel.traffic.targets
-        self._headers: dict[str, GgufInfo | None] = {}
 
     async def listed(self, only: str = "") -> dict[str, Described]:
         """Every model that may be asked for, here and at peers, by id; or the one named ``only``. Looks at the disk."""
@@ -72,8 +70,8 @@ class DescribedModels:
     async def find(self, name: str) -> Described:
         """The same as `now`, with the header of the file that a configured command names."""
         path = _file_of(self.catalog.snapshot.find(name))
-        if path and path not in self._headers:
-            self._headers[path] = (await trio.to_thread.run_sync(self.catalog.headers.read, path)).info
+        if path and self.catalog.headers.known(path).unread:
+            await trio.to_thread.run_sync(self.catalog.headers.read, path)
         return self.now(name)
 
     def now(self, name: str) -> Described:
@@ -81,7 +79,8 @@ class DescribedModels:
         model = self.catalog.snapshot.find(name)
         if model is None:
             return described(name, None, None, loaded=False)
-        status, info = self.fleet.known(model.id), model.info or self._headers.get(_file_of(model))
+        path, status = _file_of(model), self.fleet.known(model.id)
+        info = self.catalog.headers.known(path).info if path else model.info
         if status is None or status.state not in ("loaded", "sleeping"):
             return described(model.id, model, info, loaded=False)
         context = status.slot_context

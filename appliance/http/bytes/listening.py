@@ -55,6 +55,11 @@ def url_of(where: Listen, *, tls: bool) -> str:
     return f"{'https' if tls else 'http'}://{shown(where)}"
 
 
+def reachable(host: str) -> str:
+    """Return the host by which this machine reaches a server that listens on ``host``, which may mean everywhere."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+
+
 async def open_listeners(places: Sequence[Listen], *, reuse_port: bool = False) -> list[Listener]:
     """The caller closes them. Raises UsageError when one of them cannot be listened on.
 
@@ -183,11 +188,10 @@ def _bound(sock: socket.socket) -> tuple[str, int]:
 
 async def _who_answers(host: str, port: int) -> str:
     """Return whether another llama-appliance holds the port."""
-    there = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     head = b""
     with trio.move_on_after(PROBE_TIME):
         try:
-            stream = await trio.open_tcp_stream(there, port)
+            stream = await trio.open_tcp_stream(reachable(host), port)
             async with stream:
                 await stream.send_all(b"GET /health HTTP/1.0\r\n\r\n")
                 head = await stream.receive_some(4096)
