@@ -47,7 +47,7 @@ SESSION = [
     (
         "cache --by model",
         r"MODEL REQUESTS PROMPT CACHED SHARE AGAIN SAVED LOST\nalpha 2 6 0 0% 0 - -\nbeta 1 3 .*\nall 3 9 .*\n\n"
-        rf"MODEL SLOT CONVERSATION CLIENT TOKENS CACHED LAST USE\nbeta 0 - 127.0.0.1 11 0 of 3 {NOW}\nalpha .*\n\n"
+        rf"MODEL SLOT CONVERSATION CLIENT TOKENS CACHED LAST USE\nbeta [-0] - 127.0.0.1 11 0 of 3 {NOW}\nalpha .*\n\n"
         rf"{NOW} 3 beta loaded 0 of 3 prompt tokens .*\n{NOW} 2 alpha unknown .*\n{NOW} 1 alpha loaded .*",
         "",
     ),

@@ -335,6 +335,16 @@ export async function painted({ browser, url }) {
   }
 }
 
+/** Wait until an element has the same place in two frames, so that no picture between two layouts is judged. */
+const still = (page, chosen) =>
+  page.evaluate(async (chosen) => {
+    const place = async () => {
+      await new Promise(requestAnimationFrame);
+      return JSON.stringify(document.querySelector(chosen).getBoundingClientRect());
+    };
+    for (let last = ""; last !== (last = await place()); );
+  }, chosen);
+
 /** However long the name of a model is, no button of the composer lies on another one. */
 export async function toolbar({ page }) {
   const long = page.getByRole("button", { name: /a-very-long/ });
@@ -343,6 +353,7 @@ export async function toolbar({ page }) {
   await page.getByRole("button", { name: t("Models that answer too, side by side") }).waitFor();
   for (const width of [320, 360, 390, 768, 1280]) {
     await page.setViewportSize({ width, height: 640 });
+    await still(page, "[data-tools]");
     const { box, buttons } = await page.evaluate(() => {
       const tools = document.querySelector("[data-tools]");
       const rect = ({ left, right, top, bottom }) => ({ left, right, top, bottom });
