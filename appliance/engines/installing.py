@@ -35,9 +35,9 @@ from appliance.core.engines.offers import EngineOffer, offers
 from appliance.core.machine_look import MachineLook
 from appliance.engines.found import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
-from appliance.engines.unpacking import check_links, read_member, unpack
 from appliance.errors import UsageError
 from appliance.store.model_files import free_bytes, sync_folder, write_whole
+from appliance.store.unpacking import check_links, read_member, unpack
 
 SHIPPED = Path(__file__).with_name("manifest.toml")
 CHECKOUT = Path(__file__).parents[2] / "llama-builds" / "manifest.toml"

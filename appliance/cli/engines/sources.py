@@ -59,10 +59,10 @@ from appliance.engines.installing import (
 from appliance.engines.owner import Engines, open_engines
 from appliance.engines.shelf import Shelf
 from appliance.engines.table import Table, table
-from appliance.engines.unpacking import SUFFIXES, is_archive
 from appliance.errors import UsageError
 from appliance.platform.console import say
 from appliance.platform.home import expanded
+from appliance.store.unpacking import SUFFIXES, is_archive
 from appliance.trio_parts import plain_nursery
 
 PROBE_TIME = 300.0

@@ -17,12 +17,12 @@ from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, digest
 from appliance.core.programs import LINE, name_of, program_id, unpacked_link
 from appliance.engines.installing import SPARE, CannotInstall, copy_folder, sha256_of, size_of
 from appliance.engines.shelf import STAGED, Shelf
-from appliance.engines.unpacking import SUFFIXES, is_archive, read_member, unpack
 from appliance.errors import UsageError
 from appliance.features.programs.rules import misplaced
 from appliance.platform.strangers import stranger_at
 from appliance.start import VARIABLE
 from appliance.store.model_files import free_bytes
+from appliance.store.unpacking import SUFFIXES, is_archive, read_member, unpack
 
 MAX_LIST = 16 << 20  # bytes of a list of files; one of a whole payload has a megabyte
 UNPACKED = 3  # bytes that a byte of an archive becomes at most, as far as payloads go
