@@ -6,9 +6,16 @@ are written out, so that a freezer and a type checker see them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from appliance.cli.verb import Verb
+from appliance.cli.verb import ReadPresets, Verb
+
+if TYPE_CHECKING:
+    from appliance.catalog.sources import ModelPresets
 
 
 def _serve() -> click.Command:
@@ -21,6 +28,18 @@ def _llama_server() -> click.Command:
     from appliance.cli.llama_server.command import llama_server
 
     return llama_server
+
+
+def _read_presets(file: Path) -> ModelPresets:
+    from appliance.cli.llama_server.router import presets_of
+
+    return presets_of(file)
+
+
+def _show_presets(file: Path, flags: Sequence[str], as_json: bool) -> int:
+    from appliance.cli.llama_server.command import show_presets
+
+    return show_presets(file, flags, as_json)
 
 
 def _llama() -> click.Command:
@@ -133,6 +152,8 @@ KERNEL_VERBS = (
         "Take llama-server's place: its flags, its behaviour.",
         _llama_server,
         page="llama-server.md",
+        exits_with_1=True,
+        presets=ReadPresets(_read_presets, _show_presets),
     ),
     Verb(
         "llama",
@@ -140,6 +161,7 @@ KERNEL_VERBS = (
         "Take the place of llama.cpp's llama: 'llama serve' is llama-server.",
         _llama,
         page="llama-server.md",
+        exits_with_1=True,
     ),
     Verb("top", "server", "Show the requests under way, live.", _top, page="http.md#what-is-under-way"),
     Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),

@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
-from appliance.catalog.presets import read_ini
+from appliance.catalog.presets import PresetSource, read_ini
 from appliance.catalog.sources import ModelFolders, NamedFile
 from appliance.cli.llama_server.front import FRONT, LOG_FILE, http_settings, is_on, value, warn_of_open_door
 from appliance.cli.llama_server.models import REMOTE, ModelPaths, cached, fetch, missing, needs_of
@@ -311,11 +311,11 @@ class ShownModel(Struct, frozen=True, kw_only=True):
     options: list[ToldOption]
 
 
-def show_presets(file: Path, flags: Sequence[str], *, as_json: bool) -> int:
+def show_presets(file: Path, flags: Sequence[str], as_json: bool) -> int:
     """Print it for these flags of llama-server and this environment. Raises UsageError, InvalidConfig."""
     from_argv = llama_flags.split(("--models-preset", str(file), *flags))
     sources = router_mode(from_argv, from_surroundings(os.environ), os.environ).sources
-    layers = sources.presets.layers if sources.presets is not None else Layers()
+    layers = sources.presets.layers if isinstance(sources.presets, PresetSource) else Layers()
     snapshot = scan_models(sources)
     shown = {model.id: _shown(model, layers) for model in snapshot.models}
     if as_json:
