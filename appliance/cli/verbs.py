@@ -6,46 +6,15 @@ are written out, so that a freezer and a type checker see them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import click
 
-from appliance.cli.verb import ReadPresets, Verb
-
-if TYPE_CHECKING:
-    from appliance.catalog.sources import ModelPresets
+from appliance.cli.verb import Verb
 
 
 def _serve() -> click.Command:
     from appliance.cli.serve import serve
 
     return serve
-
-
-def _llama_server() -> click.Command:
-    from appliance.cli.llama_server.command import llama_server
-
-    return llama_server
-
-
-def _read_presets(file: Path) -> ModelPresets:
-    from appliance.cli.llama_server.router import presets_of
-
-    return presets_of(file)
-
-
-def _show_presets(file: Path, flags: Sequence[str], as_json: bool) -> int:
-    from appliance.cli.llama_server.command import show_presets
-
-    return show_presets(file, flags, as_json)
-
-
-def _llama() -> click.Command:
-    from appliance.cli.llama_server.command import llama
-
-    return llama
 
 
 def _top() -> click.Command:
@@ -146,23 +115,6 @@ def _load_test() -> click.Command:
 
 KERNEL_VERBS = (
     Verb("serve", "server", "Run the server.", _serve),
-    Verb(
-        "llama-server",
-        "server",
-        "Take llama-server's place: its flags, its behaviour.",
-        _llama_server,
-        page="llama-server.md",
-        exits_with_1=True,
-        presets=ReadPresets(_read_presets, _show_presets),
-    ),
-    Verb(
-        "llama",
-        "server",
-        "Take the place of llama.cpp's llama: 'llama serve' is llama-server.",
-        _llama,
-        page="llama-server.md",
-        exits_with_1=True,
-    ),
     Verb("top", "server", "Show the requests under way, live.", _top, page="http.md#what-is-under-way"),
     Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),
     Verb("logs", "server", "Show the output of the model processes.", _logs),

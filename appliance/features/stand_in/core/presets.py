@@ -14,7 +14,9 @@ from msgspec import Struct
 
 from appliance.core.config.nodes import Position, Problem
 from appliance.core.llama import flags
-from appliance.core.llama.preset_file import (
+from appliance.core.models.model import ModelPreset
+from appliance.core.models.names import is_speakable
+from appliance.features.stand_in.core.preset_file import (
     DEDUP,
     DEFAULT,
     ENGINE,
@@ -32,8 +34,6 @@ from appliance.core.llama.preset_file import (
     parse,
     read_key,
 )
-from appliance.core.models.model import ModelPreset
-from appliance.core.models.names import is_speakable
 
 IGNORED = "version"
 """A key that llama-server ignores."""

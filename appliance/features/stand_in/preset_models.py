@@ -13,8 +13,20 @@ from msgspec import Struct, structs
 
 from appliance.catalog.found import Cached, FoundModel, all_shards, in_cache
 from appliance.core.config.nodes import Problem
-from appliance.core.llama.preset_file import NONE, Choices, EffectiveOption, from_words
-from appliance.core.llama.presets import (
+from appliance.core.models.download import (
+    Remote,
+    WantedModel,
+    parse_image,
+    parse_location,
+    read_wanted,
+    sidecars_of,
+)
+from appliance.core.models.file_names import is_meant
+from appliance.core.models.hub_address import MAIN
+from appliance.core.models.names import QUANTISATIONS, prefer
+from appliance.errors import BadRequest, InvalidConfig, UsageError
+from appliance.features.stand_in.core.preset_file import NONE, Choices, EffectiveOption, from_words
+from appliance.features.stand_in.core.presets import (
     DRAFT,
     DRAFT_REPO,
     IMAGE,
@@ -30,18 +42,6 @@ from appliance.core.llama.presets import (
     define,
     read_presets,
 )
-from appliance.core.models.download import (
-    Remote,
-    WantedModel,
-    parse_image,
-    parse_location,
-    read_wanted,
-    sidecars_of,
-)
-from appliance.core.models.file_names import is_meant
-from appliance.core.models.hub_address import MAIN
-from appliance.core.models.names import QUANTISATIONS, prefer
-from appliance.errors import BadRequest, InvalidConfig, UsageError
 from appliance.platform.home import expanded
 from appliance.store.model_files import read_start
 
