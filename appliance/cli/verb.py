@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 import click
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from appliance.core.models.download import Remote
+    from appliance.core.models.hub_address import HubAccess
 
 Group = Literal["models", "server", "this machine", "several machines", "for developers"]
 """The parts of the help, in their order."""
 GROUPS: tuple[Group, ...] = get_args(Group)
+
+
+class Bring(Protocol):
+    """Fetches what is not here into a cache, and shows its progress.
+
+    Returns the exit status where the user has stopped it, else None. Raises what the source says, and DownloadFailed.
+    """
+
+    def __call__(self, wanted: Remote, cache: Path, hub: HubAccess) -> Awaitable[int | None]: ...
 
 
 class Verb(NamedTuple):
@@ -17,7 +32,7 @@ class Verb(NamedTuple):
 
     ``alone`` is called where the program was started without a verb. It returns True if it had something to say then,
     which takes the place of the help. ``page`` is the document in docs/ that says more. ``removed`` is called with each
-    model whose files were removed while no server runs.
+    model whose files were removed while no server runs. ``brings`` downloads models for other verbs.
     """
 
     name: str
@@ -27,3 +42,4 @@ class Verb(NamedTuple):
     alone: Callable[[], bool] | None = None
     page: str = ""
     removed: Callable[[str], Awaitable[None]] | None = None
+    brings: Bring | None = None
