@@ -1,4 +1,4 @@
-"""The source of models that are not here yet, as the rest of the program asks for them; it removes them, too.
+"""The source of models that are not here yet, as the rest of the program asks for them; it also removes models.
 
 `catalog.found` knows whether a model is here already.
 """
