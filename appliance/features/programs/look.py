@@ -14,10 +14,10 @@ import trio
 from msgspec import Struct
 
 from appliance import __version__
-from appliance.core.engines.builds import numbers_of
 from appliance.core.models.hub_address import HubAccess
 from appliance.core.payload import LIST, SIGNATURE, read_payload
 from appliance.core.signing import signer_of
+from appliance.core.versions import numbers_of
 from appliance.errors import ApplianceError, PeerFailed, UpstreamFailed, UsageError
 from appliance.features.programs.shelf import MAX_LIST
 from appliance.platform.console import PROGRAM, say
