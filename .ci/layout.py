@@ -27,7 +27,6 @@ PLANNED = {
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
     "http.control.hub_routes",
     "fit": "core.fit* fleet.outlook cli.memory",
-    "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
     "stand_in": "cli.llama_server* core.llama.older",
     "presets": "catalog.presets core.llama.preset*",
 }

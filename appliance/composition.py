@@ -55,7 +55,7 @@ from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
-from appliance.http.way.kept_schemas import KeptSchemas
+from appliance.features.embedded.translate import KeptSchemas
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.platform.drivers import open_gpus

@@ -44,7 +44,7 @@ def engines(python: Path, named: str | None) -> list[Engine]:
     paths = [installed] if installed else built[-1:]
     found = [Engine((path,), path) for path in paths if path != EMBEDDED]
     if named in (None, EMBEDDED):
-        found.append(Engine((str(python), "-P", "-m", "appliance.engines.embedded"), EMBEDDED))
+        found.append(Engine((str(python), "-P", "-m", "appliance.features.embedded"), EMBEDDED))
     return found
 
 

@@ -214,7 +214,7 @@ BUILT = pytest.param("built", marks=(pytest.mark.needs("llama-server"), pytest.m
 @pytest.fixture(scope="session", params=["embedded", BUILT])
 def engine(request: pytest.FixtureRequest) -> str:
     """A value for ``--engine``, each in turn; "any" for a test with `program.one_engine`."""
-    from appliance.engines import embedded  # not at the top: most tests do without
+    from appliance.features import embedded  # not at the top: most tests do without
 
     if request.param != "embedded" and (found := next(compiled(), None)):
         return str(found)

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from appliance.core.engine import EMBEDDED, Engine
 from appliance.core.engines.builds import MANIFEST, Build, FileSum, numbers_of, platform_of
-from appliance.engines import embedded
+from appliance.features import embedded
 from appliance.errors import EngineNotFound, UsageError
 from appliance.platform.console import is_frozen
 from appliance.platform.home import expanded, users_cache, users_data

@@ -129,7 +129,7 @@ class Launches:
         words = model.config.argv[1:] if model.config is not None else (*self._settings.engine_args, *model.args)
         if not words or engine.id != EMBEDDED:
             return False
-        from appliance.engines.embedded.params import refuses  # a millisecond of every start
+        from appliance.features.embedded.params import refuses  # a millisecond of every start
 
         return refuses(words)
 

@@ -39,7 +39,7 @@ def request(question: str) -> dict[str, object]:
 def direct(engine: str, starter_model: Path, tmp_path: Path, free_port: Any) -> Generator[int]:
     """The same engine with the same model, started by hand; its port."""
     port: int = free_port()
-    command = [sys.executable, "-m", "appliance.engines.embedded"] if engine == "embedded" else [engine]
+    command = [sys.executable, "-m", "appliance.features.embedded"] if engine == "embedded" else [engine]
     command += ["-m", str(starter_model), "--alias", "starter", "--port", str(port), "--threads", "1", "-c", "8192"]
     command += ONE_SLOT
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}

@@ -16,7 +16,7 @@ from links import needs_links
 from msgspec import structs
 
 from appliance.core.engines.builds import MANIFEST
-from appliance.engines import embedded
+from appliance.features import embedded
 from appliance.engines.found import (
     ENGINE_VARIABLE,
     EXECUTABLE,

@@ -15,7 +15,7 @@ import trio
 from appliance.core.engine import Engine
 from appliance.core.engines.listing import Device, DeviceListing
 from appliance.core.sizes import MIB
-from appliance.engines import embedded
+from appliance.features import embedded
 from appliance.engines.probing import list_devices
 from appliance.platform.children import open_children
 

@@ -14,7 +14,7 @@ from engine_runs import CARD, KEY, PROCESSOR, engine_in, proof_of
 from appliance.core.engine import EMBEDDED, Engine
 from appliance.core.engines.listing import Device
 from appliance.core.engines.proofs import Fault, Proof
-from appliance.engines import embedded
+from appliance.features import embedded
 from appliance.engines.found import find_engine, list_engines
 from appliance.engines.proving import alone_on_machine
 

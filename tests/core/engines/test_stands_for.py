@@ -7,7 +7,7 @@ import pytest
 from appliance.core.engines.workers import RpcWorker, WorkerDevice, command_on, stands_for_engine, workers_named
 from appliance.errors import UsageError
 
-EMBEDDED = ("/venv/python", "-m", "appliance.engines.embedded")
+EMBEDDED = ("/venv/python", "-m", "appliance.features.embedded")
 DEVICE = WorkerDevice(total=8, free=8)
 
 

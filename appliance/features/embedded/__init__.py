@@ -36,4 +36,4 @@ def version() -> str:
 
 def command() -> list[str]:
     """The words to put in front of llama-server's own flags. ``-P``: nothing is imported from the working folder."""
-    return [sys.executable, "-P", "-m", "appliance.engines.embedded"]
+    return [sys.executable, "-P", "-m", "appliance.features.embedded"]

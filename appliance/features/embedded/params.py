@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 
 from appliance.core.llama.flags import Option, split
-from appliance.engines.embedded import special as s
-from appliance.engines.embedded.carriers import (
+from appliance.features.embedded import special as s
+from appliance.features.embedded.carriers import (
     Carrier,
     ParameterTarget,
     as_directory,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from appliance.core.llama.schemas import has_schema, kept
+from appliance.features.embedded.rules import has_schema, kept
 from appliance.errors import BadRequest
 
 LENIENT = {"lenient": True, "coerce_one_of": True}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from appliance.core.llama.flags import Option
-from appliance.engines.embedded.carriers import (
+from appliance.features.embedded.carriers import (
     ON_OFF,
     Carrier,
     ParameterTarget,

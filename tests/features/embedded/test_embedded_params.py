@@ -16,8 +16,8 @@ from types import ModuleType
 import pytest
 
 from appliance.core.llama.flags import FLAGS, Kind, lookup, split
-from appliance.engines.embedded import available
-from appliance.engines.embedded.params import ASKED, CARRIED, DEFAULT_PORT, LOOKS, REFUSED, fill
+from appliance.features.embedded import available
+from appliance.features.embedded.params import ASKED, CARRIED, DEFAULT_PORT, LOOKS, REFUSED, fill
 from appliance.errors import UsageError
 
 pytestmark = pytest.mark.skipif(

@@ -5,6 +5,6 @@ import sys
 
 if __name__ == "__main__":
     gc.disable()  # modules are not garbage; looking for some in them was a tenth of what a request waits for Python
-    from appliance.engines.embedded.start import main  # hence not before the line above
+    from appliance.features.embedded.start import main  # hence not before the line above
 
     sys.exit(main(sys.argv[1:]))
