@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from appliance.core.llama.flags import Option
+from appliance.errors import UsageError
 from appliance.features.embedded.carriers import (
     ON_OFF,
     Carrier,
@@ -24,7 +25,6 @@ from appliance.features.embedded.carriers import (
     as_number,
     bad,
 )
-from appliance.errors import UsageError
 
 _SAMPLER_LETTERS = {
     "e": "penalties",

@@ -346,6 +346,7 @@ def test_nobody_waits_for_modules_that_loading_a_model_does_not_need(tmp_path: P
     assert status == 1
     assert {"json", "appliance.features.embedded.start"} <= imported
     needless = {
+        "appliance.feature",
         "msgspec",
         "pathlib",
         "socket",
