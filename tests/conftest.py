@@ -24,13 +24,13 @@ from leftovers import MARK, Leftovers
 from needs import FIXTURES, advice, compiled, is_here
 from waiting import wait
 
-from appliance.features.embedded.feature import EMBEDDED
+from appliance.features import FEATURES
 from appliance.platform.inside import bring_engine
 
 ROOT = Path(__file__).resolve().parent.parent
 STARTER = ROOT / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
 FAKE = ROOT / "tests" / "fakes" / "llama_server.py"
-bring_engine(EMBEDDED.engine)  # as `appliance.__main__` does, for tests that call the program's functions
+bring_engine(next((each.engine for each in FEATURES if each.engine), None))  # as `appliance.__main__` does
 
 SETTLE = 5.0
 """Seconds that processes, sockets and threads have to be gone after the last test."""
