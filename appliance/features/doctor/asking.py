@@ -19,6 +19,8 @@ from appliance.catalog.sources import STARTER
 from appliance.cli.engines.sources import own_shelf
 from appliance.cli.options import ModelOptions
 from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ServerFailed, ask, ask_raw
+from appliance.core.examination import Examined, ServerFact
+from appliance.core.findings import dated, is_wrong
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.records.history import Happening
 from appliance.core.settings import is_loopback
@@ -27,8 +29,6 @@ from appliance.engines.owner import Engines, open_engines
 from appliance.errors import ApplianceError
 from appliance.features.doctor.core.bundle import REPORTED
 from appliance.features.doctor.core.diagnose import diagnose
-from appliance.features.doctor.core.facts import Examined, ServerFact
-from appliance.features.doctor.core.findings import dated, is_wrong
 from appliance.features.doctor.gathering import begun, examine, read_config, tried, with_models
 from appliance.features.doctor.system import port_owner
 

@@ -29,6 +29,8 @@ from appliance.catalog.sources import ModelFolders, default_models_dir
 from appliance.core.config.types import Config
 from appliance.core.engine import Engine
 from appliance.core.engines.builds import BuildNeeds
+from appliance.core.examination import ConfigFact, DoctorFacts, Installed, ModelFact
+from appliance.core.findings import Finding
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
@@ -39,8 +41,6 @@ from appliance.engines.installing import offers_here
 from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError
 from appliance.features.doctor.core.bundle import ReportFile, Versions, report_files, report_of
-from appliance.features.doctor.core.facts import ConfigFact, DoctorFacts, Installed, ModelFact
-from appliance.features.doctor.core.findings import Finding
 from appliance.features.doctor.system import checkup
 from appliance.fleet.budgets import plan_of, reserve_here
 from appliance.platform.machine import free_memory

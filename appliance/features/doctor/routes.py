@@ -24,13 +24,13 @@ from appliance.catalog.download_status import LoginUnusable
 from appliance.catalog.hub import find_token
 from appliance.core.config.types import Config
 from appliance.core.engines.choice import best
+from appliance.core.examination import DoctorFacts, Examined, FailedDownload, Lately, ServedModel, ServerFact
+from appliance.core.findings import Finding, dated, is_wrong, machine_line
 from appliance.core.fit.estimate import OFFLOADED
 from appliance.core.records.history import MAX_LIMIT, HistoryQuery
 from appliance.engines.owner import Engines
 from appliance.features.doctor.core.bundle import REPORTED, known_secrets, log_names
 from appliance.features.doctor.core.diagnose import diagnose
-from appliance.features.doctor.core.facts import DoctorFacts, Examined, FailedDownload, Lately, ServedModel, ServerFact
-from appliance.features.doctor.core.findings import Finding, dated, is_wrong, machine_line
 from appliance.features.doctor.core.lately import DEATHS, HOUR, deaths, turned_away
 from appliance.features.doctor.gathering import begun, bundled, config_in_force, examine, tried, zipped
 from appliance.http.control.answers import json_answer

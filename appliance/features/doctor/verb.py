@@ -25,12 +25,12 @@ from appliance.cli.options import gathered, models_dir_option
 from appliance.cli.remote import server_options
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.config.types import Config
+from appliance.core.examination import DoctorFacts
+from appliance.core.findings import Finding, changes, is_wrong, machine_line
 from appliance.errors import ApplianceError, UsageError
 from appliance.features.doctor.asking import DoctorOptions, log_of, look, timeline_of
 from appliance.features.doctor.core.bundle import ReportFile, known_secrets, log_names
 from appliance.features.doctor.core.diagnose import headlines
-from appliance.features.doctor.core.facts import DoctorFacts
-from appliance.features.doctor.core.findings import Finding, changes, is_wrong, machine_line
 from appliance.features.doctor.gathering import bundled, zipped
 from appliance.platform.console import EXIT_OURS, PROGRAM, as_called, can_ask, harmless, say
 

@@ -14,9 +14,7 @@ from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
 from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, RefusedUpdate
-from appliance.core.machine_look import Gpu, MachineLook
-from appliance.core.records.activity import EndedRequests
-from appliance.features.doctor.core.facts import (
+from appliance.core.examination import (
     BusCard,
     Checkup,
     ConfigFact,
@@ -33,6 +31,8 @@ from appliance.features.doctor.core.facts import (
     ServerFact,
     TurnedAway,
 )
+from appliance.core.machine_look import Gpu, MachineLook
+from appliance.core.records.activity import EndedRequests
 from appliance.wire import Trouble
 
 GIB = 1 << 30

@@ -35,12 +35,12 @@ from msgspec import Struct
 
 from appliance.cli.app import command_line
 from appliance.core.config.nodes import Position
+from appliance.core.examination import DoctorFacts, Examined
+from appliance.core.findings import SHOWN, Finding, changes, dated, is_wrong, some
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
 from appliance.features.doctor import core as doctor
 from appliance.features.doctor.core.diagnose import TOPICS, diagnose, headlines
-from appliance.features.doctor.core.facts import DoctorFacts, Examined
-from appliance.features.doctor.core.findings import SHOWN, Finding, changes, dated, is_wrong, some
 
 
 def said(finding: Finding) -> str:

@@ -17,12 +17,7 @@ from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.listing import Device
 from appliance.core.engines.proofs import Probation, Proof, ProofKey
 from appliance.core.engines.state import EngineState, ListedDevices, RefusedUpdate
-from appliance.core.machine_look import Gpu, MachineLook
-from appliance.core.records.history import Happening
-from appliance.core.scheduling.effects import Cause
-from appliance.core.secrets import secret_variables
-from appliance.features.doctor.core import bundle
-from appliance.features.doctor.core.facts import (
+from appliance.core.examination import (
     Checkup,
     ConfigFact,
     DeviceFile,
@@ -34,7 +29,12 @@ from appliance.features.doctor.core.facts import (
     ServedModel,
     ServerFact,
 )
-from appliance.features.doctor.core.findings import Finding
+from appliance.core.findings import Finding
+from appliance.core.machine_look import Gpu, MachineLook
+from appliance.core.records.history import Happening
+from appliance.core.scheduling.effects import Cause
+from appliance.core.secrets import secret_variables
+from appliance.features.doctor.core import bundle
 
 VERSIONS = bundle.Versions(program="1.0", server="1.0", python="3.11", platform="Linux", frozen=False)
 SECRETS = st.text("abcdefghijkmnop0123456789-._~+/=:!@$%*() äß", min_size=10, max_size=30).map(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.core.examination import DoctorFacts
+from appliance.core.findings import Finding
 from appliance.errors import UsageError
-from appliance.features.doctor.core.facts import DoctorFacts
-from appliance.features.doctor.core.findings import Finding
 from appliance.features.doctor.verb import ALL_WELL, free_path, page
 
 FACTS = DoctorFacts(version="1.0", now=0.0)

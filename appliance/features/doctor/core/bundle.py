@@ -21,13 +21,13 @@ from msgspec import Struct, structs
 from appliance.core.config.secret_places import secrets_of
 from appliance.core.config.types import Config
 from appliance.core.engines.state import EngineState
+from appliance.core.examination import DoctorFacts, ModelFact, ServedModel
+from appliance.core.findings import Finding
 from appliance.core.llama.flags import FLAGS, Flag, Kind, lookup, option_at
 from appliance.core.machine_look import MachineLook
 from appliance.core.records.history import Happening
 from appliance.core.secrets import WORDS, Secrets, is_secret_name, secret_variables, secrets_of_command
 from appliance.errors import UsageError
-from appliance.features.doctor.core.facts import DoctorFacts, ModelFact, ServedModel
-from appliance.features.doctor.core.findings import Finding
 
 REMOVED = "<removed>"
 REPORTED = 200  # number of entries of the timeline in a report, the newest

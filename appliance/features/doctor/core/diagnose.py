@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from shlex import quote
 
+from appliance.core.engines import card_findings as cards
+from appliance.core.engines import findings as engines
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.listing import CPU
+from appliance.core.examination import DoctorFacts, PortOwner, ServedModel
+from appliance.core.findings import SEVERITIES, Finding, error, found, note, one_line, some, warning
 from appliance.core.quantities import size
-from appliance.features.doctor.core import cards, engines, lately, machine
-from appliance.features.doctor.core.facts import DoctorFacts, PortOwner, ServedModel
-from appliance.features.doctor.core.findings import SEVERITIES, Finding, error, found, note, one_line, some, warning
+from appliance.features.doctor.core import lately, machine
 
 SERVE = "llama-appliance serve"
 CHECK = "llama-appliance config check"

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from shlex import quote
 
+from appliance.core.examination import Deaths, DoctorFacts, TurnedAway
+from appliance.core.findings import Finding, error, note, some, warning
 from appliance.core.records.history import Happening, Kind
-from appliance.features.doctor.core.facts import Deaths, DoctorFacts, TurnedAway
-from appliance.features.doctor.core.findings import Finding, error, note, some, warning
 
 HOUR = 3600.0  # seconds that are looked back
 DEATHS: tuple[Kind, ...] = ("crashed", "failed", "hung")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from appliance.core.examination import DoctorFacts
+from appliance.core.findings import Finding, found, note, some, warning
 from appliance.core.quantities import size
 from appliance.core.sizes import GIB
-from appliance.features.doctor.core.facts import DoctorFacts
-from appliance.features.doctor.core.findings import Finding, found, note, some, warning
 
 FULL, TIGHT = 256 << 20, 2 * GIB
 """Free bytes below which writing will soon fail, and below which no model can be downloaded."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from shlex import quote
 
 from appliance.core.engines.choice import Ranked, best
+from appliance.core.examination import DoctorFacts
+from appliance.core.findings import Finding, error, found, note, some, warning
 from appliance.core.quantities import span
-from appliance.features.doctor.core.facts import DoctorFacts
-from appliance.features.doctor.core.findings import Finding, error, found, note, some, warning
 
 LS = "llama-appliance engines ls"
 AUTO = "llama-appliance engines use auto"

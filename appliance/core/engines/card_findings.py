@@ -8,9 +8,9 @@ from itertools import product
 
 from appliance.core.engines.builds import numbers_of, runs_on
 from appliance.core.engines.offers import CARD_BACKENDS, EngineOffer, suited
+from appliance.core.examination import DoctorFacts
+from appliance.core.findings import Finding, found, note, some, warning
 from appliance.core.machine_look import NOTHING, Gpu
-from appliance.features.doctor.core.facts import DoctorFacts
-from appliance.features.doctor.core.findings import Finding, found, note, some, warning
 
 NONE_AT_ALL = ("", "-1", "none", "void", "nodevfiles")  # values of the variables that hide every card
 SILENT = re.compile(r"does not answer|when asked for")

@@ -15,9 +15,9 @@ from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.choice import Ranked
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState
+from appliance.core.findings import Finding
 from appliance.core.machine_look import NOTHING, Gpu, MachineLook
 from appliance.core.records.activity import EndedRequests
-from appliance.features.doctor.core.findings import Finding
 from appliance.wire import Trouble
 
 Answer = Literal["answers", "absent", "refused", "other", "failed"]
