@@ -19,7 +19,7 @@ import grimp
 ROOT = Path(__file__).resolve().parents[1]
 FROM_KERNEL = 76
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 95
+BETWEEN = 70
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "

@@ -16,24 +16,26 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
-from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
+from appliance.catalog.downloads import Downloads, DownloadSettings, ModelSupply, open_downloads
 from appliance.catalog.sources import STARTER
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
+from appliance.core.examination import Examiner
 from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
-from appliance.engines.owner import open_engines
+from appliance.engines.owner import Engines, open_engines
 from appliance.feature import (
     Assembled,
     Feature,
     Footing,
     Ground,
     ServerParts,
+    examiners_of,
     open_first,
     open_parts,
     open_slots,
@@ -219,7 +221,7 @@ async def open_appliance(
             hooks=lambda: hooks,
             data=places.data,
             files=settings.files,
-            troubles=lambda: [one for each in parts if each.troubles is not None for one in each.troubles()],
+            examiners=lambda: [*_examiners(engines, downloads), *examiners_of(parts)],
             defaults=places.defaults,
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
@@ -270,6 +272,14 @@ def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -
     from appliance.http.sockets.sockets import WebSockets
 
     return WebSockets(kernel.edge, [make(kernel, pipeline) for each in parts for make in each.sockets])
+
+
+def _examiners(engines: Engines, downloads: Downloads) -> Sequence[Examiner]:
+    from appliance.catalog.download_findings import downloads_examiner
+    from appliance.core.fit.findings import fit_examiner
+    from appliance.engines.findings import cards_examiner, running_examiner
+
+    return [running_examiner(engines), cards_examiner(), downloads_examiner(downloads), fit_examiner()]
 
 
 def _folders(

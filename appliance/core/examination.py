@@ -1,21 +1,20 @@
-"""The facts that the doctor examines.
+"""The facts that are known when the program is examined (feature ``doctor``), and the part of a feature in that.
 
-Sizes in bytes, times are Unix times; None means unknown.
+Each feature gathers its facts, from a running server's owners or, for a command without a server, from what is on this
+machine. Facts travel: a command reads those of a server, and makes findings of them with what its own options add. So
+findings are made of facts alone, and never fail. Sizes in bytes, times are Unix times; None means unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.core.config.nodes import Problem
-from appliance.core.engines.builds import BuildNeeds
-from appliance.core.engines.choice import Ranked
-from appliance.core.engines.offers import EngineOffer
-from appliance.core.engines.state import EngineState
-from appliance.core.findings import Finding
+from appliance.core.findings import Told
 from appliance.core.machine_look import NOTHING, Gpu, MachineLook
 from appliance.core.records.activity import EndedRequests
 from appliance.wire import Trouble
@@ -24,17 +23,6 @@ Answer = Literal["answers", "absent", "refused", "other", "failed"]
 """The server's address is answered by this program; by nothing; by this program, which wants another key; by another
 program; by something that accepts a connection and gives no useful answer.
 """
-
-
-class Installed(Struct, frozen=True, kw_only=True):
-    """One engine that was found, usable or not."""
-
-    id: str
-    backend: str
-    source: str  # its place, in words
-    digest: str = ""
-    damage: str = ""
-    needs: BuildNeeds = BuildNeeds()
 
 
 class Disk(Struct, frozen=True, kw_only=True):
@@ -85,7 +73,7 @@ class ModelFact(Struct, frozen=True, kw_only=True):
     size: int = 0
     error: str = ""
     fit: str = ""
-    why: str = ""
+    why: str = ""  # the reason of ``fit``
     architecture: str = ""
     quantisation: str = ""
     parameters: int = 0
@@ -164,27 +152,20 @@ class ConfigFact(Struct, frozen=True, kw_only=True):
     unreadable: str = ""
 
 
-class DoctorFacts(Struct, frozen=True, kw_only=True):
-    """All facts together. Unknown ones keep their defaults, so that one failure hides nothing else."""
+class Known(Struct, frozen=True, kw_only=True):
+    """The facts that all share. Unknown ones keep their defaults, so that one failure hides nothing else."""
 
     version: str
     now: float
     look: MachineLook | None = None
-    ranked: tuple[Ranked, ...] = ()  # seats for an unknown model, best first; for ``model`` if one was named
-    state: EngineState = EngineState()
-    engines: tuple[Installed, ...] = ()
-    offers: tuple[EngineOffer, ...] = ()  # builds for cards that none of the engines can use
     checkup: Checkup = Checkup()
     models: tuple[ModelFact, ...] = ()
     models_dir: str = ""
     notes: tuple[str, ...] = ()  # files and settings of models that were skipped, with the reasons
-    versions_back: Mapping[str, str] = NOTHING  # versions of this program that were returned from, with the reasons
     config: ConfigFact | None = None  # None: no configuration was named
     server: ServerFact | None = None
     lately: Lately = Lately()
     port: PortOwner | None = None  # None: the port is free
-    named_engine: str = ""  # the engine that the environment (or an option) names instead of a choice
-    named_fault: str = ""  # the reason why no server starts with that
     trouble: Mapping[str, str] = NOTHING  # parts of the examination that failed, with the reason
 
     @property
@@ -196,10 +177,41 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
         """The models of the server; of none where none answers."""
         return self.server.running if self.server is not None else ()
 
+    def without(self, part: str, cause: Exception) -> Known:
+        """Return the same, and that this part could not be examined."""
+        why = " ".join(str(cause).split()) or type(cause).__name__
+        return structs.replace(self, trouble={**self.trouble, part: why})
 
-class Examined(Struct, frozen=True, kw_only=True):
-    """The output of ``doctor --json``, and of ``GET /api/doctor``. ``ok`` means that there are only notes."""
 
-    ok: bool
-    findings: tuple[Finding, ...]
-    facts: DoctorFacts
+class OwnFacts(Struct, frozen=True, kw_only=True):
+    """The facts of one feature: in JSON they stand beside those of `Known`, so that no two have the same name.
+
+    The methods are pure, and add nothing unless they are overridden.
+    """
+
+    def findings(self, known: Known) -> Sequence[Told]:
+        return ()
+
+    def headlines(self, known: Known) -> Sequence[tuple[str, str]]:
+        """Return names and states at the head of the page, one line each."""
+        return ()
+
+    def reported(self) -> Mapping[str, object]:
+        """Return members of a support bundle's report: no text that a user, a model or an engine wrote."""
+        return {}
+
+
+class Examiner(Struct, frozen=True, kw_only=True):
+    """One feature's part of an examination.
+
+    ``look`` gathers facts: it returns its own, and what is known with what it adds to that. Its string is the model
+    that is asked about; empty: any. Where it raises ApplianceError, OSError, psutil.Error or ValueError, a finding
+    names ``part`` with the reason, and the rest is examined. ``folders`` are those that the feature writes to, by their
+    content. ``secrets`` are keys that leave the logs of a support bundle.
+    """
+
+    part: str  # in words: the doctor could not look at ...
+    facts: type[OwnFacts] = OwnFacts
+    look: Callable[[Known, str], Awaitable[tuple[Known, OwnFacts]]] | None = None
+    folders: Callable[[], Mapping[str, Path]] = dict
+    secrets: Callable[[], Awaitable[Sequence[str]]] | None = None

@@ -1,21 +1,25 @@
-"""A finding: one thing that is wrong or worth knowing, its evidence, and the remedy. Findings are compared and tidied.
+"""A finding: one thing that is wrong or worth knowing, its evidence, and the remedy; and the order of findings.
 
-Times are Unix times.
+Each feature says its own, and the feature ``doctor`` shows them all.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-WRONG: tuple[Severity, ...] = ("error", "warning")
-"""The severities that make the exit status 1. A note is informational and needs no action."""
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+Stage = Literal[
+    "missing", "start", "failures", "engines", "room", "machine", "updates", "server", "others", "choice", "limits"
+]
+"""The subjects of findings in their order, causes before their effects: what nothing works without, what keeps a server
+from its start, what failed, cards and builds, the room for models, the rest of the machine, updates, the server's own
+words, other servers, better choices, and limits that somebody has set."""
+STAGES: tuple[Stage, ...] = get_args(Stage)
 LONGEST = 300  # longest line, in characters
 SHOWN = 5  # largest number of lines shown
 
@@ -24,36 +28,24 @@ class Finding(Struct, frozen=True, kw_only=True):
     """``commands`` can be typed as they stand; ``advice`` is a sentence. At least one of them is set."""
 
     id: str
-    severity: Severity
+    severity: Severity  # a note is informational and needs no action
     title: str
     evidence: tuple[str, ...]  # one line each; never empty
     model: str = ""  # the model that it is about; empty: none, or many
     advice: str = ""
     commands: tuple[str, ...] = ()
-    since: float | None = None  # when a running server first found it; None without one
+    since: float | None = None  # Unix time at which a running server first found it; None without one
 
 
-def dated(findings: Iterable[Finding], known: Iterable[Finding], now: float | None = None) -> tuple[Finding, ...]:
-    """Return the findings, each with the time of the same one among those ``known``, else with ``now``."""
-    times = {_about(finding): finding.since for finding in known}
-    return tuple(structs.replace(one, since=times.get(_about(one), now)) for one in findings)
+Told = tuple[Stage, Iterable[Finding]]
+"""Findings on one subject."""
 
 
-def changes(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings that came and those that went."""
-    old, new = set(map(_about, before)), set(map(_about, after))
-    came = [finding for finding in after if _about(finding) not in old]
-    return came, [finding for finding in before if _about(finding) not in new]
-
-
-def _about(finding: Finding) -> tuple[str, str]:
-    """Return the subject of the finding: the evidence may change while the finding stays the same."""
-    return finding.id, finding.title
-
-
-def is_wrong(findings: Iterable[Finding]) -> bool:
-    """True if something has to be done."""
-    return any(finding.severity in WRONG for finding in findings)
+def in_order(told: Iterable[Told]) -> list[Finding]:
+    """Return each finding once, the gravest first; those that are as grave by stage, then in their present order."""
+    by_stage = sorted(told, key=lambda one: STAGES.index(one[0]))
+    unique = dict.fromkeys(finding for _, findings in by_stage for finding in findings)
+    return sorted(unique, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def one_line(text: str) -> str:
@@ -86,23 +78,3 @@ def found(
 
 
 error, warning, note = (partial(found, severity) for severity in SEVERITIES)
-
-
-class MachineLine(Struct, frozen=True, kw_only=True):
-    """The output of ``doctor --line``, and of ``GET /api/doctor?line=1``. ``findings`` are ids, the worst first."""
-
-    host: str
-    version: str
-    ok: bool
-    errors: int
-    warnings: int
-    notes: int
-    findings: tuple[str, ...]
-
-
-def machine_line(host: str, version: str, findings: Sequence[Finding]) -> MachineLine:
-    """The line of one machine in a list of many."""
-    counts = Counter(f"{finding.severity}s" for finding in findings)
-    numbers = {f"{severity}s": counts[f"{severity}s"] for severity in SEVERITIES}
-    ids = tuple(finding.id for finding in findings)
-    return MachineLine(host=host, version=version, ok=not is_wrong(findings), findings=ids, **numbers)
