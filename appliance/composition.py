@@ -277,9 +277,9 @@ def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -
 def _examiners(engines: Engines, downloads: Downloads) -> Sequence[Examiner]:
     from appliance.catalog.download_findings import downloads_examiner
     from appliance.core.fit.findings import fit_examiner
-    from appliance.engines.findings import cards_examiner, running_examiner
+    from appliance.engines.findings import running_examiner
 
-    return [running_examiner(engines), cards_examiner(), downloads_examiner(downloads), fit_examiner()]
+    return [running_examiner(engines), downloads_examiner(downloads), fit_examiner()]
 
 
 def _folders(

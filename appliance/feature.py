@@ -226,6 +226,5 @@ def all_examiners(features: Iterable[Feature]) -> Sequence[Examiner]:
     from appliance.catalog.download_findings import downloads_examiner
     from appliance.cli.engines.findings import command_examiner
     from appliance.core.fit.findings import fit_examiner
-    from appliance.engines.findings import cards_examiner
 
-    return [command_examiner(), cards_examiner(), downloads_examiner(), fit_examiner(), *examiners_of(features)]
+    return [command_examiner(), downloads_examiner(), fit_examiner(), *examiners_of(features)]

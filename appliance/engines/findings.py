@@ -1,9 +1,8 @@
-"""Engines and cards in the doctor's examination. Threads do what blocks; no engine is started."""
+"""Engines in the doctor's examination. Threads do what blocks; no engine is started."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -17,15 +16,12 @@ from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.choice import best
 from appliance.core.engines.examined import Installed
 from appliance.core.engines.findings import EnginesExamined
-from appliance.core.examination import BusCard, DeviceFile, Examiner, Known, OwnFacts
+from appliance.core.examination import Examiner, Known, OwnFacts
 from appliance.engines.found import ENGINE_VARIABLE, EngineFolders, find_engine, installed_folder, read_build
 from appliance.engines.installing import offers_here
 from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError
-from appliance.platform.cards_linux import VENDORS, slots
 from appliance.platform.machine import free_memory
-
-DEVICE_FILES = ("dev/kfd", "dev/dri/renderD*", "dev/nvidia[0-9]*", "dev/nvidiactl", "dev/nvidia-uvm", "dev/dxg")
 
 
 def engines_examiner(opened: Callable[[], AbstractAsyncContextManager[Engines]]) -> Examiner:
@@ -52,25 +48,6 @@ def running_examiner(engines: Engines) -> Examiner:
         return known, facts
 
     return Examiner(part="the engines", facts=EnginesExamined, look=look, folders=_folders)
-
-
-def cards_examiner() -> Examiner:
-    async def look(known: Known, _: str) -> tuple[Known, OwnFacts]:
-        cards, files = await trio.to_thread.run_sync(cards_here)
-        return structs.replace(
-            known, checkup=structs.replace(known.checkup, cards=cards, device_files=files)
-        ), OwnFacts()
-
-    return Examiner(part="the graphics cards", look=look)
-
-
-def cards_here(root: Path = Path("/")) -> tuple[tuple[BusCard, ...], tuple[DeviceFile, ...]]:
-    """Return the cards on the bus, and their device files. ``root`` is where to look for them. Blocks."""
-    return tuple(BusCard(pci=slot.pci, vendor=VENDORS[slot.vendor], driver=slot.driver) for slot in slots(root)), tuple(
-        DeviceFile(path=str(path), usable=os.access(path, os.R_OK | os.W_OK), group=_group(path))
-        for pattern in DEVICE_FILES
-        for path in sorted(root.glob(pattern))
-    )
 
 
 async def _look(
@@ -116,12 +93,3 @@ def _installed(engine: Engine, damage: str) -> Installed:
 
 def _folders() -> Mapping[str, Path]:
     return {"engines": installed_folder()}
-
-
-def _group(path: Path) -> str:
-    if sys.platform == "win32":
-        return ""
-    try:
-        return path.group()
-    except (OSError, KeyError):
-        return ""

@@ -173,6 +173,6 @@ async def _with_system(known: Known, sources: ModelFolders, examiners: Iterable[
             folders |= each.folders()
         if sources.cache is not None:
             folders["downloads"] = sources.cache
-        return structs.replace(known, checkup=checkup(folders, known.checkup))
+        return structs.replace(known, checkup=checkup(folders))
 
     return await trio.to_thread.run_sync(look)

@@ -1,27 +1,29 @@
-"""The doctor's look at the system: disks, swap, limits, and the process behind a port.
+"""The doctor's look at the system: disks, swap, limits, cards, and the process behind a port.
 
 ``root`` is where to look for the system's files. Unknown facts are left out, and nothing raises.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
-from msgspec import structs
 
-from appliance.core.examination import Checkup, Disk, PortOwner
+from appliance.core.examination import BusCard, Checkup, DeviceFile, Disk, PortOwner
+from appliance.platform.cards_linux import VENDORS, slots
 from appliance.platform.groups_linux import ends_together
 from appliance.platform.sampler import swap_bytes
 
+DEVICE_FILES = ("dev/kfd", "dev/dri/renderD*", "dev/nvidia[0-9]*", "dev/nvidiactl", "dev/nvidia-uvm", "dev/dxg")
 
-def checkup(folders: Mapping[str, Path], known: Checkup = Checkup(), root: Path = Path("/")) -> Checkup:  # noqa: B008
+
+def checkup(folders: Mapping[str, Path], root: Path = Path("/")) -> Checkup:
     """Look around. ``folders`` are those that the program writes to, by their content. Blocks for milliseconds."""
     swap = swap_bytes()
-    return structs.replace(
-        known,
+    return Checkup(
         disks=tuple(_disks(folders)),
         swap_used=swap[1],
         swap_total=swap[0],
@@ -29,6 +31,12 @@ def checkup(folders: Mapping[str, Path], known: Checkup = Checkup(), root: Path 
         cores=psutil.cpu_count(logical=True) or 0,
         memory=psutil.virtual_memory().total,
         ends_together=ends_together(root),
+        cards=tuple(BusCard(pci=slot.pci, vendor=VENDORS[slot.vendor], driver=slot.driver) for slot in slots(root)),
+        device_files=tuple(
+            DeviceFile(path=str(path), usable=os.access(path, os.R_OK | os.W_OK), group=_group(path))
+            for pattern in DEVICE_FILES
+            for path in sorted(root.glob(pattern))
+        ),
     )
 
 
@@ -75,3 +83,12 @@ def _open_files() -> int | None:
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if hard == resource.RLIM_INFINITY else hard
+
+
+def _group(path: Path) -> str:
+    if sys.platform == "win32":
+        return ""
+    try:
+        return path.group()
+    except (OSError, KeyError):
+        return ""
