@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from shlex import quote
 
-from appliance.core.engines.builds import numbers_of, runs_on
+from appliance.core.engines.builds import runs_on
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.examined import EngineFacts
 from appliance.core.engines.listing import CPU
@@ -15,6 +15,7 @@ from appliance.core.engines.offers import CARD_BACKENDS, EngineOffer, suited
 from appliance.core.examination import Known, ServedModel
 from appliance.core.findings import Finding, found, note, some, warning
 from appliance.core.machine_look import NOTHING, Gpu
+from appliance.core.versions import numbers_of
 
 NONE_AT_ALL = ("", "-1", "none", "void", "nodevfiles")  # values of the variables that hide every card
 SILENT = re.compile(r"does not answer|when asked for")

@@ -9,8 +9,7 @@ import trio
 from appliance.core.examination import Examiner, Known, OwnFacts
 from appliance.core.findings import Finding, Told, note
 from appliance.core.machine_look import NOTHING
-from appliance.start import programs_folder
-from appliance.store.engine_state import StateFile
+from appliance.start import program_file, programs_folder
 
 
 class VersionsExamined(OwnFacts, frozen=True, kw_only=True):
@@ -36,5 +35,5 @@ def versions_examiner() -> Examiner:
 
 
 async def _look(known: Known, _: str) -> tuple[Known, OwnFacts]:
-    state = await trio.to_thread.run_sync(StateFile(programs_folder()).read)
+    state = await trio.to_thread.run_sync(program_file(programs_folder()).read)
     return known, VersionsExamined(versions_back=state.withdrawn)

@@ -14,7 +14,7 @@ from appliance.core.engines.examined import Installed
 from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
-from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, RefusedUpdate
+from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices
 from appliance.core.examination import (
     BusCard,
     Checkup,
@@ -34,6 +34,7 @@ from appliance.core.examination import (
 )
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.records.activity import EndedRequests
+from appliance.core.versions import RefusedUpdate
 from appliance.feature import all_examiners
 from appliance.features import FEATURES
 from appliance.features.doctor.core.facts import Facts

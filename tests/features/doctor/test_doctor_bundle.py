@@ -18,7 +18,7 @@ from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.examined import Installed
 from appliance.core.engines.listing import Device
 from appliance.core.engines.proofs import Probation, Proof, ProofKey
-from appliance.core.engines.state import EngineState, ListedDevices, RefusedUpdate
+from appliance.core.engines.state import EngineState, ListedDevices
 from appliance.core.examination import (
     Checkup,
     ConfigFact,
@@ -35,6 +35,7 @@ from appliance.core.records.history import Happening
 from appliance.core.reported import SET
 from appliance.core.scheduling.effects import Cause
 from appliance.core.secrets import secret_variables
+from appliance.core.versions import RefusedUpdate
 from appliance.features.doctor.core import bundle
 from appliance.features.doctor.core.facts import Facts
 
