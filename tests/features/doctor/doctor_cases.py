@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from msgspec import structs
 
-from appliance.catalog.download_findings import DownloadsExamined
 from appliance.core.config.nodes import Position, Problem
 from appliance.core.engines.builds import Archive, AvailableBuild, BuildNeeds, Catalogue
 from appliance.core.engines.choice import Ranked, Seat, Standing
@@ -39,6 +38,7 @@ from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.records.activity import EndedRequests
 from appliance.core.versions import RefusedUpdate
 from appliance.features.doctor.core.facts import Facts
+from appliance.features.downloads.findings import DownloadsExamined
 from appliance.features.pool.findings import PoolExamined
 from appliance.features.programs.findings import VersionsExamined
 from appliance.features.traces.findings import TracesExamined
