@@ -23,8 +23,9 @@ BETWEEN = 16
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines.background engines.choosing "
-    "engines.findings engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf engines.table "
-    "engines.trial engines.unpacking engines.updating fleet.rpc_server http.control.engine_routes store.engine_state",
+    "engines.findings engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf "
+    "engines.table engines.trial engines.unpacking engines.updating fleet.rpc_server http.control.engine_routes "
+    "store.engine_state",
     "fit": "core.fit* fleet.outlook cli.memory",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}
