@@ -1,4 +1,4 @@
-"""The files of llama-server's one model when it is not named as a file: from the cache, else downloaded into it.
+"""llama-server's single mode: one model, from a file or from the cache, else downloaded into that.
 
 Source of the options: llama-server of llama.cpp b11434. Different on purpose: a file in the cache is used without
 asking whether there is a newer one, and every download is checked.
@@ -16,6 +16,8 @@ from appliance.catalog.download_source import here
 from appliance.catalog.downloads import Downloads, DownloadSettings, open_downloads
 from appliance.catalog.found import preset_file
 from appliance.catalog.hub import HubAccess
+from appliance.catalog.sources import ModelFolders, NamedFile
+from appliance.cli.options import tools_of_options
 from appliance.cli.pull import Stopped, followed
 from appliance.cli.show import human_size
 from appliance.core.llama import flags
@@ -29,12 +31,20 @@ from appliance.core.models.download import (
     sidecars_of,
 )
 from appliance.core.models.hub_address import MAIN
+from appliance.core.models.names import is_speakable
+from appliance.core.settings import FleetSettings
 from appliance.errors import ApplianceError, UsageError
-from appliance.features.stand_in.front import is_on, value
+from appliance.features.stand_in.front import FRONT, LOG_FILE, http_settings, is_on, value
 from appliance.platform.console import EXIT_INTERRUPTED, say_error
+from appliance.settings import AppSettings
 
 REMOTE = ("--hf-repo", "--hf-file", "--hf-token", "--spec-draft-hf", "--model-url", "--docker-repo", "--mmproj-url")
 """Options that say what to fetch; the model process gets files instead."""
+PROXY, NO_PAGE = "--ui-mcp-proxy", "--no-ui"
+"""The front is the proxy and has the page; only the front reaches the model process, which reports both in ``/props``.
+"""
+STOP_TIMEOUT = 1.5
+"""Programs that use llama-server expect it to end about three seconds after SIGTERM, busy or not."""
 
 
 class ModelPaths(Struct, frozen=True, kw_only=True):
@@ -55,6 +65,46 @@ class ModelSources(Struct, frozen=True, kw_only=True):
     @property
     def all(self) -> tuple[Remote, ...]:
         return tuple(one for one in (self.model, self.draft, self.mmproj) if one is not None)
+
+
+def single_mode(options: Sequence[Option], places: ModelPaths) -> AppSettings:
+    """Return the server of one model, whose files are here. Raises UsageError."""
+    rest = flags.partition(options, FRONT)[1]
+    fetched, engine_options = flags.partition(rest, REMOTE)
+    for place, named in ((places.draft, "--spec-draft-model"), (places.mmproj, "--mmproj")):
+        if place is not None:
+            engine_options = flags.partition(engine_options, (named,))[1]
+    model_id = _model_id(fetched, flags.last(engine_options, "--alias"), places)
+    companions = (("--mmproj", places.mmproj), ("--model-draft", places.draft))
+    http = http_settings(options, single=model_id)
+    files = [word for flag, path in companions if path is not None for word in (flag, path)]
+    told = [*((PROXY,) if http.cors_proxy else ()), *(() if http.page else (NO_PAGE,))]
+    return AppSettings(
+        http=http,
+        fleet=FleetSettings(
+            models_max=1,
+            stop_timeout=STOP_TIMEOUT,
+            engine_args=(*files, *told, *flags.render(engine_options)),
+            metrics=False,
+            fit=False,
+        ),
+        tools=tools_of_options(options),
+        sources=ModelFolders(files=(NamedFile(model_id, places.model),), models_dir=None, cache=None, starter=None),
+        preload=(model_id,),
+        echo=True,
+        quiet=is_on(options, "--log-disable", unsaid=False),
+        log_file=value(options, LOG_FILE, "") or None,
+    )
+
+
+def _model_id(fetched: Sequence[Option], alias: Option | None, places: ModelPaths) -> str:
+    """llama-server's own rule: the alphabetically first alias, else the repository as it was written, else the file."""
+    names = sorted(name.strip() for name in alias.values[0].split(",")) if alias else []
+    named = value(fetched, "--hf-repo", "") or value(fetched, "--docker-repo", "")
+    model_id = next((name for name in names if name), None) or named or Path(places.model).name
+    if not is_speakable(model_id):
+        raise UsageError(f"the name {model_id!r} cannot be used for a model; give another with --alias")
+    return model_id
 
 
 def needs_of(options: Sequence[Option]) -> ModelSources:
