@@ -14,8 +14,9 @@ import trio
 from msgspec import structs
 
 from appliance.catalog.found import cache_directory
-from appliance.catalog.hub import hub_access
+from appliance.cli.app import verbs_of
 from appliance.cli.options import tools_of_options
+from appliance.cli.verb import Bring
 from appliance.core.llama import flags
 from appliance.core.llama.flags import FLAGS, Kind, Option, explained
 from appliance.engines.found import find_engine
@@ -29,6 +30,7 @@ from appliance.platform.children import inherited_env
 from appliance.platform.console import EXIT_OURS, say
 from appliance.platform.home import users_home
 from appliance.settings import AppSettings, AsyncCommand, Later
+from appliance.upstream.hub import hub_access
 
 ANSWERED_BY_ENGINE = ("--version", "--cache-list", "--completion-bash", "--list-devices")
 NAMES_A_MODEL = ("--model", "--model-url", "--hf-repo", "--docker-repo")
@@ -51,7 +53,8 @@ class Verbatim(click.Command):
 
 
 @click.command(name="llama-server", cls=Verbatim, add_help_option=False)
-def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand | int:
+@click.pass_context
+def llama_server(ctx: click.Context, words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand | int:
     """Take llama-server's place, with one model or as router: the same flags, environment and behaviour."""
     said, notes = modern_words(words)
     unknown = first_unknown(said)
@@ -72,7 +75,8 @@ def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand |
         return _run_engine(said)
     for note in (*notes, *more_notes):
         say(f"warning: {note}")
-    return stand_in(from_argv, environ)
+    bring = next((verb.brings for verb in verbs_of(ctx) if verb.brings is not None), None)
+    return stand_in(from_argv, environ, bring)
 
 
 @click.command(name="llama", cls=Verbatim, add_help_option=False)
@@ -107,17 +111,17 @@ def first_unknown(words: Sequence[str]) -> str | None:
     return None
 
 
-def stand_in(from_argv: Sequence[Option], environ: Mapping[str, str]) -> AppSettings | Later:
+def stand_in(from_argv: Sequence[Option], environ: Mapping[str, str], bring: Bring | None) -> AppSettings | Later:
     """The server that these options, LLAMA_ARG_* and llama-server's configuration file ask for.
 
     Without a model, or with a repository of presets, it is the router, as in llama-server. Raises UsageError for what
     is wrong or cannot be done yet.
     """
-    return _mode(spelled_out(from_argv), from_surroundings(environ), environ)
+    return _mode(spelled_out(from_argv), from_surroundings(environ), environ, bring)
 
 
 def _mode(
-    from_argv: Sequence[Option], from_environ: Sequence[Option], environ: Mapping[str, str]
+    from_argv: Sequence[Option], from_environ: Sequence[Option], environ: Mapping[str, str], bring: Bring | None
 ) -> AppSettings | Later:
     options = flags.merge(from_argv, from_environ)
     named = flags.partition(options, NAMES_A_MODEL)[0]
@@ -131,17 +135,17 @@ def _mode(
     hub = hub_access(
         environ, token=value(options, "--hf-token", "") or None, offline=is_on(options, "--offline", unsaid=False)
     )
-    if hub.offline:
-        raise missing(needs, cache)
+    if bring is None or hub.offline:
+        raise missing(needs, cache, downloads=bring is not None)
     http_settings(options, single=None)  # a mistake is reported before the download, not after it
     tools_of_options(options)
 
     async def prepare() -> AppSettings | int:
         find_engine(None)
-        status = await fetch(needs, hub, cache)
+        status = await fetch(bring, needs, hub, cache)
         if status is not None:
             return status
-        found = _mode(from_argv, from_environ, environ)
+        found = _mode(from_argv, from_environ, environ, bring)
         if isinstance(found, Later):
             raise UsageError(f"the download is missing from the cache at {cache}; somebody has removed it")
         return found
