@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from appliance.catalog.supply import Supply, SupplyGround
     from appliance.core.config.nodes import Problem
     from appliance.core.config.types import Config
+    from appliance.core.engine import EngineInside
     from appliance.core.runs.inward import Asker
     from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
@@ -110,6 +111,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
     serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends the
     start there, with UsageError. ``supply`` opens what brings models that are not here; one feature at most has that.
+    ``engine`` is the one inside the program; the first feature with one has it.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
     open_last: Callable[[Ground, Sequence[ServerParts]], AbstractAsyncContextManager[ServerParts]] | None = None
     check: Callable[[Config], None] | None = None
+    engine: EngineInside | None = None
     slots: Callable[[Footing], AbstractAsyncContextManager[tuple[SlotHold, ServerParts]]] | None = None
     beside: Callable[[AppSettings], Awaitable[None]] | None = None
 

@@ -18,6 +18,7 @@ from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
 from appliance.features.downloads.feature import DOWNLOADS
+from appliance.features.embedded.feature import EMBEDDED
 from appliance.features.explain.feature import EXPLAIN
 from appliance.features.launch.feature import LAUNCH
 from appliance.features.lm_studio.feature import LM_STUDIO
@@ -49,6 +50,7 @@ FEATURES: tuple[Feature, ...] = (
     DISK,
     DOCTOR,
     DOWNLOADS,
+    EMBEDDED,
     EXPLAIN,
     LAUNCH,
     LM_STUDIO,
