@@ -11,9 +11,10 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.found import Cached, FoundModel, all_shards, here
+from appliance.catalog.found import FoundModel, all_shards, files_of, here
 from appliance.core.config.nodes import Problem
 from appliance.core.models.download import (
+    PRESET_FILE,
     Remote,
     WantedModel,
     parse_image,
@@ -56,13 +57,13 @@ def placed(model: FoundModel, definition: Definition, cache: Path | None) -> Fou
         mistake, seeing = _read(lambda: parse_location(definition.mmproj_url, _path(definition.mmproj)))
         if seeing is None:
             model = structs.replace(model, error=model.error or mistake)
-        elif hit := _here(cache, seeing):
+        elif cache is not None and (hit := here(cache, seeing)):
             projector = hit.files[0]
         else:
             needs.append((seeing, (PROJECTOR_URL, definition.mmproj_url)))
     draft = definition.draft
     if not draft and definition.draft_repo and (guesses := _draft(definition)):
-        if hit := _here(cache, guesses):
+        if cache is not None and (hit := here(cache, guesses)):
             draft = hit.files[0]
         else:
             needs.append((guesses, (DRAFT_REPO, definition.draft_repo)))
@@ -107,7 +108,7 @@ def _model(model: FoundModel, definition: Definition, cache: Path | None) -> tup
         mistake, wanted = _read(lambda: parse_location(definition.url, _path(definition.model)))
     else:
         wanted = _wanted(definition, model.id)
-    if wanted is not None and (hit := _here(cache, wanted)):
+    if wanted is not None and cache is not None and (hit := here(cache, wanted)):
         repo = wanted.reference.repo if isinstance(wanted, WantedModel) and not elsewhere else model.repo
         tag = model.tag if elsewhere else hit.tag
         model = structs.replace(model, files=hit.files, repo=repo, tag=tag, mmproj=None)
@@ -130,10 +131,6 @@ def _read(parse: Callable[[], Remote]) -> tuple[str | None, Remote | None]:
         return None, parse()
     except (UsageError, BadRequest) as error:
         return str(error), None
-
-
-def _here(cache: Path | None, wanted: Remote) -> Cached | None:
-    return here(cache, wanted) if cache is not None else None
 
 
 def _wanted(definition: Definition, model_id: str) -> WantedModel | None:
@@ -223,6 +220,12 @@ def open_presets(
     layers = Layers(environment=environment, command=command)
     file = file.absolute() if file is not None else None
     return PresetSource(file=file, layers=layers, strange=strange, cache=cache).read()
+
+
+def preset_file(root: Path, repo: str) -> Path | None:
+    """Return the presets that a cached repository (``org/repo``) holds instead of a model; None if it holds none."""
+    found = files_of(root, repo)
+    return found[0] / PRESET_FILE if found is not None and any(file.path == PRESET_FILE for file in found[1]) else None
 
 
 def read_ini(file: Path, *, named_by: str = "--models-preset") -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from appliance.catalog.found import cache_directory, preset_file
+from appliance.catalog.found import cache_directory
 from appliance.catalog.sources import ModelFolders
 from appliance.cli.options import tools_of_options
 from appliance.core.llama import flags
@@ -21,7 +21,7 @@ from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.errors import UsageError
 from appliance.features.stand_in.core.preset_file import LOAD_ON_STARTUP, NONE, Choices, chosen, wrong_value
 from appliance.features.stand_in.front import LOG_FILE, http_settings, is_on, number, value
-from appliance.features.stand_in.preset_models import PresetSource, open_presets
+from appliance.features.stand_in.preset_models import PresetSource, open_presets, preset_file
 from appliance.platform.console import say
 from appliance.platform.home import users_home
 from appliance.settings import AppSettings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.found import here, preset_file
+from appliance.catalog.found import here
 from appliance.catalog.sources import ModelFolders, NamedFile
 from appliance.cli.options import tools_of_options
 from appliance.cli.verb import Bring
@@ -30,6 +30,7 @@ from appliance.core.models.names import is_speakable
 from appliance.core.settings import FleetSettings
 from appliance.errors import ApplianceError, UsageError
 from appliance.features.stand_in.front import FRONT, LOG_FILE, http_settings, is_on, value
+from appliance.features.stand_in.preset_models import preset_file
 from appliance.settings import AppSettings
 
 REMOTE = ("--hf-repo", "--hf-file", "--hf-token", "--spec-draft-hf", "--model-url", "--docker-repo", "--mmproj-url")
@@ -57,8 +58,8 @@ class ModelSources(Struct, frozen=True, kw_only=True):
     mmproj: Remote | None = None
 
     @property
-    def all(self) -> tuple[Remote, ...]:
-        return tuple(one for one in (self.model, self.draft, self.mmproj) if one is not None)
+    def all(self) -> list[Remote]:
+        return [one for one in (self.model, self.draft, self.mmproj) if one is not None]
 
 
 def single_mode(options: Sequence[Option], places: ModelPaths) -> AppSettings:
@@ -103,27 +104,19 @@ def _model_id(fetched: Sequence[Option], alias: Option | None, places: ModelPath
 
 def needs_of(options: Sequence[Option]) -> ModelSources:
     """Return what the options need. Raises UsageError for names that cannot belong to a repository."""
-    repo = flags.last(options, "--hf-repo")
-    draft = flags.last(options, "--spec-draft-hf")
-    seeing = flags.last(options, "--mmproj-url")
-    if repo is None and flags.last(options, "--hf-file") is not None:
+    seeing, named = flags.last(options, "--mmproj-url"), value(options, "--mmproj", "")
+    model, draft = _wanted(options, "--hf-repo", "--hf-file"), _wanted(options, "--spec-draft-hf", "--spec-draft-model")
+    if model is None and flags.last(options, "--hf-file") is not None:
         raise UsageError("--hf-file names a file of a repository; say which one with --hf-repo ORG/REPO")
+    if model is not None:
+        projector = is_on(options, "--mmproj-auto") and flags.last(options, "--mmproj") is None and seeing is None
+        model = structs.replace(model, projector=projector, presets=True)
+    if draft is not None:
+        draft = structs.replace(draft, projector=False, sidecars=sidecars_of(value(options, "--spec-type", "")))
     return ModelSources(
-        model=_model(repo, options) if repo is not None else _elsewhere(options),
-        draft=_draft(draft, options) if draft is not None else None,
-        mmproj=parse_location(seeing.values[0], value(options, "--mmproj", "") or None) if seeing is not None else None,
-    )
-
-
-def _model(repo: Option, options: Sequence[Option]) -> WantedModel:
-    wants_projector = is_on(options, "--mmproj-auto")
-    named = flags.last(options, "--mmproj") or flags.last(options, "--mmproj-url")
-    wanted = _wanted(repo)
-    return structs.replace(
-        wanted,
-        file=value(options, "--hf-file", "") or wanted.file,
-        projector=wants_projector and named is None,
-        presets=True,
+        model=model or _elsewhere(options),
+        draft=draft,
+        mmproj=parse_location(seeing.values[0], named or None) if seeing is not None else None,
     )
 
 
@@ -136,26 +129,19 @@ def _elsewhere(options: Sequence[Option]) -> Remote | None:
     return None
 
 
-def _draft(repo: Option, options: Sequence[Option]) -> WantedModel:
-    wanted = _wanted(repo)
-    return structs.replace(
-        wanted,
-        file=value(options, "--spec-draft-model", "") or wanted.file,
-        projector=False,
-        sidecars=sidecars_of(value(options, "--spec-type", "")),
-    )
-
-
-def _wanted(option: Option) -> WantedModel:
+def _wanted(options: Sequence[Option], repo: str, file: str) -> WantedModel | None:
+    """Return the model of a repository, if one is named; ``file`` is the option that says which of its files."""
+    option = flags.last(options, repo)
+    if option is None:
+        return None
     try:
         wanted = parse_wanted(option.values[0])
     except ApplianceError as error:
         raise UsageError(f"{option.flag}: {error}") from None
     if wanted.revision != MAIN:
-        raise UsageError(
-            f"{option.flag}: {wanted} is another revision than {MAIN}; name its file's address with --model-url"
-        )
-    return wanted
+        advice = "name its file's address with --model-url"
+        raise UsageError(f"{option.flag}: {wanted} is another revision than {MAIN}; {advice}")
+    return structs.replace(wanted, file=value(options, file, "") or wanted.file)
 
 
 def cached(needs: ModelSources, options: Sequence[Option], cache: Path) -> ModelPaths | None:
@@ -163,13 +149,11 @@ def cached(needs: ModelSources, options: Sequence[Option], cache: Path) -> Model
     found = {wanted: here(cache, wanted) for wanted in needs.all}
     if None in found.values():
         return None
-    model, draft, mmproj = (
-        found.get(one) if one is not None else None for one in (needs.model, needs.draft, needs.mmproj)
-    )
-    seeing = mmproj.files[0] if mmproj is not None else None
+    model, draft, mmproj = (found[one] if one is not None else None for one in (needs.model, needs.draft, needs.mmproj))
+    seeing = model.mmproj if model is not None else None
     return ModelPaths(
         model=model.files[0] if model is not None else str(Path(value(options, "--model", "")).absolute()),
-        mmproj=seeing or (model.mmproj if model is not None else None),
+        mmproj=mmproj.files[0] if mmproj is not None else seeing,
         draft=draft.files[0] if draft is not None else None,
     )
 
