@@ -22,6 +22,7 @@ from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.models.download import Location, RegistryImage, Remote, WantedModel, shown_url
 from appliance.core.models.hub_address import HubAccess
 from appliance.errors import ApplianceError, NotFound
+from appliance.features.downloads.hub_api import ModelHub
 from appliance.features.downloads.plan import plan_download
 from appliance.upstream.file_transfer import DownloadPlan, PlannedFile
 from appliance.upstream.hub import Hub, HubAnswer, HubFailed
@@ -173,11 +174,11 @@ async def plan_of(wanted: Remote, access: HubAccess, cache: Path) -> tuple[Hub, 
     """Return the plan after asking the source. Raises its errors."""
     match wanted:
         case WantedModel():
-            hub = Hub(access)
+            hub = ModelHub(access)
             return hub, await plan_download(hub, wanted, cache)
         case RegistryImage():
             registry = Registry(wanted, access)
             return registry, await plan_image(registry, wanted, cache)
         case Location():
-            hub = Hub(access)  # whose token goes to the hub alone, wherever the file is
+            hub = ModelHub(access)  # whose token goes to the hub alone, wherever the file is
             return hub, await plan_location(hub, wanted, cache)
