@@ -25,8 +25,7 @@ from appliance.upstream.address import Address, address_of
 from appliance.upstream.client import HttpAnswer, HttpCall
 
 TIMEOUTS = Timeouts(connect=20, tls_handshake=20, response_header=60)
-STALL = 60.0
-"""Seconds after which a silent connection is given up."""
+STALL = 60.0  # seconds after which a silent connection is given up
 MAX_REDIRECTS = 8
 MAX_ANSWER = 32 << 20
 SAFE = "/%:@!$&'()*+,;=~-._?"
@@ -149,8 +148,7 @@ class HubAnswer(Struct, frozen=True):
     response: HttpAnswer
     failed: type[HubFailed] = HubFailed
     on_received: Callable[[int], None] = lambda _: None
-    relay: str = ""
-    """The proxy that may have given the answer itself."""
+    relay: str = ""  # the proxy that may have given the answer itself
 
     @property
     def size(self) -> int | None:

@@ -24,11 +24,9 @@ from appliance.platform.console import EXIT_INTERRUPTED, say, say_error
 from appliance.trio_parts import beside, every
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
-DRAW_EVERY = 0.1
-"""Seconds between two updates of the bar."""
+DRAW_EVERY = 0.1  # seconds between two updates of the bar
 LINE_EVERY = 2.0
-STEP = 10
-"""Percent between two lines when the output is not a terminal."""
+STEP = 10  # percent between two lines when the output is not a terminal
 
 
 class Stopped(Exception):

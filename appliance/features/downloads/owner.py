@@ -33,16 +33,11 @@ from appliance.wire import HubModel, RemovedModel
 
 log = logging.getLogger(__name__)
 
-GATHER = 0.2
-"""Seconds for which changes in numbers of bytes are gathered."""
-REMEMBERED = 100
-"""Number of ended downloads that are still listed."""
-REACH_TIME = 4.0
-"""Seconds within which a hub answers that somebody could download from now."""
-LISTING_ATTEMPTS = 4
-"""Times that a source is asked for its files, over some seconds: somebody waits for the answer."""
-LISTING_PATIENCE = 60.0
-"""Seconds of waiting for a source, together, beyond which it is an error."""
+GATHER = 0.2  # seconds for which changes in numbers of bytes are gathered
+REMEMBERED = 100  # number of ended downloads that are still listed
+REACH_TIME = 4.0  # seconds within which a hub answers that somebody could download from now
+LISTING_ATTEMPTS = 4  # times that a source is asked for its files, over some seconds: somebody waits for the answer
+LISTING_PATIENCE = 60.0  # seconds of waiting for a source, together, beyond which it is an error
 
 
 class Downloads:

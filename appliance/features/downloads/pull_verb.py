@@ -28,10 +28,8 @@ from appliance.platform.home import users_home
 from appliance.trio_parts import beside, every
 from appliance.upstream.hub import HubFailed, hub_access
 
-LOOK_EVERY = 0.3
-"""Seconds between two looks at a download of the server's."""
-JSON_EVERY = 0.5
-"""Seconds between two lines of progress."""
+LOOK_EVERY = 0.3  # seconds between two looks at a download of the server's
+JSON_EVERY = 0.5  # seconds between two lines of progress
 
 
 class DownloadThere:

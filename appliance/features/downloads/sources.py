@@ -30,10 +30,8 @@ from appliance.wire import ImageLayer, ImageManifest, RegistryToken
 
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
 ACCEPTED = b"application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
-PROJECTOR = "mmproj"
-"""Part of the type of a layer that is a projector; a model's has ``gguf``."""
-GRANT_LIFE = 120.0
-"""Seconds after which to request another token; Docker's are valid for five minutes."""
+PROJECTOR = "mmproj"  # part of the type of a layer that is a projector; a model's has `gguf`
+GRANT_LIFE = 120.0  # seconds after which to request another token; Docker's are valid for five minutes
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
