@@ -19,11 +19,11 @@ import grimp
 ROOT = Path(__file__).resolve().parents[1]
 FROM_KERNEL = 35
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 37
+BETWEEN = 16
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines.background engines.choosing "
-    "engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf engines.table "
+    "engines.findings engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf engines.table "
     "engines.trial engines.unpacking engines.updating fleet.rpc_server http.control.engine_routes store.engine_state",
     "fit": "core.fit* fleet.outlook cli.memory",
 }

@@ -21,19 +21,21 @@ from appliance.catalog.supply import DownloadSettings, SupplyGround
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
+from appliance.core.examination import Examiner
 from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
-from appliance.engines.owner import open_engines
+from appliance.engines.owner import Engines, open_engines
 from appliance.feature import (
     Assembled,
     Feature,
     Footing,
     Ground,
     ServerParts,
+    examiners_of,
     open_first,
     open_parts,
     open_slots,
@@ -232,7 +234,7 @@ async def open_appliance(
             hooks=lambda: hooks,
             data=places.data,
             files=settings.files,
-            troubles=lambda: [one for each in parts if each.troubles is not None for one in each.troubles()],
+            examiners=lambda: [*_examiners(engines), *examiners_of((*opened, *supplied, *held))],
             defaults=places.defaults,
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
@@ -283,6 +285,13 @@ def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -
     from appliance.http.sockets.sockets import WebSockets
 
     return WebSockets(kernel.edge, [make(kernel, pipeline) for each in parts for make in each.sockets])
+
+
+def _examiners(engines: Engines) -> Sequence[Examiner]:
+    from appliance.core.fit.findings import fit_examiner
+    from appliance.engines.findings import running_examiner
+
+    return [running_examiner(engines), fit_examiner()]
 
 
 def _folders(
