@@ -7,6 +7,7 @@ chat completion.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Protocol
@@ -27,7 +28,7 @@ from appliance.traffic.translated import TranslatedSink
 CHATS = "/v1/chat/completions"
 CHAT_TOKENS = f"{CHATS}/input_tokens"
 _LACKS = frozenset((404, 405, 501))
-_IGNORED = b"X-Appliance-Ignored"
+_UNTELLABLE, _MOST = re.compile("[^ -~]"), 4000  # the client has written some of the names
 
 
 class Translated(Struct, frozen=True, kw_only=True):
@@ -40,6 +41,12 @@ class Translated(Struct, frozen=True, kw_only=True):
     body: bytes
     answer: AnswerTranslate
     ignored: Sequence[str] = ()
+
+
+def ignored(names: Sequence[str]) -> Headers:
+    """Return the header that tells a client which parts of its request have no effect; none where all have one."""
+    told = _UNTELLABLE.sub("?", ", ".join(names))[:_MOST]
+    return ((b"X-Appliance-Ignored", told.encode()),) if told else ()
 
 
 class DialectReader(Protocol):
@@ -80,9 +87,8 @@ class DialectTurn:
             if not native.lacks:
                 return
         read = await self._dialect.read(job, model)
-        told = [(_IGNORED, ", ".join(read.ignored).encode("latin-1", "replace"))] if read.ignored else []
         route = self._chats if read.path == CHATS else own_path(read.path)
-        sink = TranslatedSink(job.sink, read.answer, told)
+        sink = TranslatedSink(job.sink, read.answer, ignored(read.ignored))
         grown = max(len(read.body) - len(job.body), 0)
         self._bodies.reserve(grown)
         try:

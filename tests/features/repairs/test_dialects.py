@@ -1,0 +1,76 @@
+"""Requests of all kinds in four dialects: no word of a client's gets lost on its way to the engine without a note."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clients import PATHS, message_in, words_in
+from corpus import bodies
+from dialect_requests import REFUSED
+from gguf_files import write_model
+from http_harness import OpenServer, model
+from msgspec import structs
+from neutral import DIALECTS, PNG, WAV, WORD
+
+from appliance.core.models.gguf import read_gguf
+
+TEMPLATE = "{{ tools }}{{ messages }}<think></think>"
+NOTES = ("x-appliance-ignored", "x-appliance-repaired")
+
+
+def places(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every text in a body, with the names and types on the way to it."""
+    if isinstance(value, str):
+        yield value, path
+    elif isinstance(value, list):
+        for each in value:
+            yield from places(each, path)
+    elif isinstance(value, dict):
+        kind = value.get("type")
+        for name, each in value.items():
+            yield from places(each, (*path, *([kind] if isinstance(kind, str) else []), name))
+
+
+def lost(body: bytes, got: str, notes: str) -> list[str]:
+    """Return the words of a client that are neither in what the engine got, nor in a part that a note names."""
+    found: list[str] = []
+    for text, path in places(json.loads(body)):
+        parts = [*WORD.findall(text), *(data for data in (PNG, WAV) if data in text)]
+        found += [
+            f"{part} at {path}"
+            for part in parts
+            if part not in got and not any(re.search(rf"\b{re.escape(name)}\b", notes) for name in path)
+        ]
+    return found
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_no_word_gets_lost(open_server: OpenServer, fake_model: Path, dialect: str) -> None:
+    echo = model(fake_model, "echo", args=("--script", json.dumps([{"echo": True}])))
+    content = write_model(fake_model.with_name("echo.gguf"), tokenizer__chat_template=TEMPLATE).read_bytes()
+    info = read_gguf(lambda offset, size: content[offset : offset + size], len(content))
+    seeing = structs.replace(echo, input_modalities=("text", "image", "audio"), info=info)
+    wrong: dict[str, object] = {}
+    refused: set[str] = set()
+    async with open_server(models=[seeing]) as server:
+        for name, body in bodies(dialect).items():
+            content = json.dumps({**body, "model": "echo"}).encode()
+            answer = await server.ask("POST", PATHS[dialect], content)
+            if 400 <= answer.status < 500 and len(message_in(dialect, answer.body)) > 10:
+                refused.add(name)
+                wrong |= {} if name in REFUSED[dialect] else {name: (answer.status, message_in(dialect, answer.body))}
+                continue
+            if answer.status != 200:
+                wrong[name] = answer.status, answer.body
+                continue
+            notes = ", ".join(value for note in NOTES if (value := answer.header(note)))
+            if gone := lost(content, words_in(dialect, answer.body), notes):
+                wrong[name] = gone, notes
+    for name, told in wrong.items():
+        print(dialect, name, told)
+    assert not wrong
+    assert refused == REFUSED[dialect]
