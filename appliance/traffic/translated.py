@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.core.answers.translate import AnswerTranslate
-from appliance.core.headers import is_event_stream, without
+from appliance.core.headers import is_event_stream, joined, without
 from appliance.errors import UpstreamFailed
 from appliance.traffic.request import Headers, Passing, Sink, push_whole
 
@@ -39,7 +39,7 @@ class TranslatedSink(Passing):
     def start(self, status: int, headers: Headers) -> None:
         if status < 400 and is_event_stream(headers):
             kept = without(headers, _OF_THE_BODY if self.stream_type else _FRAMING)
-            self.inner.start(status, (*self.stream_type, *kept, *self._more))
+            self.inner.start(status, (*self.stream_type, *joined(kept, self._more)))
         else:
             self._head = status, headers
 
@@ -63,7 +63,8 @@ class TranslatedSink(Passing):
             raise UpstreamFailed("the model", f"its answer is longer than {MAX_WHOLE} bytes")
         held = bytes(self._held)
         status, content = self._translate.refused(status, held) if status >= 400 else self._translate.whole(held)
-        return push_whole(self.inner, status, (_JSON, *without(headers, _OF_THE_BODY), *self._more), content)
+        kept = joined(without(headers, _OF_THE_BODY), self._more)
+        return push_whole(self.inner, status, (_JSON, *kept), content)
 
     def abort(self) -> None:
         """Drop a held answer: nothing of it has left, so that the error can be sent instead."""

@@ -27,7 +27,7 @@ from appliance.features.ollama.sink import OllamaSink, is_ollamas
 from appliance.fleet.owner import Fleet
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import ModelRequest, RequestContext
-from appliance.http.way.dialect import ignored
+from appliance.http.way.outgoing import ignored
 from appliance.http.way.routes import Route, own_path
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 from appliance.traffic.translated import speak

@@ -7,7 +7,6 @@ chat completion.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Protocol
@@ -21,6 +20,7 @@ from appliance.core.models.identity import runs_llama_server
 from appliance.core.models.model import Model
 from appliance.http.bytes.body import Bodies
 from appliance.http.way.context import AskModel, ModelRequest, Use
+from appliance.http.way.outgoing import ignored
 from appliance.http.way.routes import Route, own_path
 from appliance.traffic.request import Headers, Passing, Sink
 from appliance.traffic.translated import TranslatedSink
@@ -28,7 +28,6 @@ from appliance.traffic.translated import TranslatedSink
 CHATS = "/v1/chat/completions"
 CHAT_TOKENS = f"{CHATS}/input_tokens"
 _LACKS = frozenset((404, 405, 501))
-_UNTELLABLE, _MOST = re.compile("[^ -~]"), 4000  # the client has written some of the names
 
 
 class Translated(Struct, frozen=True, kw_only=True):
@@ -41,12 +40,6 @@ class Translated(Struct, frozen=True, kw_only=True):
     body: bytes
     answer: AnswerTranslate
     ignored: Sequence[str] = ()
-
-
-def ignored(names: Sequence[str]) -> Headers:
-    """Return the header that tells a client which parts of its request have no effect; none where all have one."""
-    told = _UNTELLABLE.sub("?", ", ".join(names))[:_MOST]
-    return ((b"X-Appliance-Ignored", told.encode()),) if told else ()
 
 
 class DialectReader(Protocol):

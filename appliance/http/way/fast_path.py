@@ -190,9 +190,11 @@ class FastPath:
             known.target, known.address, request = target, address, known.request
             path = request.target.removeprefix(known.route.strip)
             known.sent = self.ask.plain_head(request, path, target, model, address)
-            holds = self.ask.repair is not None and self.ask.repair.holds(known.route.name, model)
+            known.build, repair, name = self._fleet.engine_of(model.id) or "", self.ask.repair, known.route.name
+            holds = repair is not None and repair.holds(name, model, known.build)
             known.options = structs.replace(known.options, label=address.label, holds_refusals=holds)
-            known.build = self._fleet.engine_of(model.id) or ""
+            if repair is not None and repair.unable(name, model, b"") is not None:
+                known.sent = None  # the task tells of it
         if known.sent is None or self._pipeline.wants_turn(known.route, asked, content):
             return None
         if self.ask.is_translated(known.route.name, content, known.build, model):

@@ -102,9 +102,17 @@ def check(outcomes: Mapping[tuple[str, str], Outcome]) -> None:
 
 
 MAY_NOT = (
-    "tools required", "tool named", "tool_choice unknown", "tool choice required", "tool choice look",
-    "custom tool wanted", "answer: an unknown type", "answer: a missing ref", "answer: large bounds", "document of blocks",
-)  # fmt: skip
+    "tools required",
+    "tool named",
+    "tool_choice unknown",
+    "tool choice required",
+    "tool choice look",
+    "custom tool wanted",
+    "answer: an unknown type",
+    "answer: a missing ref",
+    "answer: large bounds",
+    "document of blocks",
+)
 """A call that a model whose template knows no tools would pass over in silence, and what the engine's own Messages and
 Responses leave out: the form of an answer, and pictures in documents."""
 
