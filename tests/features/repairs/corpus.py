@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -23,11 +22,11 @@ from appliance.upstream.client import HttpCall
 
 OWN_FAULT = "The model produced output"
 """An engine's words about a model whose words are random: its fault, whatever was asked."""
-NAMES = {"chat": "chat", "messages": "Messages", "responses": "Responses", "ollama": "Ollama"}
+NAMES = {"chat": "chat completions", "messages": "Messages", "responses": "Responses", "ollama": "Ollama's chats"}
 
 
 class Outcome(Struct, frozen=True):
-    """One request to one model. ``alone`` is the status of the engine without the program, on the same route."""
+    """One request to one model. ``alone`` is the status of the engine without the program; 0: it was not asked."""
 
     alone: int
     status: int
@@ -35,8 +34,8 @@ class Outcome(Struct, frozen=True):
     message: str
 
 
-Outcomes = Mapping[str, Mapping[tuple[str, str], Outcome]]
-"""By template, then by dialect and request."""
+Outcomes = Mapping[str, Mapping[str, Outcome]]
+"""By template and request."""
 
 
 def asked(dialect: str) -> Iterator[tuple[str, Json]]:
@@ -72,49 +71,32 @@ def opened(models: Iterable[Model], file: Path, **settings: object):
     return open_appliance(embedded.command(), file, models=list(models), fleet=fleet, **settings)
 
 
-async def outcomes_of(server: Appliance, name: str, dialects: Iterable[str]) -> dict[tuple[str, str], Outcome]:
-    found: dict[tuple[str, str], Outcome] = {}
+async def outcomes_of(server: Appliance, name: str, dialect: str, *, alone: bool) -> dict[str, Outcome]:
+    """Ask a model for everything in a dialect; ``alone``: for `CHATS`, its engine as well."""
+    found: dict[str, Outcome] = {}
     await server.ask("POST", PATHS["chat"], {"model": name, **CHATS["plain"]})
-    for dialect in dialects:
-        for what, body in bodies(dialect).items():
-            asked = {**body, "model": name}
-            alone = await status_alone(server, name, asked, PATHS[dialect])
-            answer = await server.ask("POST", PATHS[dialect], asked)
-            message = message_in(dialect, answer.body) if answer.status != 200 else ""
-            repaired = answer.header("x-appliance-repaired") or ""
-            found[dialect, what] = Outcome(alone, answer.status, repaired, message)
+    for what, body in (CHATS if alone else bodies(dialect)).items():
+        asked = {**body, "model": name}
+        status = await status_alone(server, name, asked) if alone else 0
+        answer = await server.ask("POST", PATHS[dialect], asked)
+        message = message_in(dialect, answer.body) if answer.status != 200 else ""
+        found[what] = Outcome(status, answer.status, answer.header("x-appliance-repaired") or "", message)
     return found
 
 
-async def status_alone(server: Appliance, name: str, body: object, path: str = PATHS["chat"]) -> int:
+async def status_alone(server: Appliance, name: str, body: object) -> int:
     address, content = server.fleet.address(name), json.dumps(body).encode()
-    async with HttpCall(address, "POST", path, ((b"Content-Type", b"application/json"),), content) as answer:
+    async with HttpCall(address, "POST", PATHS["chat"], ((b"Content-Type", b"application/json"),), content) as answer:
         await answer.read(1 << 20)
         return answer.status
 
 
-def check(outcomes: Mapping[tuple[str, str], Outcome]) -> None:
+def check(outcomes: Mapping[str, Outcome]) -> None:
     """Each is answered, or a mistake of the client's that is named, or the engine's own fault; none is worse off."""
     wrong = {what: outcome for what, outcome in outcomes.items() if not _is_right(outcome)}
     assert not wrong
-    worse = {what for what, one in outcomes.items() if one.alone == 200 and one.status != 200}
-    assert {each for each in worse if each[1] not in (*MAY_NOT, *REFUSED[each[0]])} == set()
-
-
-MAY_NOT = (
-    "tools required",
-    "tool named",
-    "tool_choice unknown",
-    "tool choice required",
-    "tool choice look",
-    "custom tool wanted",
-    "answer: an unknown type",
-    "answer: a missing ref",
-    "answer: large bounds",
-    "document of blocks",
-)
-"""A call that a model whose template knows no tools would pass over in silence, and what the engine's own Messages and
-Responses leave out: the form of an answer, and pictures in documents."""
+    worse = [what for what, one in outcomes.items() if one.alone == 200 and one.status != 200]
+    assert set(worse) <= {"tools required", "tool named", "tool_choice unknown"}
 
 
 def _is_right(outcome: Outcome) -> bool:
@@ -123,19 +105,23 @@ def _is_right(outcome: Outcome) -> bool:
 
 
 def table(outcomes: Outcomes) -> str:
-    """The table of the documentation: of each dialect how many models answer, by the engine alone and here."""
-    lines: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for what in dict.fromkeys(what for dialect in DIALECTS for what in bodies(dialect)):
-        each = {name: [found[name, what] for found in outcomes.values() if (name, what) in found] for name in DIALECTS}
-        if any(one.repaired or (one.alone, one.status) != (200, 200) for some in each.values() for one in some):
-            cells = [_cell(found) for found in each.values()]
-            repairs = {one.repaired for found in each.values() for one in found}
-            names = sorted({name for told in repairs for name in told.split(", ") if name})
-            lines[*cells, ", ".join(names)].append(what)
-    head = f"| request | {' | '.join(NAMES.values())} | repairs |\n|---|---|---|---|---|---|"
-    return "\n".join((head, *(f"| {'; '.join(names)} | {' | '.join(cells)} |" for cells, names in lines.items())))
+    """The table of the documentation."""
+    lines = ["| request | engine alone | repaired | repairs |", "|---|---|---|---|"]
+    for what in CHATS:
+        each = [outcomes[name][what] for name in outcomes]
+        if all(one.alone == 200 and one.status == 200 and not one.repaired for one in each):
+            continue
+        names = sorted({name for one in each for name in one.repaired.split(", ") if name})
+        lines.append(
+            f"| {what} | {sum(one.alone == 200 for one in each)} | {sum(one.status == 200 for one in each)} | "
+            f"{', '.join(names)} |"
+        )
+    return "\n".join(lines)
 
 
-def _cell(found: list[Outcome]) -> str:
-    alone, here = sum(one.alone == 200 for one in found), sum(one.status == 200 for one in found)
-    return f"{alone} {here}" if found else ""
+def table_of_dialects() -> str:
+    """The table of the documentation about the requests of each dialect."""
+    lines = ["| dialect | requests | of these refused, in words |", "|---|---|---|"]
+    for dialect, name in NAMES.items():
+        lines.append(f"| {name} | {len(bodies(dialect))} | {', '.join(sorted(REFUSED[dialect])) or 'none'} |")
+    return "\n".join(lines)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from clients import PATHS, message_in, words_in
-from corpus import bodies
+from corpus import bodies, table_of_dialects
 from dialect_requests import REFUSED
 from gguf_files import write_model
 from http_harness import OpenServer, model
@@ -21,6 +21,7 @@ from appliance.core.models.model import Model
 
 ABLE = "{{ tools }}{{ messages }}<think></think>"
 LACKS = ("reads no pictures", "reads no sound", "has no place for tools", "does not support thinking")
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "dialects.md"
 NOTES = ("x-appliance-ignored", "x-appliance-repaired")
 
 
@@ -72,6 +73,10 @@ async def test_no_word_gets_lost(open_server: OpenServer, fake_model: Path, dial
                     wrong[name] = gone, notes
     assert not wrong
     assert refused == REFUSED[dialect]
+
+
+def test_the_documentation_has_the_numbers() -> None:
+    assert table_of_dialects() in DOCUMENT.read_text("utf-8")
 
 
 def echo(file: Path, *, can: bool) -> Model:
