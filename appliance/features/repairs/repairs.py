@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
@@ -32,7 +32,7 @@ class Repairs:
         """``arguments`` are the engine's for every model."""
         self._arguments = arguments
         self._known: dict[tuple[str, str], _Known] = {}
-        self.remembered: Container[tuple[str, str]] = self._known
+        self.remembered: Collection[tuple[str, str]] = self._known
         self._on = True
         self._metrics = metrics
         self._counter = metrics.counter("repairs_total", "Repairs in requests that were answered.", ("repair", "model"))

@@ -13,7 +13,7 @@ from msgspec import structs
 from neutral import DIALECTS, Asked, Json, Picture, Sound, said, tool
 
 from appliance.core.models.model import Model
-from appliance.engines.embedded import available
+from appliance.features.embedded import available
 
 pytestmark = pytest.mark.skipif(not available(), reason="the wheel xllamacpp is not installed")
 HI: Json = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}

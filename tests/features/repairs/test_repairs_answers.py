@@ -16,7 +16,7 @@ from templates import SPACED, TEMPLATES
 from waiting import until
 
 from appliance.core.records.captures import CaptureBuffer
-from appliance.engines.embedded import available
+from appliance.features.embedded import available
 
 pytestmark = pytest.mark.skipif(not available(), reason="the wheel xllamacpp is not installed")
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "repairs.md"
