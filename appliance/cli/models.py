@@ -36,7 +36,8 @@ from appliance.core.models.model import Model
 from appliance.core.near_names import did_you_mean, near
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import finder, installed_folder
-from appliance.engines.owner import manual_of, open_engines
+from appliance.engines.manuals import manual_of
+from appliance.engines.owner import open_engines
 from appliance.errors import Conflict, EngineNotFound, Forbidden, ModelNotFound, UsageError
 from appliance.fleet.budgets import plan_of, reserve_here
 from appliance.fleet.model_rows import ModelRow, ModelTable, model_rows

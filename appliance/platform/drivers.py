@@ -21,7 +21,7 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.core.engines.listing import printable
+from appliance.core.engine_output import printable
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.machine import GpuSample
 from appliance.core.machine_look import MachineLook

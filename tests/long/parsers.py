@@ -33,12 +33,12 @@ from appliance.core.config.load import load
 from appliance.core.config.matrix import Matrix, MatrixError, check_matrix
 from appliance.core.config.nodes import SourceFile
 from appliance.core.config.types import MatrixConfig
-from appliance.core.engines.workers import KNOWN, BadWorkerAnswer, Questions
 from appliance.core.lenient_json import decoded
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 from appliance.core.payload import PayloadFile
 from appliance.core.records.accounting import TokenCounter
+from appliance.core.rpc_workers import KNOWN, BadWorkerAnswer, Questions
 from appliance.errors import BadRequest, UsageError
 from appliance.features.bundles.container import Bundle
 from appliance.features.bundles.core.manifest import FORMAT, Blob, BundleItem, BundleManifest, digest_of

@@ -30,8 +30,8 @@ from appliance.cli.show import human_size, json_option, print_json, print_table
 from appliance.core.engine import Engine
 from appliance.core.engines.events import Forgotten
 from appliance.core.engines.proofs import Proof
-from appliance.core.engines.workers import DEFAULT_PORT, split_endpoint
 from appliance.core.machine_look import MachineLook
+from appliance.core.rpc_workers import DEFAULT_PORT, split_endpoint
 from appliance.core.settings import is_loopback
 from appliance.engines.choosing import keep
 from appliance.engines.found import ENGINE_HELP, EngineFolders, find_engine, list_engines

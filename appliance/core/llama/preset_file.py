@@ -19,9 +19,9 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from appliance.core.config.nodes import Position, Problem
-from appliance.core.engines.workers import endpoints_of
 from appliance.core.llama import flags
 from appliance.core.llama.flags import FALSE_WORDS, FLAGS, REPLACEMENT, TRUE_WORDS, Flag, Kind, Option
+from appliance.core.rpc_workers import endpoints_of
 from appliance.errors import UsageError
 
 DEFAULT = "default"

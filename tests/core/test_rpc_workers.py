@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.workers import (
+from appliance.core.rpc_workers import (
     Crew,
     RpcWorker,
     State,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.core.engines.workers import RpcWorker, WorkerDevice, command_on, stands_for_engine, workers_named
+from appliance.core.rpc_workers import RpcWorker, WorkerDevice, command_on, stands_for_engine, workers_named
 from appliance.errors import UsageError
 
 EMBEDDED = ("/venv/python", "-m", "appliance.engines.embedded")
