@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 58
+FROM_KERNEL = 54
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 92
+BETWEEN = 68
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines.background engines.carried engines.choosing "

@@ -6,9 +6,16 @@ are written out, so that a freezer and a type checker see them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from appliance.cli.verb import Verb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from appliance.store.carried import CarriedEngines
 
 
 def _serve() -> click.Command:
@@ -101,6 +108,12 @@ def _engines() -> click.Command:
     return engines
 
 
+def _carried_builds(packaged: Path | None) -> CarriedEngines:
+    from appliance.engines.carried import carried_here
+
+    return carried_here(packaged)
+
+
 def _selftest() -> click.Command:
     from appliance.cli.selftest import selftest
 
@@ -158,7 +171,14 @@ KERNEL_VERBS = (
         _memory,
         page="memory.md",
     ),
-    Verb("engines", "this machine", "Manage the llama.cpp builds of this machine.", _engines, page="engines.md"),
+    Verb(
+        "engines",
+        "this machine",
+        "Manage the llama.cpp builds of this machine.",
+        _engines,
+        page="engines.md",
+        carries=_carried_builds,
+    ),
     Verb("selftest", "this machine", "Prove that the engine and the starter model work here.", _selftest),
     Verb("version", "this machine", "Show versions of the program, Python, platform and engine.", _version),
     Verb(
