@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import click
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from appliance.catalog.sources import ModelPresets
     from appliance.store.carried import CarriedEngines
 
 Group = Literal["models", "server", "this machine", "several machines", "for developers"]
 """The parts of the help, in their order."""
 GROUPS: tuple[Group, ...] = get_args(Group)
+
+
+class ReadPresets(NamedTuple):
+    """The meaning of ``--models-preset FILE``: models for ``serve``, and a table for ``config show``.
+
+    ``show`` gets flags of llama-server that stand beside it, and prints JSON if that is wanted. Both print the oddities
+    of the file, and raise UsageError for its mistakes.
+    """
+
+    read: Callable[[Path], ModelPresets]
+    show: Callable[[Path, Sequence[str], bool], int]
 
 
 class Verb(NamedTuple):
@@ -23,7 +34,8 @@ class Verb(NamedTuple):
     ``alone`` is called where the program was started without a verb. It returns True if it had something to say then,
     which takes the place of the help. ``page`` is the document in docs/ that says more. ``removed`` is called with each
     model whose files were removed while no server runs. ``carries`` makes the engines' part in bundles, and gets
-    this program's folder, if a package manager keeps it.
+    this program's folder, if a package manager keeps it. ``exits_with_1`` after every error, as llama-server does.
+    ``presets`` reads the files of ``--models-preset``.
     """
 
     name: str
@@ -34,3 +46,5 @@ class Verb(NamedTuple):
     page: str = ""
     removed: Callable[[str], Awaitable[None]] | None = None
     carries: Callable[[Path | None], CarriedEngines] | None = None
+    exits_with_1: bool = False
+    presets: ReadPresets | None = None
