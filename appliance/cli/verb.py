@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import click
+
+if TYPE_CHECKING:
+    from appliance.fleet.chooser import EngineSource
 
 Group = Literal["models", "server", "this machine", "several machines", "for developers"]
 """The parts of the help, in their order."""
@@ -17,7 +20,7 @@ class Verb(NamedTuple):
 
     ``alone`` is called where the program was started without a verb. It returns True if it had something to say then,
     which takes the place of the help. ``page`` is the document in docs/ that says more. ``removed`` is called with each
-    model whose files were removed while no server runs.
+    model whose files were removed while no server runs. ``engines`` imports the engines of this machine.
     """
 
     name: str
@@ -27,3 +30,4 @@ class Verb(NamedTuple):
     alone: Callable[[], bool] | None = None
     page: str = ""
     removed: Callable[[str], Awaitable[None]] | None = None
+    engines: Callable[[], EngineSource] | None = None

@@ -1,14 +1,20 @@
-"""The choice of the engine that a model is started on, as the fleet asks for it; and one engine that somebody named."""
+"""The choice of the engine that a model is started on, as the fleet asks for it; and one engine that somebody named.
+
+A feature knows the engines of a machine, and chooses among them. A verb asks the one that the program has for its
+`EngineSource`, and so does a server.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from msgspec import structs
 
 from appliance.core.engine import Engine
 from appliance.core.machine_look import MachineLook
+from appliance.core.records.history import Tell, told_to_nobody
 
 
 class Chooser(Protocol):
@@ -55,6 +61,68 @@ class Chooser(Protocol):
 
     async def look_again(self) -> list[str]:
         """Ask the builds for what they did not say; return each seat with its standing, for an error."""
+        ...
+
+
+class EngineChoice(Chooser, Protocol):
+    """A `Chooser` with what a whole server asks of it, while it is open."""
+
+    @property
+    def speed(self) -> float:
+        """One by the seconds that a nominal request takes on the engine that a model gets; 0: unknown."""
+        ...
+
+    @property
+    def is_starting(self) -> bool:
+        """True while no engine is proven and one waits for its trial."""
+        ...
+
+    def doubt(self) -> None:
+        """Look at the machine again before the next use of what is known of it: it was asleep."""
+        ...
+
+    def keeping_up(
+        self, busy: Callable[[], bool], settled: Callable[[], None]
+    ) -> AbstractAsyncContextManager[None]:
+        """Find out what is not known beside the block, while no request is under way, as ``busy`` tells.
+
+        ``settled`` is called now and then: another engine may be the best one than before.
+        """
+        ...
+
+
+class FoundEngines(Protocol):
+    """The engines among which one run of the program chooses."""
+
+    def open(self, tell: Tell = told_to_nobody) -> AbstractAsyncContextManager[EngineChoice]:
+        """Own what is known of them, for the length of the block. ``tell`` gets what happens to the choice."""
+        ...
+
+
+class EngineSource(Protocol):
+    """The engines of this machine."""
+
+    def find(self, named: str | None) -> Engine:
+        """Return the engine to use. ``named`` is the value of ``--engine``. Never one that is damaged.
+
+        Raises UsageError when what the user named cannot be used, and EngineNotFound when nothing was named and nothing
+        here is whole.
+        """
+        ...
+
+    def ids(self) -> tuple[str, ...]:
+        """Return the ids of all engines that are here, best place first."""
+        ...
+
+    def found(self, named: str | None, *, optional: bool = False) -> FoundEngines:
+        """Return the engine that was named, else every one that is here. Raises as `find`.
+
+        ``optional``: there need not be any.
+        """
+        ...
+
+    def recover(self) -> None:
+        """Put in place, or away, what a killed program has left. Waits for the disk; raises OSError."""
         ...
 
 
