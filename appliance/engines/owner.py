@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -247,14 +247,6 @@ class Engines:
     def is_starting(self) -> bool:
         """See `EngineChoice.is_starting`."""
         return bool(self.in_doubt()) and all(one.standing != "proven" for one in self.ranked())
-
-    def keeping_up(
-        self, busy: Callable[[], bool], settled: Callable[[], None]
-    ) -> AbstractAsyncContextManager[None]:
-        """See `EngineChoice.keeping_up`."""
-        from appliance.engines.background import keeping_up
-
-        return keeping_up(self, busy, settled)
 
     # ---- finding out -------------------------------------------------------------------------------------------------
 

@@ -6,15 +6,18 @@ A feature knows the engines of a machine, and chooses among them. A verb asks th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from collections.abc import AsyncGenerator, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from appliance.core.engine import Engine
 from appliance.core.machine_look import MachineLook
-from appliance.core.records.history import Tell, told_to_nobody
+from appliance.errors import EngineNotFound
+
+if TYPE_CHECKING:
+    from appliance.core.records.history import Tell  # with the scheduling, which `version` does without
 
 
 class Chooser(Protocol):
@@ -81,20 +84,11 @@ class EngineChoice(Chooser, Protocol):
         """Look at the machine again before the next use of what is known of it: it was asleep."""
         ...
 
-    def keeping_up(
-        self, busy: Callable[[], bool], settled: Callable[[], None]
-    ) -> AbstractAsyncContextManager[None]:
-        """Find out what is not known beside the block, while no request is under way, as ``busy`` tells.
-
-        ``settled`` is called now and then: another engine may be the best one than before.
-        """
-        ...
-
 
 class FoundEngines(Protocol):
     """The engines among which one run of the program chooses."""
 
-    def open(self, tell: Tell = told_to_nobody) -> AbstractAsyncContextManager[EngineChoice]:
+    def open(self, tell: Tell | None = None) -> AbstractAsyncContextManager[EngineChoice]:
         """Own what is known of them, for the length of the block. ``tell`` gets what happens to the choice."""
         ...
 
@@ -127,20 +121,22 @@ class EngineSource(Protocol):
 
 
 class OneEngine:
-    """One engine that somebody named: nothing else will do."""
+    """One engine that somebody named: nothing else will do. None: there is not any."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = structs.replace(engine, seat=engine.seat or f"{engine.id or engine.name}:")
+    def __init__(self, engine: Engine | None) -> None:
+        self._engine = engine and structs.replace(engine, seat=engine.seat or f"{engine.id or engine.name}:")
         self._helpless: set[str] = set()
         """Architectures whose contexts are of no use to it."""
 
     def choose(
         self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
     ) -> Engine | None:
-        return None if self._engine.seat in tried else self._engine
+        return None if self._engine is None or self._engine.seat in tried else self._engine
 
     async def lacks(self, cards: tuple[str, ...]) -> str:
-        return f"{self._engine.name} was not asked for its graphics cards; leave out gpu" if cards else ""
+        if self._engine is None or not cards:
+            return ""
+        return f"{self._engine.name} was not asked for its graphics cards; leave out gpu"
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
         """There is nothing else to be used meanwhile."""
@@ -164,4 +160,49 @@ class OneEngine:
         return engine.damage
 
     async def look_again(self) -> list[str]:
-        return [self._engine.name]
+        return [self._engine.name] if self._engine is not None else []
+
+    @property
+    def speed(self) -> float:
+        return 0.0
+
+    @property
+    def is_starting(self) -> bool:
+        return False
+
+    def doubt(self) -> None:
+        """Nothing is known of the machine."""
+
+
+class NamedEngine:
+    """The engines of a program that knows no more than the one that somebody names by its path."""
+
+    def find(self, named: str | None) -> Engine:
+        from appliance.engines.found import find_named
+
+        engine = find_named(named)
+        if engine is None:
+            raise EngineNotFound(("--engine PATH",))
+        return engine
+
+    def ids(self) -> tuple[str, ...]:
+        return ()
+
+    def found(self, named: str | None, *, optional: bool = False) -> FoundEngines:
+        try:
+            return FoundOne(self.find(named))
+        except EngineNotFound:
+            if not optional:
+                raise
+            return FoundOne(None)
+
+    def recover(self) -> None:
+        """Nothing is ever changed."""
+
+
+class FoundOne(Struct, frozen=True):
+    engine: Engine | None
+
+    @asynccontextmanager
+    async def open(self, tell: Tell | None = None) -> AsyncGenerator[EngineChoice]:
+        yield OneEngine(self.engine)

@@ -47,7 +47,7 @@ from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.state import line_of
 from appliance.core.models.transfer import Throttle
-from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, EngineFolders, installed_folder, list_engines
+from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, EngineFolders, list_engines
 from appliance.engines.installing import (
     BuildSources,
     CannotInstall,
@@ -62,7 +62,7 @@ from appliance.engines.table import Table, table
 from appliance.engines.unpacking import SUFFIXES, is_archive
 from appliance.errors import UsageError
 from appliance.platform.console import say
-from appliance.platform.home import expanded
+from appliance.platform.home import engines_folder, expanded
 from appliance.trio_parts import plain_nursery
 
 PROBE_TIME = 300.0
@@ -73,7 +73,7 @@ FROM_HELP = "Install from a folder or an archive on this machine, or from an add
 
 
 def own_shelf() -> Shelf:
-    return Shelf(installed_folder())
+    return Shelf(engines_folder())
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ from appliance.cli.show import json_option, print_json, print_table
 from appliance.core import signing
 from appliance.core.lenient_json import decoded
 from appliance.core.server_choice import Side
-from appliance.engines.found import here, installed_folder
+from appliance.engines.found import here
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.features.bundles import contents, show
@@ -36,7 +36,7 @@ from appliance.features.bundles.core.plan import BundleSigner, Trust, refuse_for
 from appliance.features.bundles.export import export
 from appliance.features.bundles.importing import Homes, bring, exclusive, known, plan
 from appliance.platform.console import PROGRAM, say
-from appliance.platform.home import users_home
+from appliance.platform.home import engines_folder, users_home
 from appliance.start import ONE_FILE, in_shell, is_packaged, own_folder, programs_folder, refuse_packaged
 from appliance.store.model_files import write_whole
 from appliance.store.trusted_keys import trust, trusted_keys
@@ -307,7 +307,7 @@ def _homes(sources: ModelFolders) -> Homes:
         data=data,
         models=models,
         cache=cache,
-        shelf=Shelf(installed_folder()),
+        shelf=Shelf(engines_folder()),
         programs=programs_folder(),
         packaged=own if own is not None and is_packaged(own) else None,
     )

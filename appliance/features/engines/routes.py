@@ -38,88 +38,82 @@ class RollbackRequest(Struct, frozen=True, forbid_unknown_fields=True):
     backend: str | None = None
 
 
-class EngineRoutes:
-    """Every method is one route. ``running``: models by seat; ``settled`` is called when more is known.
+def engine_routes(
+    engines: Engines, running: Callable[[], Mapping[str, str]], settled: Callable[[], None], *, may_choose: bool
+) -> Routes:
+    """``running``: models by seat; ``settled`` is called when more is known; ``may_choose``: clients may choose."""
+    routes, shelf, shows = Routes("engines"), Shelf(engines.folder), RouteFacts(gives=Table)
+    waiting = 0
 
-    ``may_choose``: the server lets clients choose.
-    """
-
-    def __init__(
-        self,
-        engines: Engines,
-        running: Callable[[], Mapping[str, str]],
-        settled: Callable[[], None],
-        *,
-        may_choose: bool,
-    ) -> None:
-        self._settled = settled
-        self._engines = engines
-        self._running = running
-        self._may_choose = may_choose
-        self._shelf = Shelf(engines.folder)
-        self._waiting = 0
-
-    async def show(self) -> Response:
-        return json_answer(await self._table())
-
-    async def probe(self) -> Response:
-        """Look at the machine and at the installed builds again, and ask each for its devices."""
-        await self._engines.probe()
-        self._settled()
-        return json_answer(await self._table())
-
-    async def prove(self) -> Response:
-        """Answers when it is done; each seat takes seconds."""
-        asked = parse_as(await read_body() or b"{}", ProveRequest)
-        if self._waiting >= MAX_WAITING:
-            raise Conflict("engines are being proven already, and others wait for their turn; ask again later")
-        self._waiting += 1
-        try:
-            if self._engines.look is None:
-                await self._engines.probe()
-            await self._engines.prove(named_seats(self._engines, asked.seats) if asked.seats else None)
-        finally:
-            self._waiting -= 1
-        self._settled()
-        return json_answer(await self._table())
-
-    async def use(self) -> Response:
-        """Prefer an engine that is proven here, or pin it; models move when they are idle."""
-        if not self._may_choose:
-            raise AdminOff("choosing an engine", "engines use")
-        wish = await read_as(EngineWish)
-        async with alone(self._shelf):
-            await self._engines.refresh()
-            await prefer(self._shelf, self._engines, wish, only_proven=True)
-        self._settled()
-        return json_answer(await self._table())
-
-    async def roll_back(self) -> Response:
-        """Return to the build before the last update."""
-        if not self._may_choose:
-            raise AdminOff("returning to the build before an update", "engines rollback")
-        asked = parse_as(await read_body() or b"{}", RollbackRequest)
-        async with alone(self._shelf):
-            await self._engines.refresh()
-            await roll_back(self._shelf, self._engines, asked.backend)
-        self._settled()
-        return json_answer(await self._table())
-
-    async def _table(self) -> Table:
-        engines = self._engines
+    async def answer() -> Response:
         await engines.sync()  # another program may have chosen, or be at an update
         from appliance.engines.installing import versions  # with archives, which few requests need
 
-        return table(
+        shown = table(
             engines.engines,
             engines.ranked(),
             engines.state,
             versions(),
-            running=self._running(),
+            running=running(),
             now=time.time(),
             trying=engines.trying,
-            may_choose=self._may_choose,
+            may_choose=may_choose,
         )
+        return json_answer(shown)
+
+    @routes.get("/api/engines", facts=shows)
+    async def show_engines() -> Response:
+        return await answer()
+
+    @routes.post("/api/engines/probe", facts=shows)
+    async def probe_engines() -> Response:
+        """Look at the machine and at the installed builds again, and ask each for its devices."""
+        await engines.probe()
+        settled()
+        return await answer()
+
+    @routes.post("/api/engines/prove", facts=RouteFacts(takes=ProveRequest, gives=Table))
+    async def prove_engines() -> Response:
+        """Answers when it is done; each seat takes seconds."""
+        nonlocal waiting
+        asked = parse_as(await read_body() or b"{}", ProveRequest)
+        if waiting >= MAX_WAITING:
+            raise Conflict("engines are being proven already, and others wait for their turn; ask again later")
+        waiting += 1
+        try:
+            if engines.look is None:
+                await engines.probe()
+            await engines.prove(named_seats(engines, asked.seats) if asked.seats else None)
+        finally:
+            waiting -= 1
+        settled()
+        return await answer()
+
+    @routes.post("/api/engines/use", facts=RouteFacts(takes=EngineWish, gives=Table))
+    async def use_engine() -> Response:
+        """Prefer an engine that is proven here, or pin it; models move when they are idle."""
+        if not may_choose:
+            raise AdminOff("choosing an engine", "engines use")
+        wish = await read_as(EngineWish)
+        async with alone(shelf):
+            await engines.refresh()
+            await prefer(shelf, engines, wish, only_proven=True)
+        settled()
+        return await answer()
+
+    @routes.post("/api/engines/rollback", facts=RouteFacts(takes=RollbackRequest, gives=Table))
+    async def return_to_engine() -> Response:
+        """Return to the build before the last update."""
+        if not may_choose:
+            raise AdminOff("returning to the build before an update", "engines rollback")
+        asked = parse_as(await read_body() or b"{}", RollbackRequest)
+        async with alone(shelf):
+            await engines.refresh()
+            await roll_back(shelf, engines, asked.backend)
+        settled()
+        return await answer()
+
+    return routes
 
 
 def named_seats(engines: Engines, names: tuple[str, ...]) -> list[Seat]:
@@ -137,27 +131,3 @@ def named_seats(engines: Engines, names: tuple[str, ...]) -> list[Seat]:
 def seats_in_use(statuses: Iterable[ChildStatus]) -> dict[str, str]:
     """Models that have a process, and the seat of each."""
     return {one.model: one.seat for one in statuses if one.seat is not None and one.pid is not None}
-
-
-def add_engine_routes(app: Routes, routes: EngineRoutes) -> None:
-    app.add_url_rule("/api/engines", "engines", routes.show, facts=RouteFacts(gives=Table))
-    app.add_url_rule(
-        "/api/engines/probe", "engines probe", routes.probe, methods=["POST"], facts=RouteFacts(gives=Table)
-    )
-    app.add_url_rule(
-        "/api/engines/prove",
-        "engines prove",
-        routes.prove,
-        methods=["POST"],
-        facts=RouteFacts(takes=ProveRequest, gives=Table),
-    )
-    app.add_url_rule(
-        "/api/engines/use", "engines use", routes.use, methods=["POST"], facts=RouteFacts(takes=EngineWish, gives=Table)
-    )
-    app.add_url_rule(
-        "/api/engines/rollback",
-        "engines rollback",
-        routes.roll_back,
-        methods=["POST"],
-        facts=RouteFacts(takes=RollbackRequest, gives=Table),
-    )

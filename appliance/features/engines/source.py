@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from appliance.catalog.sources import STARTER
 from appliance.core.engine import Engine
-from appliance.core.records.history import Tell, told_to_nobody
-from appliance.engines.found import Finder, find_engine, finder, installed_folder, list_engines
-from appliance.engines.owner import Engines, open_engines
+from appliance.engines.found import Finder, find_engine, finder, list_engines
 from appliance.errors import EngineNotFound
-from appliance.store.engine_state import StateFile
+from appliance.platform.home import engines_folder
+
+if TYPE_CHECKING:
+    from appliance.core.records.history import Tell
+    from appliance.engines.owner import Engines
 
 
-class Found(Struct, frozen=True):
+class FoundHere(Struct, frozen=True):
     """Some engines, and the folder with what is remembered of them."""
 
     finder: Finder
     folder: Path
 
-    def open(self, tell: Tell = told_to_nobody) -> AbstractAsyncContextManager[Engines]:
+    def open(self, tell: Tell | None = None) -> AbstractAsyncContextManager[Engines]:
+        from appliance.catalog.sources import STARTER
+        from appliance.core.records.history import told_to_nobody
+        from appliance.engines.owner import open_engines  # with trio, which `version` does without
+        from appliance.store.engine_state import StateFile
+
         file, only = StateFile(self.folder), self.finder.only
-        return open_engines(self.finder.find, file, starter=STARTER, only=only, tell=tell)
+        return open_engines(self.finder.find, file, starter=STARTER, only=only, tell=tell or told_to_nobody)
 
 
 class MachineEngines:
@@ -37,15 +43,15 @@ class MachineEngines:
     def ids(self) -> tuple[str, ...]:
         return tuple(each.id for each in list_engines())
 
-    def found(self, named: str | None, *, optional: bool = False) -> Found:
+    def found(self, named: str | None, *, optional: bool = False) -> FoundHere:
         try:
-            return Found(finder(named), installed_folder())
+            return FoundHere(finder(named), engines_folder())
         except EngineNotFound:
             if not optional:
                 raise
-        return Found(Finder(list_engines), installed_folder())
+        return FoundHere(Finder(list_engines), engines_folder())
 
     def recover(self) -> None:
         from appliance.engines.shelf import Shelf
 
-        Shelf(installed_folder()).recover()
+        Shelf(engines_folder()).recover()
