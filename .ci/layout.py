@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 47
+FROM_KERNEL = 42
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 91
+BETWEEN = 75
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines.background engines.choosing "

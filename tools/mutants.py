@@ -74,7 +74,7 @@ MEMORY = 4 << 30
 ROOMS = {
     "catalog": "catalog http/test_model_routes.py",
     "cli": "cli",
-    "core": "core/test_*.py engines/test_unpacking.py platform/test_hardware.py http/test_relay.py",
+    "core": "core/test_*.py store/test_unpacking.py platform/test_hardware.py http/test_relay.py",
     "core/config": "features/config_editing/test_secret_places.py",
     "core/engines": "core/test_engine_state.py platform/test_machine_limits.py engines/test_ballast_file.py "
     "engines/test_known.py",

@@ -45,24 +45,18 @@ from appliance.core.engines.builds import (
 from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.proofs import Proof
-from appliance.core.engines.state import line_of
 from appliance.core.models.transfer import Throttle
+from appliance.core.versions import line_of
 from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, EngineFolders, list_engines
-from appliance.engines.installing import (
-    BuildSources,
-    CannotInstall,
-    described,
-    read_manifest,
-    system_versions,
-    versions,
-)
+from appliance.engines.installing import BuildSources, described, read_manifest, system_versions, versions
 from appliance.engines.owner import Engines, open_engines
 from appliance.engines.shelf import Shelf
 from appliance.engines.table import Table, table
-from appliance.engines.unpacking import SUFFIXES, is_archive
 from appliance.errors import UsageError
 from appliance.platform.console import say
 from appliance.platform.home import engines_folder, expanded
+from appliance.store.shelf import CannotInstall
+from appliance.store.unpacking import SUFFIXES, is_archive
 from appliance.trio_parts import plain_nursery
 
 PROBE_TIME = 300.0

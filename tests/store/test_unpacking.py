@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from memory import peak
 
 from appliance.core.archives import BadArchive
-from appliance.engines import unpacking
-from appliance.engines.unpacking import read_member, unpack
+from appliance.store import unpacking
+from appliance.store.unpacking import read_member, unpack
 
 Tar = tarfile.TarFile
 

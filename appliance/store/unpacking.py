@@ -1,4 +1,4 @@
-"""Archives of builds, unpacked so that nothing in them can reach beyond the folder that they are unpacked into.
+"""Archives of builds and of the program, unpacked so that nothing in them reaches beyond the folder that they go into.
 
 This is the only place that unpacks what was fetched; `core.archives` bounds what reading it takes. Names are checked
 before anything is written, with every file a new one; links come last, and each has to lead to a file in the folder, as
