@@ -19,7 +19,7 @@ import grimp
 ROOT = Path(__file__).resolve().parents[1]
 FROM_KERNEL = 42
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 75
+BETWEEN = 70
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines.background engines.choosing "
@@ -29,8 +29,6 @@ PLANNED = {
     "http.control.hub_routes",
     "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
-    "stand_in": "cli.llama_server* core.llama.older",
-    "presets": "catalog.presets core.llama.preset*",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}
 """These put the program together: they name what they open."""

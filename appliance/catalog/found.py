@@ -22,10 +22,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.core.llama.presets import Definition
 from appliance.core.models.download import PRESET_FILE, Remote, RemoteFile, WantedModel, pick
 from appliance.core.models.file_names import model_id, tags_of
-from appliance.core.models.model import NO_WORDS, OwnWords, Source
+from appliance.core.models.model import NO_WORDS, ModelPreset, OwnWords, Source
 from appliance.core.models.names import (
     PROJECTOR_TYPES,
     QUANTISATIONS,
@@ -256,8 +255,7 @@ class FoundModel(Struct, frozen=True, kw_only=True):
     words: OwnWords = NO_WORDS
     error: str | None = None
     fetch: tuple[Remote, ...] = ()
-    definition: Definition = Definition()
-    """The options of presets, command line and environment for it."""
+    definition: ModelPreset = ModelPreset()
     hidden: bool = False
 
 

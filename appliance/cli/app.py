@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance import __version__
-from appliance.cli.verb import GROUPS, Verb
-from appliance.errors import ApplianceError, CallerError, OpenDoor
+from appliance.cli.verb import GROUPS, ReadPresets, Verb
+from appliance.errors import ApplianceError, CallerError, OpenDoor, UsageError
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import Program, Start
 
 if TYPE_CHECKING:
     from appliance.fleet.chooser import EngineSource
-
-STAND_IN = "llama-server"
-UNIFIED = "llama"
 
 
 class CommandLine(click.Group):
@@ -98,6 +95,14 @@ def engines_of(ctx: click.Context) -> EngineSource:
     return NamedEngine()
 
 
+def presets_of(ctx: click.Context) -> ReadPresets:
+    """Return what reads files of ``--models-preset``. Raises UsageError in a program without presets."""
+    found = next((verb.presets for verb in verbs_of(ctx) if verb.presets is not None), None)
+    if found is None:
+        raise UsageError("--models-preset: this program has no presets of llama-server; leave that out")
+    return found
+
+
 def run(argv: Sequence[str], start: Start, verbs: Collection[Verb]) -> int:
     """Carry out ``argv`` and return the exit status; every error is reported on standard error."""
     try:
@@ -115,8 +120,8 @@ def run(argv: Sequence[str], start: Start, verbs: Collection[Verb]) -> int:
     except click.ClickException as error:
         return say_error(_in_one_line(error), error.exit_code)
     except ApplianceError as error:
-        # llama-server exits with 1 for every error, and refuses no address.
-        told_apart = argv[0] not in (STAND_IN, UNIFIED) or isinstance(error, OpenDoor)
+        one_status = any(verb.exits_with_1 for verb in verbs if verb.name == argv[0])
+        told_apart = not one_status or isinstance(error, OpenDoor)  # llama-server refuses no address
         return say_error(str(error), EXIT_USER if told_apart and isinstance(error, CallerError) else EXIT_OURS)
     except BrokenPipeError:
         return _reader_left()

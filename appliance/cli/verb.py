@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import click
 
 if TYPE_CHECKING:
+    from appliance.catalog.sources import ModelPresets
     from appliance.fleet.chooser import EngineSource
 
 Group = Literal["models", "server", "this machine", "several machines", "for developers"]
@@ -15,12 +17,24 @@ Group = Literal["models", "server", "this machine", "several machines", "for dev
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 
+class ReadPresets(NamedTuple):
+    """The meaning of ``--models-preset FILE``: models for ``serve``, and a table for ``config show``.
+
+    ``show`` gets flags of llama-server that stand beside it, and prints JSON if that is wanted. Both print the oddities
+    of the file, and raise UsageError for its mistakes.
+    """
+
+    read: Callable[[Path], ModelPresets]
+    show: Callable[[Path, Sequence[str], bool], int]
+
+
 class Verb(NamedTuple):
     """``summary`` is one sentence; ``command`` imports the command, when it is used.
 
     ``alone`` is called where the program was started without a verb. It returns True if it had something to say then,
     which takes the place of the help. ``page`` is the document in docs/ that says more. ``removed`` is called with each
-    model whose files were removed while no server runs. ``engines`` imports the engines of this machine.
+    model whose files were removed while no server runs. ``exits_with_1`` after every error, as llama-server does.
+    ``presets`` reads the files of ``--models-preset``. ``engines`` imports the engines of this machine.
     """
 
     name: str
@@ -30,4 +44,6 @@ class Verb(NamedTuple):
     alone: Callable[[], bool] | None = None
     page: str = ""
     removed: Callable[[str], Awaitable[None]] | None = None
+    exits_with_1: bool = False
+    presets: ReadPresets | None = None
     engines: Callable[[], EngineSource] | None = None

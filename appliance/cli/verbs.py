@@ -17,18 +17,6 @@ def _serve() -> click.Command:
     return serve
 
 
-def _llama_server() -> click.Command:
-    from appliance.cli.llama_server.command import llama_server
-
-    return llama_server
-
-
-def _llama() -> click.Command:
-    from appliance.cli.llama_server.command import llama
-
-    return llama
-
-
 def _top() -> click.Command:
     from appliance.cli.top import top
 
@@ -115,20 +103,6 @@ def _load_test() -> click.Command:
 
 KERNEL_VERBS = (
     Verb("serve", "server", "Run the server.", _serve),
-    Verb(
-        "llama-server",
-        "server",
-        "Take llama-server's place: its flags, its behaviour.",
-        _llama_server,
-        page="llama-server.md",
-    ),
-    Verb(
-        "llama",
-        "server",
-        "Take the place of llama.cpp's llama: 'llama serve' is llama-server.",
-        _llama,
-        page="llama-server.md",
-    ),
     Verb("top", "server", "Show the requests under way, live.", _top, page="http.md#what-is-under-way"),
     Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),
     Verb("logs", "server", "Show the output of the model processes.", _logs),

@@ -33,6 +33,7 @@ from appliance.features.runs.feature import RUNS
 from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
 from appliance.features.speed.feature import SPEED
+from appliance.features.stand_in.feature import STAND_IN
 from appliance.features.streams.feature import STREAMS
 from appliance.features.timeline.feature import TIMELINE
 from appliance.features.tools.feature import TOOLS
@@ -62,6 +63,7 @@ FEATURES: tuple[Feature, ...] = (
     SERVICE,
     SOCKETS,
     SPEED,
+    STAND_IN,
     STREAMS,
     TIMELINE,
     TOOLS,

@@ -14,7 +14,9 @@ from msgspec import Struct
 
 from appliance.core.config.nodes import Position, Problem
 from appliance.core.llama import flags
-from appliance.core.llama.preset_file import (
+from appliance.core.models.model import ModelPreset
+from appliance.core.models.names import is_speakable
+from appliance.features.stand_in.core.preset_file import (
     DEDUP,
     DEFAULT,
     ENGINE,
@@ -32,7 +34,6 @@ from appliance.core.llama.preset_file import (
     parse,
     read_key,
 )
-from appliance.core.models.names import is_speakable
 
 IGNORED = "version"
 """A key that llama-server ignores."""
@@ -180,11 +181,10 @@ def _clashes(everywhere: Choices, sections: Mapping[str, Choices], places: Mappi
     return problems
 
 
-class Definition(Struct, frozen=True, kw_only=True):
+class Definition(ModelPreset, frozen=True, kw_only=True):
     """One model as presets, command line and environment define it. Paths are as written, "" for none."""
 
     aliases: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
     model: str = ""
     mmproj: str = ""
     draft: str = ""
@@ -201,16 +201,8 @@ class Definition(Struct, frozen=True, kw_only=True):
     """Use a projector that is found beside the model."""
     args: tuple[str, ...] = ()
     """The engine's flags, without those that say where the files are."""
-    load_on_startup: bool = False
-    stop_timeout: float | None = None
-    engine: str = ""
-    """The requested engine, as `Wanted.word`."""
     dedup: bool = False
     """Do not list the cached models that this one stands for."""
-    preset: str = ""
-    """The whole definition as a section of llama-server's INI."""
-    origins: tuple[tuple[str, str], ...] = ()
-    """Each option with its source."""
 
 
 def define(model_id: str, choices: Choices) -> Definition:

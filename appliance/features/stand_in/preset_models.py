@@ -13,8 +13,20 @@ from msgspec import Struct, structs
 
 from appliance.catalog.found import Cached, FoundModel, all_shards, in_cache
 from appliance.core.config.nodes import Problem
-from appliance.core.llama.preset_file import NONE, Choices, EffectiveOption, from_words
-from appliance.core.llama.presets import (
+from appliance.core.models.download import (
+    Remote,
+    WantedModel,
+    parse_image,
+    parse_location,
+    read_wanted,
+    sidecars_of,
+)
+from appliance.core.models.file_names import is_meant
+from appliance.core.models.hub_address import MAIN
+from appliance.core.models.names import QUANTISATIONS, prefer
+from appliance.errors import BadRequest, InvalidConfig, UsageError
+from appliance.features.stand_in.core.preset_file import NONE, Choices, EffectiveOption, from_words
+from appliance.features.stand_in.core.presets import (
     DRAFT,
     DRAFT_REPO,
     IMAGE,
@@ -30,18 +42,6 @@ from appliance.core.llama.presets import (
     define,
     read_presets,
 )
-from appliance.core.models.download import (
-    Remote,
-    WantedModel,
-    parse_image,
-    parse_location,
-    read_wanted,
-    sidecars_of,
-)
-from appliance.core.models.file_names import is_meant
-from appliance.core.models.hub_address import MAIN
-from appliance.core.models.names import QUANTISATIONS, prefer
-from appliance.errors import BadRequest, InvalidConfig, UsageError
 from appliance.platform.home import expanded
 from appliance.store.model_files import read_start
 
@@ -190,14 +190,41 @@ class PresetSource(Struct, frozen=True, kw_only=True):
             status = None
         return status and (status.st_ino, status.st_mtime_ns, status.st_size)
 
-    def read(self) -> tuple[Layers, list[Problem]]:
+    def read(self) -> tuple[PresetSource, list[Problem]]:
         """Read the file again; the problems are warnings. Raises UsageError, InvalidConfig among them."""
         if self.file is None:
-            return self.layers, []
+            return self, []
         presets, problems = read_presets(read_ini(self.file), str(self.file), strange=self.strange)
         if errors := [problem for problem in problems if problem.level == "error"]:
             raise InvalidConfig(errors)
-        return structs.replace(self.layers, presets=presets), problems
+        return structs.replace(self, layers=structs.replace(self.layers, presets=presets)), problems
+
+    def applied(self, found: Sequence[FoundModel], notes: list[str], cache: Path | None) -> list[FoundModel]:
+        """Return the found models with the presets applied, and those that only presets name. Ids are unique."""
+        cached = [model for model in found if model.source == "cache"]
+        layers = _by_id(self.layers, found)
+        sections = layers.presets.sections
+        known = {model.id: model for model in found}
+        defined = {
+            model_id: define(model_id, layers.of(model_id, _own(known.get(model_id))))
+            for model_id in [*known, *sections]
+        }
+        hidden = {hit.id for name in sections for hit in _stood_for(defined[name], cached)} - sections.keys()
+        taken = {*defined, *(alias for model in found for alias in model.aliases)}
+        models: list[FoundModel] = []
+        for model_id, definition in sorted(defined.items(), key=lambda item: (item[0] not in sections, item[0])):
+            model = known.get(model_id) or FoundModel(id=model_id, source="preset", files=())
+            aliases = _free(definition.aliases if model_id in sections else (), model_id, taken, notes)
+            models.append(
+                structs.replace(
+                    placed(model, definition, cache),
+                    source="preset" if model_id in sections else model.source,
+                    aliases=(*model.aliases, *aliases),
+                    definition=definition,
+                    hidden=model_id in hidden,
+                )
+            )
+        return models
 
 
 def open_presets(
@@ -213,8 +240,7 @@ def open_presets(
     source = PresetSource(
         file=file.absolute() if file is not None else None, layers=beside, strange=strange, cache=cache
     )
-    layers, warnings = source.read()
-    return structs.replace(source, layers=layers), warnings
+    return source.read()
 
 
 def read_ini(file: Path, *, named_by: str = "--models-preset") -> str:
@@ -232,36 +258,6 @@ def read_ini(file: Path, *, named_by: str = "--models-preset") -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{file}:{line}: is not UTF-8 text; save the file as UTF-8") from None
-
-
-def with_presets(
-    found: Sequence[FoundModel], layers: Layers, notes: list[str], cache: Path | None = None
-) -> list[FoundModel]:
-    """Return the found models with the presets applied, and those that only presets name. Ids are unique."""
-    cached = [model for model in found if model.source == "cache"]
-    layers = _by_id(layers, found)
-    sections = layers.presets.sections
-    known = {model.id: model for model in found}
-    defined = {
-        model_id: define(model_id, layers.of(model_id, _own(known.get(model_id)))) for model_id in [*known, *sections]
-    }
-    hidden = {hit.id for name in sections for hit in _stood_for(defined[name], cached)} - sections.keys()
-    taken = {*defined, *(alias for model in found for alias in model.aliases)}
-    models: list[FoundModel] = []
-    for model_id, definition in sorted(defined.items(), key=lambda item: (item[0] not in sections, item[0])):
-        model = known.get(model_id) or FoundModel(id=model_id, source="preset", files=())
-        aliases = _free(definition.aliases if model_id in sections else (), model_id, taken, notes)
-        found_at = placed(model, definition, cache)
-        models.append(
-            structs.replace(
-                found_at,
-                source="preset" if model_id in sections else model.source,
-                aliases=(*model.aliases, *aliases),
-                definition=definition,
-                hidden=model_id in hidden,
-            )
-        )
-    return models
 
 
 def _by_id(layers: Layers, found: Iterable[FoundModel]) -> Layers:

@@ -10,6 +10,11 @@ import pytest
 from command_line import Command
 from gguf_files import write_model
 
+from appliance.cli.app import run
+from appliance.feature import all_verbs
+from appliance.features import FEATURES
+from appliance.features.stand_in.feature import STAND_IN
+
 INI = """\
 [*]
 c = 512
@@ -66,3 +71,12 @@ def test_people_get_a_table(command: Command, preset: Path) -> None:
     (size,) = [line.split() for line in lines if line.startswith("  ctx-size") and " 77 " in line]
     assert size[:3] == ["ctx-size", "77", "section"]
     assert "D: cannot be used: its preset [D] does not say which file it is" in outcome.out
+
+
+@pytest.mark.parametrize("words", [("serve",), ("config", "show")])
+def test_a_program_without_the_feature_says_so(
+    words: tuple[str, ...], preset: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    others = all_verbs(feature for feature in FEATURES if feature is not STAND_IN)
+    assert run((*words, "--models-preset", str(preset)), lambda _: 0, others) == 2
+    assert "--models-preset: this program has no presets of llama-server" in capfd.readouterr().err

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from appliance.core.llama import flags
 from appliance.core.llama.flags import FLAGS, Kind, explained
-from appliance.core.llama.older import modern_variables, modern_words
 from appliance.errors import UsageError
+from appliance.features.stand_in.core.older import modern_variables, modern_words
 
 
 @pytest.mark.parametrize(

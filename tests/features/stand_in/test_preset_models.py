@@ -9,13 +9,13 @@ import pytest
 from gguf_files import WriteModel, cached_repository
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.presets import LARGEST, open_presets
 from appliance.catalog.sources import STARTER, ModelFolders
 from appliance.core.llama import flags
-from appliance.core.llama.preset_file import chosen
 from appliance.core.models.download import Location
 from appliance.core.models.model import Model
 from appliance.errors import InvalidConfig, InvalidModelFile, UsageError
+from appliance.features.stand_in.core.preset_file import chosen
+from appliance.features.stand_in.preset_models import LARGEST, open_presets
 
 BOTH = {"org/repo:Q8_0", "org/draft:F32"}
 

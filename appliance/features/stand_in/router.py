@@ -13,15 +13,15 @@ from pathlib import Path
 from msgspec import structs
 
 from appliance.catalog.found import cache_directory, preset_file
-from appliance.catalog.presets import PresetSource, open_presets
 from appliance.catalog.sources import ModelFolders
-from appliance.cli.llama_server.front import LOG_FILE, http_settings, is_on, number, value
 from appliance.cli.options import tools_of_options
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
-from appliance.core.llama.preset_file import LOAD_ON_STARTUP, NONE, Choices, chosen, wrong_value
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.errors import UsageError
+from appliance.features.stand_in.core.preset_file import LOAD_ON_STARTUP, NONE, Choices, chosen, wrong_value
+from appliance.features.stand_in.front import LOG_FILE, http_settings, is_on, number, value
+from appliance.features.stand_in.preset_models import PresetSource, open_presets
 from appliance.platform.console import say
 from appliance.platform.home import users_home
 from appliance.settings import AppSettings

@@ -8,7 +8,7 @@ import pytest
 from command_line import Command, settings_of
 from gguf_files import cached_repository, write_model
 
-from appliance.core.llama.older import SHORTHANDS
+from appliance.features.stand_in.core.older import SHORTHANDS
 
 pytestmark = pytest.mark.usefixtures("plain_environment")
 

@@ -16,7 +16,6 @@ from appliance.catalog.download_source import here
 from appliance.catalog.downloads import Downloads, DownloadSettings, open_downloads
 from appliance.catalog.found import preset_file
 from appliance.catalog.hub import HubAccess
-from appliance.cli.llama_server.front import is_on, value
 from appliance.cli.pull import Stopped, followed
 from appliance.cli.show import human_size
 from appliance.core.llama import flags
@@ -31,6 +30,7 @@ from appliance.core.models.download import (
 )
 from appliance.core.models.hub_address import MAIN
 from appliance.errors import ApplianceError, UsageError
+from appliance.features.stand_in.front import is_on, value
 from appliance.platform.console import EXIT_INTERRUPTED, say_error
 
 REMOTE = ("--hf-repo", "--hf-file", "--hf-token", "--spec-draft-hf", "--model-url", "--docker-repo", "--mmproj-url")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.config.nodes import Problem
-from appliance.core.llama.preset_file import PresetSection, parse
+from appliance.features.stand_in.core.preset_file import PresetSection, parse
 
 Shape = dict[str, list[tuple[str, str]]]
 

@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from appliance.core.config.nodes import Problem
 from appliance.core.llama import flags
 from appliance.core.llama.flags import FLAGS, Kind
-from appliance.core.llama.preset_file import ENDS_AT_ONCE, FRONTS_OWN, chosen, from_words, read_key, wrong_value
-from appliance.core.llama.presets import Definition, Layers, Presets, canonical_name, define, read_presets
+from appliance.features.stand_in.core.preset_file import (
+    ENDS_AT_ONCE,
+    FRONTS_OWN,
+    chosen,
+    from_words,
+    read_key,
+    wrong_value,
+)
+from appliance.features.stand_in.core.presets import Definition, Layers, Presets, canonical_name, define, read_presets
 
 HERE = "p.ini"
 

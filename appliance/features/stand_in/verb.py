@@ -20,11 +20,7 @@ from msgspec import Struct, structs
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
-from appliance.catalog.presets import read_ini
 from appliance.catalog.sources import ModelFolders, NamedFile
-from appliance.cli.llama_server.front import FRONT, LOG_FILE, http_settings, is_on, value, warn_of_open_door
-from appliance.cli.llama_server.models import REMOTE, ModelPaths, cached, fetch, missing, needs_of
-from appliance.cli.llama_server.router import preset_of_repository, router_mode
 from appliance.cli.options import tools_of_options
 from appliance.cli.show import print_json, print_table
 from appliance.core.bodies.usual_path import usual_path
@@ -32,14 +28,26 @@ from appliance.core.config.nodes import Problem
 from appliance.core.llama import flags
 from appliance.core.llama import flags as llama_flags
 from appliance.core.llama.flags import FLAGS, Kind, Option, explained
-from appliance.core.llama.older import modern_variables, modern_words, spelled_out
-from appliance.core.llama.preset_file import DEFAULT, EVERYWHERE, HF_TOKEN, EffectiveOption, is_known, parse, read_key
-from appliance.core.llama.presets import Layers, ToldOption, explain
 from appliance.core.models.model import Model
 from appliance.core.models.names import is_speakable
 from appliance.core.settings import DEFAULT_PORT, FleetSettings, HttpSettings, UnixSocket, at_port
 from appliance.engines.found import find_engine
 from appliance.errors import InvalidConfig, UsageError
+from appliance.features.stand_in.core.older import modern_variables, modern_words, spelled_out
+from appliance.features.stand_in.core.preset_file import (
+    DEFAULT,
+    EVERYWHERE,
+    HF_TOKEN,
+    EffectiveOption,
+    is_known,
+    parse,
+    read_key,
+)
+from appliance.features.stand_in.core.presets import Layers, ToldOption, explain
+from appliance.features.stand_in.front import FRONT, LOG_FILE, http_settings, is_on, value, warn_of_open_door
+from appliance.features.stand_in.models import REMOTE, ModelPaths, cached, fetch, missing, needs_of
+from appliance.features.stand_in.preset_models import PresetSource, read_ini
+from appliance.features.stand_in.router import preset_of_repository, router_mode
 from appliance.platform.children import inherited_env
 from appliance.platform.console import EXIT_OURS, say
 from appliance.platform.home import users_home
@@ -311,11 +319,11 @@ class ShownModel(Struct, frozen=True, kw_only=True):
     options: list[ToldOption]
 
 
-def show_presets(file: Path, flags: Sequence[str], *, as_json: bool) -> int:
+def show_presets(file: Path, flags: Sequence[str], as_json: bool) -> int:
     """Print it for these flags of llama-server and this environment. Raises UsageError, InvalidConfig."""
     from_argv = llama_flags.split(("--models-preset", str(file), *flags))
     sources = router_mode(from_argv, from_surroundings(os.environ), os.environ).sources
-    layers = sources.presets.layers if sources.presets is not None else Layers()
+    layers = sources.presets.layers if isinstance(sources.presets, PresetSource) else Layers()
     snapshot = scan_models(sources)
     shown = {model.id: _shown(model, layers) for model in snapshot.models}
     if as_json:
