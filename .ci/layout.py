@@ -17,14 +17,14 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 49
+FROM_KERNEL = 37
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 62
+BETWEEN = 61
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines.background engines.carried engines.choosing "
     "engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf engines.table "
-    "engines.trial engines.updating fleet.rpc_server http.control.engine_routes store.engine_state",
+    "engines.trial engines.updating fleet.rpc_server store.engine_state",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
     "http.control.hub_routes",
     "fit": "core.fit* fleet.outlook cli.memory",

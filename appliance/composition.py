@@ -8,7 +8,7 @@ very same nest.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from msgspec import Struct
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
 from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
-from appliance.catalog.sources import STARTER
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
@@ -25,9 +24,6 @@ from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
-from appliance.engines.background import keeping_up
-from appliance.engines.found import Finder
-from appliance.engines.owner import open_engines
 from appliance.feature import (
     Assembled,
     Feature,
@@ -39,7 +35,7 @@ from appliance.feature import (
     open_slots,
     tools_of,
 )
-from appliance.fleet.chooser import Chooser
+from appliance.fleet.chooser import Chooser, FoundEngines
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
@@ -63,7 +59,6 @@ from appliance.platform.samples import open_samples
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
-from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.other_servers import NoOtherServers
@@ -77,9 +72,7 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The folders and files of one program. Only these differ in tests."""
 
     catalog: Catalog
-    found: Finder
-    remembered: StateFile
-    """The file of everything that is remembered about engines."""
+    engines: FoundEngines
     downloading: DownloadSettings
     defaults: Config = Config()
     """The settings that apply without a configuration."""
@@ -128,9 +121,7 @@ async def open_appliance(
         open_recorder(activity, observers=(metrics,), rooms=metrics.rooms) as recorder,
         open_pool() as pool,
         open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
-        open_engines(
-            places.found.find, places.remembered, starter=STARTER, only=places.found.only, tell=history.add
-        ) as engines,
+        places.engines.open(history.add) as engines,
         open_gpus() as gpus,
         open_slots(
             features,
@@ -146,7 +137,6 @@ async def open_appliance(
             tell=history.add,
             hold=slots,
         ) as fleet,
-        keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
         open_parts(
             features,
@@ -154,6 +144,8 @@ async def open_appliance(
                 settings=settings,
                 config=applies,
                 data=places.data,
+                engines=engines,
+                learns=places.learns,
                 fleet=fleet,
                 catalog=catalog,
                 recorder=recorder,
@@ -282,7 +274,6 @@ def _folders(
     found = {
         "models": settings.sources.models_dir,
         "cache": places.downloading.cache,
-        "engines": places.remembered.path.parent,
         "programs": programs_folder(),
         "activity": activity_log(settings.config)[0],
         "log": Path(settings.log_file) if settings.log_file else None,

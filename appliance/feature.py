@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from appliance.core.runs.inward import Asker
     from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
-    from appliance.fleet.chooser import Chooser
+    from appliance.fleet.chooser import Chooser, EngineChoice, EngineSource
     from appliance.fleet.hold import SlotHold
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
@@ -109,7 +109,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     gives requests their slots, and yields it with the parts that need it; one feature at most has that. ``check`` looks
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
     serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends the
-    start there, with UsageError.
+    start there, with UsageError. ``engines`` imports the engines of this machine; the first feature with some has that.
     """
 
     name: str
@@ -120,6 +120,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     check: Callable[[Config], None] | None = None
     slots: Callable[[Footing], AbstractAsyncContextManager[tuple[SlotHold, ServerParts]]] | None = None
     beside: Callable[[AppSettings], Awaitable[None]] | None = None
+    engines: Callable[[], EngineSource] | None = None
 
 
 class Footing(Struct, frozen=True, kw_only=True):
@@ -135,14 +136,16 @@ class Ground(Struct, frozen=True, kw_only=True):
     """The facts and the owners of the kernel with which a feature opens its own.
 
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
-    as its own client, from the moment it serves. ``recorder`` notifies observers of requests, ``metrics`` has counters
-    for what a feature counts, ``tools`` are those that models may use. ``assembled`` returns as soon as the program is
-    put together.
+    as its own client, from the moment it serves. ``learns``: what is not known of engines is found out meanwhile.
+    ``recorder`` notifies observers of requests, ``metrics`` has counters for what a feature counts, ``tools`` are those
+    that models may use. ``assembled`` returns as soon as the program is put together.
     """
 
     settings: AppSettings
     config: Config
     data: Path
+    engines: EngineChoice
+    learns: bool
     fleet: Fleet
     catalog: Catalog
     recorder: Recorder
@@ -183,6 +186,13 @@ async def open_first(features: Iterable[Feature], settings: AppSettings) -> Asyn
     async with AsyncExitStack() as stack:
         opening = {each.name: each.open_first(settings) for each in features if each.open_first is not None}
         yield {name: await stack.enter_async_context(each) for name, each in opening.items()}
+
+
+def engines_of(features: Iterable[Feature]) -> EngineSource:
+    """Return the engines of this machine. Without a feature that knows them there is the one that somebody named."""
+    from appliance.fleet.chooser import NamedEngine
+
+    return next((each.engines for each in features if each.engines is not None), NamedEngine)()
 
 
 def tools_of(parts: Iterable[ServerParts]) -> Toolbox:

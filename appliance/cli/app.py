@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from appliance.cli.verb import GROUPS, ReadPresets, Verb
 from appliance.errors import ApplianceError, CallerError, OpenDoor, UsageError
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import Program, Start
+
+if TYPE_CHECKING:
+    from appliance.fleet.chooser import EngineSource
 
 
 class CommandLine(click.Group):
@@ -80,6 +83,16 @@ def verbs_of(ctx: click.Context) -> Collection[Verb]:
     """Return all verbs of the program that this command belongs to."""
     program = ctx.find_root().command
     return program.verbs.values() if isinstance(program, CommandLine) else ()
+
+
+def engines_of(ctx: click.Context) -> EngineSource:
+    """Return the engines of this machine, for a command of this program."""
+    source = next((verb.engines for verb in verbs_of(ctx) if verb.engines is not None), None)
+    if source is not None:
+        return source()
+    from appliance.fleet.chooser import NamedEngine
+
+    return NamedEngine()
 
 
 def presets_of(ctx: click.Context) -> ReadPresets:

@@ -10,7 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from appliance.catalog.sources import ModelPresets
-    from appliance.store.carried import CarriedEngines
+    from appliance.fleet.chooser import EngineSource
 
 Group = Literal["models", "server", "this machine", "several machines", "for developers"]
 """The parts of the help, in their order."""
@@ -33,9 +33,8 @@ class Verb(NamedTuple):
 
     ``alone`` is called where the program was started without a verb. It returns True if it had something to say then,
     which takes the place of the help. ``page`` is the document in docs/ that says more. ``removed`` is called with each
-    model whose files were removed while no server runs. ``carries`` makes the engines' part in bundles, and gets
-    this program's folder, if a package manager keeps it. ``exits_with_1`` after every error, as llama-server does.
-    ``presets`` reads the files of ``--models-preset``.
+    model whose files were removed while no server runs. ``exits_with_1`` after every error, as llama-server does.
+    ``presets`` reads the files of ``--models-preset``. ``engines`` imports the engines of this machine.
     """
 
     name: str
@@ -45,6 +44,6 @@ class Verb(NamedTuple):
     alone: Callable[[], bool] | None = None
     page: str = ""
     removed: Callable[[str], Awaitable[None]] | None = None
-    carries: Callable[[Path | None], CarriedEngines] | None = None
     exits_with_1: bool = False
     presets: ReadPresets | None = None
+    engines: Callable[[], EngineSource] | None = None

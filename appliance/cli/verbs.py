@@ -6,16 +6,9 @@ are written out, so that a freezer and a type checker see them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from appliance.cli.verb import Verb
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from appliance.store.carried import CarriedEngines
 
 
 def _serve() -> click.Command:
@@ -90,18 +83,6 @@ def _memory() -> click.Command:
     return memory
 
 
-def _engines() -> click.Command:
-    from appliance.cli.engines.commands import engines
-
-    return engines
-
-
-def _carried_builds(packaged: Path | None) -> CarriedEngines:
-    from appliance.engines.carried import carried_here
-
-    return carried_here(packaged)
-
-
 def _selftest() -> click.Command:
     from appliance.cli.selftest import selftest
 
@@ -112,12 +93,6 @@ def _version() -> click.Command:
     from appliance.cli.version import version
 
     return version
-
-
-def _rpc_worker() -> click.Command:
-    from appliance.cli.engines.commands import rpc_worker
-
-    return rpc_worker
 
 
 def _load_test() -> click.Command:
@@ -145,22 +120,7 @@ KERNEL_VERBS = (
         _memory,
         page="memory.md",
     ),
-    Verb(
-        "engines",
-        "this machine",
-        "Manage the llama.cpp builds of this machine.",
-        _engines,
-        page="engines.md",
-        carries=_carried_builds,
-    ),
     Verb("selftest", "this machine", "Prove that the engine and the starter model work here.", _selftest),
     Verb("version", "this machine", "Show versions of the program, Python, platform and engine.", _version),
-    Verb(
-        "rpc-worker",
-        "several machines",
-        "Lend this machine's devices to models on another machine.",
-        _rpc_worker,
-        page="rpc.md",
-    ),
     Verb("load-test", "for developers", "Ask models many times at once, and show how fast each answers.", _load_test),
 )

@@ -9,9 +9,10 @@ import trio
 
 from appliance.core.engines.builds import MANIFEST, Build, parse_asked
 from appliance.core.versions import numbers_of
-from appliance.engines.found import EngineFolders, check_build, installed_folder, read_build
+from appliance.engines.found import EngineFolders, check_build, read_build
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
+from appliance.platform.home import engines_folder
 from appliance.store.carried import CarriedBuild
 from appliance.store.shelf import alone
 
@@ -63,7 +64,7 @@ class CarriedHere:
 def carried_here(packaged: Path | None) -> CarriedHere:
     """Return those of this machine. ``packaged`` is the program's folder, if a package manager keeps it."""
     roots = [root for root, _ in EngineFolders.of_this_machine().roots()]
-    return CarriedHere(Shelf(installed_folder()), roots, packaged / "engines" if packaged is not None else None)
+    return CarriedHere(Shelf(engines_folder()), roots, packaged / "engines" if packaged is not None else None)
 
 
 def _builds_in(roots: Iterable[Path], target: str) -> list[tuple[Path, Build]]:

@@ -28,7 +28,7 @@ from appliance.core.versions import numbers_of
 from appliance.engines import embedded
 from appliance.errors import EngineNotFound, UsageError
 from appliance.platform.console import is_frozen
-from appliance.platform.home import expanded, users_cache, users_data
+from appliance.platform.home import engines_folder, expanded, users_cache
 from appliance.platform.machine import this_platform
 from appliance.platform.strangers import stranger_at
 
@@ -43,7 +43,6 @@ SHOWN = 3
 
 log = logging.getLogger(__name__)
 ENGINE_VARIABLE = "LLAMA_APPLIANCE_ENGINE"
-FOLDER_VARIABLE = "LLAMA_APPLIANCE_ENGINES_DIR"
 LARGEST_SCRIPT = 1 << 20
 """Bytes of a command that Python's package managers write; a build of llama-server has more."""
 EXECUTABLE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
@@ -154,7 +153,7 @@ class EngineFolders(Struct, frozen=True, kw_only=True):
         return cls(
             named=environ.get(ENGINE_VARIABLE) or None,
             beside=Path(sys.executable).parent / "engines" if is_frozen() else None,
-            installed=installed_folder(environ),
+            installed=engines_folder(environ),
             cache=users_cache() / "engines",
             search_path=environ.get("PATH", os.defpath),
         )
@@ -169,13 +168,6 @@ class EngineFolders(Struct, frozen=True, kw_only=True):
         return [(root, source) for root, source in roots if root is not None]
 
 
-def installed_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder in which ``engines install`` puts builds: `FOLDER_VARIABLE`, else in the user's data folder."""
-    if named := environ.get(FOLDER_VARIABLE):
-        return expanded(named).absolute()
-    return users_data() / "engines"
-
-
 def find_engine(explicit: str | None, places: EngineFolders | None = None) -> Engine:
     """The engine to use. ``explicit`` is the value of ``--engine``: see `ENGINE_HELP`. Never one that is damaged.
 
@@ -183,10 +175,8 @@ def find_engine(explicit: str | None, places: EngineFolders | None = None) -> En
     was named and nothing here is whole.
     """
     places = places or EngineFolders.of_this_machine()
-    if explicit is not None:
-        return _named(explicit, "--engine", places)
-    if places.named is not None:
-        return _named(places.named, ENGINE_VARIABLE, places)
+    if (engine := find_named(explicit, places)) is not None:
+        return engine
     damaged: list[str] = []
     for engine in _discovered(places):
         if not engine.damage:
@@ -194,6 +184,14 @@ def find_engine(explicit: str | None, places: EngineFolders | None = None) -> En
         damaged.append(f"{engine.folder}, where {engine.damage}")
     roots = [str(root) for root, _ in places.roots()]
     raise EngineNotFound([*damaged, *roots, f"{EXECUTABLE} on PATH", "the embedded engine"])
+
+
+def find_named(explicit: str | None, places: EngineFolders | None = None) -> Engine | None:
+    """The engine that the user named by an option, or by the environment; None: nobody did. Raises UsageError."""
+    places = places or EngineFolders.of_this_machine()
+    if explicit is not None:
+        return _named(explicit, "--engine", places)
+    return _named(places.named, ENGINE_VARIABLE, places) if places.named is not None else None
 
 
 class Finder(Struct, frozen=True):

@@ -17,6 +17,7 @@ from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
+from appliance.features.engines.feature import ENGINES
 from appliance.features.explain.feature import EXPLAIN
 from appliance.features.launch.feature import LAUNCH
 from appliance.features.lm_studio.feature import LM_STUDIO
@@ -47,6 +48,7 @@ FEATURES: tuple[Feature, ...] = (
     DESKTOP,
     DISK,
     DOCTOR,
+    ENGINES,
     EXPLAIN,
     LAUNCH,
     LM_STUDIO,

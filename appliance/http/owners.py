@@ -12,8 +12,8 @@ from appliance.catalog.configuration import ConfigInForce, Reloads
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
 from appliance.core.tools.box import Toolbox
-from appliance.engines.owner import Engines
 from appliance.errors import Conflict, Forbidden, ModelNotFound
+from appliance.fleet.chooser import EngineChoice
 from appliance.fleet.owner import Fleet
 from appliance.platform.samples import Samples
 from appliance.store.history import History
@@ -25,7 +25,7 @@ from appliance.wire import RemovedModel
 class Owners(Struct, frozen=True, kw_only=True):
     """The owners that the composition root has opened. ``configuration`` is None without a configuration file."""
 
-    engines: Engines
+    engines: EngineChoice
     fleet: Fleet
     catalog: Catalog
     peers: OtherServers

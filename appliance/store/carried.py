@@ -1,6 +1,6 @@
 """The part of engines in a bundle: the builds that one may carry from here, and what becomes of those that came.
 
-A feature that has builds fills it in (`appliance.cli.verb.Verb.carries`). Refuses to know how bundles look.
+A feature that has builds fills it in (`EngineSource.carried`). Refuses to know how bundles look.
 """
 
 from __future__ import annotations

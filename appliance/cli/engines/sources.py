@@ -47,14 +47,14 @@ from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.proofs import Proof
 from appliance.core.models.transfer import Throttle
 from appliance.core.versions import line_of
-from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, EngineFolders, installed_folder, list_engines
+from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, EngineFolders, list_engines
 from appliance.engines.installing import BuildSources, described, read_manifest, system_versions, versions
 from appliance.engines.owner import Engines, open_engines
 from appliance.engines.shelf import Shelf
 from appliance.engines.table import Table, table
 from appliance.errors import UsageError
 from appliance.platform.console import say
-from appliance.platform.home import expanded
+from appliance.platform.home import engines_folder, expanded
 from appliance.store.shelf import CannotInstall
 from appliance.store.unpacking import SUFFIXES, is_archive
 from appliance.trio_parts import plain_nursery
@@ -67,7 +67,7 @@ FROM_HELP = "Install from a folder or an archive on this machine, or from an add
 
 
 def own_shelf() -> Shelf:
-    return Shelf(installed_folder())
+    return Shelf(engines_folder())
 
 
 @asynccontextmanager

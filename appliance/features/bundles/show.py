@@ -12,7 +12,6 @@ import click
 from msgspec import Struct
 
 from appliance.catalog.sources import ModelFolders
-from appliance.cli.app import verbs_of
 from appliance.cli.options import ModelOptions
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.errors import UsageError
@@ -21,7 +20,6 @@ from appliance.features.bundles.core.manifest import BundleItem, BundleManifest
 from appliance.features.bundles.core.plan import BundleSigner, Trust
 from appliance.platform.console import say
 from appliance.start import is_packaged, own_folder
-from appliance.store.carried import CarriedEngines, NoCarriedEngines
 
 a_file = click.Path(path_type=Path, dir_okay=False)
 
@@ -103,12 +101,6 @@ def packaged() -> Path | None:
     """Return this program's folder, if a package manager keeps it."""
     own = own_folder()
     return own if own is not None and is_packaged(own) else None
-
-
-def engines_of(ctx: click.Context) -> CarriedEngines:
-    """Return the builds of this machine, from the verb that has them."""
-    carries = next((verb.carries for verb in verbs_of(ctx) if verb.carries is not None), None)
-    return carries(packaged()) if carries is not None else NoCarriedEngines()
 
 
 def utc_now() -> str:

@@ -34,7 +34,7 @@ from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import ENGINE_VARIABLE, EngineFolders, find_engine, installed_folder, read_build
+from appliance.engines.found import ENGINE_VARIABLE, EngineFolders, find_engine, read_build
 from appliance.engines.installing import offers_here
 from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError
@@ -43,6 +43,7 @@ from appliance.features.doctor.core.facts import ConfigFact, DoctorFacts, Instal
 from appliance.features.doctor.core.findings import Finding
 from appliance.features.doctor.system import checkup
 from appliance.fleet.budgets import plan_of, reserve_here
+from appliance.platform.home import engines_folder
 from appliance.platform.machine import free_memory
 from appliance.start import programs_folder
 from appliance.store.engine_state import StateFile
@@ -201,7 +202,7 @@ def _folder(sources: ModelFolders) -> Path:
 
 
 async def _with_system(facts: DoctorFacts, sources: ModelFolders) -> DoctorFacts:
-    folders = {"models": _folder(sources), "engines": installed_folder()}
+    folders = {"models": _folder(sources), "engines": engines_folder()}
     if sources.cache is not None:
         folders["downloads"] = sources.cache
     return structs.replace(facts, checkup=await trio.to_thread.run_sync(checkup, folders))

@@ -101,7 +101,7 @@ class _Examination:
         facts, findings = await self._examined.get(self._examine)
         if not model:
             return facts, findings
-        facts = structs.replace(facts, ranked=tuple(self._owners.engines.ranked(model)))
+        facts = structs.replace(facts, ranked=tuple(self._all_engines.ranked(model)))
         return facts, dated(diagnose(facts), self._found, facts.now)
 
     async def _examine(self) -> tuple[DoctorFacts, Sequence[Finding]]:
@@ -144,9 +144,15 @@ class _Examination:
             downloads=tuple(FailedDownload(model=one.model, error=one.error or "") for one in failed),
         )
 
+    @property
+    def _all_engines(self) -> Engines:
+        engines = self._owners.engines
+        assert isinstance(engines, Engines)
+        return engines
+
     @asynccontextmanager
     async def _engines(self) -> AsyncGenerator[Engines]:
-        engines = self._owners.engines
+        engines = self._all_engines
         if engines.look is None:
             await engines.probe()
         else:
