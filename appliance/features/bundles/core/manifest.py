@@ -21,6 +21,7 @@ from msgspec import Struct, structs
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.names import folder_of, is_commit, is_speakable, repo_of
 from appliance.core.payload import PayloadFile
+from appliance.core.rooted_paths import RESERVED
 from appliance.core.sizes import MIB
 from appliance.errors import UsageError
 
@@ -38,8 +39,6 @@ S = TypeVar("S", bound=Struct)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUILD = re.compile(r"[a-z0-9]+/[a-z0-9][a-z0-9._-]{0,63}")
 _PROGRAM = re.compile(r"[0-9][0-9A-Za-z.+-]{0,40}-[0-9a-f]{12}")
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com\d|lpt\d)(?: *\..*)?", re.IGNORECASE)
-"""Names that are devices on Windows."""
 
 
 class BundleItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -218,7 +217,7 @@ def is_plain(path: str) -> bool:
         part in ("", ".", "..")
         or any(sign in part for sign in '\\:*?"<>|')
         or part.endswith((".", " "))
-        or _RESERVED.fullmatch(part)
+        or RESERVED.fullmatch(part)
         for part in parts
     )
 
