@@ -28,7 +28,6 @@ PLANNED = {
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
     "http.control.hub_routes",
     "fit": "core.fit* fleet.outlook cli.memory",
-    "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}
 """These put the program together: they name what they open."""

@@ -29,10 +29,12 @@ def main() -> None:
     from appliance.feature import all_verbs
     from appliance.features import FEATURES
     from appliance.platform.console import EXIT_BUG, call_as
+    from appliance.platform.inside import bring_engine
     from appliance.start import called, ended, lead
 
     lead()
     call_as(called)
+    bring_engine(next((feature.engine for feature in FEATURES if feature.engine is not None), None))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may say what the terminal cannot show

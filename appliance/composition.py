@@ -51,7 +51,6 @@ from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
-from appliance.http.way.kept_schemas import KeptSchemas
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.platform.drivers import open_gpus
@@ -169,7 +168,7 @@ async def open_appliance(
             fleet,
             pool,
             pings,
-            (KeptSchemas(), *(make() for each in parts for make in each.engine_translates)),
+            [make() for each in parts for make in each.engine_translates],
             next((each.repairs for each in parts if each.repairs is not None), None),
         )
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from appliance.catalog.downloads import Downloads
     from appliance.core.config.nodes import Problem
     from appliance.core.config.types import Config
+    from appliance.core.engine import EngineInside
     from appliance.core.runs.inward import Asker
     from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
@@ -109,7 +110,8 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     gives requests their slots, and yields it with the parts that need it; one feature at most has that. ``check`` looks
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
     serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends the
-    start there, with UsageError. ``engines`` imports the engines of this machine; the first feature with some has that.
+    start there, with UsageError. ``engines`` imports the engines of this machine, ``engine`` is the one inside the
+    program; the first feature with some has that.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
     open_last: Callable[[Ground, Sequence[ServerParts]], AbstractAsyncContextManager[ServerParts]] | None = None
     check: Callable[[Config], None] | None = None
+    engine: EngineInside | None = None
     slots: Callable[[Footing], AbstractAsyncContextManager[tuple[SlotHold, ServerParts]]] | None = None
     beside: Callable[[AppSettings], Awaitable[None]] | None = None
     engines: Callable[[], EngineSource] | None = None

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from appliance.core.engine import Engine
 from appliance.core.machine_look import MachineLook
 from appliance.errors import EngineNotFound
+from appliance.platform.inside import engine_not_found
 
 if TYPE_CHECKING:
     from appliance.core.records.history import Tell  # with the scheduling, which `version` does without
@@ -182,7 +183,7 @@ class NamedEngine:
 
         engine = find_named(named)
         if engine is None:
-            raise EngineNotFound(("--engine PATH",))
+            raise engine_not_found(("--engine PATH",))
         return engine
 
     def ids(self) -> tuple[str, ...]:

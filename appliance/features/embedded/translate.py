@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.core.engine import EMBEDDED
-from appliance.core.llama.schemas import has_schema, kept
+from appliance.features.embedded.rules import has_schema, kept
 from appliance.fleet.status import ChildStatus
 from appliance.traffic.request import Request, Sink
 from appliance.upstream.address import Address
