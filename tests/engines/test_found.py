@@ -13,15 +13,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from appliance.core.engines.builds import MANIFEST
-from appliance.engines.found import (
-    ENGINE_VARIABLE,
-    EXECUTABLE,
-    EngineFolders,
-    check_build,
-    find_engine,
-    list_engines,
-)
+from appliance.core.builds import MANIFEST
+from appliance.engines.builds import EXECUTABLE, check_build
+from appliance.engines.found import EngineFolders, find_engine, list_engines
+from appliance.engines.named import ENGINE_VARIABLE
 from appliance.errors import EngineNotFound, UsageError
 from appliance.features import embedded
 from appliance.features.embedded.feature import EMBEDDED

@@ -31,10 +31,10 @@ from appliance.cli.remote import (
     ask_raw,
 )
 from appliance.cli.show import human_size
+from appliance.core.builds import Build
 from appliance.core.engines.builds import (
     Archive,
     AvailableBuild,
-    Build,
     InstallWish,
     check_entry,
     find_entry,
@@ -47,8 +47,10 @@ from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.proofs import Proof
 from appliance.core.models.transfer import Throttle
 from appliance.core.versions import line_of
-from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, EngineFolders, list_engines
+from appliance.engines.builds import EXECUTABLE
+from appliance.engines.found import EngineFolders, list_engines
 from appliance.engines.installing import BuildSources, described, read_manifest, system_versions, versions
+from appliance.engines.named import ENGINE_VARIABLE
 from appliance.engines.owner import Engines, open_engines
 from appliance.engines.shelf import Shelf
 from appliance.engines.table import Table, table

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from appliance.catalog.found import all_shards, current_snapshot
-from appliance.core.engines.builds import MANIFEST as ENGINE
-from appliance.core.engines.builds import Build, parse_asked
+from appliance.core.builds import MANIFEST as ENGINE
+from appliance.core.builds import Build
+from appliance.core.engines.builds import parse_asked
 from appliance.core.models.model import Model
 from appliance.core.models.names import folder_of
 from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, read_payload
 from appliance.core.payload import digest_of as payload_digest
 from appliance.core.versions import numbers_of
-from appliance.engines.found import check_build, read_build
+from appliance.engines.builds import check_build, read_build
 from appliance.errors import UsageError
 from appliance.features.bundles.container import Check, Tell, sums_of
 from appliance.features.bundles.core.manifest import Blob, BundleItem, digest_of, is_plain, model_digest

@@ -22,11 +22,11 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Snapshot
 from appliance.catalog.found import current_snapshot
-from appliance.core.engines.builds import MANIFEST as ENGINE
+from appliance.core.builds import MANIFEST as ENGINE
 from appliance.core.models.names import folder_of
 from appliance.core.payload import LIST, PayloadFile
 from appliance.core.programs import unpacked_link
-from appliance.engines.found import check_build, read_build
+from appliance.engines.builds import check_build, read_build
 from appliance.engines.shelf import Shelf
 from appliance.errors import Conflict, UsageError
 from appliance.features.bundles.container import Bundle, Check, Tell

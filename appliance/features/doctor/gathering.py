@@ -26,16 +26,18 @@ from appliance import __version__
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Files, config_paths
 from appliance.catalog.sources import ModelFolders, default_models_dir
+from appliance.core.builds import BuildNeeds
 from appliance.core.config.types import Config
 from appliance.core.engine import Engine
-from appliance.core.engines.builds import BuildNeeds
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import ENGINE_VARIABLE, EngineFolders, find_engine, read_build
+from appliance.engines.builds import read_build
+from appliance.engines.found import EngineFolders, find_engine
 from appliance.engines.installing import offers_here
+from appliance.engines.named import ENGINE_VARIABLE
 from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError
 from appliance.features.doctor.core.bundle import ReportFile, Versions, report_files, report_of

@@ -10,8 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from appliance.core.builds import BuildNeeds
 from appliance.core.config.nodes import Problem
-from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.choice import Ranked
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState
