@@ -19,12 +19,12 @@ import grimp
 ROOT = Path(__file__).resolve().parents[1]
 FROM_KERNEL = 30
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 62
+BETWEEN = 39
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
-    "engines": "cli.engines* core.engines* engines.background engines.choosing "
+    "engines": "cli.engines* core.engines* engines.background engines.choosing engines.findings "
     "engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf engines.table "
-    "engines.trial engines.unpacking engines.updating fleet.rpc_server store.engine_state",
+    "engines.trial engines.updating fleet.rpc_server store.engine_state",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
     "http.control.hub_routes",
     "fit": "core.fit* fleet.outlook cli.memory",

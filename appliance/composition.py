@@ -16,10 +16,11 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
-from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
+from appliance.catalog.downloads import Downloads, DownloadSettings, ModelSupply, open_downloads
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
+from appliance.core.examination import Examiner
 from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
@@ -30,6 +31,7 @@ from appliance.feature import (
     Footing,
     Ground,
     ServerParts,
+    examiners_of,
     open_first,
     open_parts,
     open_slots,
@@ -210,7 +212,7 @@ async def open_appliance(
             hooks=lambda: hooks,
             data=places.data,
             files=settings.files,
-            troubles=lambda: [one for each in parts if each.troubles is not None for one in each.troubles()],
+            examiners=lambda: [*_examiners(downloads), *examiners_of(parts)],
             defaults=places.defaults,
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
@@ -261,6 +263,13 @@ def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -
     from appliance.http.sockets.sockets import WebSockets
 
     return WebSockets(kernel.edge, [make(kernel, pipeline) for each in parts for make in each.sockets])
+
+
+def _examiners(downloads: Downloads) -> Sequence[Examiner]:
+    from appliance.catalog.download_findings import downloads_examiner
+    from appliance.core.fit.findings import fit_examiner
+
+    return [downloads_examiner(downloads), fit_examiner()]
 
 
 def _folders(

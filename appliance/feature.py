@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from appliance.core.config.nodes import Problem
     from appliance.core.config.types import Config
     from appliance.core.engine import EngineInside
+    from appliance.core.examination import Examiner
     from appliance.core.runs.inward import Asker
     from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from appliance.traffic.other_servers import OtherServers
     from appliance.traffic.recorder import Recorder
     from appliance.traffic.targets import Targets
-    from appliance.wire import Trouble
 
 
 class ServerParts(Struct, frozen=True, kw_only=True):
@@ -69,8 +69,9 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     ``adopt`` follows each new configuration, and returns what it could not follow; or raises UsageError, and changes
     nothing. ``wait_ended`` returns when the work that clients have begun and left alone is over: the end of the server
     waits for that, within its grace time. ``reload`` looks again at what is beside the configuration, with every
-    reload, and returns what is odd there. ``troubles`` are those that a person has to mend. ``removed`` is called with
-    each model whose files were removed.
+    reload, and returns what is odd there. ``examiners`` make its part of the doctor's examination: those of the feature
+    itself for a command and for a server, where an owner's examiner of the same `part` takes the place of another.
+    ``removed`` is called with each model whose files were removed.
 
     ``tools`` are those that models may use, from `Feature.open_first`. ``run_task`` runs an agent's task for a part of
     the program that waits for it (`appliance.core.turns.tasks`). ``texts`` reads PDF and Word documents. ``repairs``
@@ -93,7 +94,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     wait_ended: Callable[[], Awaitable[None]] | None = None
     reload: Callable[[Config | None], Awaitable[Sequence[Problem]]] | None = None
     other_servers: OtherServers | None = None
-    troubles: Callable[[], Sequence[Trouble]] | None = None
+    examiners: tuple[Callable[[], Examiner], ...] = ()
     removed: Callable[[str], Awaitable[None]] | None = None
     tools: Toolbox | None = None
     run_task: Callable[[Targets, bytes, Tell | None], Awaitable[TaskEnd]] | None = None
@@ -225,3 +226,17 @@ async def open_parts(
 def all_verbs(features: Iterable[Feature]) -> tuple[Verb, ...]:
     """Return the verbs of the kernel and of these features."""
     return (*KERNEL_VERBS, *(verb for feature in features for verb in feature.verbs))
+
+
+def examiners_of(parts: Iterable[ServerParts]) -> Sequence[Examiner]:
+    """Return the examiners of these parts. Of two for the same thing the later one is made with more at hand."""
+    made = [make() for each in parts for make in each.examiners]
+    return list({each.part: each for each in made}.values())
+
+
+def all_examiners(features: Iterable[Feature]) -> Sequence[Examiner]:
+    """Return the examiners of a command, where no server is at hand."""
+    from appliance.catalog.download_findings import downloads_examiner
+    from appliance.core.fit.findings import fit_examiner
+
+    return [downloads_examiner(), fit_examiner(), *examiners_of(features)]
