@@ -25,8 +25,6 @@ PLANNED = {
     "engines": "cli.engines* core.engines* engines.background engines.choosing engines.findings "
     "engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf engines.table "
     "engines.trial engines.updating fleet.rpc_server store.engine_state",
-    "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
-    "http.control.hub_routes",
     "fit": "core.fit* fleet.outlook cli.memory",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}

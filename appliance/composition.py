@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
-from appliance.catalog.downloads import Downloads, DownloadSettings, ModelSupply, open_downloads
+from appliance.catalog.supply import DownloadSettings, SupplyGround
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
@@ -35,6 +35,7 @@ from appliance.feature import (
     open_first,
     open_parts,
     open_slots,
+    open_supply,
     tools_of,
 )
 from appliance.fleet.chooser import Chooser, FoundEngines
@@ -121,7 +122,15 @@ async def open_appliance(
         open_first(features, settings) as first,
         open_recorder(activity, observers=(metrics,), rooms=metrics.rooms) as recorder,
         open_pool() as pool,
-        open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
+        open_supply(
+            features,
+            SupplyGround(
+                catalog=catalog,
+                settings=places.downloading,
+                unload=lambda name: fleet.unload(name),
+                removed=lambda name: forget_model(name),
+            ),
+        ) as (supply, supplied),
         places.engines.open(history.add) as engines,
         open_gpus() as gpus,
         open_slots(
@@ -131,7 +140,7 @@ async def open_appliance(
         open_fleet(
             settings.fleet,
             places.chooser or engines,
-            supply=ModelSupply(catalog, downloads),
+            supply=supply,
             observer=metrics,
             echo=places.echo,
             gpus=gpus,
@@ -153,16 +162,16 @@ async def open_appliance(
                 metrics=metrics,
                 history=history,
                 inward=inward,
-                downloads=downloads,
+                supply=supply,
                 tools=tools_of(first.values()),
                 assembled=assembled.get,
             ),
             first,
         ) as opened,
     ):
-        parts = (*held, *opened)
+        parts = (*supplied, *held, *opened)
         others = next((each.other_servers for each in parts if each.other_servers is not None), NoOtherServers())
-        traffic = Traffic(recorder, metrics, catalog, fleet, others, lambda: catalog.snapshot.config)
+        traffic = Traffic(recorder, metrics, catalog, fleet, others, supply, lambda: catalog.snapshot.config)
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
         pings = Pings(http.ping_after)
         ask = Ask(
@@ -173,6 +182,12 @@ async def open_appliance(
             [make() for each in parts for make in each.engine_translates],
             next((each.repairs for each in parts if each.repairs is not None), None),
         )
+
+        async def forget_model(name: str) -> None:
+            """Notify features that the files of a model are gone."""
+            for each in parts:
+                if each.removed is not None:
+                    await each.removed(name)
 
         def adopt_parts(config: Config) -> Sequence[str]:
             return [why for each in parts if each.adopt is not None for why in each.adopt(config)]
@@ -188,7 +203,7 @@ async def open_appliance(
             catalog=catalog,
             peers=others,
             samples=samples,
-            downloads=downloads if settings.sources.lookup is not None else None,
+            supply=supply,
             configuration=configuration,
             tools=tools_of(first.values()),
             reloads=Reloads(
@@ -200,7 +215,6 @@ async def open_appliance(
             ),
             history=history,
             folders=_folders(settings, places, applies, parts),
-            removed=[each.removed for each in parts if each.removed is not None],
         )
         fleet.see_machine()
         run_task = next((each.run_task for each in parts if each.run_task is not None), None)
@@ -212,7 +226,7 @@ async def open_appliance(
             hooks=lambda: hooks,
             data=places.data,
             files=settings.files,
-            examiners=lambda: [*_examiners(downloads), *examiners_of(parts)],
+            examiners=lambda: [*_examiners(), *examiners_of(parts)],
             defaults=places.defaults,
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
@@ -265,11 +279,10 @@ def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -
     return WebSockets(kernel.edge, [make(kernel, pipeline) for each in parts for make in each.sockets])
 
 
-def _examiners(downloads: Downloads) -> Sequence[Examiner]:
-    from appliance.catalog.download_findings import downloads_examiner
+def _examiners() -> Sequence[Examiner]:
     from appliance.core.fit.findings import fit_examiner
 
-    return [downloads_examiner(downloads), fit_examiner()]
+    return [fit_examiner()]
 
 
 def _folders(

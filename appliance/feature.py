@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.catalog.catalog import Catalog
-    from appliance.catalog.downloads import Downloads
+    from appliance.catalog.supply import Supply, SupplyGround
     from appliance.core.config.nodes import Problem
     from appliance.core.config.types import Config
     from appliance.core.engine import EngineInside
@@ -111,13 +111,15 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     gives requests their slots, and yields it with the parts that need it; one feature at most has that. ``check`` looks
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
     serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends the
-    start there, with UsageError. ``engines`` imports the engines of this machine, ``engine`` is the one inside the
-    program; the first feature with some has that.
+    start there, with UsageError. ``supply`` opens what brings models that are not here; one feature at most has that.
+    ``engines`` imports the engines of this machine, ``engine`` is the one inside the program; the first feature with
+    some has that.
     """
 
     name: str
     verbs: tuple[Verb, ...] = ()
     open_first: Callable[[AppSettings], AbstractAsyncContextManager[ServerParts]] | None = None
+    supply: Callable[[SupplyGround], AbstractAsyncContextManager[tuple[Supply, ServerParts]]] | None = None
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
     open_last: Callable[[Ground, Sequence[ServerParts]], AbstractAsyncContextManager[ServerParts]] | None = None
     check: Callable[[Config], None] | None = None
@@ -156,7 +158,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     metrics: Metrics
     history: History
     inward: Asker
-    downloads: Downloads
+    supply: Supply
     tools: Toolbox
     assembled: Callable[[], Awaitable[Assembled]]
 
@@ -167,6 +169,21 @@ class Assembled(Struct, frozen=True, kw_only=True):
     kernel: Kernel
     hold: FastHold | None
     door: Callable[[], Sequence[EdgeRoute]]
+
+
+@asynccontextmanager
+async def open_supply(
+    features: Iterable[Feature], ground: SupplyGround
+) -> AsyncGenerator[tuple[Supply, Sequence[ServerParts]]]:
+    """Open what brings models that are not here. Without a feature that does, nothing is downloaded or removed."""
+    held = next((each.supply for each in features if each.supply is not None), None)
+    if held is None:
+        from appliance.catalog.supply import NoSupply
+
+        yield NoSupply(), ()
+        return
+    async with held(ground) as (supply, parts):
+        yield supply, (parts,)
 
 
 @asynccontextmanager
@@ -236,7 +253,6 @@ def examiners_of(parts: Iterable[ServerParts]) -> Sequence[Examiner]:
 
 def all_examiners(features: Iterable[Feature]) -> Sequence[Examiner]:
     """Return the examiners of a command, where no server is at hand."""
-    from appliance.catalog.download_findings import downloads_examiner
     from appliance.core.fit.findings import fit_examiner
 
-    return [downloads_examiner(), fit_examiner(), *examiners_of(features)]
+    return [fit_examiner(), *examiners_of(features)]

@@ -118,9 +118,7 @@ def run(
     """Carry out ``argv`` and return the exit status; every error is reported on standard error."""
     try:
         cli = command_line(verbs, examiners)
-        again = partial(
-            run, start=start, verbs=verbs, examiners=examiners
-        )  # for a verb that runs another one as a service
+        again = partial(run, start=start, verbs=verbs, examiners=examiners)  # for a verb that runs one as a service
         outcome: int | Program | None = cli.main(args=list(argv), prog_name=PROGRAM, standalone_mode=False, obj=again)
         if outcome is None:
             return 0

@@ -207,11 +207,10 @@ class Examiner(Struct, frozen=True, kw_only=True):
     ``look`` gathers facts: it returns its own, and what is known with what it adds to that. Its string is the model
     that is asked about; empty: any. Where it raises ApplianceError, OSError, psutil.Error or ValueError, a finding
     names ``part`` with the reason, and the rest is examined. ``folders`` are those that the feature writes to, by their
-    content. ``secrets`` are keys that leave the logs of a support bundle.
+    content.
     """
 
     part: str  # in words: the doctor could not look at ...
     facts: type[OwnFacts] = OwnFacts
     look: Callable[[Known, str], Awaitable[tuple[Known, OwnFacts]]] | None = None
     folders: Callable[[], Mapping[str, Path]] = dict
-    secrets: Callable[[], Awaitable[Sequence[str]]] | None = None

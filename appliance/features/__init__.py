@@ -17,6 +17,7 @@ from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
+from appliance.features.downloads.feature import DOWNLOADS
 from appliance.features.embedded.feature import EMBEDDED
 from appliance.features.engines.feature import ENGINES
 from appliance.features.explain.feature import EXPLAIN
@@ -49,6 +50,7 @@ FEATURES: tuple[Feature, ...] = (
     DESKTOP,
     DISK,
     DOCTOR,
+    DOWNLOADS,
     EMBEDDED,
     ENGINES,
     EXPLAIN,

@@ -132,11 +132,6 @@ def bundled(
     return report_files(report_of(facts, findings, versions, os.environ, history), logs, secrets)
 
 
-async def kept_secrets(examiners: Iterable[Examiner]) -> list[str]:
-    """Return the keys that features keep."""
-    return [secret for each in examiners if each.secrets is not None for secret in await each.secrets()]
-
-
 def zipped(files: Iterable[ReportFile]) -> bytes:
     memory = io.BytesIO()
     with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as bundle:

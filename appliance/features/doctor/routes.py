@@ -12,6 +12,7 @@ import os
 import platform
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -28,12 +29,13 @@ from appliance.features.doctor.core.diagnose import diagnose
 from appliance.features.doctor.core.facts import Examined, Facts, shape_told
 from appliance.features.doctor.core.findings import dated, is_wrong, machine_line
 from appliance.features.doctor.core.lately import DEATHS, HOUR, deaths, turned_away
-from appliance.features.doctor.gathering import added, begun, bundled, config_in_force, examine, kept_secrets, zipped
+from appliance.features.doctor.gathering import added, begun, bundled, config_in_force, examine, zipped
 from appliance.http.control.answers import json_answer
 from appliance.http.control.listing import View, list_models
 from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.kernel import Kernel
 from appliance.trio_parts import Memo
+from appliance.upstream.hub import LoginUnusable, find_token
 from appliance.wire import ListedModel
 
 EVERY = 5.0  # seconds for which an examination is good
@@ -65,7 +67,8 @@ def doctor_routes(kernel: Kernel) -> Routes:
         history = await owners.history.read(HistoryQuery(limit=REPORTED))
         said, keys = dict[str, list[str]](), [*kernel.settings.api_keys]
         if request.args.get("logs", ""):
-            keys += await kept_secrets(kernel.examiners())
+            with suppress(LoginUnusable):
+                keys.append(await find_token() or "")
             said["logs/program.log"] = logs.program().take()
             said |= {name: logs.upstream(model).take() for model, name in log_names(facts.known)}
         config = owners.configuration.current if owners.configuration is not None else Config()
@@ -99,7 +102,7 @@ class _Examination:
     async def _examine(self, model: str) -> tuple[Facts, Sequence[Finding]]:
         owners, configuration = self._owners, self._owners.configuration
         known = begun(await config_in_force(configuration) if configuration is not None else None)
-        entries = list_models(self._view, owners.downloading()).data
+        entries = list_models(self._view, owners.supply.snapshot()).data
         loaded = [entry.id for entry in entries if entry.status.value in LOADED][:READ_LOGS]
         said = {model: owners.fleet.said(model) for model in loaded}
         logs = await trio.to_thread.run_sync(lambda: {model: _told(lines) for model, lines in said.items()})

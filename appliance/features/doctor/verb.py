@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -32,8 +33,9 @@ from appliance.features.doctor.core.bundle import ReportFile, known_secrets, log
 from appliance.features.doctor.core.diagnose import headlines
 from appliance.features.doctor.core.facts import Facts
 from appliance.features.doctor.core.findings import changes, is_wrong, machine_line
-from appliance.features.doctor.gathering import bundled, kept_secrets, zipped
+from appliance.features.doctor.gathering import bundled, zipped
 from appliance.platform.console import EXIT_OURS, PROGRAM, as_called, can_ask, harmless, say
+from appliance.upstream.hub import LoginUnusable, find_token
 
 ALL_WELL = "Nothing is wrong."
 MARKS = {"error": ("ERROR  ", "red"), "warning": ("WARNING", "yellow"), "note": ("note   ", "cyan")}
@@ -178,13 +180,15 @@ async def gather(wish: DoctorOptions, examiners: Sequence[Examiner], *, logs: bo
     facts, known, server = found.facts, found.facts.known, wish.server
     history = await timeline_of(server) if known.server is not None and known.server.answer == "answers" else ()
     names = [("proxy", "logs/program.log"), *log_names(known)] if logs else []
-    secrets = await _secrets(wish, examiners, known) if logs else ()
+    secrets = await _secrets(wish, known) if logs else ()
     said = [(name, await log_of(server, source)) for source, name in names]
     return await trio.to_thread.run_sync(bundled, facts, found.findings, history, said, secrets)
 
 
-async def _secrets(wish: DoctorOptions, examiners: Sequence[Examiner], known: Known) -> set[str]:
-    keys = [*await kept_secrets(examiners), wish.server.address.key or ""]
+async def _secrets(wish: DoctorOptions, known: Known) -> set[str]:
+    keys = [wish.server.address.key or ""]
+    with suppress(LoginUnusable):
+        keys.append(await find_token() or "")
 
     def find() -> set[str]:
         try:

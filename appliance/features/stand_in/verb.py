@@ -19,11 +19,11 @@ from msgspec import Struct, structs
 
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.found import cache_directory
-from appliance.catalog.hub import hub_access
 from appliance.catalog.sources import ModelFolders, NamedFile
-from appliance.cli.app import engines_of
+from appliance.cli.app import engines_of, verbs_of
 from appliance.cli.options import tools_of_options
 from appliance.cli.show import print_json, print_table
+from appliance.cli.verb import Bring
 from appliance.core.bodies.usual_path import usual_path
 from appliance.core.config.nodes import Problem
 from appliance.core.llama import flags
@@ -53,6 +53,7 @@ from appliance.platform.children import inherited_env
 from appliance.platform.console import EXIT_OURS, say
 from appliance.platform.home import users_home
 from appliance.settings import AppSettings, AsyncCommand, Later
+from appliance.upstream.hub import hub_access
 
 PREDICTION = "PREDICTION"
 """The only ``AIP_MODE`` there is."""
@@ -171,7 +172,8 @@ def llama_server(ctx: click.Context, words: tuple[str, ...]) -> AppSettings | La
         return _run_engine(engines_of(ctx), said)
     for note in (*notes, *more_notes):
         say(f"warning: {note}")
-    return stand_in(from_argv, environ, engines_of(ctx))
+    bring = next((verb.brings for verb in verbs_of(ctx) if verb.brings is not None), None)
+    return stand_in(from_argv, environ, engines_of(ctx), bring)
 
 
 @click.command(name="llama", cls=Verbatim, add_help_option=False)
@@ -206,13 +208,15 @@ def first_unknown(words: Sequence[str]) -> str | None:
     return None
 
 
-def stand_in(from_argv: Sequence[Option], environ: Mapping[str, str], engines: EngineSource) -> AppSettings | Later:
+def stand_in(
+    from_argv: Sequence[Option], environ: Mapping[str, str], engines: EngineSource, bring: Bring | None
+) -> AppSettings | Later:
     """The server that these options, LLAMA_ARG_* and llama-server's configuration file ask for.
 
     Without a model, or with a repository of presets, it is the router, as in llama-server. Raises UsageError for what
     is wrong or cannot be done yet.
     """
-    return _mode(spelled_out(from_argv), from_surroundings(environ), environ, engines)
+    return _mode(spelled_out(from_argv), from_surroundings(environ), environ, engines, bring)
 
 
 def from_surroundings(environ: Mapping[str, str]) -> list[Option]:
@@ -223,7 +227,11 @@ def from_surroundings(environ: Mapping[str, str]) -> list[Option]:
 
 
 def _mode(
-    from_argv: Sequence[Option], from_environ: Sequence[Option], environ: Mapping[str, str], engines: EngineSource
+    from_argv: Sequence[Option],
+    from_environ: Sequence[Option],
+    environ: Mapping[str, str],
+    engines: EngineSource,
+    bring: Bring | None,
 ) -> AppSettings | Later:
     options = flags.merge(from_argv, from_environ)
     named = flags.partition(options, NAMES_A_MODEL)[0]
@@ -237,17 +245,17 @@ def _mode(
     hub = hub_access(
         environ, token=value(options, "--hf-token", "") or None, offline=is_on(options, "--offline", unsaid=False)
     )
-    if hub.offline:
-        raise missing(needs, cache)
+    if bring is None or hub.offline:
+        raise missing(needs, cache, downloads=bring is not None)
     http_settings(options, single=None)  # a mistake is reported before the download, not after it
     tools_of_options(options)
 
     async def prepare() -> AppSettings | int:
         engines.find(None)
-        status = await fetch(needs, hub, cache)
+        status = await fetch(bring, needs, hub, cache)
         if status is not None:
             return status
-        found = _mode(from_argv, from_environ, environ, engines)
+        found = _mode(from_argv, from_environ, environ, engines, bring)
         if isinstance(found, Later):
             raise UsageError(f"the download is missing from the cache at {cache}; somebody has removed it")
         return found

@@ -12,6 +12,7 @@ from appliance.core.config.nodes import Position, Problem
 from appliance.core.engines.builds import Archive, AvailableBuild, Catalogue
 from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.examined import Installed
+from appliance.core.engines.findings import EnginesExamined
 from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
@@ -33,12 +34,15 @@ from appliance.core.examination import (
     ServerFact,
     TurnedAway,
 )
+from appliance.core.fit.findings import FitExamined
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.records.activity import EndedRequests
 from appliance.core.versions import RefusedUpdate
-from appliance.feature import all_examiners
-from appliance.features import FEATURES
 from appliance.features.doctor.core.facts import Facts
+from appliance.features.downloads.findings import DownloadsExamined
+from appliance.features.pool.findings import PoolExamined
+from appliance.features.programs.findings import VersionsExamined
+from appliance.features.traces.findings import TracesExamined
 from appliance.wire import Trouble
 
 GIB = 1 << 30
@@ -133,7 +137,10 @@ CHECKUP = Checkup(
     device_files=(DeviceFile(path="/dev/nvidia0", usable=True),),
 )
 QWEN = ModelFact(id="qwen", source="models_dir", path="/data/qwen.gguf", size=4 * GIB)
-SHAPES = (Known, *(examiner.facts for examiner in all_examiners(FEATURES)))
+SHAPES: tuple[type[Known | OwnFacts], ...] = (
+    Known, EnginesExamined, DownloadsExamined, FitExamined, PoolExamined, VersionsExamined, TracesExamined,
+)  # fmt: skip
+"""The facts whose findings have a case here, in the order of their examiners; other features have their own tests."""
 
 
 def assembled(**members: object) -> Facts:

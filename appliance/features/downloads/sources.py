@@ -17,14 +17,14 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.catalog.download_plan import DownloadPlan, PlannedFile, plan_download
-from appliance.catalog.download_status import HubFailed
-from appliance.catalog.found import Cached, UnsafeName, current_snapshot, in_cache, join_inside, list_folder
-from appliance.catalog.hub import Hub, HubAccess, HubAnswer
+from appliance.catalog.found import join_inside, paths_of
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.models.download import Location, RegistryImage, Remote, WantedModel, shown_url
-from appliance.core.models.names import is_projector, stem_of
+from appliance.core.models.hub_address import HubAccess
 from appliance.errors import ApplianceError, NotFound
+from appliance.features.downloads.plan import plan_download
+from appliance.upstream.file_transfer import DownloadPlan, PlannedFile
+from appliance.upstream.hub import Hub, HubAnswer, HubFailed
 from appliance.wire import ImageLayer, ImageManifest, RegistryToken
 
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
@@ -54,15 +54,6 @@ async def plan_location(hub: Hub, location: Location, cache: Path) -> DownloadPl
         files=tuple(files),
         unchanged=(),
     )
-
-
-def paths_of(location: Location, cache: Path) -> list[Path]:
-    """Return the places of the parts, as in llama-server: the first at the given path, the others beside it."""
-    names = [Location(url=url).name for url in location.parts()]
-    if location.path is None:
-        return [join_inside(cache, name) for name in names]
-    first = Path(location.path).absolute()
-    return [first] if len(names) == 1 else [first.with_name(name) for name in names]
 
 
 async def _headers(hub: Hub, url: str) -> tuple[int, str]:
@@ -165,21 +156,6 @@ async def plan_image(registry: Registry, image: RegistryImage, cache: Path) -> D
     )
 
 
-def image_in_cache(cache: Path, image: RegistryImage) -> Cached | None:
-    """Return the model, if all of it is here."""
-    try:
-        snapshot = current_snapshot(join_inside(cache, image.folder), image.tag)
-        if snapshot is None:
-            return None
-        names, _ = list_folder(snapshot)
-    except (OSError, UnsafeName):
-        return None
-    found = [snapshot / name for name in names if stem_of(name) is not None and (snapshot / name).is_file()]
-    models = [str(path) for path in found if not is_projector(path.name)]
-    projector = next((str(path) for path in found if is_projector(path.name)), None)
-    return Cached(files=(models[0],), mmproj=projector, tag=image.tag) if models else None
-
-
 def _planned(registry: Registry, image: RegistryImage, entry: Path, layer: ImageLayer) -> PlannedFile:
     oid = _hash_of(registry, layer)
     url = f"{image.endpoint}/v2/{image.repo}/blobs/{layer.digest}"
@@ -191,20 +167,6 @@ def _hash_of(registry: Registry, layer: ImageLayer) -> str:
     if match is None or layer.size <= 0:
         raise HubFailed(registry.host, f"it names a layer by {layer.digest!r}, which is not a SHA-256", passing=False)
     return match[1]
-
-
-def here(cache: Path, wanted: Remote) -> Cached | None:
-    """Return its files, if all of them are in the cache, or at their requested places."""
-    match wanted:
-        case WantedModel():
-            return in_cache(cache, wanted)
-        case RegistryImage():
-            return image_in_cache(cache, wanted)
-        case Location():
-            paths = paths_of(wanted, cache)  # files get these names when they are complete
-            return (
-                Cached(files=tuple(map(str, paths)), mmproj=None, tag=None) if all(map(Path.is_file, paths)) else None
-            )
 
 
 async def plan_of(wanted: Remote, access: HubAccess, cache: Path) -> tuple[Hub, DownloadPlan]:

@@ -18,26 +18,17 @@ import trio
 from msgspec import Struct
 
 from appliance import __version__
-from appliance.catalog.download_status import (
-    GatedRepo,
-    HubFailed,
-    LoginUnusable,
-    RepoChanged,
-    RepoNotFound,
-    TokenRefused,
-)
 from appliance.core.config.types import Timeouts
 from appliance.core.lenient_json import decoded
 from appliance.core.models.download import RemoteFile, is_oid
-from appliance.core.models.hub_address import MAIN
+from appliance.core.models.hub_address import ENDPOINT, MAIN, HubAccess
 from appliance.core.models.names import is_commit
 from appliance.core.models.transfer import asked_to_wait, is_passing, retry_after
-from appliance.errors import ApplianceError, NotFound, UpstreamFailed, UsageError
+from appliance.errors import ApplianceError, Forbidden, NotFound, PeerFailed, UpstreamFailed, UsageError
 from appliance.upstream.address import Address, address_of
 from appliance.upstream.client import HttpAnswer, HttpCall
 from appliance.wire import HubModel, Refs, Revision, TreeEntry
 
-ENDPOINT = "https://huggingface.co"
 TIMEOUTS = Timeouts(connect=20, tls_handshake=20, response_header=60)
 STALL = 60.0
 """Seconds after which a silent connection is given up."""
@@ -51,15 +42,85 @@ SAFE = "/%:@!$&'()*+,;=~-._?"
 BUSY = (429, 503)
 TRUE = ("1", "on", "yes", "true")
 
+LOG_IN = "set HF_TOKEN to a token with access, or log in with 'hf auth login'"
+
 T = TypeVar("T")
 
 
-class HubAccess(Struct, frozen=True, kw_only=True):
-    """The hub and the user. The token goes to the endpoint's own host and port, and nowhere else."""
+class HubFailed(PeerFailed):
+    """The hub, or a server that it sent us to, could not be reached or answered nonsense.
 
-    endpoint: str = ENDPOINT
-    token: str | None = None
-    offline: bool = False
+    ``passing``: the same request may succeed later, after ``retry_after`` seconds if the server said so. ``busy``: it
+    answers that it has too much to do.
+    """
+
+    reason = "hub_failed"
+
+    def __init__(self, host: str, why: str, *, passing: bool = True, retry_after: float | None = None) -> None:
+        super().__init__(host, why)
+        self.message, self.why = f"the model hub at {host} failed: {why}", why
+        self.passing = passing
+        self.retry_after = retry_after
+        self.busy = False
+
+
+class RepoChanged(HubFailed):
+    """A listed file is not there any more: somebody has changed the repository. A new list will do."""
+
+    reason = "repository_changed"
+
+    def __init__(self, repo: str, host: str) -> None:
+        super().__init__(host, f"{repo} has changed since its files were listed", passing=False)
+        self.message = f"{self.why} by {host}; download it again"
+
+
+class RepoNotFound(NotFound):
+    """The repository is missing or private; the hub does not say which without a token."""
+
+    reason = "repository_not_found"
+
+    def __init__(self, repo: str, host: str, *, token: bool) -> None:
+        private = "the token in use has no access" if token else LOG_IN
+        super().__init__(
+            f"there is no repository {repo} on {host}; check how it is written, and if it is private: {private}"
+        )
+
+
+class GatedRepo(Forbidden):
+    """The repository's owner wants to know the users who download."""
+
+    reason = "repository_gated"
+
+    def __init__(self, repo: str, page: str, *, token: bool) -> None:
+        then = "then download again" if token else LOG_IN
+        super().__init__(f"{repo} is gated: open {page}, accept its terms, {then}")
+
+
+class TokenRefused(Forbidden):
+    """The hub does not accept the token."""
+
+    reason = "hub_token_refused"
+
+    def __init__(self, host: str) -> None:
+        super().__init__(f"{host} does not accept the token in use; renew it with 'hf auth login', or correct HF_TOKEN")
+
+
+class LoginUnusable(Forbidden):
+    """huggingface_hub cannot make a token of a stored login."""
+
+    reason = "hub_login_unusable"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the stored Hugging Face login cannot be used ({why}); log in again with 'hf auth login'")
+
+
+class DownloadsOff(Forbidden):
+    """Offline mode."""
+
+    reason = "offline"
+
+    def __init__(self) -> None:
+        super().__init__("downloads are switched off (HF_HUB_OFFLINE, or --offline); switch them on, or copy the file")
 
 
 def hub_access(environ: Mapping[str, str], *, token: str | None = None, offline: bool = False) -> HubAccess:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -10,19 +11,15 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from appliance.catalog.download_file import Transfer, fetch
-from appliance.catalog.download_plan import DownloadPlan, PlannedFile
-from appliance.catalog.download_status import (
-    DownloadFailed,
-    DownloadStatus,
-    FileProgress,
-    State,
-    disk_failed,
-)
-from appliance.core.models.transfer import DownloadPace
+from appliance.core.models.download_status import DownloadStatus, FileProgress, State
 from appliance.errors import ApplianceError, CallerError
+from appliance.features.downloads.plan import MAKE_ROOM
+from appliance.features.downloads.rules import DownloadPace
+from appliance.upstream.file_transfer import DownloadFailed, DownloadPlan, PlannedFile, Transfer, fetch
 
 log = logging.getLogger(__name__)
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Turns:
@@ -42,8 +39,8 @@ class Turns:
             yield
 
 
-class Download:
-    """One model under way. Made by `Downloads.start`."""
+class ModelDownload:
+    """One model under way. Made by `Downloads.fetch`."""
 
     def __init__(
         self, plan: DownloadPlan, have: Mapping[str, int], changed: Callable[[bool], None], number: int
@@ -82,6 +79,10 @@ class Download:
         )
 
     @property
+    def hashes(self) -> Mapping[str, str]:
+        return {file.url: file.oid for file in self.plan.files}
+
+    @property
     def missing(self) -> int:
         """Bytes still to come; 0 once it has ended."""
         status = self.status
@@ -99,7 +100,7 @@ class Download:
         return self.status
 
     def cancel(self) -> None:
-        """End it. The part that has come stays on disk for another `start`."""
+        """End it. The part that has come stays on disk for another `fetch`."""
         self._whole.cancel()
 
     def pause(self) -> None:
@@ -174,3 +175,10 @@ class Download:
         self.state = state
         self._ended.set()
         self._changed(True)
+
+
+def disk_failed(what: str, error: OSError) -> DownloadFailed:
+    """Return the error of a download whose disk refuses. If it is full, the advice says what to do."""
+    where = f" ({error.filename})" if error.filename else ""
+    then = f"; {MAKE_ROOM}, and download it again" if error.errno in FULL else ""
+    return DownloadFailed(what, f"{error.strerror or error}{where}; the part so far is kept{then}")

@@ -14,10 +14,11 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from appliance.catalog.downloads import DownloadSettings, open_downloads
-from appliance.catalog.hub import HubAccess
+from appliance.catalog.supply import DownloadSettings
 from appliance.core.models.download import parse_reference
+from appliance.core.models.hub_address import HubAccess
 from appliance.core.models.names import folder_of, repo_of
+from appliance.features.downloads.owner import open_downloads
 
 REPO, NAME = "acme/tiny-GGUF", "tiny-Q8_0.gguf"
 PART = st.text("abcXYZ019_.-", min_size=1, max_size=20)
@@ -29,7 +30,7 @@ async def test_the_library_finds_what_was_downloaded(tmp_path: Path) -> None:
     with fake_hub(tmp_path / "hub") as hub, trio.fail_after(30):
         settings = DownloadSettings(cache=cache, models_dir=tmp_path / "models", hub=HubAccess(endpoint=hub.url))
         async with open_downloads(settings) as downloads:
-            await (await downloads.start(REPO, "Q8_0")).wait()
+            await (await downloads.fetch(f"{REPO}:Q8_0")).wait()
 
     found = scan_cache_dir(cache)
     assert not found.warnings

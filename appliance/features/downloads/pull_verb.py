@@ -1,66 +1,37 @@
-"""``pull``: downloads a model from the Hugging Face hub: by the server that runs, else into this user's cache.
-
-Progress is bars on a terminal and lines elsewhere; signals end downloads cleanly.
-"""
+"""``pull``: downloads a model from the Hugging Face hub: by the server that runs, else into this user's cache."""
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import click
 import msgspec
 import trio
 from msgspec import structs
 
-from appliance.catalog.download_plan import unfinished_in
-from appliance.catalog.download_status import DownloadStatus, HubFailed, is_for
-from appliance.catalog.downloads import PARALLEL, DownloadSettings, open_downloads
 from appliance.catalog.found import cache_directory, in_cache
-from appliance.catalog.hub import hub_access
+from appliance.catalog.supply import PARALLEL, DownloadSettings
 from appliance.cli.options import Size
 from appliance.cli.remote import ModelList, RunningServer, ask, ask_raw, files_options, is_running
 from appliance.cli.show import human_size, print_table
 from appliance.core.models.download import WantedModel, parse_wanted
+from appliance.core.models.download_status import DownloadStatus, is_for
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
+from appliance.features.downloads.following import Begin, OpenDownload, Stopped, followed, stopping
+from appliance.features.downloads.owner import open_downloads
+from appliance.features.downloads.plan import unfinished_in
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.platform.home import users_home
 from appliance.trio_parts import beside, every
+from appliance.upstream.hub import HubFailed, hub_access
 
-STOPS = (signal.SIGINT, signal.SIGTERM)
-DRAW_EVERY = 0.1
-"""Seconds between two updates of the bar."""
-LINE_EVERY = 2.0
-STEP = 10
-"""Percent between two lines when the output is not a terminal."""
 LOOK_EVERY = 0.3
 """Seconds between two looks at a download of the server's."""
 JSON_EVERY = 0.5
 """Seconds between two lines of progress."""
-
-
-class Stopped(Exception):
-    """The user ended it before anything was downloaded."""
-
-
-class OpenDownload(Protocol):
-    """A download under way, here or at a server. Waiting for it raises what it cannot be followed for."""
-
-    @property
-    def status(self) -> DownloadStatus: ...
-
-    async def wait(self) -> DownloadStatus: ...
-
-    def cancel(self) -> None: ...
-
-
-Begin = Callable[[], Awaitable[OpenDownload]]
 
 
 class DownloadThere:
@@ -108,86 +79,6 @@ async def _downloads_of(server: RunningServer) -> list[DownloadStatus]:
 
 def _forgotten(model: str) -> UpstreamFailed:
     return UpstreamFailed(model, "the server does not know its download any more: it was removed, or it restarted")
-
-
-async def followed(begin: Begin) -> DownloadStatus:
-    """Begin a download and show its progress; Ctrl-C and SIGTERM end it cleanly, so that no byte is lost.
-
-    Raises Stopped, and whatever ``begin`` raises.
-    """
-    async with stopping(begin) as download:
-        print_plan(download.status)
-        async with beside(partial(draw_progress if sys.stderr.isatty() else _print_tenths, download)):
-            await download.wait()
-    return download.status
-
-
-@asynccontextmanager
-async def stopping(begin: Begin) -> AsyncGenerator[OpenDownload]:
-    """Run the download for the length of the block; signals cancel it. Raises Stopped, and as ``begin``."""
-    download: OpenDownload | None = None
-    asking = trio.CancelScope()
-
-    async def watch_signals() -> None:
-        async for _ in signals:
-            if download is None:
-                asking.cancel()
-            else:
-                download.cancel()
-
-    with trio.open_signal_receiver(*STOPS) as signals:
-        async with beside(watch_signals):
-            with asking:
-                download = await begin()
-            if download is None:
-                raise Stopped
-            yield download
-
-
-async def draw_progress(download: OpenDownload) -> None:
-    """Show bars on standard error, until cancelled."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), auto_refresh=False, transient=True)
-    with bars:
-        tasks = {
-            url: bars.add_task(url.rpartition("/")[2], total=file.total, completed=file.done)
-            for url, file in download.status.files.items()
-        }
-
-        def draw() -> None:
-            for url, file in download.status.files.items():
-                bars.update(tasks[url], completed=file.done)
-            bars.refresh()
-
-        await every(DRAW_EVERY, draw, first=0)
-
-
-async def _print_tenths(download: OpenDownload) -> None:
-    """Print a line for every further tenth, until cancelled."""
-    told = 100 * download.status.done // max(download.status.total, 1)
-
-    def apply() -> None:
-        nonlocal told
-        status = download.status
-        percent = 100 * status.done // max(status.total, 1)
-        if percent >= told + STEP:
-            told = percent
-            say(f"downloading {status.model}: {percent} % of {human_size(status.total)}")
-
-    await every(LINE_EVERY, apply)
-
-
-def print_plan(status: DownloadStatus) -> None:
-    if status.done < status.total:
-        here = f", {human_size(status.done)} already here" if status.done else ""
-        say(f"downloading {status.model}: {human_size(status.total)} in {_files(len(status.files))}{here}")
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count} files"
 
 
 @click.command()

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Generator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 from command_line import Command
-from http_harness import Appliance
 from hub_process import FakeHub, fake_hub
+from links import needs_links
 from program import COMMAND
 from proxy_process import proxies
+from serving import Serve, two_sizes
 from slow import one_of
 from waiting import wait
 
-from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.supply import DownloadSettings
+from appliance.core.models.hub_address import HubAccess
 
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
 SIZE = 24 << 20
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_environment: None) -> Generator[FakeHub]:
+    with two_sizes(tmp_path, monkeypatch) as running:
+        yield running
 
 
 def started(*argv: str) -> subprocess.Popen[str]:
@@ -210,11 +219,37 @@ def test_https_is_spoken_and_its_certificate_checked(
             monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
 
 
-def test_a_model_that_runs_is_not_removed(
-    command: Command, serve: Callable[..., Appliance], tmp_path: Path, hub: FakeHub
-) -> None:
+def test_a_model_that_runs_is_not_removed(command: Command, serve: Serve, tmp_path: Path, hub: FakeHub) -> None:
     command.good("pull", MODEL)
     cli = command.at(serve(downloads=DownloadSettings(cache=tmp_path / "cache", spare=0)).url)
     cli.good("load", MODEL)
     assert f"llama-appliance unload {MODEL}" in cli.bad("rm", MODEL)
     assert list((tmp_path / "cache").rglob("tiny-Q8_0.gguf"))
+
+
+@needs_links
+def test_what_a_removal_frees_is_said_before_and_after(
+    command: Command, serve: Serve, hub: FakeHub, tmp_path: Path
+) -> None:
+    """By a server and without one, of two models with the same contents."""
+    folder = hub.root / "acme" / "tiny-GGUF"
+    shutil.copyfile(folder / "tiny-Q8_0.gguf", folder / "tiny-Q4_0.gguf")
+    eight, four, size = "acme/tiny-GGUF:Q8_0", "acme/tiny-GGUF:Q4_0", 24 << 20
+    cli = command.at(serve(downloads=DownloadSettings(cache=tmp_path / "cache", hub=HubAccess(endpoint=hub.url))).url)
+    for model in (eight, four):
+        cli.good("pull", model)
+    lines = cli.rows("disk")
+    assert [line[0] for line in lines if line and line[0].isupper()] == ["DISK", "FOLDER", "MODEL"]
+    assert next(line for line in lines if line[:1] == ["cache"])[2] == "MB"
+    frees = {one["model"]: one["frees"] for one in cli.json("disk")["models"]}
+    assert max(frees.values()) < size, "the other one needs the contents"
+    assert f"removing {eight} would free" in cli.good("rm", eight, "--dry-run")
+    assert cli.json("rm", eight, "--dry-run") == {"model": eight, "frees": frees[eight]}
+    assert cli.json("rm", eight)["size"] == frees[eight]
+    foretold = cli.json("rm", four, "--dry-run")["frees"]
+    assert command.json("rm", four, "--own", "--dry-run") == {"model": four, "frees": foretold}
+    assert foretold >= size
+    assert list((tmp_path / "cache").rglob("tiny-Q4_0.gguf"))
+    assert command.json("rm", four, "--own")["size"] == foretold
+    assert not list((tmp_path / "cache").rglob("tiny-Q4_0.gguf"))
+    assert four in cli.bad("rm", four)

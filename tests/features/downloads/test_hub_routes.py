@@ -10,8 +10,8 @@ from gguf_files import write_model
 from http_harness import OpenServer
 from hub_process import FakeHub, fake_hub
 
-from appliance.catalog.downloads import DownloadSettings
-from appliance.catalog.hub import HubAccess
+from appliance.catalog.supply import DownloadSettings
+from appliance.core.models.hub_address import HubAccess
 
 REPO = "acme/tiny-GGUF"
 

@@ -1,7 +1,6 @@
 """The owner of downloads: one task for each, which fails alone; a queue, pauses, one bandwidth limit for all.
 
 The part of a download stays when it fails, is cancelled, or the program is killed; starting it again continues it.
-`ModelSupply` fetches a model's missing files on its first request, before anything is stopped to make room for it.
 """
 
 from __future__ import annotations
@@ -11,37 +10,28 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 import trio
-from msgspec import Struct, structs
+from msgspec import structs
 
-from appliance.catalog.catalog import Catalog
-from appliance.catalog.download import Download, Turns
-from appliance.catalog.download_file import FileServer, ModelSource, Transfer
-from appliance.catalog.download_plan import DownloadPlan
-from appliance.catalog.download_source import here, plan_of
-from appliance.catalog.download_status import (
-    ENDED,
-    DownloadFailed,
-    DownloadsOff,
-    DownloadStatus,
-    HubFailed,
-)
-from appliance.catalog.hub import Hub, HubAccess, find_token
-from appliance.catalog.removal import plan_discard, plan_leftover, plan_removal
+from appliance.catalog.found import here
+from appliance.catalog.supply import DownloadSettings
 from appliance.core.models.download import ModelFiles, RegistryImage, Remote, all_choices, parse_reference, parse_wanted
+from appliance.core.models.download_status import ENDED, DownloadStatus
+from appliance.core.models.hub_address import HubAccess
 from appliance.core.models.model import Model
-from appliance.core.models.transfer import Throttle, retry_delay
-from appliance.errors import ApplianceError, InvalidModelFile, ModelUnloaded
+from appliance.core.models.transfer import Throttle
+from appliance.features.downloads.download import ModelDownload, Turns
+from appliance.features.downloads.plan import check_space, have, prepare, settle
+from appliance.features.downloads.removal import plan_discard, plan_leftover, plan_removal
+from appliance.features.downloads.sources import plan_of
 from appliance.trio_parts import Changed, beside
+from appliance.upstream.file_transfer import DownloadPlan, FileServer, ModelSource, Transfer
+from appliance.upstream.hub import DownloadsOff, Hub, HubFailed, find_token
 from appliance.wire import HubModel, RemovedModel
 
 log = logging.getLogger(__name__)
 
-PARALLEL = 2
-"""Number of files at once, of all downloads; the others queue."""
-SPARE = 256 << 20
 GATHER = 0.2
 """Seconds for which changes in numbers of bytes are gathered."""
 REMEMBERED = 100
@@ -54,22 +44,6 @@ LISTING_PATIENCE = 60.0
 """Seconds of waiting for a source, together, beyond which it is an error."""
 
 
-class DownloadSettings(Struct, frozen=True, kw_only=True):
-    """The sources and places of downloads. ``rate``: bytes per second, None means no limit."""
-
-    cache: Path
-    models_dir: Path | None = None
-    """Only for `Downloads.delete`, which may touch it."""
-    hub: HubAccess = HubAccess()
-    parallel: int = PARALLEL
-    rate: int | None = None
-    spare: int = SPARE
-    """Bytes that a download leaves free on the disk."""
-    retry_delay: Callable[[int, float | None], float] = retry_delay
-    tell: Callable[[str], object] = log.info
-    """Gets a sentence when somebody has to wait for a source."""
-
-
 class Downloads:
     """Made by `open_downloads`."""
 
@@ -79,26 +53,23 @@ class Downloads:
         self._rescan = rescan
         self._turns = Turns(settings.parallel)
         self._throttle = Throttle(settings.rate)
-        self._known: dict[str, Download] = {}
+        self._known: dict[str, ModelDownload] = {}
         self._numbers = itertools.count(1)
         self._changed = Changed()
         self._state_changed = trio.Event()
 
-    async def start(self, repo: str, tag: str | None = None) -> Download:
-        """Download a model; one that is under way is not begun twice. Returns once the hub has listed the model's
-        files.
+    async def fetch(self, wanted: Remote | str) -> ModelDownload:
+        """Download a model; one that is under way is not begun twice. Returns once the source has listed its files.
 
         Raises BadRequest, DownloadsOff, RepoNotFound, GatedRepo, TokenRefused, LoginUnusable, NotFound (no such tag),
         HubFailed, NotEnoughSpace.
         """
-        return await self.fetch(parse_wanted(repo if tag is None else f"{repo}:{tag}", self.endpoint))
-
-    async def fetch(self, wanted: Remote) -> Download:
-        """The same for a model that is named in another way than by a tag."""
+        if isinstance(wanted, str):
+            wanted = parse_wanted(wanted, self.endpoint)
         hub, plan = await self._planned(wanted, await self._access(login=not isinstance(wanted, RegistryImage)))
         return await self._begin(hub, plan)
 
-    async def fetch_from(self, source: ModelSource) -> Download:
+    async def fetch_from(self, source: ModelSource) -> ModelDownload:
         """Download the model of a source. Raises as `ModelSource.plan`, and NotEnoughSpace, OSError."""
         settings = self._settings
         plan = partial(source.plan, settings.cache, settings.models_dir)
@@ -122,17 +93,17 @@ class Downloads:
             await trio.sleep(delay)
             attempt += 1
 
-    async def _begin(self, hub: FileServer, plan: DownloadPlan) -> Download:
+    async def _begin(self, hub: FileServer, plan: DownloadPlan) -> ModelDownload:
         if known := self._under_way(plan):
             return known
         others = self._going()
-        await trio.to_thread.run_sync(plan.prepare, hashes_of(others))
+        await trio.to_thread.run_sync(prepare, plan, hashes_of(others))
         reserved = self._settings.spare + sum(download.missing for download in others)
-        await trio.to_thread.run_sync(plan.check_space, reserved)
-        have = await trio.to_thread.run_sync(plan.have)
+        await trio.to_thread.run_sync(check_space, plan, reserved)
+        here_now = await trio.to_thread.run_sync(have, plan)
         if known := self._under_way(plan):
             return known
-        download = Download(plan, have, self._wake_watchers, next(self._numbers))
+        download = ModelDownload(plan, here_now, self._wake_watchers, next(self._numbers))
         self._known.pop(plan.model_id, None)
         self._known[plan.model_id] = download
         ended = [model for model, known in self._known.items() if known.state in ENDED]
@@ -144,7 +115,7 @@ class Downloads:
         self._wake_watchers(True)
         return download
 
-    def _under_way(self, plan: DownloadPlan) -> Download | None:
+    def _under_way(self, plan: DownloadPlan) -> ModelDownload | None:
         """Return the same model's download, which continues if it was paused."""
         known = self._known.get(plan.model_id)
         if known is None or known.state in ENDED:
@@ -184,7 +155,7 @@ class Downloads:
             raise DownloadsOff
         return structs.replace(access, token=await find_token()) if login and not access.token else access
 
-    def find(self, model: str) -> Download | None:
+    def find(self, model: str) -> ModelDownload | None:
         """Return the download of a model, even one that has ended."""
         return self._known.get(model)
 
@@ -242,7 +213,7 @@ class Downloads:
         self.forget(model)
         return removed
 
-    def _going(self) -> list[Download]:
+    def _going(self) -> list[ModelDownload]:
         return [download for download in self._known.values() if not download.status.ended]
 
     async def _cancel(self, model: str) -> None:
@@ -252,7 +223,7 @@ class Downloads:
 
     def _settle(self, plan: DownloadPlan) -> None:
         """Runs in a thread: after it, the next listing has the model."""
-        plan.settle(trio.from_thread.check_cancelled)
+        settle(plan, trio.from_thread.check_cancelled)
         self._rescan()
 
     def _wake_watchers(self, state: bool) -> None:
@@ -263,7 +234,7 @@ class Downloads:
             self._state_changed = trio.Event()
 
 
-def hashes_of(downloads: Iterable[Download]) -> frozenset[str]:
+def hashes_of(downloads: Iterable[ModelDownload]) -> frozenset[str]:
     """Return the hashes of all files of these downloads."""
     return frozenset(file.oid for download in downloads for file in download.plan.files)
 
@@ -275,83 +246,3 @@ async def open_downloads(
     """Leaving the block cancels running downloads; their parts stay. ``rescan`` is called in a thread."""
     async with beside() as nursery:
         yield Downloads(settings, nursery, rescan)
-
-
-class DownloadOrder:
-    """One thing that requests wait for: they look for it in turn, and share the download that the first one began."""
-
-    def __init__(self) -> None:
-        self.turn = trio.Lock()
-        self.download: Download | None = None
-        self.failure: ApplianceError | None = None
-
-    @property
-    def live(self) -> bool:
-        """True while the source is asked or the download is under way, whether or not a request waits."""
-        return self.turn.locked() or (self.download is not None and self.download.state not in ENDED)
-
-
-Tell = Callable[[Callable[[], float | None]], None]
-"""Is given a function that says how much of a download is here, from 0 to 1."""
-
-
-class ModelSupply:
-    """Takes a model with missing files, and returns the same model with them."""
-
-    def __init__(self, catalog: Catalog, downloads: Downloads) -> None:
-        self._catalog = catalog
-        self._downloads = downloads
-        self._orders: dict[str, DownloadOrder] = {}
-
-    async def __call__(self, model: Model, tell: Tell | None = None) -> Model:
-        """Wait for the downloads, which continue if the caller leaves, and which all callers share.
-
-        A model that only its name on the hub is known of gets its whole name. Raises ModelUnloaded when a download is
-        cancelled, and any other error of a download.
-        """
-        known = self._catalog.snapshot.find(model.id)
-        if known is not None and not known.fetch and not known.error:
-            return known  # it came while this request was on its way here
-        came = model.id
-        try:
-            for wanted in model.fetch:
-                download = await self._begin(wanted)
-                if tell is not None:
-                    tell(lambda download=download: download.part)
-                status = await download.wait()
-                if download.error is not None:
-                    raise download.error.with_traceback(None)
-                if status.state == "cancelled":
-                    raise ModelUnloaded(model.id)
-                came = download.model
-        except ApplianceError as error:
-            log.warning("model '%s' cannot be fetched: %s", model.id, error)
-            raise
-        await trio.to_thread.run_sync(self._catalog.refresh, 0.0, 0.0)
-        for name in (model.id, came):
-            await trio.to_thread.run_sync(self._catalog.complete, name)
-        fresh = self._catalog.snapshot.find(model.id) or self._catalog.snapshot.require(came)
-        if fresh.error:
-            raise InvalidModelFile(fresh.path or f"'{fresh.id}'", fresh.error)
-        if fresh.fetch:
-            raise DownloadFailed(model.id, "it is not in the cache after its download; somebody has removed it")
-        return fresh
-
-    async def _begin(self, wanted: Remote) -> Download:
-        """The source is asked once for all who wait, also where it says no."""
-        self._orders = {name: order for name, order in self._orders.items() if order.live}
-        order = self._orders.setdefault(str(wanted), DownloadOrder())
-        others = order.turn.locked()
-        async with order.turn:
-            if order.download is not None and order.download.state not in ENDED:
-                order.download.resume()
-                return order.download
-            if others and order.failure is not None:
-                raise order.failure.with_traceback(None)
-            order.failure = None
-            try:
-                order.download = await self._downloads.fetch(wanted)
-            except ApplianceError as error:
-                order.failure = error
-                raise
-            return order.download

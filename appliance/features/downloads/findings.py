@@ -1,17 +1,15 @@
-"""Downloads in the doctor's examination, and the login that stays out of its bundle."""
+"""Downloads in the doctor's examination."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from shlex import quote
 
 from msgspec import structs
 
-from appliance.catalog.download_status import LoginUnusable
-from appliance.catalog.downloads import Downloads
-from appliance.catalog.hub import find_token
 from appliance.core.examination import Examiner, FailedDownload, Known, OwnFacts
 from appliance.core.findings import Finding, Told, some, warning
+from appliance.core.models.download_status import DownloadStatus
 
 
 class DownloadsExamined(OwnFacts, frozen=True, kw_only=True):
@@ -33,20 +31,12 @@ def failed_downloads(known: Known) -> Iterator[Finding]:
         )
 
 
-def downloads_examiner(downloads: Downloads | None = None) -> Examiner:
-    """Return the examiner of these downloads; None: of a command, where nothing is downloaded."""
+def downloads_examiner(downloads: Callable[[], Sequence[DownloadStatus]] = tuple) -> Examiner:
+    """``downloads`` are those of a server, also ended ones; a command has none."""
 
     async def look(known: Known, _: str) -> tuple[Known, OwnFacts]:
-        ended = [one for one in downloads.snapshot() if one.state == "failed"] if downloads is not None else []
+        ended = [one for one in downloads() if one.state == "failed"]
         failed = tuple(FailedDownload(model=one.model, error=one.error or "") for one in ended)
         return structs.replace(known, lately=structs.replace(known.lately, downloads=failed)), DownloadsExamined()
 
-    return Examiner(part="downloads", facts=DownloadsExamined, look=look, secrets=login)
-
-
-async def login() -> Sequence[str]:
-    """Return the user's token for the hub, if there is a usable one."""
-    try:
-        return [token] if (token := await find_token()) else ()
-    except LoginUnusable:
-        return ()
+    return Examiner(part="downloads", facts=DownloadsExamined, look=look)

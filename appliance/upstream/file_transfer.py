@@ -1,4 +1,4 @@
-"""One file from the hub into the cache: fetched in ranges, retried, checked, named when it is complete."""
+"""One file from a server to its place on the disk: fetched in ranges, retried, checked, named when it is complete."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Protocol
 import trio
 from msgspec import Struct
 
-from appliance.catalog.download_plan import DownloadPlan, PlannedFile
-from appliance.catalog.download_status import DownloadFailed, HubFailed, UnderWay
-from appliance.catalog.hub import HubAnswer
+from appliance.core.models.download import RemoteFile
 from appliance.core.models.transfer import LONGEST_RETRY_AFTER, StartOver, Throttle, judge, retry_delay
-from appliance.store.partial_file import FileTaken, PartialFile, WrongContents, claim, open_partial
+from appliance.errors import Conflict, ModelError
+from appliance.store.partial_file import FileTaken, PartialFile, WrongContents, claim, journaled, open_partial
+from appliance.upstream.hub import HubAnswer, HubFailed
 from appliance.wire import PartialHead, PartialSource
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,51 @@ CLOSE_TIME = 10.0
 ANEW = "the server breaks off, and begins the file anew each time instead of continuing it"
 
 Report = Callable[[int], None]
+
+
+class UnderWay(Conflict):
+    """Another process downloads one of the files."""
+
+    reason = "download_under_way"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"another program is downloading '{model}' now; wait until it has finished, or stop it")
+
+
+class DownloadFailed(ModelError):
+    """A file arrived damaged. ``why`` gives the mistake."""
+
+    reason = "download_failed"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path} was not downloaded: {why}")
+
+
+class PlannedFile(Struct, frozen=True, kw_only=True):
+    """One file. ``blob`` is its place, ``entry`` its name in the snapshot."""
+
+    url: str
+    path: str
+    oid: str
+    size: int
+    blob: Path
+    entry: Path
+    lock: Path
+
+    @staticmethod
+    def in_repo(url: str, path: str, oid: str, size: int, entry: Path, folder: Path) -> PlannedFile:
+        """A file of the repository in this folder of the cache."""
+        lock = folder.parent / ".locks" / folder.name / f"{oid}.lock"
+        return PlannedFile(url=url, path=path, oid=oid, size=size, blob=folder / "blobs" / oid, entry=entry, lock=lock)
+
+    def here(self) -> bool:
+        """True if it is in the cache, complete: nothing gets either name before."""
+        return any(path.is_file() and path.stat().st_size == self.size for path in (self.blob, self.entry))
+
+    def begun(self) -> int:
+        """Bytes of it that an earlier download has kept."""
+        found = journaled(self.blob)
+        return found[1] if found and found[0].oid == self.oid else 0
 
 
 class FileServer(Protocol):
@@ -48,6 +93,25 @@ class FileServer(Protocol):
     def doubt(self, url: str, times: int) -> bool:
         """Note that the whole file came with wrong contents so many times. False: another attempt is of no use."""
         ...
+
+
+class DownloadPlan(Struct, frozen=True, kw_only=True):
+    """The files of one model, with their places, known before the first byte."""
+
+    model_id: str
+    repo: str
+    commit: str
+    folder: Path
+    """The repository's folder in the cache."""
+    files: tuple[PlannedFile, ...]
+    unchanged: tuple[RemoteFile, ...] = ()
+    """Every file of the commit: by these the rest of the repository here is kept."""
+    ref: str | None = "main"
+    """The name that leads to the commit; None: this is not a repository."""
+
+    @property
+    def total(self) -> int:
+        return sum(file.size for file in self.files)
 
 
 class ModelSource(FileServer, Protocol):

@@ -7,44 +7,43 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.download_status import ModelTooLarge, NotEnoughSpace
 from appliance.catalog.found import LISTING, UnsafeName, current_snapshot, join_inside, list_folder, listed_models
-from appliance.catalog.hub import Hub
 from appliance.core.models.download import PRESET_FILE, ModelFiles, RemoteFile, WantedModel, pick
 from appliance.core.models.file_names import first_part, listing_of, model_id, tags_of
 from appliance.core.models.hub_address import MAIN
 from appliance.core.models.names import folder_of, repo_of
-from appliance.errors import NotFound
+from appliance.errors import Forbidden, ModelError, NotFound
 from appliance.store.model_files import free_bytes, link, remove_empty, replace, share, unlink, write_whole
 from appliance.store.partial_file import JOURNAL, discard, holds, journaled
+from appliance.upstream.file_transfer import DownloadPlan, PlannedFile
+from appliance.upstream.hub import Hub
 from appliance.wire import PartialHead
 
+MAKE_ROOM = "make room ('llama-appliance disk' shows what takes it)"
 
-class PlannedFile(Struct, frozen=True, kw_only=True):
-    """One file. ``blob`` is its place, ``entry`` its name in the snapshot."""
 
-    url: str
-    path: str
-    oid: str
-    size: int
-    blob: Path
-    entry: Path
-    lock: Path
+class NotEnoughSpace(ModelError):
+    """The disk has no room for the rest."""
 
-    @staticmethod
-    def in_repo(url: str, path: str, oid: str, size: int, entry: Path, folder: Path) -> PlannedFile:
-        """A file of the repository in this folder of the cache."""
-        lock = folder.parent / ".locks" / folder.name / f"{oid}.lock"
-        return PlannedFile(url=url, path=path, oid=oid, size=size, blob=folder / "blobs" / oid, entry=entry, lock=lock)
+    reason = "disk_full"
 
-    def here(self) -> bool:
-        """True if it is in the cache, complete: nothing gets either name before."""
-        return any(path.is_file() and path.stat().st_size == self.size for path in (self.blob, self.entry))
+    def __init__(self, folder: str, needed: int, free: int) -> None:
+        super().__init__(
+            f"the download needs {needed / 1e9:.2f} GB in {folder}, where {free / 1e9:.2f} GB are free; "
+            f"{MAKE_ROOM}, or name another cache with HF_HUB_CACHE"
+        )
 
-    def begun(self) -> int:
-        """Bytes of it that an earlier download has kept."""
-        found = journaled(self.blob)
-        return found[1] if found and found[0].oid == self.oid else 0
+
+class ModelTooLarge(Forbidden):
+    """The model has more bytes than the configuration lets a request download."""
+
+    reason = "download_too_large"
+
+    def __init__(self, model: str, size: int, most: int) -> None:
+        super().__init__(
+            f"{model} has {size / 1e9:.2f} GB, and requests may download at most {most / 1e9:.2f} GB "
+            f"(autoDownloadMax); 'llama-appliance pull {model}' downloads it anyway"
+        )
 
 
 class Unfinished(Struct, frozen=True):
@@ -55,86 +54,72 @@ class Unfinished(Struct, frozen=True):
     total: int
 
 
-class DownloadPlan(Struct, frozen=True, kw_only=True):
-    """One model of a repository at one commit."""
+def have(plan: DownloadPlan) -> dict[str, int]:
+    """Return the bytes that are here already, of each file by its address."""
+    return {file.url: file.size if file.here() else file.begun() for file in plan.files}
 
-    model_id: str
-    repo: str
-    commit: str
-    folder: Path
-    """The repository's folder in the cache."""
-    files: tuple[PlannedFile, ...]
-    unchanged: tuple[RemoteFile, ...]
-    """Every file of the commit: by these the rest of the repository here is kept."""
-    ref: str | None = "main"
-    """The name that leads to the commit; None: this is not a repository."""
 
-    @property
-    def total(self) -> int:
-        return sum(file.size for file in self.files)
+def check_space(plan: DownloadPlan, reserved: int) -> None:
+    """Raise NotEnoughSpace if the disk cannot take the rest beside ``reserved`` bytes."""
+    missing = plan.total - sum(have(plan).values())
+    free = free_bytes(plan.folder)
+    if missing and missing + reserved > free:
+        raise NotEnoughSpace(str(plan.folder.parent), missing + reserved, free)
 
-    def have(self) -> dict[str, int]:
-        """Bytes that are here already, of each file by its address."""
-        return {file.url: file.size if file.here() else file.begun() for file in self.files}
 
-    def check_space(self, reserved: int) -> None:
-        """Raise NotEnoughSpace if the disk cannot take the rest beside ``reserved`` bytes."""
-        missing = self.total - sum(self.have().values())
-        free = free_bytes(self.folder)
-        if missing and missing + reserved > free:
-            raise NotEnoughSpace(str(self.folder.parent), missing + reserved, free)
+def prepare(plan: DownloadPlan, kept: frozenset[str]) -> None:
+    """Note the models of the repository, by which those here are named. Remove parts of files whose content has
+    changed since, except those with these hashes.
+    """
+    if plan.unchanged:
+        paths = listing_of(file.path for file in plan.unchanged)
+        if paths:
+            write_whole(plan.folder / LISTING, "\n".join(paths).encode())
+        else:
+            unlink(plan.folder / LISTING)
+    wanted = {file.path: file.oid for file in plan.files}
+    for blob, head in begun_in(plan.folder):
+        if head.path in wanted and wanted[head.path] != head.oid and head.oid not in kept:
+            discard(blob)
 
-    def prepare(self, kept: frozenset[str]) -> None:
-        """Note the models of the repository, by which those here are named. Remove parts of files whose content has
-        changed since, except those with these hashes.
-        """
-        if self.unchanged:
-            paths = listing_of(file.path for file in self.unchanged)
-            if paths:
-                write_whole(self.folder / LISTING, "\n".join(paths).encode())
-            else:
-                unlink(self.folder / LISTING)
-        wanted = {file.path: file.oid for file in self.files}
-        for blob, head in begun_in(self.folder):
-            if head.path in wanted and wanted[head.path] != head.oid and head.oid not in kept:
-                discard(blob)
 
-    def settle(self, check: Callable[[], None]) -> None:
-        """Name the finished files in the snapshot, bring unchanged ones along, and make it the current one.
+def settle(plan: DownloadPlan, check: Callable[[], None]) -> None:
+    """Name the finished files in the snapshot, bring unchanged ones along, and make it the current one.
 
-        ``check`` is called while files are read, and may raise; a later call completes what is missing.
-        """
-        if self.ref is None:
-            for file in reversed(self.files):  # the first one is the model, and the others belong to it
-                if file.blob != file.entry and file.blob.exists():
-                    file.entry.parent.mkdir(parents=True, exist_ok=True)
-                    replace(file.blob, file.entry)
-                    remove_empty(file.blob.parent, self.folder.parent)
-            return
-        for file in self.files:
-            link(file.blob, file.entry)
-        self._bring_along(check)
-        write_whole(self.folder / "refs" / self.ref, self.commit.encode("ascii"))
+    ``check`` is called while files are read, and may raise; a later call completes what is missing.
+    """
+    if plan.ref is None:
+        for file in reversed(plan.files):  # the first one is the model, and the others belong to it
+            if file.blob != file.entry and file.blob.exists():
+                file.entry.parent.mkdir(parents=True, exist_ok=True)
+                replace(file.blob, file.entry)
+                remove_empty(file.blob.parent, plan.folder.parent)
+        return
+    for file in plan.files:
+        link(file.blob, file.entry)
+    _bring_along(plan, check)
+    write_whole(plan.folder / "refs" / plan.ref, plan.commit.encode("ascii"))
 
-    def _bring_along(self, check: Callable[[], None]) -> None:
-        """Keep other models of the repository listed when its main branch has moved on, unless they changed.
 
-        A link tells by its blob's name what a file holds. Where links cannot be made, the file itself is read.
-        """
-        old = current_snapshot(self.folder)
-        new = self.folder / "snapshots" / self.commit
-        if old is None or old == new:
-            return
-        for file in self.unchanged:
-            before, after = _inside(old, file.path), _inside(new, file.path)
-            if before is None or after is None or not before.is_file() or after.exists():
-                continue
-            if before.is_symlink():
-                same = before.resolve() == (self.folder / "blobs" / file.oid).resolve()
-            else:
-                same = holds(before, file.oid, file.size, check)
-            if same:
-                share(before, after)
+def _bring_along(plan: DownloadPlan, check: Callable[[], None]) -> None:
+    """Keep other models of the repository listed when its main branch has moved on, unless they changed.
+
+    A link tells by its blob's name what a file holds. Where links cannot be made, the file itself is read.
+    """
+    old = current_snapshot(plan.folder)
+    new = plan.folder / "snapshots" / plan.commit
+    if old is None or old == new:
+        return
+    for file in plan.unchanged:
+        before, after = _inside(old, file.path), _inside(new, file.path)
+        if before is None or after is None or not before.is_file() or after.exists():
+            continue
+        if before.is_symlink():
+            same = before.resolve() == (plan.folder / "blobs" / file.oid).resolve()
+        else:
+            same = holds(before, file.oid, file.size, check)
+        if same:
+            share(before, after)
 
 
 async def plan_download(hub: Hub, wanted: WantedModel, cache: Path) -> DownloadPlan:

@@ -24,30 +24,20 @@ from msgspec import structs
 from waiting import until
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.download import Download
-from appliance.catalog.download_plan import unfinished_in
-from appliance.catalog.download_status import (
-    DownloadEvent,
-    DownloadsOff,
-    DownloadStatus,
-    GatedRepo,
-    HubFailed,
-    NotEnoughSpace,
-    RepoNotFound,
-    TokenRefused,
-    UnderWay,
-    disk_failed,
-    events_between,
-    is_for,
-)
-from appliance.catalog.downloads import Downloads, DownloadSettings, open_downloads
-from appliance.catalog.hub import Hub, HubAccess, hub_access
-from appliance.catalog.removal import plan_removal
 from appliance.catalog.sources import ModelFolders
+from appliance.catalog.supply import DownloadSettings
 from appliance.core.models.download import Location, RegistryImage, Remote, WantedModel, parse_reference
+from appliance.core.models.download_status import DownloadEvent, DownloadStatus, events_between, is_for
+from appliance.core.models.hub_address import HubAccess
 from appliance.errors import ApplianceError, BadRequest, Forbidden, NotFound, UsageError
+from appliance.features.downloads.download import ModelDownload, disk_failed
+from appliance.features.downloads.owner import Downloads, open_downloads
+from appliance.features.downloads.plan import NotEnoughSpace, unfinished_in
+from appliance.features.downloads.removal import plan_removal
 from appliance.store import partial_file
 from appliance.store.partial_file import claim, journaled
+from appliance.upstream.file_transfer import UnderWay
+from appliance.upstream.hub import DownloadsOff, GatedRepo, Hub, HubFailed, RepoNotFound, TokenRefused, hub_access
 
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
@@ -97,20 +87,20 @@ def listed(settings: DownloadSettings) -> dict[str, str | None]:
 
 
 @asynccontextmanager
-async def stalled(hub: FakeHub, settings: DownloadSettings) -> AsyncGenerator[tuple[Downloads, Download]]:
+async def stalled(hub: FakeHub, settings: DownloadSettings) -> AsyncGenerator[tuple[Downloads, ModelDownload]]:
     """A download of which a third has come, and of which no more than a half will."""
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
-        download = await downloads.start(REPO)
+        download = await downloads.fetch(REPO)
         await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
         yield downloads, download
 
 
-async def fetched(settings: DownloadSettings, tag: str | None = "Q8_0") -> Download:
+async def fetched(settings: DownloadSettings, tag: str | None = "Q8_0") -> ModelDownload:
     """A download that has ended, however."""
     with trio.fail_after(30):
         async with open_downloads(settings) as downloads:
-            download = await downloads.start(REPO, tag)
+            download = await downloads.fetch(f"{REPO}:{tag}" if tag else REPO)
             await download.wait()
     return download
 
@@ -120,7 +110,7 @@ async def refused(settings: DownloadSettings, repo: str = REPO, tag: str | None 
     with trio.fail_after(30):
         async with open_downloads(settings) as downloads:
             try:
-                await downloads.start(repo, tag)
+                await downloads.fetch(repo if tag is None else f"{repo}:{tag}")
             except ApplianceError as error:
                 return error
     raise AssertionError("it was begun")
@@ -163,7 +153,7 @@ async def test_a_difficult_hub_gives_the_whole_file_too(
     hub: FakeHub, settings: DownloadSettings, mood: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lists of several pages, silence, a content server that refuses an address, a damaged answer, cut connections."""
-    monkeypatch.setattr("appliance.catalog.hub.STALL", 0.3)
+    monkeypatch.setattr("appliance.upstream.hub.STALL", 0.3)
     for number in range(7):
         (hub.root / REPO / f"a{number}.txt").write_text("x")
     hub.behave(**mood)
@@ -186,7 +176,7 @@ async def test_shards_and_projector_come_together_two_at_a_time(hub: FakeHub, se
     most = 0
     with trio.fail_after(30):
         async with open_downloads(settings) as downloads:
-            download = await downloads.start(REPO)
+            download = await downloads.fetch(REPO)
             while not download.status.ended:
                 moving = [file for file in download.status.files.values() if 0 < file.done < file.total]
                 most = max(most, len(moving))
@@ -204,8 +194,8 @@ async def test_one_download_asked_for_twice_is_one(hub: FakeHub, settings: Downl
     hub.behave(rate=3_000_000)
     with trio.fail_after(30):
         async with open_downloads(settings) as downloads:
-            first = await downloads.start(REPO, "Q8_0")
-            assert await downloads.start(REPO, None) is first
+            first = await downloads.fetch(f"{REPO}:Q8_0")
+            assert await downloads.fetch(REPO) is first
             await first.wait()
     assert hub.sent() == (hub.root / REPO / NAME).stat().st_size
 
@@ -216,7 +206,7 @@ async def test_two_models_that_share_a_projector_fetch_it_once(hub: FakeHub, set
     hub.behave(rate=3_000_000)
     with trio.fail_after(30):
         async with open_downloads(structs.replace(settings, parallel=4)) as downloads:
-            both = [await downloads.start(REPO, tag) for tag in ("Q8_0", "F16")]
+            both = [await downloads.fetch(f"{REPO}:{tag}" if tag else REPO) for tag in ("Q8_0", "F16")]
             assert [(await download.wait()).state for download in both] == ["finished", "finished"]
     asked = [entry for entry in hub.requests("cdn") if projector.name in entry["path"] and entry["method"] == "GET"]
     assert len(asked) == 1
@@ -274,9 +264,9 @@ async def test_speed_time_left_and_places_in_the_queue_are_told(hub: FakeHub, se
         write_big(hub.root / repo / f"{repo[5:-5]}-Q8_0.gguf", BIG)
     hub.behave(rate=BIG // 4)
     async with open_downloads(structs.replace(settings, parallel=1)) as downloads:
-        first = await downloads.start(REPO)
+        first = await downloads.fetch(REPO)
         await until(lambda: first.status.speed is not None)
-        second, third = await downloads.start("acme/second-GGUF"), await downloads.start("acme/third-GGUF")
+        second, third = await downloads.fetch("acme/second-GGUF"), await downloads.fetch("acme/third-GGUF")
         assert [status.place for status in downloads.snapshot()] == [None, 1, 2]
         status = first.status
         assert BIG / 16 < status.speed < BIG
@@ -293,7 +283,7 @@ async def test_speed_time_left_and_places_in_the_queue_are_told(hub: FakeHub, se
 async def test_cancelled_failed_and_begun_again_it_goes_on(hub: FakeHub, settings: DownloadSettings) -> None:
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
-        download = await downloads.start(REPO)
+        download = await downloads.fetch(REPO)
         await until(lambda: download.status.done >= BIG // 2, changed=downloads.wait_changed)
         download.cancel()
         status = await download.wait()
@@ -301,13 +291,13 @@ async def test_cancelled_failed_and_begun_again_it_goes_on(hub: FakeHub, setting
         kept = journaled(download.plan.files[0].blob)
         assert kept[1] == status.done == BIG // 2
         hub.behave(drop_after=1, cdn_status=500, cdn_times=1000)
-        away = await downloads.start(REPO)
+        away = await downloads.fetch(REPO)
         with trio.fail_after(20):
             assert (await away.wait()).state == "failed"
         assert isinstance(away.error, HubFailed)
         assert "500" in str(away.error)
         hub.behave()
-        again = await downloads.start(REPO)
+        again = await downloads.fetch(REPO)
         assert again is not download
         assert again.status.done == status.done
         assert (await again.wait()).state == "finished"
@@ -325,7 +315,7 @@ async def test_ending_the_program_keeps_what_came(hub: FakeHub, settings: Downlo
         assert unfinished.done >= BIG // 3
         assert listed(settings) == {}
         hub.behave()
-        await (await later.start(unfinished.model)).wait()
+        await (await later.fetch(unfinished.model)).wait()
         assert unfinished_in(settings.cache) == []
     assert listed(settings) == {MODEL: None}
 
@@ -333,7 +323,7 @@ async def test_ending_the_program_keeps_what_came(hub: FakeHub, settings: Downlo
 async def test_the_catalog_has_the_model_when_its_download_has_ended(hub: FakeHub, settings: DownloadSettings) -> None:
     catalog = Catalog(ModelFolders(cache=settings.cache, starter=None))
     async with open_downloads(settings, catalog.scan) as downloads:
-        assert (await (await downloads.start(REPO)).wait()).state == "finished"
+        assert (await (await downloads.fetch(REPO)).wait()).state == "finished"
         model = catalog.snapshot.require(MODEL)
         await downloads.delete(model)
         assert catalog.snapshot.find(MODEL) is None
@@ -350,7 +340,7 @@ async def test_cancelled_at_any_moment_it_loses_nothing_and_hangs_nowhere(
         for _ in range(25):
             async with open_downloads(settings) as downloads:
                 with trio.move_on_after(moments.uniform(0, 0.08)):
-                    await (await downloads.start(REPO)).wait()
+                    await (await downloads.fetch(REPO)).wait()
         assert (await fetched(settings)).status.state == "finished"
     assert_whole(hub, settings)
     assert listed(settings) == {MODEL: None}
@@ -378,7 +368,7 @@ async def test_a_server_that_ignores_ranges_costs_bytes_but_no_correctness(
     hub.behave(drop_after=BIG // 2)
     patient = structs.replace(settings, retry_delay=lambda attempt, asked: 0.5)
     async with open_downloads(patient) as downloads:
-        download = await downloads.start(REPO)
+        download = await downloads.fetch(REPO)
         await until(lambda: download.status.done >= BIG // 2, changed=downloads.wait_changed)
         hub.behave(ignore_range=True)
         with trio.fail_after(20):
@@ -421,7 +411,7 @@ async def test_a_version_under_way_is_finished_although_there_is_a_newer_one(
     async with stalled(hub, settings) as (downloads, download):
         (hub.root / REPO / "README.md").write_text("a newer commit")
         write_big(hub.root / REPO / NAME, BIG)
-        assert await downloads.start(REPO) is download
+        assert await downloads.fetch(REPO) is download
         part = download.plan.files[0].blob.with_name(download.plan.files[0].oid + ".part")
         assert part.stat().st_size >= BIG // 3
 
@@ -429,7 +419,7 @@ async def test_a_version_under_way_is_finished_although_there_is_a_newer_one(
 async def test_a_busy_hub_is_asked_again(hub: FakeHub, settings: DownloadSettings) -> None:
     async with open_downloads(settings) as downloads:
         hub.behave(rate=2_000_000)
-        download = await downloads.start(REPO)
+        download = await downloads.fetch(REPO)
         await until(lambda: download.status.done > 0, changed=downloads.wait_changed)
         hub.behave(drop_after=BIG // 2, fail_status=503, fail_times=2, retry_after="1")
         with trio.fail_after(20):
@@ -495,7 +485,7 @@ async def test_a_hub_that_dies_at_any_byte_costs_neither_time_nor_what_came(
         with trio.fail_after(20):
             async with open_downloads(settings) as downloads:
                 try:
-                    status = await (await downloads.start(REPO, "Q8_0")).wait()
+                    status = await (await downloads.fetch(f"{REPO}:Q8_0")).wait()
                 except HubFailed:
                     status = None
         died += status is None or status.state == "failed"
@@ -512,8 +502,8 @@ async def test_one_failure_is_no_other_downloads_failure(hub: FakeHub, settings:
     hub.behave(corrupt=2, rate=3_000_000)
     with trio.fail_after(30):
         async with open_downloads(structs.replace(settings, parallel=1)) as downloads:
-            bad = await downloads.start("acme/other-GGUF")
-            good = await downloads.start(REPO)
+            bad = await downloads.fetch("acme/other-GGUF")
+            good = await downloads.fetch(REPO)
             assert good.status.state == "queued"
             assert (await bad.wait()).state == "failed"
             assert (await good.wait()).state == "finished"
@@ -549,10 +539,10 @@ async def test_a_pasted_address_brings_that_file_of_that_revision_or_nothing(
     commit = await Hub(settings.hub).commit_of(REPO, "same")
     async with open_downloads(settings) as downloads:
         for at in ("main", "same", commit):
-            download = await downloads.start(f"{hub.url}/{REPO}/blob/{at}/deep/big-F16.gguf?download=true#x")
+            download = await downloads.fetch(f"{hub.url}/{REPO}/blob/{at}/deep/big-F16.gguf?download=true#x")
             assert [file.path for file in download.plan.files] == ["deep/big-F16.gguf"]
             assert (await download.wait()).state == "finished"
-        assert [file.path for file in (await downloads.start(f"{hub.url}/{REPO}/tree/same/deep")).plan.files] == [
+        assert [file.path for file in (await downloads.fetch(f"{hub.url}/{REPO}/tree/same/deep")).plan.files] == [
             "deep/big-F16.gguf"
         ]
         for path, why in [
@@ -563,7 +553,7 @@ async def test_a_pasted_address_brings_that_file_of_that_revision_or_nothing(
             ("blob/main/other-Q8_0.gguf", "has no file other-Q8_0.gguf"),
         ]:
             with pytest.raises(NotFound, match=why):
-                await downloads.start(f"{hub.url}/{REPO}/{path}")
+                await downloads.fetch(f"{hub.url}/{REPO}/{path}")
     snapshots = folder(settings) / "snapshots"
     assert [path.name for path in snapshots.rglob("*.gguf")] == ["big-F16.gguf"]
 
@@ -592,12 +582,12 @@ async def test_room_is_kept_for_what_is_under_way(hub: FakeHub, settings: Downlo
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as cache:
         spare = shutil.disk_usage(cache).free - int(1.5 * BIG)
         async with open_downloads(structs.replace(settings, cache=Path(cache), spare=spare)) as downloads:
-            first = await downloads.start(REPO)
+            first = await downloads.fetch(REPO)
             with pytest.raises(NotEnoughSpace):
-                await downloads.start("acme/other-GGUF")
+                await downloads.fetch("acme/other-GGUF")
             first.cancel()
             await first.wait()
-            await downloads.start("acme/other-GGUF")
+            await downloads.fetch("acme/other-GGUF")
 
 
 @pytest.mark.parametrize("path", ["../../../../evil-Q4_K_M.gguf", "a/../../evil-Q4_K_M.gguf", "C:\\evil-Q4_K_M.gguf"])
@@ -625,7 +615,7 @@ async def test_nobody_answers(settings: DownloadSettings, free_port: Callable[[]
 async def test_another_program_that_downloads_the_same_is_told(hub: FakeHub, settings: DownloadSettings) -> None:
     async with open_downloads(settings) as downloads:
         hub.behave(rate=3_000_000)
-        plan = (await downloads.start(REPO)).plan
+        plan = (await downloads.fetch(REPO)).plan
     lock = claim(plan.files[0].lock)
     download = await fetched(settings)
     assert isinstance(download.error, UnderWay)
@@ -648,8 +638,8 @@ async def test_listeners_hear_of_it_in_llama_servers_words(hub: FakeHub, setting
     with trio.fail_after(30):
         async with open_downloads(settings) as downloads, trio.open_nursery() as nursery:
             nursery.start_soon(listen, downloads)
-            await (await downloads.start(REPO)).wait()
-            cancelled = await downloads.start(REPO)
+            await (await downloads.fetch(REPO)).wait()
+            cancelled = await downloads.fetch(REPO)
             cancelled.cancel()
             await cancelled.wait()
             await trio.testing.wait_all_tasks_blocked()
@@ -712,7 +702,7 @@ async def test_files_with_like_names_are_pulled_listed_and_removed_each_by_its_o
     here: set[str] = set()
     for model in order:
         async with open_downloads(settings) as downloads:
-            download = await downloads.start(model)
+            download = await downloads.fetch(model)
             assert (download.model, [file.path for file in download.plan.files]) == (model, [paths[model]])
             assert (await download.wait()).state == "finished"
         here.add(model)
@@ -751,7 +741,7 @@ async def test_a_whole_shard_goes_with_its_download_and_stays_for_another(
     hub.behave(rate=BIG)
     blobs = folder(settings) / "blobs"
     async with open_downloads(settings) as downloads:
-        await downloads.start(REPO, "Q4_0")
+        await downloads.fetch(f"{REPO}:Q4_0")
         await until(lambda: [blob for blob in blobs.glob("*") if blob.suffix == ""])
         hub.behave(stall_after=0)
         assert (await downloads.discard(f"{REPO}:Q4_0")).size >= BIG

@@ -13,7 +13,7 @@ from hub_process import FakeHub
 from msgspec import structs
 from waiting import until
 
-from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.supply import DownloadSettings
 
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
@@ -96,7 +96,7 @@ async def test_all_wait_for_one_download_and_it_outlives_the_first(serve: OpenSe
             with first:
                 await ask()
 
-        under_way = server.owners.require_downloads()
+        under_way = server.owners.supply
         nursery.start_soon(ask_first)
         await until(under_way.snapshot)
         for _ in range(3):
