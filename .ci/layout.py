@@ -17,18 +17,15 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 37
+FROM_KERNEL = 18
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 61
+BETWEEN = 5
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
-    "engines": "cli.engines* core.engines* engines.background engines.carried engines.choosing "
+    "engines": "cli.engines* core.engines* engines.background engines.carried engines.choosing engines.findings "
     "engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf engines.table "
     "engines.trial engines.updating fleet.rpc_server store.engine_state",
-    "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
-    "http.control.hub_routes",
     "fit": "core.fit* fleet.outlook cli.memory",
-    "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}
 """These put the program together: they name what they open."""

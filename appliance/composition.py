@@ -16,10 +16,11 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
-from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
+from appliance.catalog.supply import DownloadSettings, SupplyGround
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
+from appliance.core.examination import Examiner
 from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
@@ -30,9 +31,11 @@ from appliance.feature import (
     Footing,
     Ground,
     ServerParts,
+    examiners_of,
     open_first,
     open_parts,
     open_slots,
+    open_supply,
     tools_of,
 )
 from appliance.fleet.chooser import Chooser, FoundEngines
@@ -51,7 +54,6 @@ from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
-from appliance.http.way.kept_schemas import KeptSchemas
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.platform.drivers import open_gpus
@@ -120,7 +122,15 @@ async def open_appliance(
         open_first(features, settings) as first,
         open_recorder(activity, observers=(metrics,), rooms=metrics.rooms) as recorder,
         open_pool() as pool,
-        open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
+        open_supply(
+            features,
+            SupplyGround(
+                catalog=catalog,
+                settings=places.downloading,
+                unload=lambda name: fleet.unload(name),
+                removed=lambda name: forget_model(name),
+            ),
+        ) as (supply, supplied),
         places.engines.open(history.add) as engines,
         open_gpus() as gpus,
         open_slots(
@@ -130,7 +140,7 @@ async def open_appliance(
         open_fleet(
             settings.fleet,
             places.chooser or engines,
-            supply=ModelSupply(catalog, downloads),
+            supply=supply,
             observer=metrics,
             echo=places.echo,
             gpus=gpus,
@@ -152,16 +162,16 @@ async def open_appliance(
                 metrics=metrics,
                 history=history,
                 inward=inward,
-                downloads=downloads,
+                supply=supply,
                 tools=tools_of(first.values()),
                 assembled=assembled.get,
             ),
             first,
         ) as opened,
     ):
-        parts = (*held, *opened)
+        parts = (*supplied, *held, *opened)
         others = next((each.other_servers for each in parts if each.other_servers is not None), NoOtherServers())
-        traffic = Traffic(recorder, metrics, catalog, fleet, others, lambda: catalog.snapshot.config)
+        traffic = Traffic(recorder, metrics, catalog, fleet, others, supply, lambda: catalog.snapshot.config)
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
         pings = Pings(http.ping_after)
         ask = Ask(
@@ -169,9 +179,15 @@ async def open_appliance(
             fleet,
             pool,
             pings,
-            (KeptSchemas(), *(make() for each in parts for make in each.engine_translates)),
+            [make() for each in parts for make in each.engine_translates],
             next((each.repairs for each in parts if each.repairs is not None), None),
         )
+
+        async def forget_model(name: str) -> None:
+            """Notify features that the files of a model are gone."""
+            for each in parts:
+                if each.removed is not None:
+                    await each.removed(name)
 
         def adopt_parts(config: Config) -> Sequence[str]:
             return [why for each in parts if each.adopt is not None for why in each.adopt(config)]
@@ -187,7 +203,7 @@ async def open_appliance(
             catalog=catalog,
             peers=others,
             samples=samples,
-            downloads=downloads if settings.sources.lookup is not None else None,
+            supply=supply,
             configuration=configuration,
             tools=tools_of(first.values()),
             reloads=Reloads(
@@ -199,7 +215,6 @@ async def open_appliance(
             ),
             history=history,
             folders=_folders(settings, places, applies, parts),
-            removed=[each.removed for each in parts if each.removed is not None],
         )
         fleet.see_machine()
         run_task = next((each.run_task for each in parts if each.run_task is not None), None)
@@ -211,7 +226,7 @@ async def open_appliance(
             hooks=lambda: hooks,
             data=places.data,
             files=settings.files,
-            troubles=lambda: [one for each in parts if each.troubles is not None for one in each.troubles()],
+            examiners=lambda: [*_examiners(), *examiners_of(parts)],
             defaults=places.defaults,
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
@@ -262,6 +277,12 @@ def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -
     from appliance.http.sockets.sockets import WebSockets
 
     return WebSockets(kernel.edge, [make(kernel, pipeline) for each in parts for make in each.sockets])
+
+
+def _examiners() -> Sequence[Examiner]:
+    from appliance.core.fit.findings import fit_examiner
+
+    return [fit_examiner()]
 
 
 def _folders(

@@ -41,7 +41,7 @@ from appliance.cli.remote import (
 )
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import ENGINE_HELP
+from appliance.engines.named import ENGINE_HELP
 from appliance.errors import ApplianceError, UsageError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.upstream.client import HttpAnswer, HttpCall

@@ -32,7 +32,7 @@ from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.model import Model
 from appliance.core.openai import ChatCompletion
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import ENGINE_HELP
+from appliance.engines.named import ENGINE_HELP
 from appliance.errors import ApplianceError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.platform.console import EXIT_OURS, PROGRAM

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from appliance.catalog.sources import ModelPresets
+    from appliance.core.models.download import Remote
+    from appliance.core.models.hub_address import HubAccess
     from appliance.fleet.chooser import EngineSource
 
 Group = Literal["models", "server", "this machine", "several machines", "for developers"]
@@ -28,13 +31,23 @@ class ReadPresets(NamedTuple):
     show: Callable[[Path, Sequence[str], bool], int]
 
 
+class Bring(Protocol):
+    """Fetches what is not here into a cache, and shows its progress.
+
+    Returns the exit status where the user has stopped it, else None. Raises what the source says, and DownloadFailed.
+    """
+
+    def __call__(self, wanted: Remote, cache: Path, hub: HubAccess) -> Awaitable[int | None]: ...
+
+
 class Verb(NamedTuple):
     """``summary`` is one sentence; ``command`` imports the command, when it is used.
 
     ``alone`` is called where the program was started without a verb. It returns True if it had something to say then,
     which takes the place of the help. ``page`` is the document in docs/ that says more. ``removed`` is called with each
     model whose files were removed while no server runs. ``exits_with_1`` after every error, as llama-server does.
-    ``presets`` reads the files of ``--models-preset``. ``engines`` imports the engines of this machine.
+    ``presets`` reads the files of ``--models-preset``, ``brings`` downloads models for other verbs, ``engines`` imports
+    the engines of this machine.
     """
 
     name: str
@@ -46,4 +59,5 @@ class Verb(NamedTuple):
     removed: Callable[[str], Awaitable[None]] | None = None
     exits_with_1: bool = False
     presets: ReadPresets | None = None
+    brings: Bring | None = None
     engines: Callable[[], EngineSource] | None = None

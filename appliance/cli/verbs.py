@@ -41,22 +41,10 @@ def _run() -> click.Command:
     return run_model
 
 
-def _pull() -> click.Command:
-    from appliance.cli.pull import pull
-
-    return pull
-
-
 def _ls() -> click.Command:
     from appliance.cli.models import ls
 
     return ls
-
-
-def _rm() -> click.Command:
-    from appliance.cli.models import rm
-
-    return rm
 
 
 def _ps() -> click.Command:
@@ -107,9 +95,7 @@ KERNEL_VERBS = (
     Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),
     Verb("logs", "server", "Show the output of the model processes.", _logs),
     Verb("run", "models", "Chat with a model in the terminal, or ask it one question.", _run),
-    Verb("pull", "models", "Download a model from the Hugging Face hub.", _pull, page="downloads.md"),
     Verb("ls", "models", "List the models on this machine.", _ls),
-    Verb("rm", "models", "Remove a downloaded model.", _rm, page="downloads.md"),
     Verb("ps", "models", "List the models that are running.", _ps),
     Verb("load", "models", "Load a model into the running server.", _load),
     Verb("unload", "models", "Unload a model from the running server.", _unload),

@@ -15,7 +15,7 @@ from appliance.cli.app import engines_of
 from appliance.cli.show import json_option, print_json
 from appliance.core.engine import Engine
 from appliance.core.payload import LIST, Payload, digest_of, read_payload
-from appliance.engines.found import ENGINE_HELP
+from appliance.engines.named import ENGINE_HELP
 from appliance.errors import EngineNotFound
 from appliance.platform.console import PROGRAM, is_frozen
 

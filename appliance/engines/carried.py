@@ -7,9 +7,11 @@ from pathlib import Path
 
 import trio
 
-from appliance.core.engines.builds import MANIFEST, Build, parse_asked
+from appliance.core.builds import MANIFEST, Build
+from appliance.core.engines.builds import parse_asked
 from appliance.core.versions import numbers_of
-from appliance.engines.found import EngineFolders, check_build, read_build
+from appliance.engines.builds import check_build, read_build
+from appliance.engines.found import EngineFolders
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.platform.home import engines_folder

@@ -18,19 +18,11 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.archives import BadArchive
-from appliance.core.engines.builds import (
-    MANIFEST,
-    Archive,
-    AvailableBuild,
-    Build,
-    Catalogue,
-    FileSum,
-    Release,
-    check_entry,
-)
+from appliance.core.builds import MANIFEST, Build, FileSum
+from appliance.core.engines.builds import Archive, AvailableBuild, Catalogue, Release, check_entry
 from appliance.core.engines.offers import EngineOffer, offers
 from appliance.core.machine_look import MachineLook
-from appliance.engines.found import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
+from appliance.engines.builds import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.store.file_hashes import sha256_of

@@ -28,7 +28,7 @@ from appliance.core.engines.proofs import Proof, ProofKey
 from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, key_of
 from appliance.core.machine_look import VISIBILITY, MachineLook
 from appliance.core.records.history import Happening, Tell, told_to_nobody
-from appliance.engines.found import check_build
+from appliance.engines.builds import check_build
 from appliance.engines.manuals import read_manual
 from appliance.engines.probing import list_devices
 from appliance.platform.children import Children, open_children

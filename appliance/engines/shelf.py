@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from appliance.core.engines.builds import MANIFEST
+from appliance.core.builds import MANIFEST
 from appliance.core.engines.events import Learnt
 from appliance.core.engines.state import EngineState
 from appliance.platform.home import ENGINES_VARIABLE

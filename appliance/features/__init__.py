@@ -17,6 +17,8 @@ from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
+from appliance.features.downloads.feature import DOWNLOADS
+from appliance.features.embedded.feature import EMBEDDED
 from appliance.features.engines.feature import ENGINES
 from appliance.features.explain.feature import EXPLAIN
 from appliance.features.launch.feature import LAUNCH
@@ -48,6 +50,8 @@ FEATURES: tuple[Feature, ...] = (
     DESKTOP,
     DISK,
     DOCTOR,
+    DOWNLOADS,
+    EMBEDDED,
     ENGINES,
     EXPLAIN,
     LAUNCH,

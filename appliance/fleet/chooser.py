@@ -6,6 +6,7 @@ A feature knows the engines of a machine, and chooses among them. A verb asks th
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +16,7 @@ from msgspec import Struct, structs
 from appliance.core.engine import Engine
 from appliance.core.machine_look import MachineLook
 from appliance.errors import EngineNotFound
+from appliance.platform.inside import engine_inside, engine_not_found
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,18 +184,22 @@ class OneEngine:
 
 
 class NamedEngine:
-    """The engines of a program that knows no more than the one that somebody names by its path."""
+    """The engines of a program that knows no more than the one that somebody names, and the one inside it."""
 
     def find(self, named: str | None) -> Engine:
-        from appliance.engines.found import find_named
+        from appliance.engines.named import ENGINE_VARIABLE, engine_at
 
-        engine = find_named(named)
+        value, option = (named, "--engine") if named is not None else (os.environ.get(ENGINE_VARIABLE), ENGINE_VARIABLE)
+        inside = engine_inside()
+        engine = engine_at(value, option, inside) if value else inside and inside.find()
         if engine is None:
-            raise EngineNotFound(("--engine PATH",))
+            raise engine_not_found(("--engine PATH",))
         return engine
 
     def ids(self) -> tuple[str, ...]:
-        return ()
+        inside = engine_inside()
+        engine = inside and inside.find()
+        return (engine.id,) if engine is not None else ()
 
     def found(self, named: str | None, *, optional: bool = False) -> FoundEngines:
         try:

@@ -16,7 +16,7 @@ from appliance.core.engine import Engine
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.embedded import available, command
+from appliance.features.embedded import available, command
 from appliance.fleet.budgets import RAM, corrected, expected_of, plan_of
 from appliance.fleet.child import ModelProcess
 from appliance.fleet.launch import engine_launch

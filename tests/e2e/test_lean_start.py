@@ -13,7 +13,7 @@ from gguf_files import write_model
 from program import Server, StartServer, http
 from waiting import wait
 
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 
 ON_DEMAND = (
     "quart", "werkzeug", "jsonschema", "rich", "huggingface_hub", "filelock", "trio_websocket", "importlib.metadata",
@@ -22,7 +22,7 @@ ON_DEMAND = (
     "appliance.http.control.app", "appliance.features.tools.mcp_server",
     "appliance.features.tools.core.mcp_serving", "appliance.features.tools.builtins",
     "appliance.features.tools.mcp_client",
-    "appliance.engines.embedded.start", "appliance.engines.embedded.params", "re2",
+    "appliance.features.embedded.start", "appliance.features.embedded.params", "re2",
     "appliance.features.pool.owner", "appliance.features.pool.core.keys", "appliance.features.pool.door",
     "nacl",
 )  # fmt: skip

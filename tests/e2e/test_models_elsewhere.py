@@ -16,7 +16,7 @@ from gguf_files import write_model
 from program import Server, StartServer, answer, engine_argv, fresh_environment, http
 
 from appliance.catalog import downloads
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 
 TOKEN = "for-anybody"
 GGUF = "application/vnd.docker.ai.gguf.v3"

@@ -25,7 +25,8 @@ from appliance.core.settings import FleetSettings
 from appliance.core.versions import StepDone, UpdateBegun
 from appliance.engines import probing
 from appliance.engines.background import keeping_up
-from appliance.engines.found import EXECUTABLE, EngineFolders, Finder, list_engines
+from appliance.engines.builds import EXECUTABLE
+from appliance.engines.found import EngineFolders, Finder, list_engines
 from appliance.engines.owner import Engines, open_engines
 from appliance.errors import EngineNotFound
 from appliance.features.engines.source import FoundHere

@@ -19,7 +19,7 @@ from slow import one_of
 from appliance.core.fit.estimate import OFFLOADED, RAM, Buffers, Estimate, estimate
 from appliance.core.fit.plan import asked_of
 from appliance.core.models.gguf import read_gguf
-from appliance.engines.embedded import available, command
+from appliance.features.embedded import available, command
 
 MIB = 1 << 20
 NEAR = 0.10

@@ -12,6 +12,7 @@ from appliance.feature import Feature, Ground, ServerParts
 if TYPE_CHECKING:
     import click
 
+    from appliance.core.examination import Examiner
     from appliance.fleet.chooser import EngineSource
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import Kernel
@@ -27,6 +28,12 @@ def _rpc_worker() -> click.Command:
     from appliance.cli.engines.commands import rpc_worker
 
     return rpc_worker
+
+
+def _examiner() -> Examiner:
+    from appliance.cli.engines.findings import command_examiner
+
+    return command_examiner()
 
 
 def _source() -> EngineSource:
@@ -52,9 +59,14 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
             engines, lambda: seats_in_use(fleet.status()), fleet.see_machine, may_choose=kernel.settings.admin
         )
 
+    def examiner() -> Examiner:
+        from appliance.engines.findings import running_examiner
+
+        return running_examiner(engines)
+
     background = keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if ground.learns else nullcontext()
     async with background:
-        yield ServerParts(routes=routes, folders={"engines": engines.folder})
+        yield ServerParts(routes=routes, folders={"engines": engines.folder}, examiners=(examiner,))
 
 
 _DOES = "Manage the llama.cpp builds of this machine."
@@ -67,4 +79,5 @@ ENGINES = Feature(
     ),
     engines=_source,
     open=_open,
+    examiners=(_examiner,),
 )

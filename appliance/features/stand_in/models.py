@@ -11,13 +11,8 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.download import Download
-from appliance.catalog.download_source import here
-from appliance.catalog.downloads import Downloads, DownloadSettings, open_downloads
-from appliance.catalog.found import preset_file
-from appliance.catalog.hub import HubAccess
-from appliance.cli.pull import Stopped, followed
-from appliance.cli.show import human_size
+from appliance.catalog.found import here, preset_file
+from appliance.cli.verb import Bring
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
 from appliance.core.models.download import (
@@ -28,10 +23,9 @@ from appliance.core.models.download import (
     parse_wanted,
     sidecars_of,
 )
-from appliance.core.models.hub_address import MAIN
+from appliance.core.models.hub_address import MAIN, HubAccess
 from appliance.errors import ApplianceError, UsageError
 from appliance.features.stand_in.front import is_on, value
-from appliance.platform.console import EXIT_INTERRUPTED, say_error
 
 REMOTE = ("--hf-repo", "--hf-file", "--hf-token", "--spec-draft-hf", "--model-url", "--docker-repo", "--mmproj-url")
 """Options that say what to fetch; the model process gets files instead."""
@@ -130,47 +124,25 @@ def cached(needs: ModelSources, options: Sequence[Option], cache: Path) -> Model
     )
 
 
-async def fetch(needs: ModelSources, hub: HubAccess, cache: Path) -> int | None:
+async def fetch(bring: Bring, needs: ModelSources, hub: HubAccess, cache: Path) -> int | None:
     """Bring all files into the cache, or the presets that a repository holds instead of a model.
 
     Returns the exit status if the user has stopped it. Raises the hub's refusal, or DownloadFailed.
     """
-    outcome: int | ApplianceError | None = None
-    async with open_downloads(DownloadSettings(cache=cache, hub=hub)) as downloads:
-        for wanted in needs.all:
-            if here(cache, wanted) is None:
-                outcome = await _fetch(downloads, wanted)
-            if outcome is not None or (isinstance(wanted, WantedModel) and preset_file(cache, wanted.reference.repo)):
-                break
-    if isinstance(outcome, ApplianceError):
-        raise outcome
-    return outcome
+    status = None
+    for wanted in needs.all:
+        if here(cache, wanted) is None:
+            status = await bring(wanted, cache, hub)
+        if status is not None or (isinstance(wanted, WantedModel) and preset_file(cache, wanted.reference.repo)):
+            break
+    return status
 
 
-async def _fetch(downloads: Downloads, wanted: Remote) -> int | ApplianceError | None:
-    """Return None on success. A failure is a value, because it happens within the nursery of the downloads."""
-    begun: list[Download] = []
-
-    async def begin() -> Download:
-        begun.append(await downloads.fetch(wanted))
-        return begun[0]
-
-    try:
-        status = await followed(begin)
-    except ApplianceError as error:
-        return error
-    except Stopped:
-        return say_error("stopped before anything was downloaded", EXIT_INTERRUPTED)
-    if status.state == "cancelled":
-        kept = f"{human_size(status.done)} of {human_size(status.total)} are kept"
-        return say_error(f"stopped: {kept}; the same command resumes from there", EXIT_INTERRUPTED)
-    return begun[0].error
-
-
-def missing(needs: ModelSources, cache: Path) -> UsageError:
-    """Name the downloads that ``--offline`` forbids."""
+def missing(needs: ModelSources, cache: Path, *, downloads: bool) -> UsageError:
+    """Name what is not here. ``downloads``: the program could fetch it, but ``--offline`` forbids that."""
     absent = [str(wanted) for wanted in needs.all if here(cache, wanted) is None]
+    why = "--offline (or HF_HUB_OFFLINE) forbids downloading it; leave that out once, while there is a network"
     return UsageError(
-        f"{' and '.join(absent)} is not in the cache at {cache}, and --offline (or HF_HUB_OFFLINE) forbids downloading "
-        "it; leave that out once, while there is a network"
+        f"{' and '.join(absent)} is not in the cache at {cache}, and "
+        + (why if downloads else "this program downloads nothing; put it there, or name a file with --model")
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.found import Cached, FoundModel, all_shards, in_cache
+from appliance.catalog.found import Cached, FoundModel, all_shards, here
 from appliance.core.config.nodes import Problem
 from appliance.core.models.download import (
     Remote,
@@ -138,10 +138,6 @@ def _read(parse: Callable[[], Remote]) -> tuple[str | None, Remote | None]:
 
 
 def _here(cache: Path | None, wanted: Remote) -> Cached | None:
-    if isinstance(wanted, WantedModel):
-        return in_cache(cache, wanted) if cache is not None else None
-    from appliance.catalog.download_source import here  # with all of downloading, which a command line does without
-
     return here(cache, wanted) if cache is not None else None
 
 

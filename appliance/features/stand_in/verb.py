@@ -19,10 +19,11 @@ from msgspec import Struct, structs
 
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.found import cache_directory
-from appliance.catalog.hub import hub_access
 from appliance.catalog.sources import ModelFolders, NamedFile
+from appliance.cli.app import engines_of, verbs_of
 from appliance.cli.options import tools_of_options
 from appliance.cli.show import print_json, print_table
+from appliance.cli.verb import Bring
 from appliance.core.bodies.usual_path import usual_path
 from appliance.core.config.nodes import Problem
 from appliance.core.llama import flags
@@ -31,7 +32,6 @@ from appliance.core.llama.flags import FLAGS, Kind, Option, explained
 from appliance.core.models.model import Model
 from appliance.core.models.names import is_speakable
 from appliance.core.settings import DEFAULT_PORT, FleetSettings, HttpSettings, UnixSocket, at_port
-from appliance.engines.found import find_engine
 from appliance.errors import InvalidConfig, UsageError
 from appliance.features.stand_in.core.older import modern_variables, modern_words, spelled_out
 from appliance.features.stand_in.core.preset_file import (
@@ -48,10 +48,12 @@ from appliance.features.stand_in.front import FRONT, LOG_FILE, http_settings, is
 from appliance.features.stand_in.models import REMOTE, ModelPaths, cached, fetch, missing, needs_of
 from appliance.features.stand_in.preset_models import PresetSource, read_ini
 from appliance.features.stand_in.router import preset_of_repository, router_mode
+from appliance.fleet.chooser import EngineSource
 from appliance.platform.children import inherited_env
 from appliance.platform.console import EXIT_OURS, say
 from appliance.platform.home import users_home
 from appliance.settings import AppSettings, AsyncCommand, Later
+from appliance.upstream.hub import hub_access
 
 PREDICTION = "PREDICTION"
 """The only ``AIP_MODE`` there is."""
@@ -148,7 +150,8 @@ class Verbatim(click.Command):
 
 
 @click.command(name="llama-server", cls=Verbatim, add_help_option=False)
-def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand | int:
+@click.pass_context
+def llama_server(ctx: click.Context, words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand | int:
     """Take llama-server's place, with one model or as router: the same flags, environment and behaviour."""
     said, notes = modern_words(words)
     unknown = first_unknown(said)
@@ -166,10 +169,11 @@ def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand |
         click.echo("\n".join(explained(flag) for flag in FLAGS if flag.kind is not Kind.REMOVED))
         return 0
     if flags.partition(from_argv, ANSWERED_BY_ENGINE)[0]:
-        return _run_engine(said)
+        return _run_engine(engines_of(ctx), said)
     for note in (*notes, *more_notes):
         say(f"warning: {note}")
-    return stand_in(from_argv, environ)
+    bring = next((verb.brings for verb in verbs_of(ctx) if verb.brings is not None), None)
+    return stand_in(from_argv, environ, engines_of(ctx), bring)
 
 
 @click.command(name="llama", cls=Verbatim, add_help_option=False)
@@ -180,7 +184,7 @@ def llama(ctx: click.Context, words: tuple[str, ...]) -> object:
     if verb in ("serve", "server"):
         return ctx.invoke(llama_server, words=words[1:])
     if verb in ("version", "--version"):
-        return _run_engine(("--version",))
+        return _run_engine(engines_of(ctx), ("--version",))
     if verb in ("help", "--help"):
         click.echo(
             "usage: llama serve [options], as llama-server\n       llama version\n\nIn place of other commands:\n"
@@ -204,13 +208,15 @@ def first_unknown(words: Sequence[str]) -> str | None:
     return None
 
 
-def stand_in(from_argv: Sequence[Option], environ: Mapping[str, str]) -> AppSettings | Later:
+def stand_in(
+    from_argv: Sequence[Option], environ: Mapping[str, str], engines: EngineSource, bring: Bring | None
+) -> AppSettings | Later:
     """The server that these options, LLAMA_ARG_* and llama-server's configuration file ask for.
 
     Without a model, or with a repository of presets, it is the router, as in llama-server. Raises UsageError for what
     is wrong or cannot be done yet.
     """
-    return _mode(spelled_out(from_argv), from_surroundings(environ), environ)
+    return _mode(spelled_out(from_argv), from_surroundings(environ), environ, engines, bring)
 
 
 def from_surroundings(environ: Mapping[str, str]) -> list[Option]:
@@ -221,7 +227,11 @@ def from_surroundings(environ: Mapping[str, str]) -> list[Option]:
 
 
 def _mode(
-    from_argv: Sequence[Option], from_environ: Sequence[Option], environ: Mapping[str, str]
+    from_argv: Sequence[Option],
+    from_environ: Sequence[Option],
+    environ: Mapping[str, str],
+    engines: EngineSource,
+    bring: Bring | None,
 ) -> AppSettings | Later:
     options = flags.merge(from_argv, from_environ)
     named = flags.partition(options, NAMES_A_MODEL)[0]
@@ -235,17 +245,17 @@ def _mode(
     hub = hub_access(
         environ, token=value(options, "--hf-token", "") or None, offline=is_on(options, "--offline", unsaid=False)
     )
-    if hub.offline:
-        raise missing(needs, cache)
+    if bring is None or hub.offline:
+        raise missing(needs, cache, downloads=bring is not None)
     http_settings(options, single=None)  # a mistake is reported before the download, not after it
     tools_of_options(options)
 
     async def prepare() -> AppSettings | int:
-        find_engine(None)
-        status = await fetch(needs, hub, cache)
+        engines.find(None)
+        status = await fetch(bring, needs, hub, cache)
         if status is not None:
             return status
-        found = _mode(from_argv, from_environ, environ)
+        found = _mode(from_argv, from_environ, environ, engines, bring)
         if isinstance(found, Later):
             raise UsageError(f"the download is missing from the cache at {cache}; somebody has removed it")
         return found
@@ -291,9 +301,9 @@ def single_mode(options: Sequence[Option], places: ModelPaths) -> AppSettings:
     )
 
 
-async def _run_engine(words: Sequence[str]) -> int:
+async def _run_engine(engines: EngineSource, words: Sequence[str]) -> int:
     """Let the engine answer what only the engine can; return its exit status."""
-    command = [*find_engine(None).command, *words]
+    command = [*engines.find(None).command, *words]
     done = await trio.run_process(command, check=False, env=inherited_env(), stdin=None)
     return done.returncode
 

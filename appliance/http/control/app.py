@@ -28,9 +28,8 @@ from appliance.errors import (
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.events import EventSources
-from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
 from appliance.http.control.listing import View
-from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
+from appliance.http.control.model_routes import ModelRoutes, add_model_routes
 from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
 from appliance.http.kernel import Kernel
@@ -87,7 +86,7 @@ class Control:
     async def unload(self) -> Response:
         asked = await _control_request()
         model = self._catalog.snapshot.find(asked.model)
-        if download := under_way(self._owners.downloads, asked.model, model):
+        if download := self._owners.supply.under_way(asked.model, model):
             download.cancel()
             await download.wait()
             return json_answer({"success": True})
@@ -126,7 +125,6 @@ def create_app(
     records = RecordRoutes(traffic.recorder, owners.history, owners.samples, detect)
     add_routes(own, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_routes(own, ModelRoutes(owners, traffic.lifetime))
-    add_hub_routes(own, HubRoutes(owners))
     facts: dict[str, RouteFacts] = {}
     for routes in (own, _openapi_routes(app, facts), *(make(kernel) for make in features)):
         app.register_blueprint(routes)
