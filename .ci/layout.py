@@ -17,9 +17,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 30
+FROM_KERNEL = 18
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 39
+BETWEEN = 10
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines.background engines.choosing engines.findings "
