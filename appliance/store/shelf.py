@@ -112,7 +112,7 @@ class VersionShelf(ABC, Generic[S, E]):
 
     @contextmanager
     def making(self, name: str) -> Generator[Path]:
-        """Yield a `work_folder`, and remove what is left in it: what is no good may be large."""
+        """Yield a `work_folder`, and remove what is left in it, which may be large."""
         folder = self.work_folder(name)
         try:
             yield folder
