@@ -17,15 +17,14 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 35
+FROM_KERNEL = 18
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 16
+BETWEEN = 5
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
-    "engines": "cli.engines* core.engines* engines.background engines.choosing "
-    "engines.findings engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf "
-    "engines.table engines.trial engines.unpacking engines.updating fleet.rpc_server http.control.engine_routes "
-    "store.engine_state",
+    "engines": "cli.engines* core.engines* engines.background engines.carried engines.choosing engines.findings "
+    "engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf engines.table "
+    "engines.trial engines.updating fleet.rpc_server store.engine_state",
     "fit": "core.fit* fleet.outlook cli.memory",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}

@@ -8,7 +8,7 @@ very same nest.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
-from appliance.catalog.sources import STARTER
 from appliance.catalog.supply import DownloadSettings, SupplyGround
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
@@ -26,9 +25,6 @@ from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
-from appliance.engines.background import keeping_up
-from appliance.engines.found import Finder
-from appliance.engines.owner import Engines, open_engines
 from appliance.feature import (
     Assembled,
     Feature,
@@ -42,7 +38,7 @@ from appliance.feature import (
     open_supply,
     tools_of,
 )
-from appliance.fleet.chooser import Chooser
+from appliance.fleet.chooser import Chooser, FoundEngines
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
@@ -65,7 +61,6 @@ from appliance.platform.samples import open_samples
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
-from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.other_servers import NoOtherServers
@@ -79,9 +74,7 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The folders and files of one program. Only these differ in tests."""
 
     catalog: Catalog
-    found: Finder
-    remembered: StateFile
-    """The file of everything that is remembered about engines."""
+    engines: FoundEngines
     downloading: DownloadSettings
     defaults: Config = Config()
     """The settings that apply without a configuration."""
@@ -138,9 +131,7 @@ async def open_appliance(
                 removed=lambda name: forget_model(name),
             ),
         ) as (supply, supplied),
-        open_engines(
-            places.found.find, places.remembered, starter=STARTER, only=places.found.only, tell=history.add
-        ) as engines,
+        places.engines.open(history.add) as engines,
         open_gpus() as gpus,
         open_slots(
             features,
@@ -156,7 +147,6 @@ async def open_appliance(
             tell=history.add,
             hold=slots,
         ) as fleet,
-        keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
         open_parts(
             features,
@@ -164,6 +154,8 @@ async def open_appliance(
                 settings=settings,
                 config=applies,
                 data=places.data,
+                engines=engines,
+                learns=places.learns,
                 fleet=fleet,
                 catalog=catalog,
                 recorder=recorder,
@@ -234,7 +226,7 @@ async def open_appliance(
             hooks=lambda: hooks,
             data=places.data,
             files=settings.files,
-            examiners=lambda: [*_examiners(engines), *examiners_of((*opened, *supplied, *held))],
+            examiners=lambda: [*_examiners(), *examiners_of((*opened, *supplied, *held))],
             defaults=places.defaults,
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
@@ -287,11 +279,10 @@ def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -
     return WebSockets(kernel.edge, [make(kernel, pipeline) for each in parts for make in each.sockets])
 
 
-def _examiners(engines: Engines) -> Sequence[Examiner]:
+def _examiners() -> Sequence[Examiner]:
     from appliance.core.fit.findings import fit_examiner
-    from appliance.engines.findings import running_examiner
 
-    return [running_examiner(engines), fit_examiner()]
+    return [fit_examiner()]
 
 
 def _folders(
@@ -304,7 +295,6 @@ def _folders(
     found = {
         "models": settings.sources.models_dir,
         "cache": places.downloading.cache,
-        "engines": places.remembered.path.parent,
         "programs": programs_folder(),
         "activity": activity_log(settings.config)[0],
         "log": Path(settings.log_file) if settings.log_file else None,

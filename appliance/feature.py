@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from appliance.core.runs.inward import Asker
     from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
-    from appliance.fleet.chooser import Chooser
+    from appliance.fleet.chooser import Chooser, EngineChoice, EngineSource
     from appliance.fleet.hold import SlotHold
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
@@ -112,7 +112,8 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
     serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends the
     start there, with UsageError. ``supply`` opens what brings models that are not here; one feature at most has that.
-    ``engine`` is the one inside the program; the first feature with one has it.
+    ``engines`` imports the engines of this machine, ``engine`` is the one inside the program; the first feature with
+    some has that.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     engine: EngineInside | None = None
     slots: Callable[[Footing], AbstractAsyncContextManager[tuple[SlotHold, ServerParts]]] | None = None
     beside: Callable[[AppSettings], Awaitable[None]] | None = None
+    engines: Callable[[], EngineSource] | None = None
 
 
 class Footing(Struct, frozen=True, kw_only=True):
@@ -140,14 +142,16 @@ class Ground(Struct, frozen=True, kw_only=True):
     """The facts and the owners of the kernel with which a feature opens its own.
 
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
-    as its own client, from the moment it serves. ``recorder`` notifies observers of requests, ``metrics`` has counters
-    for what a feature counts, ``tools`` are those that models may use. ``assembled`` returns as soon as the program is
-    put together.
+    as its own client, from the moment it serves. ``learns``: what is not known of engines is found out meanwhile.
+    ``recorder`` notifies observers of requests, ``metrics`` has counters for what a feature counts, ``tools`` are those
+    that models may use. ``assembled`` returns as soon as the program is put together.
     """
 
     settings: AppSettings
     config: Config
     data: Path
+    engines: EngineChoice
+    learns: bool
     fleet: Fleet
     catalog: Catalog
     recorder: Recorder
@@ -205,6 +209,13 @@ async def open_first(features: Iterable[Feature], settings: AppSettings) -> Asyn
         yield {name: await stack.enter_async_context(each) for name, each in opening.items()}
 
 
+def engines_of(features: Iterable[Feature]) -> EngineSource:
+    """Return the engines of this machine. Without a feature that knows them there is the one that somebody named."""
+    from appliance.fleet.chooser import NamedEngine
+
+    return next((each.engines for each in features if each.engines is not None), NamedEngine)()
+
+
 def tools_of(parts: Iterable[ServerParts]) -> Toolbox:
     """Return the tools that models may use."""
     return next((each.tools for each in parts if each.tools is not None), NoTools())
@@ -242,7 +253,6 @@ def examiners_of(parts: Iterable[ServerParts]) -> Sequence[Examiner]:
 
 def all_examiners(features: Iterable[Feature]) -> Sequence[Examiner]:
     """Return the examiners of a command, where no server is at hand."""
-    from appliance.cli.engines.findings import command_examiner
     from appliance.core.fit.findings import fit_examiner
 
-    return [command_examiner(), fit_examiner(), *examiners_of(features)]
+    return [fit_examiner(), *examiners_of(features)]

@@ -18,7 +18,7 @@ from appliance import __version__, start
 from appliance.catalog.catalog import AT_ONCE, STARTER_ID, Catalog, find_model
 from appliance.catalog.found import cache_directory
 from appliance.catalog.headers import Headers, headers_file
-from appliance.catalog.sources import STARTER, ModelFolders
+from appliance.catalog.sources import ModelFolders
 from appliance.catalog.supply import DownloadSettings
 from appliance.composition import AppliancePaths, OpenAppliance, open_appliance
 from appliance.core.config.types import Config
@@ -26,11 +26,10 @@ from appliance.core.engine import Engine
 from appliance.core.installed import MODELS, NAME
 from appliance.core.server_choice import LET_IN
 from appliance.core.settings import DEFAULT_PORT, DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE, Listen, UnixSocket, at_port
-from appliance.engines.found import Finder, finder, installed_folder, list_engines
-from appliance.engines.owner import usual_port
-from appliance.engines.shelf import Shelf
-from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
-from appliance.feature import Feature
+from appliance.engines.manuals import manual_of
+from appliance.errors import ApplianceError, UpstreamFailed, UsageError
+from appliance.feature import Feature, engines_of
+from appliance.fleet.chooser import EngineSource, FoundEngines
 from appliance.http.bytes.listening import reachable, url_of
 from appliance.http.owners import Owners
 from appliance.parent import check_parent, open_parent, open_service_manager
@@ -39,7 +38,6 @@ from appliance.platform.home import users_data, users_home
 from appliance.platform.machine import files_for, raise_open_files
 from appliance.platform.stopping import StopSignals, stop_signals
 from appliance.settings import AppSettings
-from appliance.store.engine_state import StateFile
 from appliance.trio_parts import Changed, beside, lacking, persist
 from appliance.upkeep import (
     echoing_engine_log,
@@ -75,7 +73,9 @@ async def run_server(settings: AppSettings, features: Sequence[Feature]) -> int:
     elif settings.log_file is not None:
         keep_log(settings.log_file)
     check_parent(settings.embedding)
-    engines = _finder(settings)
+    source = engines_of(features)
+    # A configuration may bring its own.
+    found = source.found(settings.engine, optional=settings.config is not None and bool(settings.config.models))
     catalog = Catalog(settings.sources, settings.config, Headers(headers_file()))
     if settings.config is not None:
         for feature in features:
@@ -84,7 +84,7 @@ async def run_server(settings: AppSettings, features: Sequence[Feature]) -> int:
     settings = structs.replace(settings, http=structs.replace(settings.http, clients=_places(settings.http.clients)))
     try:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:
-            await _run(settings, features, engines, catalog, stop)
+            await _run(settings, features, source, found, catalog, stop)
             return 0
     except ExceptionGroup as group:
         if why := lacking(group):  # of the start, or of what nobody can do without
@@ -106,11 +106,16 @@ def _places(wanted: int) -> int:
 
 
 async def _run(
-    settings: AppSettings, features: Sequence[Feature], found: Finder, catalog: Catalog, stop: StopSignals
+    settings: AppSettings,
+    features: Sequence[Feature],
+    source: EngineSource,
+    found: FoundEngines,
+    catalog: Catalog,
+    stop: StopSignals,
 ) -> None:
     """Serve, and do what is done beside serving. An expected failure leaves every nursery as a value."""
     failure: ApplianceError | None = None
-    await _finish_update()
+    await _finish_update(source)
     await trio.to_thread.run_sync(_make_models_folder, settings.sources)
     if settings.port_of_engine:
         settings = await _at_engines_port(settings, found)
@@ -118,8 +123,7 @@ async def _run(
     async with echoing_engine_log(settings) as echo, _scanning(catalog) as scanned:
         places = AppliancePaths(
             catalog=catalog,
-            found=found,
-            remembered=StateFile(installed_folder()),
+            engines=found,
             downloading=_downloading(settings),
             data=data,
             learns=not settings.echo,
@@ -134,13 +138,20 @@ async def _run(
         raise failure
 
 
-async def _at_engines_port(settings: AppSettings, found: Finder) -> AppSettings:
+async def _at_engines_port(settings: AppSettings, found: FoundEngines) -> AppSettings:
     """llama.cpp's builds from October 2026 on listen on 9931 by default, earlier ones on 8080, as this program does."""
-    port = await usual_port(found, StateFile(installed_folder()), starter=STARTER) or DEFAULT_PORT
+    port = await usual_port(found) or DEFAULT_PORT
     listen = at_port(settings.http.listen, port)
     if any(not isinstance(place, UnixSocket) for place in listen):
         say(f"port {port} is the default of this llama.cpp (8080 before October 2026, 9931 since); --port sets another")
     return structs.replace(settings, http=structs.replace(settings.http, listen=listen))
+
+
+async def usual_port(found: FoundEngines) -> int | None:
+    """Return the port that the engine in use listens on unless told otherwise; None if it does not say."""
+    async with found.open() as engines:
+        engine = engines.choose()
+    return (await manual_of(engine)).port if engine is not None else None
 
 
 async def _serve(
@@ -226,20 +237,10 @@ async def _load(owners: Owners, name: str) -> ApplianceError | None:
     return None
 
 
-def _finder(settings: AppSettings) -> Finder:
-    """Return the source of engines. Raises EngineNotFound, unless the configuration brings its own, and UsageError."""
-    try:
-        return finder(settings.engine)
-    except EngineNotFound:
-        if settings.config is None or not settings.config.models:
-            raise
-        return Finder(list_engines)
-
-
-async def _finish_update() -> None:
+async def _finish_update(source: EngineSource) -> None:
     """An update of an engine may have been cut short: what it left is put in place, or away."""
     try:
-        await trio.to_thread.run_sync(Shelf(installed_folder()).recover)
+        await trio.to_thread.run_sync(source.recover)
     except OSError as cause:
         logging.getLogger(__name__).warning("what an update of engines left cannot be cleared up: %s", cause)
 

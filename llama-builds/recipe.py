@@ -156,7 +156,7 @@ def backend_name(backend: str) -> str:
 
 
 def needs(backend: str) -> dict[str, object]:
-    """What the build asks of a machine: keys of `appliance.core.engines.builds.BuildNeeds`."""
+    """What the build asks of a machine: keys of `appliance.core.builds.BuildNeeds`."""
     libraries = ["libstdc++.so.6"] if sys.platform == "linux" else []
     if backend == "vulkan":
         libraries.append("vulkan-1.dll" if sys.platform == "win32" else "libvulkan.so.1")

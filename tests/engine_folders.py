@@ -19,10 +19,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field, structs
 
-from appliance.core.engines.builds import MANIFEST, Build, FileSum
+from appliance.core.builds import MANIFEST, Build, FileSum
 from appliance.core.engines.trials import KNOWN
 from appliance.core.machine_look import platform_of
-from appliance.engines.found import EXECUTABLE
+from appliance.engines.builds import EXECUTABLE
 
 LYING_ENGINE = Path(__file__).parent / "fakes" / "lying_engine.py"
 LIES = "lies.json"

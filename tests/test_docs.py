@@ -36,7 +36,6 @@ from appliance.core.engines.choice import Standing
 from appliance.core.engines.proofs import SPEED_KEPT
 from appliance.core.llama import flags
 from appliance.core.turns.messages import FailReason, FinishReason, RunState
-from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
@@ -52,6 +51,7 @@ from appliance.features.stand_in.verb import ANSWERED_BY_ENGINE
 from appliance.http import errors as http_errors
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.way import routes
+from appliance.platform.home import ENGINES_VARIABLE
 from appliance.plugins import testing
 from appliance.plugins.loading import HOOKS, SETTINGS
 from appliance.plugins.manifest import DEFAULT_TIMEOUT
@@ -303,7 +303,7 @@ def test_standings_and_figures_of_engines_are_the_programs() -> None:
     for standing in get_args(Standing):
         assert f"| `{standing}` |" in ENGINES
     assert f"{SPEED_KEPT * 100:.0f} %" in ENGINES
-    assert FOLDER_VARIABLE in ENGINES
+    assert ENGINES_VARIABLE in ENGINES
 
 
 # ---- the configuration -----------------------------------------------------------------------------------------------

@@ -25,9 +25,9 @@ import platformdirs
 import pytest
 from waiting import wait
 
-from appliance.core.engines.builds import Build
+from appliance.core.builds import Build
 from appliance.core.machine_look import MACHINES, SYSTEMS, platform_of
-from appliance.engines.found import check_build
+from appliance.engines.builds import check_build
 
 BUILDS = Path(__file__).resolve().parents[1] / "llama-builds"
 WINDOWS = sys.platform == "win32"

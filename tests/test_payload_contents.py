@@ -19,7 +19,7 @@ from payload_folders import openssl_key, openssl_verifies
 
 from appliance import __version__
 from appliance.core.payload import digest_of, read_payload
-from appliance.engines.found import check_build
+from appliance.engines.builds import check_build
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -20,6 +20,7 @@ from appliance.settings import Program, Start
 
 if TYPE_CHECKING:
     from appliance.core.examination import Examiner
+    from appliance.fleet.chooser import EngineSource
 
 
 class CommandLine(click.Group):
@@ -85,6 +86,16 @@ def verbs_of(ctx: click.Context) -> Collection[Verb]:
     """Return all verbs of the program that this command belongs to."""
     program = ctx.find_root().command
     return program.verbs.values() if isinstance(program, CommandLine) else ()
+
+
+def engines_of(ctx: click.Context) -> EngineSource:
+    """Return the engines of this machine, for a command of this program."""
+    source = next((verb.engines for verb in verbs_of(ctx) if verb.engines is not None), None)
+    if source is not None:
+        return source()
+    from appliance.fleet.chooser import NamedEngine
+
+    return NamedEngine()
 
 
 def presets_of(ctx: click.Context) -> ReadPresets:

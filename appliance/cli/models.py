@@ -11,7 +11,8 @@ import trio
 from msgspec import structs
 
 from appliance.catalog.catalog import scan_models
-from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir
+from appliance.catalog.sources import ModelFolders, default_models_dir
+from appliance.cli.app import engines_of
 from appliance.cli.options import ModelOptions, catalog_options
 from appliance.cli.remote import (
     ModelList,
@@ -30,17 +31,15 @@ from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.near_names import did_you_mean
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import finder, installed_folder
 from appliance.engines.manuals import manual_of
-from appliance.engines.owner import open_engines
 from appliance.errors import EngineNotFound, UsageError
 from appliance.fleet.budgets import plan_of, reserve_here
+from appliance.fleet.chooser import EngineSource
 from appliance.fleet.model_rows import ModelRow, ModelTable, model_rows
 from appliance.platform.children import open_children
 from appliance.platform.console import say
 from appliance.platform.drivers import look
 from appliance.platform.machine import free_memory
-from appliance.store.engine_state import StateFile
 
 if TYPE_CHECKING:
     pass
@@ -49,16 +48,14 @@ COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT"
 NUMBERS = ("PARAMETERS", "SIZE", "CONTEXT")
 
 
-async def machine_room() -> tuple[Mapping[str, int], Manual | None]:
+async def machine_room(engines: EngineSource) -> tuple[Mapping[str, int], Manual | None]:
     """Return the bytes that are free now, in main memory within the container's limit, and on the GPUs to be used; and
     the engine's own facts.
     """
     room, manual = {RAM: free_memory()}, None
     with suppress(EngineNotFound):
-        found = finder(None)
-        file = StateFile(installed_folder())
-        async with open_engines(found.find, file, starter=STARTER, only=found.only) as engines:
-            engine = engines.choose()
+        async with engines.found(None).open() as choice:
+            engine = choice.choose()
         if engine is not None:
             manual = await manual_of(engine)
         if engine is not None and engine.gpus:
@@ -104,7 +101,8 @@ def print_plan(model: Model, plan: FitPlan) -> None:
 @catalog_options
 @files_options
 @json_option
-async def ls(choice: ModelOptions, server: RunningServer, as_json: bool) -> int:
+@click.pass_context
+async def ls(ctx: click.Context, choice: ModelOptions, server: RunningServer, as_json: bool) -> int:
     """List the models of the server that runs, with their states; without one, those of this user.
 
     \b
@@ -114,7 +112,7 @@ async def ls(choice: ModelOptions, server: RunningServer, as_json: bool) -> int:
     """
     table = await server_table(server) if choice == ModelOptions() else None
     if table is None:
-        table = await _own_table(choice.sources(), server)
+        table = await _own_table(choice.sources(), server, engines_of(ctx))
     if as_json:
         print_json(table)
         return 0
@@ -148,10 +146,10 @@ async def server_table(server: RunningServer) -> ModelTable | None:
     return structs.replace(found, server=server.url)
 
 
-async def _own_table(sources: ModelFolders, server: RunningServer) -> ModelTable:
+async def _own_table(sources: ModelFolders, server: RunningServer, engines: EngineSource) -> ModelTable:
     snapshot = await trio.to_thread.run_sync(scan_models, sources)
     states = await states_of(server)
-    room, manual = await machine_room()
+    room, manual = await machine_room(engines)
     return ModelTable(
         models=model_rows(snapshot.models, states, room, manual, {}),
         models_dir=str(sources.models_dir) if sources.models_dir else None,

@@ -22,7 +22,7 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import scan_models
-from appliance.catalog.sources import STARTER
+from appliance.cli.app import engines_of
 from appliance.cli.options import ModelOptions, catalog_options, gathered
 from appliance.cli.remote import (
     CHAT_PATH,
@@ -41,11 +41,9 @@ from appliance.cli.remote import (
 )
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import ENGINE_HELP, finder, installed_folder
-from appliance.engines.owner import open_engines
+from appliance.engines.named import ENGINE_HELP
 from appliance.errors import ApplianceError, UsageError
 from appliance.fleet.owner import Fleet, open_fleet
-from appliance.store.engine_state import StateFile
 from appliance.upstream.client import HttpAnswer, HttpCall
 
 FROM_STDIN = "-"
@@ -78,8 +76,14 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
 @server_options
 @click.option("--engine", metavar="ENGINE", help=f"If no server runs: {ENGINE_HELP}")
 @catalog_options
+@click.pass_context
 async def run_model(
-    server: RunningServer, chat: ChatOptions, prompt: str | None, engine: str | None, choice: ModelOptions
+    ctx: click.Context,
+    server: RunningServer,
+    chat: ChatOptions,
+    prompt: str | None,
+    engine: str | None,
+    choice: ModelOptions,
 ) -> int:
     """Ask MODEL one question, or chat with it when there is no PROMPT.
 
@@ -98,13 +102,12 @@ async def run_model(
         raise UsageError("--json needs a PROMPT: a chat has no single answer")
     if await is_running(server):
         return await _converse(partial(ask_model, server), chat, question)
-    found = finder(engine)
+    found = engines_of(ctx).found(engine)
     model = (await trio.to_thread.run_sync(scan_models, sources)).require(chat.model)
     say(f"no server is running at {server.url}: loading {model.id} for this command")
     outcome: int | Exception
-    file = StateFile(installed_folder())
     async with (
-        open_engines(found.find, file, starter=STARTER, only=found.only) as engines,
+        found.open() as engines,
         open_fleet(FleetSettings(models_max=1), engines) as fleet,
     ):
         try:

@@ -14,7 +14,7 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import STARTER_ID, scan_models
-from appliance.catalog.sources import STARTER
+from appliance.cli.app import engines_of
 from appliance.cli.options import ModelOptions
 from appliance.cli.remote import (
     CHAT_PATH,
@@ -32,12 +32,10 @@ from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.model import Model
 from appliance.core.openai import ChatCompletion
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import ENGINE_HELP, find_engine, finder, installed_folder
-from appliance.engines.owner import open_engines
+from appliance.engines.named import ENGINE_HELP
 from appliance.errors import ApplianceError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.platform.console import EXIT_OURS, PROGRAM
-from appliance.store.engine_state import StateFile
 from appliance.upstream.client import Address, HttpAnswer, HttpCall
 
 QUESTION = "What is the capital of France?"
@@ -89,7 +87,8 @@ class WholeAnswer(ChatCompletion):
     "--model", metavar="MODEL", default=STARTER_ID, help="Model id or .gguf file; default: the starter model."
 )
 @json_option
-async def selftest(engine: str | None, model: str, as_json: bool) -> int:
+@click.pass_context
+async def selftest(ctx: click.Context, engine: str | None, model: str, as_json: bool) -> int:
     """Prove that the engine and the starter model work here: load, answer, stream, stop.
 
     \b
@@ -97,7 +96,9 @@ async def selftest(engine: str | None, model: str, as_json: bool) -> int:
       llama-appliance selftest
       llama-appliance selftest --engine ./llama-server --json
     """
-    chosen = await _chosen(engine)
+    source = engines_of(ctx)
+    async with source.found(engine).open() as engines:
+        chosen = engines.choose() or source.find(engine)  # the one on which a server would start a model
     is_file = model.endswith(".gguf")
     sources = ModelOptions(models=(model,) if is_file else (), stores=not is_file).sources()
     snapshot = await trio.to_thread.run_sync(scan_models, sources)
@@ -119,14 +120,6 @@ async def selftest(engine: str | None, model: str, as_json: bool) -> int:
     else:
         click.echo("everything works" if report.ok else "something does not work here; see the line marked FAILED")
     return 0 if report.ok else EXIT_OURS
-
-
-async def _chosen(named: str | None) -> Engine:
-    """Return the engine on which a server would start a model, and only that one."""
-    found = finder(named)
-    file = StateFile(installed_folder())
-    async with open_engines(found.find, file, starter=STARTER, only=found.only) as engines:
-        return engines.choose() or find_engine(named)
 
 
 class SelftestTrial:

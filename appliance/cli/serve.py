@@ -51,7 +51,7 @@ from appliance.core.settings import (
     refuse_open_admin,
     refuse_open_door,
 )
-from appliance.engines.found import ENGINE_HELP
+from appliance.engines.named import ENGINE_HELP
 from appliance.errors import UsageError
 from appliance.platform.console import say, say_as_json
 from appliance.platform.ports import free_port, stay_on_this_machine

@@ -17,8 +17,7 @@ from appliance.core.config.additions import StreamsConfig
 from appliance.core.config.types import Config
 from appliance.core.programs import NAME
 from appliance.core.settings import Embedding
-from appliance.engines.found import FOLDER_VARIABLE, installed_folder
-from appliance.platform.home import expanded, users_data
+from appliance.platform.home import ENGINES_VARIABLE, engines_folder, expanded, users_data
 from appliance.platform.ports import LOOPBACK
 from appliance.settings import AppSettings
 from appliance.store.versions import keep
@@ -35,7 +34,7 @@ def as_trial(settings: AppSettings, folder: Path, environ: MutableMapping[str, s
     sqlite3.Error.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    environ[FOLDER_VARIABLE] = str(installed_folder(environ))
+    environ[ENGINES_VARIABLE] = str(engines_folder(environ))
     sources = settings.sources
     if sources.models_dir is None and settings.config is None:
         sources = structs.replace(sources, models_dir=default_models_dir())

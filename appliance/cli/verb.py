@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from appliance.catalog.sources import ModelPresets
     from appliance.core.models.download import Remote
     from appliance.core.models.hub_address import HubAccess
+    from appliance.fleet.chooser import EngineSource
 
 Group = Literal["models", "server", "this machine", "several machines", "for developers"]
 """The parts of the help, in their order."""
@@ -45,7 +46,8 @@ class Verb(NamedTuple):
     ``alone`` is called where the program was started without a verb. It returns True if it had something to say then,
     which takes the place of the help. ``page`` is the document in docs/ that says more. ``removed`` is called with each
     model whose files were removed while no server runs. ``exits_with_1`` after every error, as llama-server does.
-    ``presets`` reads the files of ``--models-preset``, ``brings`` downloads models for other verbs.
+    ``presets`` reads the files of ``--models-preset``, ``brings`` downloads models for other verbs, ``engines`` imports
+    the engines of this machine.
     """
 
     name: str
@@ -58,3 +60,4 @@ class Verb(NamedTuple):
     exits_with_1: bool = False
     presets: ReadPresets | None = None
     brings: Bring | None = None
+    engines: Callable[[], EngineSource] | None = None

@@ -71,12 +71,6 @@ def _memory() -> click.Command:
     return memory
 
 
-def _engines() -> click.Command:
-    from appliance.cli.engines.commands import engines
-
-    return engines
-
-
 def _selftest() -> click.Command:
     from appliance.cli.selftest import selftest
 
@@ -87,12 +81,6 @@ def _version() -> click.Command:
     from appliance.cli.version import version
 
     return version
-
-
-def _rpc_worker() -> click.Command:
-    from appliance.cli.engines.commands import rpc_worker
-
-    return rpc_worker
 
 
 def _load_test() -> click.Command:
@@ -118,15 +106,7 @@ KERNEL_VERBS = (
         _memory,
         page="memory.md",
     ),
-    Verb("engines", "this machine", "Manage the llama.cpp builds of this machine.", _engines, page="engines.md"),
     Verb("selftest", "this machine", "Prove that the engine and the starter model work here.", _selftest),
     Verb("version", "this machine", "Show versions of the program, Python, platform and engine.", _version),
-    Verb(
-        "rpc-worker",
-        "several machines",
-        "Lend this machine's devices to models on another machine.",
-        _rpc_worker,
-        page="rpc.md",
-    ),
     Verb("load-test", "for developers", "Ask models many times at once, and show how fast each answers.", _load_test),
 )

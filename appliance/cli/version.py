@@ -5,17 +5,22 @@ from __future__ import annotations
 import platform
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
 
 from appliance import __version__
+from appliance.cli.app import engines_of
 from appliance.cli.show import json_option, print_json
 from appliance.core.engine import Engine
 from appliance.core.payload import LIST, Payload, digest_of, read_payload
-from appliance.engines.found import ENGINE_HELP, find_engine, list_engines
+from appliance.engines.named import ENGINE_HELP
 from appliance.errors import EngineNotFound
 from appliance.platform.console import PROGRAM, is_frozen
+
+if TYPE_CHECKING:
+    from appliance.fleet.chooser import EngineSource
 
 
 class VersionOutput(Struct, frozen=True, kw_only=True):
@@ -38,14 +43,15 @@ class VersionOutput(Struct, frozen=True, kw_only=True):
 @click.command()
 @click.option("--engine", metavar="ENGINE", help=ENGINE_HELP)
 @json_option
-def version(engine: str | None, as_json: bool) -> None:
+@click.pass_context
+def version(ctx: click.Context, engine: str | None, as_json: bool) -> None:
     """Show the versions of the program, Python and platform, and the engine that would be used.
 
     \b
     Example:
       llama-appliance version --json
     """
-    facts = _facts(engine)
+    facts = _facts(engines_of(ctx), engine)
     if as_json:
         print_json(facts)
         return
@@ -55,10 +61,10 @@ def version(engine: str | None, as_json: bool) -> None:
     click.echo(f"  engine    {facts.engine.in_words() if facts.engine else facts.engine_error}")
 
 
-def _facts(named: str | None) -> VersionOutput:
+def _facts(engines: EngineSource, named: str | None) -> VersionOutput:
     engine, error = None, None
     try:
-        engine = find_engine(named)
+        engine = engines.find(named)
     except EngineNotFound as missing:
         error = str(missing)
     listed, digest = _payload()
@@ -71,7 +77,7 @@ def _facts(named: str | None) -> VersionOutput:
         frozen=is_frozen(),
         engine=engine,
         engine_error=error,
-        engines=tuple(each.id for each in list_engines()),
+        engines=engines.ids(),
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-MAX_PARTS = 256
-"""Names in one path; each costs an open folder while it is walked."""
+MAX_PARTS = 256  # names in one path; each costs an open folder while it is walked
+RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com\d|lpt\d)(?: *\..*)?", re.IGNORECASE)
+"""Names that are devices on Windows."""
 
 
 class BadPath(ValueError):

@@ -11,16 +11,19 @@ from pathlib import Path
 import trio
 from msgspec import structs
 
+from appliance.core.builds import BuildNeeds
 from appliance.core.engine import Engine
-from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.choice import best
 from appliance.core.engines.examined import Installed
 from appliance.core.engines.findings import EnginesExamined
 from appliance.core.examination import Examiner, Known, OwnFacts
-from appliance.engines.found import ENGINE_VARIABLE, EngineFolders, find_engine, installed_folder, read_build
+from appliance.engines.builds import read_build
+from appliance.engines.found import EngineFolders, find_engine
 from appliance.engines.installing import offers_here
+from appliance.engines.named import ENGINE_VARIABLE
 from appliance.engines.owner import Engines
 from appliance.errors import ApplianceError
+from appliance.platform.home import engines_folder
 from appliance.platform.machine import free_memory
 
 
@@ -92,4 +95,4 @@ def _installed(engine: Engine, damage: str) -> Installed:
 
 
 def _folders() -> Mapping[str, Path]:
-    return {"engines": installed_folder()}
+    return {"engines": engines_folder()}

@@ -9,131 +9,32 @@ what ``engines prove`` and ``selftest`` show.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache, partial
-from pathlib import Path, PurePosixPath
+from functools import cache, partial
+from pathlib import Path
 
-import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
+from appliance.core.builds import MANIFEST
 from appliance.core.engine import EMBEDDED, Engine, EngineInside
-from appliance.core.engines.builds import MANIFEST, Build, FileSum
 from appliance.core.versions import numbers_of
+from appliance.engines.builds import EXECUTABLE, engine_of_build, engine_of_program, is_executable, read_build
+from appliance.engines.named import ENGINE_VARIABLE, engine_at, is_this_program, whole
 from appliance.errors import UsageError
 from appliance.platform.console import is_frozen
-from appliance.platform.home import expanded, users_cache, users_data
+from appliance.platform.home import engines_folder, users_cache
 from appliance.platform.inside import engine_inside, engine_not_found
 from appliance.platform.machine import this_platform
 from appliance.platform.strangers import stranger_at
 
-MAX_MANIFEST = 1 << 20
-"""A manifest has some 150 bytes for each file; anything longer than this is something else."""
-LONGEST_WORD = 100
-"""Characters of what a build says of itself, which is shown in tables and log lines."""
-OF_ID = re.compile(r"(?:[A-Za-z0-9_](?:[.+-]?[A-Za-z0-9_])*)?")
-"""A part of a build's id: no path, and nothing that an option or a shell could take it for."""
-SHOWN = 3
-"""Files that one line names."""
-
 log = logging.getLogger(__name__)
-ENGINE_VARIABLE = "LLAMA_APPLIANCE_ENGINE"
-FOLDER_VARIABLE = "LLAMA_APPLIANCE_ENGINES_DIR"
-LARGEST_SCRIPT = 1 << 20
-"""Bytes of a command that Python's package managers write; a build of llama-server has more."""
-EXECUTABLE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
-ENGINE_HELP = (
-    f"llama-server program, folder with {MANIFEST}, build such as 'linux-x64-vulkan/b11434', backend such as 'vulkan', "
-    f"or '{EMBEDDED}' (or {ENGINE_VARIABLE})."
-)
-"""The values of ``--engine``, for the help of every verb that has it."""
 BACKENDS = re.compile(r"cpu|vulkan|cuda\d*|rocm|metal|sycl")
 BUILD_ID = re.compile(r"[a-z0-9]+-[a-z0-9]+-[a-z0-9]+/[\w.-]+")
-
-
-def read_build(folder: Path) -> Build:
-    """Read ``engine.json``. Raises OSError, ValueError (msgspec's errors are some)."""
-    with (folder / MANIFEST).open("rb") as file:
-        return build_of(file.read(MAX_MANIFEST))
-
-
-def build_of(manifest: bytes) -> Build:
-    """The same of its bytes. Raises ValueError."""
-    try:
-        build = msgspec.json.decode(manifest, type=Build)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    words = (build.name, build.backend, build.platform, build.build, build.version or "", build.rpc or "")
-    bad = next((word for word in words if not word.isprintable() or len(word) > LONGEST_WORD), None)
-    if bad is None:
-        bad = next((word for word in (build.backend, build.platform, build.build) if not OF_ID.fullmatch(word)), None)
-    if bad is not None:
-        raise ValueError(f"{bad[:LONGEST_WORD]!r} in it can be no name")
-    return build
-
-
-def check_build(folder: Path, *, read_all: bool = False) -> str:
-    """One line naming missing and changed files; empty: the build is whole, or lists no files.
-
-    ``read_all``: hash every file, whatever sizes and times say; for a build that just arrived.
-    """
-    try:
-        build = read_build(folder)
-        listed = (folder / MANIFEST).stat().st_mtime_ns
-    except (OSError, ValueError) as cause:
-        return f"{MANIFEST} cannot be read: {cause}"
-    return damage_of(folder, build, -1 if read_all else listed)
-
-
-def damage_of(folder: Path, build: Build, listed: int) -> str:
-    """The same where the manifest was read; ``listed`` is when it was written, in ns."""
-    missing: list[str] = []
-    changed: list[str] = []
-    for file in build.files:
-        if not is_inside(file.path):
-            changed.append(file.path)
-            continue
-        path = folder / file.path
-        try:
-            state = path.stat()
-            if not stat.S_ISREG(state.st_mode):
-                missing.append(file.path)
-            elif state.st_size != file.size or (
-                state.st_mtime_ns > listed and not _same(path, file, state.st_mtime_ns)
-            ):
-                changed.append(file.path)
-        except OSError:
-            missing.append(file.path)
-    told = [f"{_names(files)} {what}" for files, what in ((missing, "missing"), (changed, "changed")) if files]
-    return "; ".join(told)
-
-
-def is_inside(path: str) -> bool:
-    """True if a listed path stays in its folder."""
-    parts = PurePosixPath(path).parts
-    return bool(parts) and not any(part in ("..", "/") or any(sign in part for sign in "\\:\0") for part in parts)
-
-
-def _same(path: Path, file: FileSum, changed: int) -> bool:
-    return _sha256(path, file.size, changed) == file.sha256
-
-
-@lru_cache(maxsize=5000)
-def _sha256(path: Path, size: int, changed: int) -> str:
-    """Size and time of change are parts of the key: a file that stays as it is is read once per process."""
-    with path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _names(files: list[str]) -> str:
-    more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
-    shown = [name if name.isprintable() else repr(name) for name in files[:SHOWN]]
-    return f"{', '.join(shown)}{more} {'is' if len(files) == 1 else 'are'}"
 
 
 class EngineFolders(Struct, frozen=True, kw_only=True):
@@ -156,7 +57,7 @@ class EngineFolders(Struct, frozen=True, kw_only=True):
         return cls(
             named=environ.get(ENGINE_VARIABLE) or None,
             beside=Path(sys.executable).parent / "engines" if is_frozen() else None,
-            installed=installed_folder(environ),
+            installed=engines_folder(environ),
             cache=users_cache() / "engines",
             search_path=environ.get("PATH", os.defpath),
             inside=engine_inside(),
@@ -172,13 +73,6 @@ class EngineFolders(Struct, frozen=True, kw_only=True):
         return [(root, source) for root, source in roots if root is not None]
 
 
-def installed_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder in which ``engines install`` puts builds: `FOLDER_VARIABLE`, else in the user's data folder."""
-    if named := environ.get(FOLDER_VARIABLE):
-        return expanded(named).absolute()
-    return users_data() / "engines"
-
-
 def find_engine(explicit: str | None, places: EngineFolders | None = None) -> Engine:
     """The engine to use. ``explicit`` is the value of ``--engine``: see `ENGINE_HELP`. Never one that is damaged.
 
@@ -186,10 +80,8 @@ def find_engine(explicit: str | None, places: EngineFolders | None = None) -> En
     was named and nothing here is whole.
     """
     places = places or EngineFolders.of_this_machine()
-    if explicit is not None:
-        return _named(explicit, "--engine", places)
-    if places.named is not None:
-        return _named(places.named, ENGINE_VARIABLE, places)
+    if (engine := find_named(explicit, places)) is not None:
+        return engine
     damaged: list[str] = []
     for engine in _discovered(places):
         if not engine.damage:
@@ -198,6 +90,21 @@ def find_engine(explicit: str | None, places: EngineFolders | None = None) -> En
     roots = [str(root) for root, _ in places.roots()]
     inside = () if places.inside is None else ("the embedded engine",)
     raise engine_not_found([*damaged, *roots, f"{EXECUTABLE} on PATH", *inside])
+
+
+def find_named(explicit: str | None, places: EngineFolders | None = None) -> Engine | None:
+    """The engine that the user named by an option, or by the environment; None: nobody did. Raises UsageError."""
+    places = places or EngineFolders.of_this_machine()
+    value, option = (explicit, "--engine") if explicit is not None else (places.named, ENGINE_VARIABLE)
+    if value is None:
+        return None
+    if value == EMBEDDED and places.inside is None:
+        fetch = "'llama-appliance engines install' fetches one"
+        raise UsageError(f"{option} {value}: this program has none; {fetch}, or name another with --engine PATH")
+    if BACKENDS.fullmatch(value) or (BUILD_ID.fullmatch(value) and not Path(value).exists()):
+        return whole(_by_word(value, option, list_engines(places)), option, value)
+    others = lambda: f", a build or a backend, or '{EMBEDDED}'; {_known(list_engines(places))}"  # noqa: E731
+    return engine_at(value, option, places.inside, others)
 
 
 class Finder(Struct, frozen=True):
@@ -232,7 +139,7 @@ def _discovered(places: EngineFolders) -> Iterator[Engine]:
             if not engine.damage:
                 seen.add((engine.id, engine.digest))
     if on_path := _on_path(places.search_path):
-        yield _program(on_path, "PATH")
+        yield engine_of_program(on_path, "PATH")
     if places.inside is not None and (engine := places.inside.find()):
         yield engine
 
@@ -246,24 +153,10 @@ def _on_path(search_path: str) -> Path | None:
     """
     for folder in search_path.split(os.pathsep):
         program = Path(folder) / EXECUTABLE
-        usable = folder and program.is_absolute() and _executable(program) and not _is_everybodys(program)
+        usable = folder and program.is_absolute() and is_executable(program) and not _is_everybodys(program)
         if usable and not is_this_program(program) and not _strangers(program):
             return program
     return None
-
-
-def is_this_program(program: Path) -> bool:
-    """True for this program's own second name, which would start itself for ever.
-
-    Frozen, it lies beside the program; installed by a package manager of Python, it is a small file that names the
-    function to call, at its end on Windows.
-    """
-    if is_frozen() and program.resolve().parent == Path(sys.executable).resolve().parent:
-        return True
-    try:
-        return program.stat().st_size < LARGEST_SCRIPT and b"appliance.__main__" in program.read_bytes()
-    except OSError:
-        return False
 
 
 def _is_everybodys(program: Path) -> bool:
@@ -294,7 +187,7 @@ def _builds(root: Path, source: str) -> list[Engine]:
         try:
             build = read_build(manifest.parent)
             if build.platform in ("", this_platform()):
-                found.append(_build(manifest.parent, build, source))
+                found.append(engine_of_build(manifest.parent, build, source))
         except (OSError, ValueError, UsageError):
             continue  # one being written, or no build: `--engine FOLDER` says what is wrong with it
     return sorted(found, key=_newest_first)
@@ -304,33 +197,6 @@ def _newest_first(engine: Engine) -> tuple[object, ...]:
     special = not engine.id.endswith(f"/{engine.version}")  # made for this machine, and preferred for it
     release = numbers_of(engine.version or "") or (0,)
     return tuple(-number for number in release), engine.backend != "cpu", not special, engine.id
-
-
-def _named(value: str, option: str, places: EngineFolders) -> Engine:
-    if value == EMBEDDED:
-        if places.inside is None:
-            fetch = "'llama-appliance engines install' fetches one"
-            raise UsageError(f"{option} {value}: this program has none; {fetch}, or name another with --engine PATH")
-        if (engine := places.inside.find()) is None:
-            raise UsageError(f"{option} {value}: it is not installed here; '{places.inside.install}' adds it")
-        return structs.replace(engine, source=option)
-    if BACKENDS.fullmatch(value) or (BUILD_ID.fullmatch(value) and not Path(value).exists()):
-        return _whole(_by_word(value, option, list_engines(places)), option, value)
-    path = expanded(value)
-    if path.is_dir():
-        if (path / MANIFEST).exists():
-            return _whole(_named_build(path, option), option, value)
-        if _executable(path / EXECUTABLE):
-            return _program(path / EXECUTABLE, option)
-        raise UsageError(f"{option} {value}: this folder holds neither {MANIFEST} nor {EXECUTABLE}")
-    if not path.exists():
-        raise UsageError(
-            f"{option} {value}: no such file or folder; name a llama-server executable, a folder with {MANIFEST}, "
-            f"a build or a backend, or '{EMBEDDED}'; {_known(list_engines(places))}"
-        )
-    if not _executable(path):
-        raise UsageError(f"{option} {value}: this file is not executable; name a llama-server program")
-    return _program(path, option)
 
 
 def _by_word(word: str, option: str, engines: Sequence[Engine]) -> Engine:
@@ -353,67 +219,3 @@ def _by_word(word: str, option: str, engines: Sequence[Engine]) -> Engine:
 def _known(engines: Sequence[Engine]) -> str:
     ids = list(dict.fromkeys(engine.id for engine in engines))
     return f"here are {', '.join(ids)}" if ids else "there is no engine here"
-
-
-def _whole(engine: Engine, option: str, value: str) -> Engine:
-    if engine.damage:
-        raise UsageError(
-            f"{option} {value}: {engine.damage} in {engine.folder}, so it is not started; an antivirus program's "
-            "quarantine is the usual cause: restore the file there, or install or make the build again"
-        )
-    return engine
-
-
-def _named_build(folder: Path, source: str) -> Engine:
-    try:
-        build = read_build(folder)
-        if build.platform in ("", this_platform()):
-            return _build(folder, build, source)
-    except (OSError, ValueError) as cause:
-        raise UsageError(f"{folder / MANIFEST} cannot be used: {cause}") from None
-    raise UsageError(f"{folder} cannot be used: it is for {build.platform}, and this machine is {this_platform()}")
-
-
-def _build(folder: Path, build: Build, source: str) -> Engine:
-    """Raises UsageError when there is no program in the folder and its manifest lists none, OSError, ValueError."""
-    program = folder / EXECUTABLE
-    damage = damage_of(folder, build, (folder / MANIFEST).stat().st_mtime_ns)
-    if not damage and not _executable(program):
-        raise UsageError(f"{folder} cannot be used: there is no executable {EXECUTABLE} beside its {MANIFEST}")
-    command = str(program.absolute())
-    return Engine(
-        name=build.name,
-        backend=build.backend,
-        version=build.version,
-        command=(command,),
-        source=source,
-        id=build.id if build.platform and build.build else command,
-        digest=build.digest if build.files else _stamp(program),
-        folder=str(folder.absolute()),
-        damage=damage,
-        rpc=build.rpc,
-    )
-
-
-def _program(path: Path, source: str) -> Engine:
-    command = str(path.absolute())
-    return Engine(
-        name=path.name,
-        backend="unknown",
-        version=None,
-        command=(command,),
-        source=source,
-        id=command,
-        digest=_stamp(path),
-    )
-
-
-def _stamp(program: Path) -> str:
-    """Stands for the content of a program that nobody listed: changes when it is replaced."""
-    state = program.stat()
-    facts = f"{program.absolute()}\n{state.st_size}\n{state.st_mtime_ns}"
-    return hashlib.sha256(facts.encode(errors="surrogateescape")).hexdigest()[:16]
-
-
-def _executable(path: Path) -> bool:
-    return os.access(path, os.X_OK) and path.is_file()  # access first: it says no, and does not raise, for hidden files

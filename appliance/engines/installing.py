@@ -6,7 +6,6 @@ The caller hands in the function that fetches archives: downloads are not this r
 from __future__ import annotations
 
 import platform
-import shutil
 import sys
 import tomllib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -19,19 +18,11 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.archives import BadArchive
-from appliance.core.engines.builds import (
-    MANIFEST,
-    Archive,
-    AvailableBuild,
-    Build,
-    Catalogue,
-    FileSum,
-    Release,
-    check_entry,
-)
+from appliance.core.builds import MANIFEST, Build, FileSum
+from appliance.core.engines.builds import Archive, AvailableBuild, Catalogue, Release, check_entry
 from appliance.core.engines.offers import EngineOffer, offers
 from appliance.core.machine_look import MachineLook
-from appliance.engines.found import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
+from appliance.engines.builds import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.store.file_hashes import sha256_of
@@ -41,11 +32,8 @@ from appliance.store.unpacking import check_links, read_member, unpack
 
 SHIPPED = Path(__file__).with_name("manifest.toml")
 CHECKOUT = Path(__file__).parents[2] / "llama-builds" / "manifest.toml"
-UNPACKED = 4
-"""Known archives grow to at most so many times their size; used to check whether the disk has room."""
-
+UNPACKED = 4  # known archives grow to at most so many times their size; says whether the disk has room
 NO_SUMS: Mapping[str, str] = {}
-
 Fetch = Callable[[Archive, Path], Awaitable[None]]
 """Have the archive at this path, whole and with its sum. Raises ApplianceError, OSError."""
 
@@ -54,12 +42,9 @@ class BuildSources(Struct, frozen=True, kw_only=True):
     """The source of a build's files: archives of its entry, archives here, or a folder here."""
 
     entry: AvailableBuild
-    files: tuple[Path, ...] = ()
-    """Archives on this machine, instead of those of ``entry``."""
-    folder: Path | None = None
-    """A folder on this machine that holds the build, instead of any archive."""
-    sums: Mapping[str, str] = NO_SUMS
-    """The sha256 of ``files`` by their names, where they are known."""
+    files: tuple[Path, ...] = ()  # archives on this machine, instead of those of ``entry``
+    folder: Path | None = None  # a folder on this machine that holds the build, instead of any archive
+    sums: Mapping[str, str] = NO_SUMS  # the sha256 of ``files`` by their names, where they are known
 
 
 async def stage(shelf: Shelf, sources: BuildSources, fetch: Fetch) -> Path:
@@ -125,52 +110,38 @@ def check_sums(sources: BuildSources, files: Sequence[Path], check: Callable[[],
 
 def _make(shelf: Shelf, sources: BuildSources, files: Sequence[Path], check: Callable[[], None]) -> Path:
     check_sums(sources, files, check)
-    entry = sources.entry
-    work = shelf.work_folder(f"{entry.platform}-{entry.backend}-{entry.build}")
-    try:
-        return _made_in(work, shelf, entry, files, sources.folder, check)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)  # what is unpacked and no good may be large
-
-
-def _made_in(
-    work: Path,
-    shelf: Shelf,
-    entry: AvailableBuild,
-    files: Sequence[Path],
-    folder: Path | None,
-    check: Callable[[], None],
-) -> Path:
-    if folder is not None:
-        copy_folder(folder, work / "0", check)
-    for number, file in enumerate(files):
-        unpack(file, work / str(number), check)
-    build = home_of(work / "0")
-    if build is None:
-        raise CannotInstall(f"there is no {EXECUTABLE} in {folder or files[0]}, or there are several")
-    told = _read_facts(build)
-    if told is not None:
-        for what in ("platform", "backend", "build"):
-            is_there, wanted = getattr(told, what), getattr(entry, what)
-            if is_there and is_there != wanted:
-                raise UsageError(f"its {MANIFEST} says {what} {is_there}, and {wanted} was asked for")
-        if damage := check_build(build, read_all=True):
-            raise CannotInstall(f"it is not what its {MANIFEST} says: {damage}")
-    for number in range(1, len(files)):
-        _move_beside(work / str(number), build)
-    if folder is None:
-        check_links(build)
-    program = build / EXECUTABLE
-    if sys.platform != "win32" and program.is_file():
-        program.chmod(0o755)  # a zip made on Windows knows no modes
-    facts = told or Build(name=f"llama-server-{entry.backend}", backend=entry.backend, needs=entry.needs)
-    files_of = facts.files if told is not None and told.files and len(files) < 2 else _sums_of(build, check)
-    version = facts.version or entry.build
-    _write_manifest(
-        build,
-        structs.replace(facts, platform=entry.platform, build=entry.build, version=version, files=tuple(files_of)),
-    )
-    return shelf.stage(build, entry.id)
+    entry, folder = sources.entry, sources.folder
+    with shelf.making(f"{entry.platform}-{entry.backend}-{entry.build}") as work:
+        if folder is not None:
+            copy_folder(folder, work / "0", check)
+        for number, file in enumerate(files):
+            unpack(file, work / str(number), check)
+        build = home_of(work / "0")
+        if build is None:
+            raise CannotInstall(f"there is no {EXECUTABLE} in {folder or files[0]}, or there are several")
+        told = _read_facts(build)
+        if told is not None:
+            for what in ("platform", "backend", "build"):
+                is_there, wanted = getattr(told, what), getattr(entry, what)
+                if is_there and is_there != wanted:
+                    raise UsageError(f"its {MANIFEST} says {what} {is_there}, and {wanted} was asked for")
+            if damage := check_build(build, read_all=True):
+                raise CannotInstall(f"it is not what its {MANIFEST} says: {damage}")
+        for number in range(1, len(files)):
+            _move_beside(work / str(number), build)
+        if folder is None:
+            check_links(build)
+        program = build / EXECUTABLE
+        if sys.platform != "win32" and program.is_file():
+            program.chmod(0o755)  # a zip made on Windows knows no modes
+        facts = told or Build(name=f"llama-server-{entry.backend}", backend=entry.backend, needs=entry.needs)
+        files_of = facts.files if told is not None and told.files and len(files) < 2 else _sums_of(build, check)
+        version = facts.version or entry.build
+        _write_manifest(
+            build,
+            structs.replace(facts, platform=entry.platform, build=entry.build, version=version, files=tuple(files_of)),
+        )
+        return shelf.stage(build, entry.id)
 
 
 def _check_room(shelf: Shelf, sources: BuildSources) -> None:

@@ -28,8 +28,8 @@ from appliance.core.engines.proofs import Proof, ProofKey
 from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, key_of
 from appliance.core.machine_look import VISIBILITY, MachineLook
 from appliance.core.records.history import Happening, Tell, told_to_nobody
-from appliance.engines.found import Finder, check_build
-from appliance.engines.manuals import manual_of, read_manual
+from appliance.engines.builds import check_build
+from appliance.engines.manuals import read_manual
 from appliance.engines.probing import list_devices
 from appliance.platform.children import Children, open_children
 from appliance.platform.drivers import look
@@ -237,6 +237,17 @@ class Engines:
         self._arrange()
         await self.sync()
 
+    @property
+    def speed(self) -> float:
+        """See `EngineChoice.speed`."""
+        used = best(self.ranked())
+        return 1 / used.seconds if used is not None and used.seconds else 0.0
+
+    @property
+    def is_starting(self) -> bool:
+        """See `EngineChoice.is_starting`."""
+        return bool(self.in_doubt()) and all(one.standing != "proven" for one in self.ranked())
+
     # ---- finding out -------------------------------------------------------------------------------------------------
 
     async def probe(self) -> MachineLook:
@@ -432,13 +443,6 @@ class Engines:
         then = next((one.why for one in ranked if one.seat.id == before.seat.id), "it is gone")
         why = f"{self._best.why} (the other one: {then})"
         self.tell(Happening(kind="engine", engine=before.seat.id, following=self._best.seat.id, error=why))
-
-
-async def usual_port(found: Finder, file: StateFile, *, starter: Path) -> int | None:
-    """Return the port that the engine in use listens on unless told otherwise; None if it does not say."""
-    async with open_engines(found.find, file, starter=starter, only=found.only) as engines:
-        engine = engines.choose()
-    return (await manual_of(engine)).port if engine is not None else None
 
 
 def _signature() -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from appliance.core.engines.builds import MANIFEST
+from appliance.core.builds import MANIFEST
 from appliance.core.engines.events import Learnt
 from appliance.core.engines.state import EngineState
-from appliance.engines.found import FOLDER_VARIABLE
+from appliance.platform.home import ENGINES_VARIABLE
 from appliance.store.engine_state import StateFile
 from appliance.store.shelf import VersionShelf
 
@@ -16,7 +16,7 @@ class Shelf(VersionShelf[EngineState, Learnt]):
     """One such folder. ``downloads`` has archives, and what has come of them."""
 
     verbs = "llama-appliance engines"
-    variable = FOLDER_VARIABLE
+    variable = ENGINES_VARIABLE
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -18,10 +18,8 @@ from appliance.engines.trial import TrialFailed, open_trial
 from appliance.platform.children import Children
 from appliance.store.engine_state import StateFile
 
-LOAD_TIME = 300.0
-"""Seconds that a model may take to load."""
-ROUNDS = 3
-"""Requests to each build, of which the fastest counts: other programs slow some of them down."""
+LOAD_TIME = 300.0  # seconds that a model may take to load
+ROUNDS = 3  # requests to each build, of which the fastest counts: other programs slow some of them down
 PROMPT = " ".join(f"{number} bottles of beer on the wall, take one down, pass it around." for number in range(10))
 REQUEST = {"prompt": PROMPT, "n_predict": 32, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
 

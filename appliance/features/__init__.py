@@ -19,6 +19,7 @@ from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
 from appliance.features.downloads.feature import DOWNLOADS
 from appliance.features.embedded.feature import EMBEDDED
+from appliance.features.engines.feature import ENGINES
 from appliance.features.explain.feature import EXPLAIN
 from appliance.features.launch.feature import LAUNCH
 from appliance.features.lm_studio.feature import LM_STUDIO
@@ -51,6 +52,7 @@ FEATURES: tuple[Feature, ...] = (
     DOCTOR,
     DOWNLOADS,
     EMBEDDED,
+    ENGINES,
     EXPLAIN,
     LAUNCH,
     LM_STUDIO,

@@ -1,14 +1,28 @@
-"""The choice of the engine that a model is started on, as the fleet asks for it; and one engine that somebody named."""
+"""The choice of the engine that a model is started on, as the fleet asks for it; and one engine that somebody named.
+
+A feature knows the engines of a machine, and chooses among them. A verb asks the one that the program has for its
+`EngineSource`, and so does a server.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Protocol
+import os
+from collections.abc import AsyncGenerator, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from appliance.core.engine import Engine
 from appliance.core.machine_look import MachineLook
+from appliance.errors import EngineNotFound
+from appliance.platform.inside import engine_inside, engine_not_found
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from appliance.core.records.history import Tell  # with the scheduling, which `version` does without
+    from appliance.store.carried import CarriedEngines
 
 
 class Chooser(Protocol):
@@ -58,21 +72,80 @@ class Chooser(Protocol):
         ...
 
 
-class OneEngine:
-    """One engine that somebody named: nothing else will do."""
+class EngineChoice(Chooser, Protocol):
+    """A `Chooser` with what a whole server asks of it, while it is open."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = structs.replace(engine, seat=engine.seat or f"{engine.id or engine.name}:")
+    @property
+    def speed(self) -> float:
+        """One by the seconds that a nominal request takes on the engine that a model gets; 0: unknown."""
+        ...
+
+    @property
+    def is_starting(self) -> bool:
+        """True while no engine is proven and one waits for its trial."""
+        ...
+
+    def doubt(self) -> None:
+        """Look at the machine again before the next use of what is known of it: it was asleep."""
+        ...
+
+
+class FoundEngines(Protocol):
+    """The engines among which one run of the program chooses."""
+
+    def open(self, tell: Tell | None = None) -> AbstractAsyncContextManager[EngineChoice]:
+        """Own what is known of them, for the length of the block. ``tell`` gets what happens to the choice."""
+        ...
+
+
+class EngineSource(Protocol):
+    """The engines of this machine."""
+
+    def find(self, named: str | None) -> Engine:
+        """Return the engine to use. ``named`` is the value of ``--engine``. Never one that is damaged.
+
+        Raises UsageError when what the user named cannot be used, and EngineNotFound when nothing was named and nothing
+        here is whole.
+        """
+        ...
+
+    def ids(self) -> tuple[str, ...]:
+        """Return the ids of all engines that are here, best place first."""
+        ...
+
+    def found(self, named: str | None, *, optional: bool = False) -> FoundEngines:
+        """Return the engine that was named, else every one that is here. Raises as `find`.
+
+        ``optional``: there need not be any.
+        """
+        ...
+
+    def carried(self, packaged: Path | None) -> CarriedEngines:
+        """Return the engines' part in bundles. ``packaged`` is this program's folder, if a package manager keeps it."""
+        ...
+
+    def recover(self) -> None:
+        """Put in place, or away, what a killed program has left. Waits for the disk; raises OSError."""
+        ...
+
+
+class OneEngine:
+    """One engine that somebody named: nothing else will do. None: there is not any."""
+
+    def __init__(self, engine: Engine | None) -> None:
+        self._engine = engine and structs.replace(engine, seat=engine.seat or f"{engine.id or engine.name}:")
         self._helpless: set[str] = set()
         """Architectures whose contexts are of no use to it."""
 
     def choose(
         self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
     ) -> Engine | None:
-        return None if self._engine.seat in tried else self._engine
+        return None if self._engine is None or self._engine.seat in tried else self._engine
 
     async def lacks(self, cards: tuple[str, ...]) -> str:
-        return f"{self._engine.name} was not asked for its graphics cards; leave out gpu" if cards else ""
+        if self._engine is None or not cards:
+            return ""
+        return f"{self._engine.name} was not asked for its graphics cards; leave out gpu"
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
         """There is nothing else to be used meanwhile."""
@@ -96,4 +169,58 @@ class OneEngine:
         return engine.damage
 
     async def look_again(self) -> list[str]:
-        return [self._engine.name]
+        return [self._engine.name] if self._engine is not None else []
+
+    @property
+    def speed(self) -> float:
+        return 0.0
+
+    @property
+    def is_starting(self) -> bool:
+        return False
+
+    def doubt(self) -> None:
+        """Nothing is known of the machine."""
+
+
+class NamedEngine:
+    """The engines of a program that knows no more than the one that somebody names, and the one inside it."""
+
+    def find(self, named: str | None) -> Engine:
+        from appliance.engines.named import ENGINE_VARIABLE, engine_at
+
+        value, option = (named, "--engine") if named is not None else (os.environ.get(ENGINE_VARIABLE), ENGINE_VARIABLE)
+        inside = engine_inside()
+        engine = engine_at(value, option, inside) if value else inside and inside.find()
+        if engine is None:
+            raise engine_not_found(("--engine PATH",))
+        return engine
+
+    def ids(self) -> tuple[str, ...]:
+        inside = engine_inside()
+        engine = inside and inside.find()
+        return (engine.id,) if engine is not None else ()
+
+    def found(self, named: str | None, *, optional: bool = False) -> FoundEngines:
+        try:
+            return FoundOne(self.find(named))
+        except EngineNotFound:
+            if not optional:
+                raise
+            return FoundOne(None)
+
+    def carried(self, packaged: Path | None) -> CarriedEngines:
+        from appliance.store.carried import NoCarriedEngines
+
+        return NoCarriedEngines()
+
+    def recover(self) -> None:
+        """Nothing is ever changed."""
+
+
+class FoundOne(Struct, frozen=True):
+    engine: Engine | None
+
+    @asynccontextmanager
+    async def open(self, tell: Tell | None = None) -> AsyncGenerator[EngineChoice]:
+        yield OneEngine(self.engine)

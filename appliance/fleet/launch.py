@@ -27,7 +27,7 @@ from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model, start_flags, started_with
 from appliance.core.rpc_workers import NO_DEBUGGER, Crew, RpcWorker, command_on, stands_for_engine, workers_named
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import is_this_program
+from appliance.engines.named import is_this_program
 from appliance.errors import ModelFailedToStart
 from appliance.platform.children import inherited_env, own_env
 from appliance.platform.console import is_frozen

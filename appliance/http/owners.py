@@ -11,7 +11,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Reloads
 from appliance.catalog.supply import Supply
 from appliance.core.tools.box import Toolbox
-from appliance.engines.owner import Engines
+from appliance.fleet.chooser import EngineChoice
 from appliance.fleet.owner import Fleet
 from appliance.platform.samples import Samples
 from appliance.store.history import History
@@ -21,7 +21,7 @@ from appliance.traffic.other_servers import OtherServers
 class Owners(Struct, frozen=True, kw_only=True):
     """The owners that the composition root has opened. ``configuration`` is None without a configuration file."""
 
-    engines: Engines
+    engines: EngineChoice
     fleet: Fleet
     catalog: Catalog
     peers: OtherServers

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import os
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM
+
+ENGINES_VARIABLE = "LLAMA_APPLIANCE_ENGINES_DIR"
 
 
 def users_home() -> Path:
@@ -29,6 +32,13 @@ def users_cache() -> Path:
 
     with _known("~"):
         return platformdirs.user_cache_path(PROGRAM, appauthor=False)
+
+
+def engines_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of installed builds: `ENGINES_VARIABLE`, else in the folder for data. Raises UsageError."""
+    if named := environ.get(ENGINES_VARIABLE):
+        return expanded(named).absolute()
+    return users_data() / "engines"
 
 
 def expanded(path: str) -> Path:

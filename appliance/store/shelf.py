@@ -17,8 +17,8 @@ import shutil
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -109,6 +109,15 @@ class VersionShelf(ABC, Generic[S, E]):
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         return folder
+
+    @contextmanager
+    def making(self, name: str) -> Generator[Path]:
+        """Yield a `work_folder`, and remove what is left in it, which may be large."""
+        folder = self.work_folder(name)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def stage(self, folder: Path, build: str) -> Path:
         """Take a finished folder among the staged ones, whole."""
@@ -212,10 +221,8 @@ def _rename(folder: Path, to: Path) -> None:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    try:
+    with suppress(OSError):
         folder.rmdir()
-    except OSError:
-        pass
 
 
 @asynccontextmanager

@@ -9,7 +9,6 @@ and it knows no bounds. Everything here waits for the disk: call it in a thread.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -19,20 +18,14 @@ from typing import IO
 
 from appliance.core.archives import ArchiveMember, BadArchive, open_members
 from appliance.core.parameters import shown
+from appliance.core.rooted_paths import RESERVED
 
-MAX_FILES = 5000
-"""llama.cpp's archives have about fifty; CUDA's libraries add ten."""
-MAX_BYTES = 16 << 30
-"""Unpacked. The largest that is known, ROCm with its kernels, takes 4 GB."""
-MAX_RATIO = 200
-"""Bytes that a byte of an archive may become; those of builds become five."""
-SMALL = 64 << 20
-"""Bytes that any archive may become, however small it is."""
+MAX_FILES = 5000  # llama.cpp's archives have about fifty; CUDA's libraries add ten
+MAX_BYTES = 16 << 30  # unpacked; the largest that is known, ROCm with its kernels, takes 4 GB
+MAX_RATIO = 200  # bytes that a byte of an archive may become; those of builds become five
+SMALL = 64 << 20  # bytes that any archive may become, however small it is
 BLOCK = 1 << 20
-SPARE = 256 << 20
-"""Bytes of the disk that stay free, whatever an archive turns out to be."""
-RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com\d|lpt\d)(?: *\..*)?", re.IGNORECASE)
-"""Names that are devices on Windows."""
+SPARE = 256 << 20  # bytes of the disk that stay free, whatever an archive turns out to be
 SUFFIXES = (".zip", ".tar.gz", ".tgz")
 
 
@@ -120,13 +113,8 @@ def _link(links: list[tuple[Path, str]], home: Path) -> None:
     """Make the links, each in a folder that is really in ``home``; in the end each leads to a file there."""
     for path, target in links:
         within = Path(os.path.realpath(path.parent)).is_relative_to(home)  # its folder may be a link of before
-        if (
-            not within
-            or not target
-            or "\\" in target
-            or not target.isprintable()
-            or PurePosixPath(target).is_absolute()
-        ):
+        odd = not target or "\\" in target or not target.isprintable() or PurePosixPath(target).is_absolute()
+        if odd or not within:
             raise BadArchive(f"{path.name} is a link that leads out of the folder, to {shown(target)}")
         if sys.platform == "win32":
             raise BadArchive(f"{path.name} is a link, and no build for Windows has one")
@@ -161,11 +149,7 @@ def _inside(name: str) -> str:
     """A member's path, if it is a plain one below the folder. Raises BadArchive."""
     path = PurePosixPath(name)
     bad = "\\" in name or not name.isprintable() or path.is_absolute() or ".." in path.parts or not path.parts
-    if bad or any(":" in part or (sys.platform == "win32" and _is_odd(part)) for part in path.parts):
+    odd = sys.platform == "win32" and any(p.endswith((".", " ")) or RESERVED.fullmatch(p) for p in path.parts)
+    if bad or odd or any(":" in part for part in path.parts):  # the odd ones would be others on Windows
         raise BadArchive(f"it has a file with the path {name[:200]!r}, which no build has")
     return str(path)
-
-
-def _is_odd(part: str) -> bool:
-    """Windows would write something else than a file of this name."""
-    return part.endswith((".", " ")) or RESERVED.fullmatch(part) is not None

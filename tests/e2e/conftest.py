@@ -18,7 +18,7 @@ from page_views import drawn, possible, touched
 from program import ANY_PORT, COMMAND, Server, StartServer
 
 from appliance.core.engine import EMBEDDED
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 from appliance.features import embedded
 
 EXAMPLE = "test_the_first_model_and_the_first_question"

@@ -20,7 +20,7 @@ from hub_process import FakeHub, fake_hub
 from program import Server, StartServer
 
 from appliance.core.fit.recommended import RECOMMENDED
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 
 PLAY = Path(__file__).resolve().parents[1] / "web" / "play.mjs"
 SIZE = 24 << 20

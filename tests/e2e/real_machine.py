@@ -15,9 +15,9 @@ from homes import Home
 from msgspec import structs
 from program import Server, answer, http
 
-from appliance.core.engines.builds import MANIFEST
+from appliance.core.builds import MANIFEST
 from appliance.core.engines.trials import KNOWN, KnownCompletion
-from appliance.engines.found import read_build
+from appliance.engines.builds import read_build
 
 PROOFS_TIME = 400.0
 """Seconds for ``engines prove``; with a cold shader cache a software renderer takes one minute, and two on a busy

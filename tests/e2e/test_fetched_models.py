@@ -17,7 +17,7 @@ from hub_process import FakeHub, fake_hub
 from program import Server, StartServer, answer, engine_argv, fresh_environment, http
 from waiting import wait
 
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 
 REPO = "acme/tiny-GGUF"
 SIZE = 24 << 20

@@ -14,7 +14,7 @@ import pytest
 from gguf_files import write_model
 from program import Server, StartServer
 
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 
 pytestmark = pytest.mark.needs("node", "chromium", "page-packages")
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from command_line import run_here
 from gguf_files import write_model
 from program import Server, StartServer, answer, engine_argv, fresh_environment, http
 
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 from appliance.features.downloads import owner as downloads
 
 TOKEN = "for-anybody"

@@ -26,7 +26,7 @@ from program import Server
 from program import http as ask
 from waiting import wait
 
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 from appliance.features.pool.bus_server import server_program
 from appliance.features.pool.core.join_code import read_code
 from appliance.features.pool.core.keys import PoolKeys

@@ -20,7 +20,7 @@ from slow import one_of
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import ModelFolders
 from appliance.core.llama import flags
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 from appliance.errors import UsageError
 from appliance.features.stand_in.core.preset_file import chosen
 from appliance.features.stand_in.preset_models import open_presets

@@ -11,7 +11,7 @@ import pytest
 from program import Server, StartServer, answer, http
 from waiting import wait
 
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 VERBS = {

@@ -11,7 +11,7 @@ from pictures import write_control_vector
 from program import Server, StartServer, answer, engine_argv, http
 
 from appliance.core.llama import flags
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 
 GENERATION = (
     ("-n", "7", "n_predict"), ("--keep", "3", "n_keep"), ("-s", "42", "seed"), ("--temp", "0.5", "temperature"),

@@ -10,7 +10,7 @@ from kept_conversations import KINDS
 from program import ANY_PORT, StartServer, answer, http
 from random_models import EXACT, write_random
 
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 
 LONG = {"prompt": "t1t2t3", "n_predict": 400, "temperature": 0, "ignore_eos": True}
 NAMES = [

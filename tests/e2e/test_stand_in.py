@@ -30,7 +30,7 @@ from program import (
 from waiting import wait
 
 from appliance.core.engine_output import parse_manual
-from appliance.engines.found import ENGINE_VARIABLE, is_this_program
+from appliance.engines.named import ENGINE_VARIABLE, is_this_program
 from appliance.features import embedded
 from appliance.main import LIVED
 

@@ -16,7 +16,7 @@ from slow import one_of
 from waiting import wait
 
 from appliance.core.settings import KEY_VARIABLE
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 
 STRANGE = ({}, {"Host": "evil.example"}, {"Origin": "http://evil.example"})
 

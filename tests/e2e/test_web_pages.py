@@ -6,7 +6,7 @@ from pathlib import Path
 
 from program import StartServer, http, one_engine
 
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.named import ENGINE_VARIABLE
 
 
 @one_engine

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import trio
 
+from appliance.core.builds import MANIFEST
 from appliance.core.engine import Engine
-from appliance.core.engines.builds import MANIFEST
 from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.proofs import Proof, ProofKey
 from appliance.engines.found import find_engine

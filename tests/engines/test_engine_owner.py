@@ -25,10 +25,13 @@ from appliance.core.settings import FleetSettings
 from appliance.core.versions import StepDone, UpdateBegun
 from appliance.engines import probing
 from appliance.engines.background import keeping_up
-from appliance.engines.found import EXECUTABLE, EngineFolders, Finder, list_engines
-from appliance.engines.owner import Engines, open_engines, usual_port
+from appliance.engines.builds import EXECUTABLE
+from appliance.engines.found import EngineFolders, Finder, list_engines
+from appliance.engines.owner import Engines, open_engines
 from appliance.errors import EngineNotFound
+from appliance.features.engines.source import FoundHere
 from appliance.fleet.owner import open_fleet
+from appliance.main import usual_port
 from appliance.platform.machine import Suspends
 from appliance.store.engine_state import StateFile
 from appliance.store.version_file import FILE
@@ -217,13 +220,13 @@ async def test_builds_are_asked_for_their_options_also_after_a_version_that_did_
     async with world.open() as engines:
         engine = engines.choose()
         assert (engine.seat, engine.manual, engines.unlisted) == (GPU, None, True)
-    finder = Finder(world.find)
-    assert await usual_port(finder, StateFile(world.root), starter=world.starter) == 9931
+    found = FoundHere(Finder(world.find), world.root)
+    assert await usual_port(found) == 9931
     async with world.keeping_up() as engines:
         await until(lambda: not engines.unlisted)
         assert engines.choose().manual.names("--kv-unified-per-slot")
     tell(world.gpu, structs.replace(FAST, help="nothing"))
-    assert await usual_port(finder, StateFile(world.root), starter=world.starter) == 9931, "as it is remembered"
+    assert await usual_port(found) == 9931, "as it is remembered"
 
 
 async def test_after_a_sleep_the_devices_are_asked_again(world: World) -> None:

@@ -13,19 +13,14 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from appliance.core.engines.builds import MANIFEST
-from appliance.engines.found import (
-    ENGINE_VARIABLE,
-    EXECUTABLE,
-    FOLDER_VARIABLE,
-    EngineFolders,
-    check_build,
-    find_engine,
-    list_engines,
-)
+from appliance.core.builds import MANIFEST
+from appliance.engines.builds import EXECUTABLE, check_build
+from appliance.engines.found import EngineFolders, find_engine, list_engines
+from appliance.engines.named import ENGINE_VARIABLE
 from appliance.errors import EngineNotFound, UsageError
 from appliance.features import embedded
 from appliance.features.embedded.feature import EMBEDDED
+from appliance.platform.home import ENGINES_VARIABLE
 from appliance.platform.machine import this_platform
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -286,7 +281,7 @@ def test_a_file_that_is_not_executable_is_refused(places: EngineFolders, tmp_pat
 
 
 def test_the_folder_of_installed_builds_can_be_moved(tmp_path: Path) -> None:
-    assert EngineFolders.of_this_machine({FOLDER_VARIABLE: str(tmp_path)}).installed == tmp_path
+    assert EngineFolders.of_this_machine({ENGINES_VARIABLE: str(tmp_path)}).installed == tmp_path
     assert EngineFolders.of_this_machine({}).installed.name == "engines"
 
 

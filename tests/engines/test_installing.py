@@ -18,9 +18,11 @@ import pytest
 import trio
 from engine_folders import HERE, make_build, pack
 
+from appliance.core.builds import Build, BuildNeeds
 from appliance.core.engine import Engine
-from appliance.core.engines.builds import BACKENDS, Archive, AvailableBuild, Build, BuildNeeds
-from appliance.engines.found import EXECUTABLE, EngineFolders, check_build, list_engines
+from appliance.core.engines.builds import BACKENDS, Archive, AvailableBuild
+from appliance.engines.builds import EXECUTABLE, check_build
+from appliance.engines.found import EngineFolders, list_engines
 from appliance.engines.installing import BuildSources, described, install, manifest_file, read_manifest, stage
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError

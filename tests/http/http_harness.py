@@ -33,11 +33,11 @@ from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.engines.found import Finder
 from appliance.feature import Feature, ServerParts
 from appliance.features import FEATURES
+from appliance.features.engines.source import FoundHere
 from appliance.features.tools.box import OpenToolbox
 from appliance.features.tools.feature import TOOLS, tool_parts
 from appliance.fleet.chooser import Chooser
 from appliance.settings import AppSettings
-from appliance.store.engine_state import StateFile
 from appliance.traffic.request import Request
 from appliance.upkeep import logging_into
 from appliance.upstream.client import HttpCall
@@ -432,8 +432,7 @@ async def open_appliance(
         raise ValueError("streams are set in the configuration, where there is one")
     places = AppliancePaths(
         catalog=catalog,
-        found=Finder(lambda: [engine], only=True),
-        remembered=StateFile(model_file.parent),
+        engines=FoundHere(Finder(lambda: [engine], only=True), model_file.parent),
         downloading=downloads or DownloadSettings(cache=model_file.parent),
         data=pool.parent if pool is not None else model_file.parent,
         defaults=Config(keep_context="disk", streams=streams or StreamsConfig(), runs=runs or RunsConfig()),

@@ -26,8 +26,8 @@ from appliance.core.engines.builds import AvailableBuild
 from appliance.core.engines.choice import AUTO, EngineWish, Ranked
 from appliance.core.engines.events import BuildRemoved
 from appliance.core.engines.state import check_removable
+from appliance.engines.builds import check_build
 from appliance.engines.choosing import keep, prefer, roll_back
-from appliance.engines.found import check_build
 from appliance.engines.installing import check_sums, offers_here
 from appliance.engines.installing import install as put
 from appliance.engines.owner import Engines

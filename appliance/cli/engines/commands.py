@@ -34,7 +34,8 @@ from appliance.core.machine_look import MachineLook
 from appliance.core.rpc_workers import DEFAULT_PORT, split_endpoint
 from appliance.core.settings import is_loopback
 from appliance.engines.choosing import keep
-from appliance.engines.found import ENGINE_HELP, EngineFolders, find_engine, list_engines
+from appliance.engines.found import EngineFolders, find_engine, list_engines
+from appliance.engines.named import ENGINE_HELP
 from appliance.engines.table import BuildRow, SeatRow, Table
 from appliance.errors import UsageError
 from appliance.fleet.rpc_server import RpcServing, Up, claim_port, keep_serving, server_program

@@ -27,10 +27,10 @@ from appliance.cli.remote import (
     ask_raw,
 )
 from appliance.cli.show import human_size
+from appliance.core.builds import Build
 from appliance.core.engines.builds import (
     Archive,
     AvailableBuild,
-    Build,
     InstallWish,
     check_entry,
     find_entry,
@@ -44,14 +44,16 @@ from appliance.core.engines.proofs import Proof
 from appliance.core.models.hub_address import HubAccess
 from appliance.core.models.transfer import Throttle
 from appliance.core.versions import line_of
-from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, EngineFolders, installed_folder, list_engines
+from appliance.engines.builds import EXECUTABLE
+from appliance.engines.found import EngineFolders, list_engines
 from appliance.engines.installing import BuildSources, described, read_manifest, system_versions, versions
+from appliance.engines.named import ENGINE_VARIABLE
 from appliance.engines.owner import Engines, open_engines
 from appliance.engines.shelf import Shelf
 from appliance.engines.table import Table, table
 from appliance.errors import UsageError
 from appliance.platform.console import say
-from appliance.platform.home import expanded
+from appliance.platform.home import engines_folder, expanded
 from appliance.store.shelf import CannotInstall
 from appliance.store.unpacking import SUFFIXES, is_archive
 from appliance.trio_parts import plain_nursery
@@ -66,7 +68,7 @@ FROM_HELP = "Install from a folder or an archive on this machine, or from an add
 
 
 def own_shelf() -> Shelf:
-    return Shelf(installed_folder())
+    return Shelf(engines_folder())
 
 
 @asynccontextmanager

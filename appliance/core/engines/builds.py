@@ -1,22 +1,17 @@
-"""Engine builds: the ``engine.json`` of one, the list of those that can be fetched, and what they require of a machine.
-
-``llama-builds/build.py`` and installing write an ``engine.json``.
-"""
+"""Engine builds that can be fetched, and what they require of a machine."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
+from appliance.core.builds import BuildNeeds
 from appliance.core.machine_look import PLATFORMS, MachineLook
 from appliance.core.versions import numbers_of
 from appliance.errors import UsageError
-
-MANIFEST = "engine.json"
 
 BACKENDS = ("cpu", "vulkan", "cuda12", "cuda13", "rocm", "metal", "sycl")
 VENDORS = {"cuda12": "nvidia", "cuda13": "nvidia", "rocm": "amd"}
@@ -28,65 +23,6 @@ _RELEASE = re.compile(r"(?:^|[^a-z0-9])(b[0-9]{2,9}|v[0-9]{1,6}(?:\.[0-9]{1,6}){
 _NUMBER = re.compile(r"b([0-9]{1,18})(?![0-9])")
 _VERSION = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
 _WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-
-
-class FileSum(Struct, frozen=True, kw_only=True):
-    """One file of a build, at the time when the build was made or unpacked. ``path`` is relative, with ``/``."""
-
-    path: str
-    size: int
-    sha256: str
-    executable: bool = False
-
-
-class BuildNeeds(Struct, frozen=True, kw_only=True):
-    """The requirements of a build. Empty: no requirement is known."""
-
-    driver: str = ""
-    """Least version of the GPU's driver, such as ``550.54``."""
-    compute: tuple[str, ...] = ()
-    """CUDA compute capabilities that it was compiled for, such as ``8.9``; a later one of the same major runs it."""
-    cpu: tuple[str, ...] = ()
-    """Features that the processor must have, such as ``avx2``."""
-    libraries: tuple[str, ...] = ()
-    """Shared libraries that the system must have, such as ``libvulkan.so.1``."""
-    targets: tuple[str, ...] = ()
-    """AMD's cards that it was compiled for, such as ``gfx1100``; no others can run it."""
-    libc: str = ""
-    """Least version of glibc."""
-    macos: str = ""
-    """Least version of macOS."""
-
-
-class Build(Struct, frozen=True, kw_only=True):
-    """``engine.json``. Unknown keys are ignored, so that a newer program's builds can be read."""
-
-    name: str
-    backend: str
-    """cpu, vulkan, cuda12, cuda13, rocm, metal, sycl."""
-    platform: str = ""
-    build: str = ""
-    """llama.cpp's own name of the release, ``b11434``; with another word behind it if it was built in another way."""
-    version: str | None = None
-    needs: BuildNeeds = BuildNeeds()
-    files: tuple[FileSum, ...] = ()
-    """Every file of the build except ``engine.json``."""
-    rpc: str | None = None
-    """Version of its RPC protocol, ``7.0.0``; None if it has none."""
-
-    @property
-    def id(self) -> str:
-        """``linux-x64-vulkan/b11434``: also its place below a folder of builds."""
-        return f"{self.platform}-{self.backend}/{self.build}"
-
-    @property
-    def digest(self) -> str:
-        """Changes when any file of the build does; results about the build are remembered under it."""
-        sums = "\n".join(f"{file.sha256} {file.path}" for file in sorted(self.files, key=lambda file: file.path))
-        return hashlib.sha256(sums.encode()).hexdigest()[:16]
-
-
-# ---- builds that can be fetched --------------------------------------------------------------------------------------
 
 
 class Archive(Struct, frozen=True, kw_only=True):

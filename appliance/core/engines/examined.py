@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from appliance.core.engines.builds import BuildNeeds
+from appliance.core.builds import BuildNeeds
 from appliance.core.engines.choice import Ranked
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState

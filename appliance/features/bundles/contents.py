@@ -9,17 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from appliance.catalog.found import all_shards, current_snapshot
-from appliance.core.engines.builds import MANIFEST as ENGINE
-from appliance.core.engines.builds import Build, parse_asked
 from appliance.core.models.model import Model
 from appliance.core.models.names import folder_of
 from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, read_payload
 from appliance.core.payload import digest_of as payload_digest
-from appliance.core.versions import numbers_of
-from appliance.engines.found import check_build, read_build
 from appliance.errors import UsageError
 from appliance.features.bundles.container import Check, Tell, sums_of
 from appliance.features.bundles.core.manifest import Blob, BundleItem, digest_of, is_plain, model_digest
+from appliance.store.carried import CarriedBuild
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _UNSAFE = re.compile(r"[^\w.+-]+")
@@ -61,42 +58,15 @@ class SumReader:
         return [paths[sha256] for sha256 in dict.fromkeys(file.sha256 for item in items for file in item.carried)]
 
 
-def builds_in(roots: Iterable[Path], target: str) -> list[tuple[Path, Build]]:
-    """Return the whole builds for a platform in these folders, best place first, without those that are there twice."""
-    found: dict[tuple[str, str], tuple[Path, Build]] = {}
-    for root in roots:
-        for manifest in sorted(root.glob(f"[!.]*/[!.]*/{ENGINE}")):
-            try:
-                build = read_build(manifest.parent)
-            except (OSError, ValueError):
-                continue
-            if build.platform == target and build.files and not check_build(manifest.parent):
-                found.setdefault((build.id, build.digest), (manifest.parent, build))
-    return list(found.values())
-
-
-def engine(builds: Sequence[tuple[Path, Build]], word: str, target: str, reader: SumReader) -> BundleItem:
-    """Return the newest build that the word means. Raises UsageError."""
-    asked = parse_asked(word, target)
-    fitting = [
-        (folder, build)
-        for folder, build in builds
-        if (build.platform, build.backend) == (asked.platform, asked.backend) and asked.build in (None, build.build)
-    ]
-    if asked.platform != target:
-        raise UsageError(f"the bundle is for {target}, and the engine {word} is not")
-    if not fitting:
-        there = ", ".join(dict.fromkeys(build.id for _, build in builds)) or "none"
-        raise UsageError(
-            f"there is no whole build {word} for {target} here, but {there}; "
-            f"'llama-appliance engines install {word} --platform {target}' fetches one"
-        )
-    folder, build = max(fitting, key=lambda found: numbers_of(found[1].build))
-    files = tuple(reader.folder(folder))
+def engine(build: CarriedBuild, reader: SumReader) -> BundleItem:
+    """Return a build as an item. Raises UsageError for one with changed files."""
+    files = tuple(reader.folder(build.folder))
     sums = {file.path: file.sha256 for file in files}
-    if changed := [file.path for file in build.files if sums.get(file.path) != file.sha256 and file.path in sums]:
-        raise UsageError(f"{', '.join(changed[:3])} in {folder} changed after the build was made; install it again")
-    return BundleItem(kind="engine", name=build.id, digest=build.digest, files=files)
+    if changed := [path for path, sha256 in build.sums.items() if sums.get(path, sha256) != sha256]:
+        raise UsageError(
+            f"{', '.join(changed[:3])} in {build.folder} changed after the build was made; install it again"
+        )
+    return BundleItem(kind="engine", name=build.name, digest=build.digest, files=files)
 
 
 def program(folder: Path, target: str, reader: SumReader) -> BundleItem:

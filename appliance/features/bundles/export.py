@@ -15,13 +15,13 @@ from appliance import __version__
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.configuration import Files
 from appliance.catalog.sources import ModelFolders
+from appliance.cli.app import engines_of
 from appliance.cli.options import Size, gathered, models_dir_option
 from appliance.cli.remote import go_home, side_options
 from appliance.cli.show import json_option
 from appliance.core import signing
 from appliance.core.machine_look import PLATFORMS
 from appliance.core.server_choice import Side
-from appliance.engines.found import EngineFolders
 from appliance.errors import UsageError
 from appliance.features.bundles import contents, show
 from appliance.features.bundles.container import program_size, refuse_existing, sums_of, write_bundle
@@ -41,6 +41,7 @@ from appliance.features.bundles.core.plan import UNSIGNED, BundleSigner
 from appliance.platform.console import say
 from appliance.platform.machine import this_platform
 from appliance.start import ONE_FILE, own_folder
+from appliance.store.carried import CarriedEngines
 
 ONE_FILES = ("linux-x64", "linux-arm64")  # the kinds of machines that the one-file program is made for
 
@@ -105,7 +106,9 @@ class BundleWish(Struct, frozen=True, kw_only=True):
 @click.option("-o", "out", type=click.Path(path_type=Path), metavar="FILE", required=True, help="The bundle to write.")
 @side_options
 @json_option
+@click.pass_context
 async def export(
+    ctx: click.Context,
     wish: BundleWish,
     against: Path | None,
     key: Path | None,
@@ -136,7 +139,9 @@ async def export(
     check = trio.from_thread.check_cancelled
     with show.progress("reading", as_json) as apply:
         reader = contents.SumReader(check, apply)
-        found = await trio.to_thread.run_sync(_items, wish, show.sources_of(models_dir), reader)
+        found = await trio.to_thread.run_sync(
+            _items, wish, show.sources_of(models_dir), engines_of(ctx).carried(show.packaged()), reader
+        )
         front: tuple[Blob, Path] | None = None
         if one_file is not None:  # without a bundle that may be behind it
             sums = partial(sums_of, one_file, check, apply, program_size(one_file))
@@ -189,13 +194,14 @@ def _one_file(wish: BundleWish) -> Path:
     return named
 
 
-def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) -> list[BundleItem]:
+def _items(
+    wish: BundleWish, sources: ModelFolders, engines: CarriedEngines, reader: contents.SumReader
+) -> list[BundleItem]:
     """Find everything. Raises UsageError for what is not here."""
     items: list[BundleItem] = []
     if wish.program is not None:
         items.append(contents.program(wish.program, wish.target, reader))
-    builds = contents.builds_in([root for root, _ in EngineFolders.of_this_machine().roots()], wish.target)
-    items += [contents.engine(builds, word, wish.target, reader) for word in wish.engines]
+    items += [contents.engine(engines.find(word, wish.target), reader) for word in wish.engines]
     if wish.models:
         snapshot = scan_models(sources)
         items += [contents.model(snapshot.require(name), sources.cache or Path(), reader) for name in wish.models]

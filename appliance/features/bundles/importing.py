@@ -22,20 +22,17 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Snapshot
 from appliance.catalog.found import current_snapshot
-from appliance.core.engines.builds import MANIFEST as ENGINE
 from appliance.core.models.names import folder_of
 from appliance.core.payload import LIST, PayloadFile
 from appliance.core.programs import unpacked_link
-from appliance.engines.found import check_build, read_build
-from appliance.engines.shelf import Shelf
 from appliance.errors import Conflict, UsageError
 from appliance.features.bundles.container import Bundle, Check, Tell
-from appliance.features.bundles.contents import SumReader, builds_in, payload_in, program_name, sha256_of, weights_of
+from appliance.features.bundles.contents import SumReader, payload_in, program_name, sha256_of, weights_of
 from appliance.features.bundles.core.manifest import CHUNK, BundleItem, PresentItem, model_digest
 from appliance.features.bundles.core.plan import Standing, to_bring
+from appliance.store.carried import CarriedEngines
 from appliance.store.model_files import free_bytes, link, remove_empty, share, sync_folder, write_whole
 from appliance.store.partial_file import FileTaken, WrongContents, claim, discard, journaled, open_partial
-from appliance.store.shelf import alone
 from appliance.wire import PartialHead
 
 if TYPE_CHECKING:
@@ -51,7 +48,7 @@ class Homes(Struct, frozen=True, kw_only=True):
     data: Path  # the program's own data
     models: Path
     cache: Path  # the Hugging Face cache
-    shelf: Shelf
+    engines: CarriedEngines
     programs: Path  # the versions of the program
     packaged: Path | None = None
     """This program's folder, if a package manager keeps it: it stays, as none on a medium does."""
@@ -62,7 +59,7 @@ class Homes(Struct, frozen=True, kw_only=True):
             case "program":
                 return self.programs / item.name
             case "engine":
-                return self.shelf.place_of(item.name)
+                return self.engines.places_of(item.name)[0]
             case "model" if item.repo:
                 return self.cache / folder_of(item.repo)
             case "model":
@@ -70,16 +67,11 @@ class Homes(Struct, frozen=True, kw_only=True):
             case "settings":
                 return self.data / "settings" / item.digest[:12]
 
-    @property
-    def engines(self) -> list[Path]:
-        """The folders whose builds stay when every medium is taken away."""
-        return [self.shelf.root, *([self.packaged / "engines"] if self.packaged is not None else [])]
-
     def lasting(self, item: BundleItem) -> list[Path]:
         """Return the places where the item would stay."""
         match item.kind:
             case "engine":
-                return [root / item.name for root in self.engines]
+                return list(self.engines.places_of(item.name))
             case "program" if self.packaged is not None:
                 return [self.place_of(item), self.packaged]
             case _:
@@ -87,7 +79,7 @@ class Homes(Struct, frozen=True, kw_only=True):
 
     def incoming(self, item: BundleItem) -> Path:
         """Return the folder in which its files arrive, under their paths: on the file system of its place."""
-        roots = {"program": self.programs, "engine": self.shelf.root, "model": self.models}
+        roots = {"program": self.programs, "engine": self.engines.root, "model": self.models}
         root = roots.get(item.kind, self.data / "settings")
         return root / INCOMING / (item.name if item.kind in ("program", "engine") else item.digest[:12])
 
@@ -111,8 +103,8 @@ def plan(bundle: Bundle, homes: Homes, reader: SumReader) -> tuple[list[Standing
 
 def known(homes: Homes, snapshot: Snapshot, target: str, reader: SumReader) -> list[PresentItem]:
     """List what stays here, with its digests. Models outside the hub's cache are read whole."""
-    builds = builds_in(homes.engines, target)
-    found = [PresentItem(kind="engine", name=build.id, digest=build.digest) for _, build in builds]
+    builds = homes.engines.lasting(target)
+    found = [PresentItem(kind="engine", name=build.name, digest=build.digest) for build in builds]
     placed = [path.parent for path in sorted(homes.programs.glob(f"[!.]*/{LIST}")) if not path.parent.is_symlink()]
     for folder in (*placed, *([homes.packaged] if homes.packaged is not None else [])):
         payload, digest = payload_in(folder)
@@ -138,7 +130,7 @@ def _is_at(place: Path, item: BundleItem, homes: Homes, reader: SumReader) -> bo
         case "program":
             return (place / LIST).is_file() and not place.is_symlink() and _holds_program(place, item.digest)
         case "engine":
-            return place.is_dir() and not check_build(place) and read_build(place).digest == item.digest
+            return homes.engines.digest_at(place) == item.digest
         case "settings":
             return place.is_dir()
         case "model":
@@ -161,8 +153,8 @@ def _is_taken(item: BundleItem, homes: Homes, reader: SumReader) -> bool:
     if item.repo:
         return any(path.exists() and not _same(path, file, reader) for path, file in _names(item, homes))
     place = homes.place_of(item)
-    replaced = (item.kind == "engine" and check_build(place)) or (item.kind == "program" and place.is_symlink())
-    return os.path.lexists(place) and not replaced
+    is_damaged = item.kind == "engine" and not homes.engines.digest_at(place)
+    return os.path.lexists(place) and not is_damaged and not (item.kind == "program" and place.is_symlink())
 
 
 def _names(item: BundleItem, homes: Homes) -> Iterator[tuple[Path, PayloadFile]]:
@@ -209,8 +201,10 @@ async def bring(
         with _explaining_full_disks(standing):
             await trio.to_thread.run_sync(arrive)
             if item.kind == "engine":
-                async with alone(homes.shelf):
-                    await trio.to_thread.run_sync(_put_engine, homes, item)
+                incoming = homes.incoming(item)
+                await trio.to_thread.run_sync(_make_links, incoming, item.files)
+                await homes.engines.take_in(incoming, item.name)
+                await trio.to_thread.run_sync(remove_empty, incoming.parent, homes.engines.root)
             else:
                 await trio.to_thread.run_sync(_put, homes, item)
             await trio.to_thread.run_sync(came, item)
@@ -285,17 +279,6 @@ def _receive(bundle: Bundle, item: BundleItem, file: PayloadFile, final: Path, c
         raise UsageError(f"the bundle contradicts itself at {at}: {cause}; export it again") from None
     finally:
         coming.close()
-
-
-def _put_engine(homes: Homes, item: BundleItem) -> None:
-    incoming = homes.incoming(item)
-    _make_links(incoming, item.files)
-    (incoming / ENGINE).touch()  # the newest of its files: what is older need not be read again
-    if damage := check_build(incoming, read_all=True):
-        raise UsageError(f"the bundle's engine {item.name} is not whole: {damage}; export it again")
-    homes.shelf.stage(incoming, item.name)
-    homes.shelf.put(item.name)
-    remove_empty(incoming.parent, homes.shelf.root)
 
 
 def _put(homes: Homes, item: BundleItem) -> None:

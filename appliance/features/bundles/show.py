@@ -19,6 +19,7 @@ from appliance.features.bundles.container import Tell
 from appliance.features.bundles.core.manifest import BundleItem, BundleManifest
 from appliance.features.bundles.core.plan import BundleSigner, Trust
 from appliance.platform.console import say
+from appliance.start import is_packaged, own_folder
 
 a_file = click.Path(path_type=Path, dir_okay=False)
 
@@ -94,6 +95,12 @@ def progress(what: str, quiet: bool, total: int | None = None) -> Generator[Tell
     with Progress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(what, total=total)
         yield lambda count: bars.advance(task, count)
+
+
+def packaged() -> Path | None:
+    """Return this program's folder, if a package manager keeps it."""
+    own = own_folder()
+    return own if own is not None and is_packaged(own) else None
 
 
 def utc_now() -> str:

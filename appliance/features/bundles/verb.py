@@ -19,6 +19,7 @@ from appliance import __version__
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.found import cache_directory
 from appliance.catalog.sources import ModelFolders, default_models_dir
+from appliance.cli.app import engines_of
 from appliance.cli.options import models_dir_option
 from appliance.cli.remote import go_home, side_options
 from appliance.cli.serve import home_option, write_below
@@ -26,8 +27,6 @@ from appliance.cli.show import json_option, print_json, print_table
 from appliance.core import signing
 from appliance.core.lenient_json import decoded
 from appliance.core.server_choice import Side
-from appliance.engines.found import installed_folder
-from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.features.bundles import contents, show
 from appliance.features.bundles.container import Bundle
@@ -38,7 +37,7 @@ from appliance.features.bundles.importing import Homes, bring, exclusive, known,
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.home import users_home
 from appliance.platform.machine import this_platform
-from appliance.start import ONE_FILE, in_shell, is_packaged, own_folder, programs_folder, refuse_packaged
+from appliance.start import ONE_FILE, in_shell, own_folder, programs_folder, refuse_packaged
 from appliance.store.model_files import write_whole
 from appliance.store.trusted_keys import trust, trusted_keys
 
@@ -136,7 +135,9 @@ async def verify(file: Path, key: Path | None, side: Side | None, as_json: bool)
 @home_option
 @side_options
 @json_option
+@click.pass_context
 async def take(
+    ctx: click.Context,
     file: Path,
     key: Path | None,
     unsigned: bool,
@@ -158,7 +159,7 @@ async def take(
     """
     user = os.environ.get("SUDO_USER") or psutil.Process().username()  # before root becomes the service's user
     _go_home(home, side)
-    homes = _homes(show.sources_of(models_dir))
+    homes = _homes(ctx, show.sources_of(models_dir))
     trusted = _trusted(key)
     with Bundle(file) as opened, exclusive(homes):
         signer = opened.signer(trusted)
@@ -245,7 +246,7 @@ async def list_arrivals(home: Path | None, side: Side | None, as_json: bool) -> 
       llama-appliance bundle log --json
     """
     _go_home(home, side, only_reads=True)
-    journal = _homes(show.sources_of(None)).data / JOURNAL
+    journal = default_models_dir().parent / JOURNAL
     lines = journal.read_bytes().split(b"\n") if journal.exists() else []
     rows = [row for line in lines if (row := decoded(BundleArrival, line)) is not None]  # a torn line is skipped
     if as_json:
@@ -262,7 +263,10 @@ async def list_arrivals(home: Path | None, side: Side | None, as_json: bool) -> 
 @models_dir_option
 @home_option
 @side_options
-async def inventory(out: Path | None, models_dir: str | None, home: Path | None, side: Side | None) -> None:
+@click.pass_context
+async def inventory(
+    ctx: click.Context, out: Path | None, models_dir: str | None, home: Path | None, side: Side | None
+) -> None:
     """List what is on this machine, as JSON, for 'bundle export --against' on another one.
 
     \b
@@ -271,7 +275,7 @@ async def inventory(out: Path | None, models_dir: str | None, home: Path | None,
     """
     _go_home(home, side, only_reads=True)
     sources = show.sources_of(models_dir)
-    homes, target = _homes(sources), this_platform()
+    homes, target = _homes(ctx, sources), this_platform()
     with show.progress("reading", False) as apply:
         snapshot = await trio.to_thread.run_sync(scan_models, sources)
         reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
@@ -300,15 +304,12 @@ def _trusted(key: Path | None) -> tuple[bytes, ...]:
     return signing.public_keys_of(show.content_of(key), str(key))
 
 
-def _homes(sources: ModelFolders) -> Homes:
-    models = sources.models_dir or default_models_dir()
-    cache = sources.cache or cache_directory(os.environ, users_home()).absolute()
-    data, own = default_models_dir().parent, own_folder()
+def _homes(ctx: click.Context, sources: ModelFolders) -> Homes:
     return Homes(
-        data=data,
-        models=models,
-        cache=cache,
-        shelf=Shelf(installed_folder()),
+        data=default_models_dir().parent,
+        models=sources.models_dir or default_models_dir(),
+        cache=sources.cache or cache_directory(os.environ, users_home()).absolute(),
+        engines=engines_of(ctx).carried(show.packaged()),
         programs=programs_folder(),
-        packaged=own if own is not None and is_packaged(own) else None,
+        packaged=show.packaged(),
     )

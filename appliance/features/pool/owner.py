@@ -20,7 +20,6 @@ import psutil
 import trio
 
 from appliance.catalog.supply import Supply
-from appliance.core.engines.choice import best
 from appliance.core.settings import is_loopback
 from appliance.errors import ApplianceError, BadRequest, Conflict, Forbidden, StoreFailed, UsageError
 from appliance.feature import Assembled
@@ -241,17 +240,13 @@ async def open_box_pool(
     """Own this program's place in a pool. ``path`` is its file, and its presence means that there is a pool."""
     owners, edge = program.kernel.owners, program.kernel.edge
 
-    def speed() -> float:
-        used = best(owners.engines.ranked())
-        return 1 / used.seconds if used is not None and used.seconds else 0.0
-
     parts = BoxParts(
         fleet=owners.fleet,
         catalog=owners.catalog,
         supply=supply,
         peers=peers,
         drained=program.kernel.traffic.lifetime.drain,
-        speed=speed,
+        speed=lambda: owners.engines.speed,
         listen=edge.url,
         keyless=lambda: not edge.guard.asks_for_key,
         offline=offline,

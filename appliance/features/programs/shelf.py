@@ -6,7 +6,6 @@ Everything here waits for the disk, and raises OSError.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Never
@@ -86,20 +85,15 @@ class Programs(VersionShelf[VersionState, Never]):
         """Stage the payload. ``check`` is called often and may raise. Raises CannotInstall."""
         size = size_of(source.path) if source.path.is_dir() else source.path.stat().st_size * UNPACKED
         self.check_room("the new version", size)
-        work = self.work_folder(name_of(source.program))
-        try:
-            if source.path.is_dir():
-                copy_folder(source.path, work, check)
-            else:
-                unpack(source.path, work, check)
-            found = [folder for folder in (work, *work.iterdir()) if (folder / LIST).is_file()]
-            if not found:
+        with self.making(name_of(source.program)) as work:
+            try:
+                (copy_folder if source.path.is_dir() else unpack)(source.path, work, check)
+            except BadArchive as cause:
+                raise CannotInstall(str(cause)) from None
+            found = next((folder for folder in (work, *work.iterdir()) if (folder / LIST).is_file()), None)
+            if found is None:
                 raise CannotInstall(f"{source.path} has no {LIST} at its top, so it is not a payload of this program")
-            return self.stage(found[0], source.program)
-        except BadArchive as cause:
-            raise CannotInstall(str(cause)) from None
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+            return self.stage(found, source.program)
 
 
 def find(path: Path) -> PayloadSource:

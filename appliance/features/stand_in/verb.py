@@ -14,18 +14,18 @@ import trio
 from msgspec import structs
 
 from appliance.catalog.found import cache_directory
-from appliance.cli.app import verbs_of
+from appliance.cli.app import engines_of, verbs_of
 from appliance.cli.options import tools_of_options
 from appliance.cli.verb import Bring
 from appliance.core.llama import flags
 from appliance.core.llama.flags import FLAGS, Kind, Option, explained
-from appliance.engines.found import find_engine
 from appliance.errors import UsageError
 from appliance.features.stand_in.core.older import modern_variables, modern_words, spelled_out
 from appliance.features.stand_in.front import http_settings, is_on, value, warn_of_open_door
 from appliance.features.stand_in.router import preset_of_repository, router_mode
 from appliance.features.stand_in.single import cached, fetch, missing, needs_of, single_mode
 from appliance.features.stand_in.surroundings import from_surroundings, on_vertex
+from appliance.fleet.chooser import EngineSource
 from appliance.platform.children import inherited_env
 from appliance.platform.console import EXIT_OURS, say
 from appliance.platform.home import users_home
@@ -72,11 +72,11 @@ def llama_server(ctx: click.Context, words: tuple[str, ...]) -> AppSettings | La
         click.echo("\n".join(explained(flag) for flag in FLAGS if flag.kind is not Kind.REMOVED))
         return 0
     if flags.partition(from_argv, ANSWERED_BY_ENGINE)[0]:
-        return _run_engine(said)
+        return _run_engine(engines_of(ctx), said)
     for note in (*notes, *more_notes):
         say(f"warning: {note}")
     bring = next((verb.brings for verb in verbs_of(ctx) if verb.brings is not None), None)
-    return stand_in(from_argv, environ, bring)
+    return stand_in(from_argv, environ, engines_of(ctx), bring)
 
 
 @click.command(name="llama", cls=Verbatim, add_help_option=False)
@@ -87,7 +87,7 @@ def llama(ctx: click.Context, words: tuple[str, ...]) -> object:
     if verb in ("serve", "server"):
         return ctx.invoke(llama_server, words=words[1:])
     if verb in ("version", "--version"):
-        return _run_engine(("--version",))
+        return _run_engine(engines_of(ctx), ("--version",))
     if verb in ("help", "--help"):
         click.echo(
             "usage: llama serve [options], as llama-server\n       llama version\n\nIn place of other commands:\n"
@@ -111,17 +111,23 @@ def first_unknown(words: Sequence[str]) -> str | None:
     return None
 
 
-def stand_in(from_argv: Sequence[Option], environ: Mapping[str, str], bring: Bring | None) -> AppSettings | Later:
+def stand_in(
+    from_argv: Sequence[Option], environ: Mapping[str, str], engines: EngineSource, bring: Bring | None
+) -> AppSettings | Later:
     """The server that these options, LLAMA_ARG_* and llama-server's configuration file ask for.
 
     Without a model, or with a repository of presets, it is the router, as in llama-server. Raises UsageError for what
     is wrong or cannot be done yet.
     """
-    return _mode(spelled_out(from_argv), from_surroundings(environ), environ, bring)
+    return _mode(spelled_out(from_argv), from_surroundings(environ), environ, engines, bring)
 
 
 def _mode(
-    from_argv: Sequence[Option], from_environ: Sequence[Option], environ: Mapping[str, str], bring: Bring | None
+    from_argv: Sequence[Option],
+    from_environ: Sequence[Option],
+    environ: Mapping[str, str],
+    engines: EngineSource,
+    bring: Bring | None,
 ) -> AppSettings | Later:
     options = flags.merge(from_argv, from_environ)
     named = flags.partition(options, NAMES_A_MODEL)[0]
@@ -141,11 +147,11 @@ def _mode(
     tools_of_options(options)
 
     async def prepare() -> AppSettings | int:
-        find_engine(None)
+        engines.find(None)
         status = await fetch(bring, needs, hub, cache)
         if status is not None:
             return status
-        found = _mode(from_argv, from_environ, environ, bring)
+        found = _mode(from_argv, from_environ, environ, engines, bring)
         if isinstance(found, Later):
             raise UsageError(f"the download is missing from the cache at {cache}; somebody has removed it")
         return found
@@ -161,8 +167,8 @@ def _finished(settings: AppSettings, options: Sequence[Option], environ: Mapping
     return structs.replace(settings, port_of_engine=not is_said)
 
 
-async def _run_engine(words: Sequence[str]) -> int:
+async def _run_engine(engines: EngineSource, words: Sequence[str]) -> int:
     """Let the engine answer what only the engine can; return its exit status."""
-    command = [*find_engine(None).command, *words]
+    command = [*engines.find(None).command, *words]
     done = await trio.run_process(command, check=False, env=inherited_env(), stdin=None)
     return done.returncode

@@ -27,7 +27,6 @@ from appliance.errors import (
 )
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
-from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.events import EventSources
 from appliance.http.control.listing import View
 from appliance.http.control.model_feed import add_model_feed
@@ -106,7 +105,7 @@ def create_app(
 
     The gateway has checked Host, Origin and key before.
     """
-    owners, traffic, settings = kernel.owners, kernel.traffic, kernel.settings
+    owners, traffic = kernel.owners, kernel.traffic
     view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
     control = Control(owners)
     app = QuartTrio("appliance.http", static_folder=None)
@@ -126,11 +125,6 @@ def create_app(
     records = RecordRoutes(traffic.recorder, owners.history, owners.samples, detect)
     add_routes(own, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_feed(own, owners, traffic.lifetime)
-    fleet = owners.fleet
-    engines = EngineRoutes(
-        owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine, may_choose=settings.admin
-    )
-    add_engine_routes(own, engines)
     facts: dict[str, RouteFacts] = {}
     for routes in (own, _openapi_routes(app, facts), *(make(kernel) for make in features)):
         app.register_blueprint(routes)

@@ -16,7 +16,7 @@ from appliance import __version__
 from appliance.catalog.catalog import Catalog
 from appliance.core.models.model import Model
 from appliance.core.models.swap_listing import Object
-from appliance.engines.owner import Engines
+from appliance.fleet.chooser import EngineChoice
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus, state_of
 from appliance.traffic.traffic import Lifetime
@@ -32,7 +32,7 @@ class ReadyAnswer(Struct, frozen=True, omit_defaults=True):
     message: str = ""
 
 
-def ready(fleet: Fleet, catalog: Catalog, engines: Engines, lifetime: Lifetime, single: str | None) -> ReadyAnswer:
+def ready(fleet: Fleet, catalog: Catalog, engines: EngineChoice, lifetime: Lifetime, single: str | None) -> ReadyAnswer:
     """Return whether requests may come. ``single`` is the one model of llama-server's single-model mode."""
     if lifetime.stopping:
         return _no("stopping", "the server is stopping; ask another one")
@@ -45,7 +45,7 @@ def ready(fleet: Fleet, catalog: Catalog, engines: Engines, lifetime: Lifetime, 
         return ReadyAnswer("ready")  # its own command serves it, without an engine of this program
     if models and fleet.launches.engine is None:
         return _no("no_seat", "no engine works here; 'llama-appliance doctor' says why")
-    if engines.in_doubt() and all(seat.standing != "proven" for seat in engines.ranked()):
+    if engines.is_starting:
         return _no("starting", "no engine is proven yet, and one is being tried; ask again soon")
     return ReadyAnswer("ready")
 

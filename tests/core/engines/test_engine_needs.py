@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from appliance.core.builds import BuildNeeds
 from appliance.core.engines.builds import (
     AvailableBuild,
-    BuildNeeds,
     Catalogue,
     InstallWish,
     Release,

@@ -7,10 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from engine_folders import HERE, make_build
+from msgspec import structs
 from payload_folders import make_payload, name_of
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import ModelFolders
+from appliance.engines.carried import CarriedHere
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.features.bundles import contents
@@ -19,6 +21,7 @@ from appliance.features.bundles.core.manifest import FORMAT, BundleItem, BundleM
 from appliance.features.bundles.core.plan import UNSIGNED
 from appliance.features.bundles.importing import Homes, bring, known, plan
 from appliance.start import linked
+from appliance.store.carried import NoCarriedEngines
 
 EMPTY = ModelFolders(models_dir=None, cache=None, starter=None)
 
@@ -34,11 +37,15 @@ def installed(folder: Path) -> Path:
     return program
 
 
+def builds_in(root: Path, packaged: Path | None = None) -> CarriedHere:
+    return CarriedHere(Shelf(root), [root], packaged and packaged / "engines")
+
+
 def carried(folder: Path, program: Path) -> Path:
     """A bundle of that program and its engine."""
     reader = contents.SumReader()
-    builds = contents.builds_in([program / "engines"], HERE)
-    items = [contents.program(program, HERE, reader), contents.engine(builds, "cpu", HERE, reader)]
+    build = builds_in(program / "engines").find("cpu", HERE)
+    items = [contents.program(program, HERE, reader), contents.engine(build, reader)]
     blobs = reader.blobs(items)
     manifest = BundleManifest(
         format=FORMAT,
@@ -57,7 +64,7 @@ def homes_in(folder: Path, packaged: Path | None = None) -> Homes:
         data=folder,
         models=folder / "models",
         cache=folder / "cache",
-        shelf=Shelf(folder / "engines"),
+        engines=builds_in(folder / "engines", packaged),
         programs=folder / "programs",
         packaged=packaged,
     )
@@ -66,17 +73,33 @@ def homes_in(folder: Path, packaged: Path | None = None) -> Homes:
 def test_the_newest_build_that_is_meant_goes_into_a_bundle_and_the_others_are_named(tmp_path: Path) -> None:
     make_build(tmp_path, build="b99")
     make_build(tmp_path, build="b100")
-    builds, reader = contents.builds_in([tmp_path], HERE), contents.SumReader()
+    builds, none = builds_in(tmp_path), builds_in(tmp_path / "none")
     for word, build in (("cpu", "b100"), ("cpu/b99", "b99")):
-        assert contents.engine(builds, word, HERE, reader).name == f"{HERE}-cpu/{build}"
+        assert builds.find(word, HERE).name == f"{HERE}-cpu/{build}"
     for word, there, told in (
         ("vulkan", builds, rf"here, but {HERE}-cpu/b99, {HERE}-cpu/b100;|here, but {HERE}-cpu/b100, {HERE}-cpu/b99;"),
         ("cpu/b98", builds, "here, but "),
-        ("cpu", [], "here, but none;"),
+        ("cpu", none, "here, but none;"),
         ("windows-x64-cpu", builds, f"the bundle is for {HERE}"),
     ):
         with pytest.raises(UsageError, match=told):
-            contents.engine(there, word, HERE, reader)
+            there.find(word, HERE)
+
+
+def test_a_program_without_engines_neither_exports_builds_nor_takes_them_in(tmp_path: Path) -> None:
+    program, rest = installed(tmp_path / "usr"), structs.replace(homes_in(tmp_path), engines=NoCarriedEngines())
+    assert [one.kind for one in known(rest, Catalog(EMPTY).scan(), HERE, contents.SumReader())] == []
+    with pytest.raises(UsageError, match="cpu cannot be exported: this program knows no builds"):
+        rest.engines.find("cpu", HERE)
+    with Bundle(carried(tmp_path, program)) as bundle:
+        bundle.verify(nothing, nothing)
+        with pytest.raises(UsageError, match=f"{HERE}-cpu/b100 cannot be taken in: this program knows no builds"):
+            plan(bundle, rest, contents.SumReader())
+
+
+def test_a_build_for_what_no_engine_knows_has_no_place(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="abacus/b1' is not a build"):
+        builds_in(tmp_path).places_of(f"{HERE}-abacus/b1")
 
 
 def test_what_a_package_manager_keeps_is_here_as_long_as_it_is_whole(tmp_path: Path) -> None:

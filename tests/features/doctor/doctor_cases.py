@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from msgspec import structs
 
+from appliance.core.builds import BuildNeeds
 from appliance.core.config.nodes import Position, Problem
-from appliance.core.engines.builds import Archive, AvailableBuild, BuildNeeds, Catalogue
+from appliance.core.engines.builds import Archive, AvailableBuild, Catalogue
 from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.examined import Installed
 from appliance.core.engines.findings import EnginesExamined

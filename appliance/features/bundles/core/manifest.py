@@ -18,10 +18,10 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from appliance.core.engines.builds import parse_asked
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.names import folder_of, is_commit, is_speakable, repo_of
 from appliance.core.payload import PayloadFile
+from appliance.core.rooted_paths import RESERVED
 from appliance.core.sizes import MIB
 from appliance.errors import UsageError
 
@@ -37,9 +37,8 @@ Kind = Literal["program", "engine", "model", "settings"]
 S = TypeVar("S", bound=Struct)
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_BUILD = re.compile(r"[a-z0-9]+/[a-z0-9][a-z0-9._-]{0,63}")
 _PROGRAM = re.compile(r"[0-9][0-9A-Za-z.+-]{0,40}-[0-9a-f]{12}")
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com\d|lpt\d)(?: *\..*)?", re.IGNORECASE)
-"""Names that are devices on Windows."""
 
 
 class BundleItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -179,12 +178,8 @@ def _bad_name(item: BundleItem, target: str) -> str:
         return "its name or digest cannot be one"
     match item.kind:
         case "engine":
-            try:
-                asked = parse_asked(item.name, target)
-            except UsageError as cause:
-                return str(cause)
-            whole = asked.platform == target and item.name == f"{target}-{asked.backend}/{asked.build}"
-            return "" if whole and ".." not in item.name else f"it is not a build for {target}"
+            is_build = _BUILD.fullmatch(item.name.removeprefix(f"{target}-")) and item.name.startswith(f"{target}-")
+            return "" if is_build and ".." not in item.name else f"it is not a build for {target}"
         case "program":
             return "" if _PROGRAM.fullmatch(item.name) else "its name is not VERSION-DIGEST"
         case "model" if item.repo:
@@ -222,7 +217,7 @@ def is_plain(path: str) -> bool:
         part in ("", ".", "..")
         or any(sign in part for sign in '\\:*?"<>|')
         or part.endswith((".", " "))
-        or _RESERVED.fullmatch(part)
+        or RESERVED.fullmatch(part)
         for part in parts
     )
 

@@ -23,10 +23,9 @@ from appliance.engines.found import EngineFolders, list_engines
 from appliance.engines.owner import open_engines
 from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError
+from appliance.features.engines.routes import engine_routes, seats_in_use
 from appliance.fleet.status import ChildStatus
 from appliance.http import errors
-from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
-from appliance.http.control.routes import Routes
 from appliance.store.engine_state import StateFile
 from appliance.store.shelf import alone
 
@@ -49,10 +48,8 @@ async def routes(root: Path, *, may_choose: bool = False) -> AsyncGenerator[Quar
     async with open_engines(found, StateFile(root), starter=STARTER) as engines:
         app = QuartTrio("appliance.http", static_folder=None)
         app.register_error_handler(ApplianceError, refuse)
-        told = EngineRoutes(engines, lambda: {"starter": "a seat"}, lambda: None, may_choose=may_choose)
-        engines = Routes("engines")
-        add_engine_routes(engines, told)
-        app.register_blueprint(engines)
+        running = {"starter": "a seat"}
+        app.register_blueprint(engine_routes(engines, lambda: running, lambda: None, may_choose=may_choose))
         yield app
 
 

@@ -1,0 +1,134 @@
+"""``/api/engines``: the builds here with their standing, trials, and the choice among them.
+
+No route installs an engine, or names a path. Choosing among those that are here and proven is off unless the server was
+started with ``--admin``; then it is what the commands do, on the same files and under the same lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+from quart import Response
+
+from appliance.core.engines.choice import EngineWish, Seat
+from appliance.engines.choosing import prefer, roll_back
+from appliance.engines.owner import Engines
+from appliance.engines.shelf import Shelf
+from appliance.engines.table import Table, table
+from appliance.errors import AdminOff, Conflict, NotFound
+from appliance.fleet.status import ChildStatus
+from appliance.http.control.answers import json_answer, parse_as, read_as, read_body
+from appliance.http.control.routes import RouteFacts, Routes
+from appliance.store.shelf import alone
+
+MAX_WAITING = 4
+"""Requests to prove that are under way or wait for their turn; each takes a core for a while."""
+
+
+class ProveRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of ``POST /api/engines/prove``: ids of seats or builds; none: all that nobody has tried."""
+
+    seats: tuple[str, ...] = ()
+
+
+class RollbackRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of ``POST /api/engines/rollback``."""
+
+    backend: str | None = None
+
+
+def engine_routes(
+    engines: Engines, running: Callable[[], Mapping[str, str]], settled: Callable[[], None], *, may_choose: bool
+) -> Routes:
+    """``running``: models by seat; ``settled`` is called when more is known; ``may_choose``: clients may choose."""
+    routes, shelf, shows = Routes("engines"), Shelf(engines.folder), RouteFacts(gives=Table)
+    waiting = 0
+
+    async def answer() -> Response:
+        await engines.sync()  # another program may have chosen, or be at an update
+        from appliance.engines.installing import versions  # with archives, which few requests need
+
+        shown = table(
+            engines.engines,
+            engines.ranked(),
+            engines.state,
+            versions(),
+            running=running(),
+            now=time.time(),
+            trying=engines.trying,
+            may_choose=may_choose,
+        )
+        return json_answer(shown)
+
+    @routes.get("/api/engines", facts=shows)
+    async def show_engines() -> Response:
+        return await answer()
+
+    @routes.post("/api/engines/probe", facts=shows)
+    async def probe_engines() -> Response:
+        """Look at the machine and at the installed builds again, and ask each for its devices."""
+        await engines.probe()
+        settled()
+        return await answer()
+
+    @routes.post("/api/engines/prove", facts=RouteFacts(takes=ProveRequest, gives=Table))
+    async def prove_engines() -> Response:
+        """Answers when it is done; each seat takes seconds."""
+        nonlocal waiting
+        asked = parse_as(await read_body() or b"{}", ProveRequest)
+        if waiting >= MAX_WAITING:
+            raise Conflict("engines are being proven already, and others wait for their turn; ask again later")
+        waiting += 1
+        try:
+            if engines.look is None:
+                await engines.probe()
+            await engines.prove(named_seats(engines, asked.seats) if asked.seats else None)
+        finally:
+            waiting -= 1
+        settled()
+        return await answer()
+
+    @routes.post("/api/engines/use", facts=RouteFacts(takes=EngineWish, gives=Table))
+    async def use_engine() -> Response:
+        """Prefer an engine that is proven here, or pin it; models move when they are idle."""
+        if not may_choose:
+            raise AdminOff("choosing an engine", "engines use")
+        wish = await read_as(EngineWish)
+        async with alone(shelf):
+            await engines.refresh()
+            await prefer(shelf, engines, wish, only_proven=True)
+        settled()
+        return await answer()
+
+    @routes.post("/api/engines/rollback", facts=RouteFacts(takes=RollbackRequest, gives=Table))
+    async def return_to_engine() -> Response:
+        """Return to the build before the last update."""
+        if not may_choose:
+            raise AdminOff("returning to the build before an update", "engines rollback")
+        asked = parse_as(await read_body() or b"{}", RollbackRequest)
+        async with alone(shelf):
+            await engines.refresh()
+            await roll_back(shelf, engines, asked.backend)
+        settled()
+        return await answer()
+
+    return routes
+
+
+def named_seats(engines: Engines, names: tuple[str, ...]) -> list[Seat]:
+    """The seats with these ids, or of builds with them. Raises NotFound."""
+    found: dict[str, Seat] = {}
+    for name in names:
+        named = {seat.id: seat for seat in engines.seats if name in (seat.id, seat.build)}
+        if not named:
+            known = ", ".join(seat.id for seat in engines.seats) or "none"
+            raise NotFound(f"there is no engine '{name}' here; there is {known}")
+        found |= named
+    return list(found.values())
+
+
+def seats_in_use(statuses: Iterable[ChildStatus]) -> dict[str, str]:
+    """Models that have a process, and the seat of each."""
+    return {one.model: one.seat for one in statuses if one.seat is not None and one.pid is not None}

@@ -1,0 +1,63 @@
+"""The engines of this machine for the rest of the program, which knows `appliance.fleet.chooser` alone."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from appliance.core.engine import Engine
+from appliance.engines.found import Finder, find_engine, finder, list_engines
+from appliance.errors import EngineNotFound
+from appliance.platform.home import engines_folder
+
+if TYPE_CHECKING:
+    from appliance.core.records.history import Tell
+    from appliance.engines.owner import Engines
+    from appliance.store.carried import CarriedEngines
+
+
+class FoundHere(Struct, frozen=True):
+    """Some engines, and the folder with what is remembered of them."""
+
+    finder: Finder
+    folder: Path
+
+    def open(self, tell: Tell | None = None) -> AbstractAsyncContextManager[Engines]:
+        from appliance.catalog.sources import STARTER
+        from appliance.core.records.history import told_to_nobody
+        from appliance.engines.owner import open_engines  # with trio, which `version` does without
+        from appliance.store.engine_state import StateFile
+
+        file, only = StateFile(self.folder), self.finder.only
+        return open_engines(self.finder.find, file, starter=STARTER, only=only, tell=tell or told_to_nobody)
+
+
+class MachineEngines:
+    """Builds, what is on PATH, and the engine inside the program."""
+
+    def find(self, named: str | None) -> Engine:
+        return find_engine(named)
+
+    def ids(self) -> tuple[str, ...]:
+        return tuple(each.id for each in list_engines())
+
+    def found(self, named: str | None, *, optional: bool = False) -> FoundHere:
+        try:
+            return FoundHere(finder(named), engines_folder())
+        except EngineNotFound:
+            if not optional:
+                raise
+        return FoundHere(Finder(list_engines), engines_folder())
+
+    def carried(self, packaged: Path | None) -> CarriedEngines:
+        from appliance.engines.carried import carried_here
+
+        return carried_here(packaged)
+
+    def recover(self) -> None:
+        from appliance.engines.shelf import Shelf
+
+        Shelf(engines_folder()).recover()
