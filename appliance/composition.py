@@ -226,7 +226,7 @@ async def open_appliance(
             hooks=lambda: hooks,
             data=places.data,
             files=settings.files,
-            examiners=lambda: [*_examiners(), *examiners_of(parts)],
+            examiners=lambda: [*_examiners(), *examiners_of((*opened, *supplied, *held))],
             defaults=places.defaults,
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
