@@ -35,6 +35,7 @@ from appliance.http.control.listing import View, list_models
 from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.kernel import Kernel
 from appliance.trio_parts import Memo
+from appliance.upstream.hub import LoginUnusable, find_token
 from appliance.wire import ListedModel
 
 EVERY = 5.0  # seconds for which an examination is good

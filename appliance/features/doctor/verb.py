@@ -35,6 +35,7 @@ from appliance.features.doctor.core.facts import Facts
 from appliance.features.doctor.core.findings import changes, is_wrong, machine_line
 from appliance.features.doctor.gathering import bundled, zipped
 from appliance.platform.console import EXIT_OURS, PROGRAM, as_called, can_ask, harmless, say
+from appliance.upstream.hub import LoginUnusable, find_token
 
 ALL_WELL = "Nothing is wrong."
 MARKS = {"error": ("ERROR  ", "red"), "warning": ("WARNING", "yellow"), "note": ("note   ", "cyan")}

@@ -1,4 +1,4 @@
-"""Downloads in the doctor's examination, and the login that stays out of its bundle."""
+"""Downloads in the doctor's examination."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from msgspec import structs
 from appliance.catalog.supply import Supply
 from appliance.core.examination import Examiner, FailedDownload, Known, OwnFacts
 from appliance.core.findings import Finding, Told, some, warning
-from appliance.upstream.hub import LoginUnusable, find_token
 
 
 class DownloadsExamined(OwnFacts, frozen=True, kw_only=True):
@@ -40,12 +39,4 @@ def downloads_examiner(supply: Supply | None = None) -> Examiner:
         failed = tuple(FailedDownload(model=one.model, error=one.error or "") for one in ended)
         return structs.replace(known, lately=structs.replace(known.lately, downloads=failed)), DownloadsExamined()
 
-    return Examiner(part="downloads", facts=DownloadsExamined, look=look, secrets=login)
-
-
-async def login() -> Sequence[str]:
-    """Return the user's token for the hub, if there is a usable one."""
-    try:
-        return [token] if (token := await find_token()) else ()
-    except LoginUnusable:
-        return ()
+    return Examiner(part="downloads", facts=DownloadsExamined, look=look)
