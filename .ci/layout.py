@@ -17,15 +17,15 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 76
+FROM_KERNEL = 66
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 95
+BETWEEN = 89
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
     "platform.driver_process platform.drivers platform.libraries platform.nvml store.engine_state",
-    "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address cli.pull "
-    "http.control.hub_routes",
+    "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address "
+    "core.models.recommended cli.pull http.control.hub_routes",
     "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
     "stand_in": "cli.llama_server* core.llama.older",

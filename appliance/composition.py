@@ -21,8 +21,8 @@ from appliance.catalog.sources import STARTER
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
-from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
+from appliance.core.memory import gpu_memory
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up

@@ -29,9 +29,7 @@ from appliance.cli.remote import (
 from appliance.cli.show import human_count, human_size, json_option, print_json, print_table
 from appliance.cli.verb import Verb
 from appliance.core.engine import Manual
-from appliance.core.fit.budget import room_of
-from appliance.core.fit.estimate import RAM
-from appliance.core.fit.plan import FitPlan
+from appliance.core.memory import RAM, FitPlan, room_of
 from appliance.core.models.model import Model
 from appliance.core.near_names import did_you_mean, near
 from appliance.core.settings import FleetSettings

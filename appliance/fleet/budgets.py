@@ -15,11 +15,12 @@ from msgspec import structs
 from appliance.catalog.headers import Headers
 from appliance.core.config.types import Config, Memory, ModelConfig
 from appliance.core.engine import Engine, Manual
-from appliance.core.fit.budget import GpuMemory, budgets_of, squeezed
-from appliance.core.fit.estimate import RAM, estimate
-from appliance.core.fit.plan import RESERVE, FitOptions, FitPlan, asked_of, plan
+from appliance.core.fit.budget import budgets_of, squeezed
+from appliance.core.fit.estimate import estimate
+from appliance.core.fit.plan import RESERVE, FitOptions, asked_of, plan
 from appliance.core.fit.refusal import reserve_in, why_refused
 from appliance.core.machine_look import MachineLook
+from appliance.core.memory import RAM, FitPlan, GpuMemory
 from appliance.core.models.model import Model, start_flags
 from appliance.core.models.shape import Shape
 from appliance.core.scheduling.effects import Terms

@@ -13,8 +13,8 @@ from appliance.core.config.types import ModelConfig
 from appliance.core.engine import EMBEDDED, Engine
 from appliance.core.engines.trials import explanation
 from appliance.core.engines.workers import Crew, RpcWorker, room_of
-from appliance.core.fit.plan import FitPlan
 from appliance.core.machine_look import MachineLook
+from appliance.core.memory import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.settings import FleetSettings

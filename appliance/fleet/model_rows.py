@@ -8,7 +8,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from appliance.core.engine import Manual
-from appliance.core.fit.plan import FitPlan
+from appliance.core.memory import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.fleet.budgets import plan_of, reserve_here

@@ -8,7 +8,7 @@ import trio
 
 from appliance.core.engine import Engine
 from appliance.core.fit.picture import DeviceMemory, LoadForecast, picture
-from appliance.core.fit.plan import FitPlan
+from appliance.core.memory import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import ProcessState
 from appliance.core.scheduling.policy import NO_MEMORY

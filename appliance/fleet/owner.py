@@ -12,7 +12,7 @@ import trio
 
 from appliance.core.config.types import Config
 from appliance.core.engine import Engine, same_start
-from appliance.core.fit.budget import GpuMemory
+from appliance.core.memory import GpuMemory
 from appliance.core.models.model import Model
 from appliance.core.records.history import Tell, refusal, told_to_nobody
 from appliance.core.scheduling.effects import Cause, ProcessState, Terms

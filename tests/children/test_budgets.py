@@ -13,8 +13,8 @@ from hollow_models import dense, write_hollow
 from waiting import until
 
 from appliance.catalog.headers import Headers
-from appliance.core.fit.budget import GpuMemory
 from appliance.core.machine_look import Gpu, MachineLook
+from appliance.core.memory import GpuMemory
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.fleet.owner import Fleet, open_fleet

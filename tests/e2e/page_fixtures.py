@@ -19,7 +19,7 @@ from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
 from program import Server, StartServer
 
-from appliance.core.fit.recommended import RECOMMENDED
+from appliance.core.models.recommended import RECOMMENDED
 from appliance.engines.found import ENGINE_VARIABLE
 
 PLAY = Path(__file__).resolve().parents[1] / "web" / "play.mjs"

@@ -16,8 +16,10 @@ from msgspec import Struct, structs
 from needs import compiled
 from slow import one_of
 
-from appliance.core.fit.estimate import OFFLOADED, RAM, Buffers, Estimate, estimate
+from appliance.core.fit.estimate import Estimate, estimate
 from appliance.core.fit.plan import asked_of
+from appliance.core.llama.buffers import OFFLOADED, Buffers
+from appliance.core.memory import RAM
 from appliance.core.models.gguf import read_gguf
 from appliance.engines.embedded import available, command
 

@@ -7,8 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.fit.budget import GpuMemory
-from appliance.core.fit.estimate import DeviceUse
+from appliance.core.memory import DeviceUse, GpuMemory
 
 
 class ModelMemory(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
 
 from msgspec import Struct, structs
 
@@ -22,9 +21,7 @@ from appliance.core.engine import Manual
 from appliance.core.fit.compute import FLOAT
 from appliance.core.fit.estimate import (
     AUTO_PARALLEL,
-    RAM,
     Costs,
-    DeviceUse,
     Estimate,
     Options,
     costs_of,
@@ -33,6 +30,7 @@ from appliance.core.fit.estimate import (
     slots_of,
 )
 from appliance.core.llama.flags import Option, from_env, last, merge, split
+from appliance.core.memory import RAM, DeviceUse, FitPlan
 from appliance.core.models.shape import Shape
 from appliance.core.sizes import GIB, MIB
 from appliance.errors import UsageError
@@ -50,8 +48,6 @@ LEAST_CONTEXT = 4096
 """A smaller context is never chosen, unless the model was trained for less."""
 RESERVE = 1 << 30
 """Bytes that stay free on each device; llama-server's own ``--fit-target``."""
-RAM_SPEED, GPU_SPEED = 30 * GIB, 300 * GIB
-"""Bytes a second that usual memory gives, of a machine and of its cards."""
 SHARE = 16384
 """Tokens that a slot can have before there is another one beside it, or all that the model was trained for."""
 CACHE_STEP = 64 * MIB
@@ -163,49 +159,6 @@ class _Words:
         return self.toggle(name) is True
 
 
-Verdict = Literal["fits", "partly", "no"]
-
-
-class FitPlan(Struct, frozen=True, kw_only=True):
-    """The plan, for people and programs. ``flags`` are added to the user's own; sizes in bytes.
-
-    With the verdict "no" it is the plan of the smallest start.
-    """
-
-    verdict: Verdict
-    why: str
-    flags: tuple[str, ...]
-    context: int
-    """Tokens of all slots together."""
-    parallel: int
-    gpu_layers: int
-    layers: int
-    memory: Mapping[str, DeviceUse]
-    """The use of each device that has a part of it."""
-    room: Mapping[str, int]
-    """The free memory of each device; ``reserve`` of it stays free."""
-    reserve: int
-    prompt_cache: int = 0
-    """Bytes that the process may keep of earlier prompts, in main memory and beyond ``memory``."""
-    slot_context: int
-    """Tokens that one slot can have."""
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes that a token of context takes, with its share of states."""
-        return sum(use.cache for use in self.memory.values()) // max(self.context, 1)
-
-    @property
-    def word(self) -> str:
-        """A word for a column of a table."""
-        if self.verdict == "partly":
-            return f"partly: {self.gpu_layers} of {self.layers} layers"
-        return "fits" if self.verdict == "fits" else "will not fit"
-
-    def by_device(self) -> dict[str, int]:
-        return {device: use.total for device, use in self.memory.items()}
-
-
 class _Try(Struct, frozen=True):
     """One way to start it: the options, and the places of its layers if they all find one."""
 
@@ -254,36 +207,6 @@ def plan(
         reserve=reserve,
         prompt_cache=cached,
         slot_context=_each(one, asked),
-    )
-
-
-class Foretold(Struct, frozen=True, kw_only=True):
-    """The needs of a model that is not here yet, in bytes; ``free`` is the memory that it could have now."""
-
-    verdict: Verdict
-    needed: int
-    free: int
-    speed: Literal["fast", "medium", "slow"]
-    """Faster than one reads, about as fast, slower."""
-
-
-def judged_by_size(size: int, room: Mapping[str, int], *, reserve: int = RESERVE) -> Foretold:
-    """Judge a model by the size of its files alone, with the reserve of `plan`. Pure.
-
-    A small context and the room to compute with take an eighth of the files at least. Every token reads them all once,
-    so the speed of memory bounds the speed of answers.
-    """
-    needed = size + max(size // 8, 512 * MIB)
-    gpus = sum(max(0, free - reserve) for device, free in room.items() if device != RAM)
-    ram = max(0, room.get(RAM, 0) - reserve)
-    whole = gpus >= needed if gpus else ram >= needed
-    verdict: Verdict = "fits" if whole else "partly" if gpus + ram >= needed else "no"
-    rate = (GPU_SPEED if gpus >= needed else RAM_SPEED) / max(size, 1)
-    return Foretold(
-        verdict=verdict,
-        needed=needed,
-        free=gpus if gpus >= needed else gpus + ram,
-        speed="fast" if rate >= 15 else "medium" if rate >= 6 else "slow",
     )
 
 

@@ -6,8 +6,8 @@ read from its file as it goes may work, slowly.
 
 from __future__ import annotations
 
-from appliance.core.fit.estimate import RAM
-from appliance.core.fit.plan import RESERVE, FitPlan
+from appliance.core.fit.plan import RESERVE
+from appliance.core.memory import RAM, FitPlan
 from appliance.core.sizes import MIB
 
 

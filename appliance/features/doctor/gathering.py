@@ -29,8 +29,7 @@ from appliance.catalog.sources import ModelFolders, default_models_dir
 from appliance.core.config.types import Config
 from appliance.core.engine import Engine
 from appliance.core.engines.builds import BuildNeeds
-from appliance.core.fit.estimate import RAM
-from appliance.core.fit.plan import FitPlan
+from appliance.core.memory import RAM, FitPlan
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening
 from appliance.core.settings import FleetSettings

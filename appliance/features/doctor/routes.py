@@ -24,7 +24,7 @@ from appliance.catalog.download_status import LoginUnusable
 from appliance.catalog.hub import find_token
 from appliance.core.config.types import Config
 from appliance.core.engines.choice import best
-from appliance.core.fit.estimate import OFFLOADED
+from appliance.core.llama.buffers import OFFLOADED
 from appliance.core.records.history import MAX_LIMIT, HistoryQuery
 from appliance.engines.owner import Engines
 from appliance.features.doctor.core.bundle import REPORTED, known_secrets, log_names

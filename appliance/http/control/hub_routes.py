@@ -9,8 +9,7 @@ from msgspec import Struct
 from quart import Response, request
 
 from appliance.catalog.hub import ENDPOINT
-from appliance.core.fit.plan import Foretold, judged_by_size
-from appliance.core.fit.recommended import Recommendation, cards
+from appliance.core.models.recommended import Foretold, Recommendation, cards, judged_by_size
 from appliance.errors import BadRequest
 from appliance.http.control.answers import json_answer
 from appliance.http.control.routes import Routes

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.fit.estimate import RAM, Options, estimate
+from appliance.core.fit.estimate import Options, estimate
 from appliance.core.fit.plan import asked_of, plan
+from appliance.core.memory import RAM
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 

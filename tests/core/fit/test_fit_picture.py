@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.fit.budget import GpuMemory
-from appliance.core.fit.estimate import DeviceUse
 from appliance.core.fit.picture import ModelMemory, picture
+from appliance.core.memory import DeviceUse, GpuMemory
 
 DEVICES = ("ram", "gpu0", "gpu1")
 sizes = st.integers(0, 1000)

@@ -6,9 +6,9 @@ from hollow_models import dense, shape_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import asked_of, plan
 from appliance.core.fit.refusal import reserve_in, why_refused
+from appliance.core.memory import RAM
 from appliance.core.models.shape import Shape
 
 MIB = 1 << 20
