@@ -17,7 +17,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 66
+FROM_KERNEL = 59
 """Imports by the kernel of what is to be a feature."""
 BETWEEN = 89
 """Imports by what is to be a feature of what is to be another one."""

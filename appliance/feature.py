@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
     from appliance.fleet.chooser import Chooser
+    from appliance.fleet.estimate import Estimate
     from appliance.fleet.hold import SlotHold
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
@@ -109,7 +110,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     gives requests their slots, and yields it with the parts that need it; one feature at most has that. ``check`` looks
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
     serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends the
-    start there, with UsageError.
+    start there, with UsageError. ``estimate`` knows what models take of memory; the first feature with one has it.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     check: Callable[[Config], None] | None = None
     slots: Callable[[Footing], AbstractAsyncContextManager[tuple[SlotHold, ServerParts]]] | None = None
     beside: Callable[[AppSettings], Awaitable[None]] | None = None
+    estimate: Callable[[], Estimate] | None = None
 
 
 class Footing(Struct, frozen=True, kw_only=True):
@@ -160,6 +162,16 @@ class Assembled(Struct, frozen=True, kw_only=True):
     kernel: Kernel
     hold: FastHold | None
     door: Callable[[], Sequence[EdgeRoute]]
+
+
+def estimate_of(features: Iterable[Feature]) -> Estimate:
+    """Return what knows the memory that models take. Without a feature for it, the size of a file says it all."""
+    found = next((each.estimate for each in features if each.estimate is not None), None)
+    if found is None:
+        from appliance.fleet.estimate import PlainEstimate
+
+        return PlainEstimate()
+    return found()
 
 
 @asynccontextmanager

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,15 +19,22 @@ from appliance.errors import ApplianceError, CallerError, OpenDoor
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import Program, Start
 
+if TYPE_CHECKING:
+    from appliance.fleet.estimate import Estimate
+
 STAND_IN = "llama-server"
 UNIFIED = "llama"
+T = TypeVar("T")
 
 
 class CommandLine(click.Group):
     """The group of all verbs. It knows their names and summaries, and imports only the verb that is used."""
 
-    def __init__(self, verbs: Iterable[Verb], **attributes: Any) -> None:
+    def __init__(
+        self, verbs: Iterable[Verb], estimate: Callable[[], Estimate] | None = None, **attributes: Any
+    ) -> None:
         super().__init__(**attributes)
+        self.estimate = estimate
         self.verbs = {verb.name: verb for verb in sorted(verbs, key=lambda verb: GROUPS.index(verb.group))}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -51,12 +59,13 @@ class CommandLine(click.Group):
                 formatter.write_dl([(verb.name.ljust(width), verb.summary) for verb in of_group])
 
 
-def command_line(verbs: Collection[Verb]) -> CommandLine:
-    """Return the command of the whole program."""
+def command_line(verbs: Collection[Verb], estimate: Callable[[], Estimate] | None = None) -> CommandLine:
+    """Return the command of the whole program. ``estimate`` makes what knows the memory that models take."""
 
     @click.group(
         cls=CommandLine,
         verbs=verbs,
+        estimate=estimate,
         invoke_without_command=True,
         no_args_is_help=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -85,11 +94,29 @@ def verbs_of(ctx: click.Context) -> Collection[Verb]:
     return program.verbs.values() if isinstance(program, CommandLine) else ()
 
 
-def run(argv: Sequence[str], start: Start, verbs: Collection[Verb]) -> int:
+def with_estimate(command: Callable[..., T]) -> Callable[..., T]:
+    """Give a command that starts or plans models by itself what knows the memory that they take, as ``estimate``."""
+
+    @functools.wraps(command)
+    def estimating(**given: object) -> T:
+        from appliance.fleet.estimate import PlainEstimate
+
+        program = click.get_current_context().find_root().command
+        estimate = program.estimate if isinstance(program, CommandLine) else None
+        return command(estimate=(estimate or PlainEstimate)(), **given)
+
+    return estimating
+
+
+def run(
+    argv: Sequence[str], start: Start, verbs: Collection[Verb], estimate: Callable[[], Estimate] | None = None
+) -> int:
     """Carry out ``argv`` and return the exit status; every error is reported on standard error."""
     try:
-        cli = command_line(verbs)
-        again = partial(run, start=start, verbs=verbs)  # for a verb that runs another one as a service
+        cli = command_line(verbs, estimate)
+        again = partial(
+            run, start=start, verbs=verbs, estimate=estimate
+        )  # for a verb that runs another one as a service
         outcome: int | Program | None = cli.main(args=list(argv), prog_name=PROGRAM, standalone_mode=False, obj=again)
         if outcome is None:
             return 0

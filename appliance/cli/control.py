@@ -12,6 +12,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.sources import ModelFolders
+from appliance.cli.app import with_estimate
 from appliance.cli.options import ModelOptions, catalog_options
 from appliance.cli.remote import (
     ANSWER_TIME,
@@ -27,6 +28,7 @@ from appliance.cli.remote import (
 )
 from appliance.cli.show import json_option, print_json, print_table
 from appliance.errors import UpstreamFailed
+from appliance.fleet.estimate import Estimate
 from appliance.platform.console import EXIT_OURS, say
 from appliance.upstream.client import HttpAnswer, HttpCall
 
@@ -97,7 +99,10 @@ async def _running(server: RunningServer, models: list[ServerModel]) -> list[Ser
 )
 @json_option
 @catalog_options
-async def load(server: RunningServer, model: str, dry_run: bool, as_json: bool, choice: ModelOptions) -> int:
+@with_estimate
+async def load(
+    server: RunningServer, model: str, dry_run: bool, as_json: bool, choice: ModelOptions, estimate: Estimate
+) -> int:
     """Load MODEL into the running server, and wait until it is ready.
 
     With --dry-run no server is needed; --model, --models-dir, --stores and --no-starter then say where to look for
@@ -109,7 +114,7 @@ async def load(server: RunningServer, model: str, dry_run: bool, as_json: bool, 
       llama-appliance load starter --dry-run
     """
     if dry_run:
-        return await _print_plan(choice.sources(), model, as_json)
+        return await _print_plan(choice.sources(), model, as_json, estimate)
     began = trio.current_time()
     # the server knows how long a model may take
     await ask_raw(server, "POST", "/models/load", {"model": model, "wait": True}, patience=math.inf)
@@ -121,12 +126,12 @@ async def load(server: RunningServer, model: str, dry_run: bool, as_json: bool, 
     return 0
 
 
-async def _print_plan(sources: ModelFolders, name: str, as_json: bool) -> int:
+async def _print_plan(sources: ModelFolders, name: str, as_json: bool, estimate: Estimate) -> int:
     from appliance.catalog.catalog import scan_models  # only this verb of these reads model files
     from appliance.cli.models import machine_room, planned, print_plan
 
     snapshot = await trio.to_thread.run_sync(scan_models, sources)
-    model, plan = planned(snapshot.models, name, *await machine_room())
+    model, plan = planned(snapshot.models, name, *await machine_room(), estimate)
     if as_json:
         print_json(plan)
     else:

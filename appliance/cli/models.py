@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Snapshot, scan_models
 from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir
-from appliance.cli.app import verbs_of
+from appliance.cli.app import verbs_of, with_estimate
 from appliance.cli.options import ModelOptions, catalog_options, models_dir_option
 from appliance.cli.remote import (
     NOT_RUNNING,
@@ -32,11 +32,10 @@ from appliance.core.engine import Manual
 from appliance.core.memory import RAM, FitPlan, room_of
 from appliance.core.models.model import Model
 from appliance.core.near_names import did_you_mean, near
-from appliance.core.settings import FleetSettings
 from appliance.engines.found import finder, installed_folder
 from appliance.engines.owner import manual_of, open_engines
 from appliance.errors import Conflict, EngineNotFound, Forbidden, ModelNotFound, UsageError
-from appliance.fleet.budgets import plan_of, reserve_here
+from appliance.fleet.estimate import Estimate
 from appliance.fleet.model_rows import ModelRow, ModelTable, model_rows
 from appliance.platform.children import open_children
 from appliance.platform.console import can_ask, say
@@ -72,7 +71,7 @@ async def machine_room() -> tuple[Mapping[str, int], Manual | None]:
 
 
 def planned(
-    models: Sequence[Model], name: str, room: Mapping[str, int], manual: Manual | None
+    models: Sequence[Model], name: str, room: Mapping[str, int], manual: Manual | None, estimate: Estimate
 ) -> tuple[Model, FitPlan]:
     """Return the plan for the model with this id or alias. Raises UsageError if there is none."""
     model = next((m for m in models if name in (m.id, *m.aliases)), None)
@@ -81,7 +80,7 @@ def planned(
         raise UsageError(f"there is no model '{name}'{meant}")
     if model.error:
         raise UsageError(f"{model.id} cannot be used: {model.error} ({model.path})")
-    plan = plan_of(model, FleetSettings(), room, reserve_here(), manual=manual)
+    plan = estimate.plan(model, room, manual)
     if plan is None:
         why = "its own command starts it" if model.config else "its file does not say enough, or is not here yet"
         raise UsageError(f"what {model.id} takes cannot be predicted: {why}")
@@ -246,7 +245,8 @@ def _refuse_running(server: RunningServer, name: str, state: str | None) -> None
 @catalog_options
 @files_options
 @json_option
-async def ls(choice: ModelOptions, server: RunningServer, as_json: bool) -> int:
+@with_estimate
+async def ls(choice: ModelOptions, server: RunningServer, as_json: bool, estimate: Estimate) -> int:
     """List the models of the server that runs, with their states; without one, those of this user.
 
     \b
@@ -256,7 +256,7 @@ async def ls(choice: ModelOptions, server: RunningServer, as_json: bool) -> int:
     """
     table = await _server_table(server) if choice == ModelOptions() else None
     if table is None:
-        table = await _own_table(choice.sources(), server)
+        table = await _own_table(choice.sources(), server, estimate)
     if as_json:
         print_json(table)
         return 0
@@ -290,12 +290,12 @@ async def _server_table(server: RunningServer) -> ModelTable | None:
     return structs.replace(found, server=server.url)
 
 
-async def _own_table(sources: ModelFolders, server: RunningServer) -> ModelTable:
+async def _own_table(sources: ModelFolders, server: RunningServer, estimate: Estimate) -> ModelTable:
     snapshot = await trio.to_thread.run_sync(scan_models, sources)
     states = await _states(server)
     room, manual = await machine_room()
     return ModelTable(
-        models=model_rows(snapshot.models, states, room, manual, {}),
+        models=model_rows(snapshot.models, states, room, manual, {}, estimate),
         models_dir=str(sources.models_dir) if sources.models_dir else None,
         server=None if states is None else server.url,
         notes=snapshot.notes,

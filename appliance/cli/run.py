@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.sources import STARTER
+from appliance.cli.app import with_estimate
 from appliance.cli.options import ModelOptions, catalog_options, gathered
 from appliance.cli.remote import (
     CHAT_PATH,
@@ -44,6 +45,7 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, finder, installed_folder
 from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError, UsageError
+from appliance.fleet.estimate import Estimate
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.store.engine_state import StateFile
 from appliance.upstream.client import HttpAnswer, HttpCall
@@ -78,8 +80,14 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
 @server_options
 @click.option("--engine", metavar="ENGINE", help=f"If no server runs: {ENGINE_HELP}")
 @catalog_options
+@with_estimate
 async def run_model(
-    server: RunningServer, chat: ChatOptions, prompt: str | None, engine: str | None, choice: ModelOptions
+    server: RunningServer,
+    chat: ChatOptions,
+    prompt: str | None,
+    engine: str | None,
+    choice: ModelOptions,
+    estimate: Estimate,
 ) -> int:
     """Ask MODEL one question, or chat with it when there is no PROMPT.
 
@@ -105,7 +113,7 @@ async def run_model(
     file = StateFile(installed_folder())
     async with (
         open_engines(found.find, file, starter=STARTER, only=found.only) as engines,
-        open_fleet(FleetSettings(models_max=1), engines) as fleet,
+        open_fleet(FleetSettings(models_max=1), engines, estimate=estimate) as fleet,
     ):
         try:
             outcome = await _converse(partial(_ask_fleet, fleet, model), chat, question)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import STARTER_ID, scan_models
 from appliance.catalog.sources import STARTER
+from appliance.cli.app import with_estimate
 from appliance.cli.options import ModelOptions
 from appliance.cli.remote import (
     CHAT_PATH,
@@ -35,6 +36,7 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, find_engine, finder, installed_folder
 from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError
+from appliance.fleet.estimate import Estimate
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.platform.console import EXIT_OURS, PROGRAM
 from appliance.store.engine_state import StateFile
@@ -89,7 +91,8 @@ class WholeAnswer(ChatCompletion):
     "--model", metavar="MODEL", default=STARTER_ID, help="Model id or .gguf file; default: the starter model."
 )
 @json_option
-async def selftest(engine: str | None, model: str, as_json: bool) -> int:
+@with_estimate
+async def selftest(engine: str | None, model: str, as_json: bool, estimate: Estimate) -> int:
     """Prove that the engine and the starter model work here: load, answer, stream, stop.
 
     \b
@@ -105,7 +108,8 @@ async def selftest(engine: str | None, model: str, as_json: bool) -> int:
     trial = SelftestTrial(found, quiet=as_json)
     if not as_json:
         click.echo(f"{PROGRAM} selftest: engine {chosen.in_words()}, model {found.id}")
-    async with open_fleet(FleetSettings(models_max=1, load_timeout=LOAD_TIME), chosen) as fleet:
+    settings = FleetSettings(models_max=1, load_timeout=LOAD_TIME)
+    async with open_fleet(settings, chosen, estimate=estimate) as fleet:
         await trial.run(fleet)
     report = SelftestReport(
         ok=all(step.ok for step in trial.steps),

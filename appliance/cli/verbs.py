@@ -89,12 +89,6 @@ def _unload() -> click.Command:
     return unload
 
 
-def _memory() -> click.Command:
-    from appliance.cli.memory import memory
-
-    return memory
-
-
 def _engines() -> click.Command:
     from appliance.cli.engines.commands import engines
 
@@ -151,13 +145,6 @@ KERNEL_VERBS = (
     Verb("ps", "models", "List the models that are running.", _ps),
     Verb("load", "models", "Load a model into the running server.", _load),
     Verb("unload", "models", "Unload a model from the running server.", _unload),
-    Verb(
-        "memory",
-        "models",
-        "Show the memory of the machine, and what one more model would push out.",
-        _memory,
-        page="memory.md",
-    ),
     Verb("engines", "this machine", "Manage the llama.cpp builds of this machine.", _engines, page="engines.md"),
     Verb("selftest", "this machine", "Prove that the engine and the starter model work here.", _selftest),
     Verb("version", "this machine", "Show versions of the program, Python, platform and engine.", _version),

@@ -18,6 +18,7 @@ from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
 from appliance.features.explain.feature import EXPLAIN
+from appliance.features.fit.feature import FIT
 from appliance.features.launch.feature import LAUNCH
 from appliance.features.lm_studio.feature import LM_STUDIO
 from appliance.features.names.feature import NAMES
@@ -47,6 +48,7 @@ FEATURES: tuple[Feature, ...] = (
     DISK,
     DOCTOR,
     EXPLAIN,
+    FIT,
     LAUNCH,
     LM_STUDIO,
     NAMES,

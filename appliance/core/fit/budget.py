@@ -31,7 +31,6 @@ def squeezed(
     budgets: Mapping[str, int],
     samples: Mapping[str, GpuMemory],
     own: Mapping[str, int],
-    *,
     before: Mapping[str, int] = NO_MEMORY,
 ) -> Mapping[str, int]:
     """The budgets that hold while others use the GPUs.

@@ -49,7 +49,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """Names of the devices beside the processor, in the order in which they are filled."""
 
 
-class Estimate(Struct, frozen=True, kw_only=True):
+class Estimated(Struct, frozen=True, kw_only=True):
     """Bytes by device: ``ram`` or one of the `Options.gpus`."""
 
     devices: Mapping[str, DeviceUse]
@@ -87,13 +87,13 @@ class Costs(Struct, frozen=True, kw_only=True):
     slots: int
 
 
-def estimate(shape: Shape, options: Options) -> Estimate:
+def estimate(shape: Shape, options: Options) -> Estimated:
     """Pure and total: any shape and any options have an estimate."""
     places = places_of(len(shape.layers), options)
     return placed(costs_of(shape, options), places, options.gpus)
 
 
-def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Estimate:
+def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Estimated:
     """Return the estimate for layers, and at the end the output, on these devices."""
     models, caches = dict.fromkeys((RAM, *gpus), 0), dict.fromkeys((RAM, *gpus), 0)
     for place, weights, in_ram, kept in zip(places, costs.weights, costs.in_ram, costs.kept, strict=True):
@@ -113,7 +113,7 @@ def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Estimate
         uses[gpu] += DeviceUse(compute=compute)
     uses[gpus[0] if gpus else RAM] += costs.extra
     on_gpus = sum(place != RAM for place in places)
-    return Estimate(devices=uses, context=costs.context, parallel=costs.slots, gpu_layers=on_gpus, layers=len(places))
+    return Estimated(devices=uses, context=costs.context, parallel=costs.slots, gpu_layers=on_gpus, layers=len(places))
 
 
 def costs_of(shape: Shape, options: Options) -> Costs:

@@ -22,7 +22,7 @@ from appliance.core.fit.compute import FLOAT
 from appliance.core.fit.estimate import (
     AUTO_PARALLEL,
     Costs,
-    Estimate,
+    Estimated,
     Options,
     costs_of,
     placed,
@@ -339,7 +339,7 @@ def _flags(chosen: _Try, shape: Shape, asked: FitOptions, gpus: Sequence[str], r
 # drops the oldest when all of them are larger than --cache-ram. The memory is taken as prompts come, so that neither
 # the estimate nor what is free shows it: ``spoken_for`` is what other processes may still take. Half of the
 # rest leaves the same to the next model, and so on; together they never take more than there is.
-def _prompt_cache(found: Estimate, left: Mapping[str, int], asked: FitOptions, spoken_for: int) -> int:
+def _prompt_cache(found: Estimated, left: Mapping[str, int], asked: FitOptions, spoken_for: int) -> int:
     if asked.prompt_cache is not None:
         return asked.prompt_cache
     if asked.options.embedding or not asked.caches:
@@ -365,7 +365,7 @@ def _checkpoint_flags(shape: Shape, cached: int, slots: int, asked: FitOptions) 
     return (CHECKPOINTS, str(most)) if most < MOST_CHECKPOINTS else ()
 
 
-def _why(found: Estimate, shape: Shape, asked: FitOptions, left: Mapping[str, int], gpus: Sequence[str]) -> str:
+def _why(found: Estimated, shape: Shape, asked: FitOptions, left: Mapping[str, int], gpus: Sequence[str]) -> str:
     words = [", ".join(_of(device, use.total, left) for device, use in found.devices.items() if use.total)]
     if not asked.context and 0 < found.context < shape.trained:
         words.append(f"context {found.context} of {shape.trained} tokens, so that it fits")
@@ -386,7 +386,7 @@ def _why(found: Estimate, shape: Shape, asked: FitOptions, left: Mapping[str, in
     return "; ".join(words)
 
 
-def _too_large(found: Estimate, left: Mapping[str, int]) -> str:
+def _too_large(found: Estimated, left: Mapping[str, int]) -> str:
     over = [(device, use) for device, use in found.devices.items() if use.total > left.get(device, use.total)]
     said = " and ".join(_of(device, use.total, left) for device, use in over)
     greatest = max((use for _, use in over), key=lambda use: use.total, default=DeviceUse())

@@ -31,6 +31,7 @@ from appliance.features.doctor.core.facts import Examined, ServerFact
 from appliance.features.doctor.core.findings import dated, is_wrong
 from appliance.features.doctor.gathering import begun, examine, read_config, tried, with_models
 from appliance.features.doctor.system import port_owner
+from appliance.fleet.estimate import Estimate
 
 PATIENCE = 10.0  # seconds for each answer; short, because a person waits for the page
 LOOKS = 60.0  # seconds for the server's examination: after its start it may have to look at drivers first
@@ -43,6 +44,7 @@ class DoctorOptions(Struct, frozen=True, kw_only=True):
     config: Path | None = None
     models_dir: str | None = None
     model: str = ""  # the model to rank engines for; empty: a model about which nothing is known
+    estimate: Estimate
 
 
 class Timeline(Struct, frozen=True):
@@ -69,7 +71,7 @@ async def look(wish: DoctorOptions) -> Examined:
         if config is not None:
             facts = structs.replace(facts, config=config[0])
         if config is not None or wish.models_dir is not None:
-            facts = await tried("the models", trouble, partial(with_models, facts, catalog)) or facts
+            facts = await tried("the models", trouble, partial(with_models, facts, catalog, wish.estimate)) or facts
         facts = structs.replace(facts, trouble={**facts.trouble, **trouble})
     else:
         port = None
@@ -77,7 +79,7 @@ async def look(wish: DoctorOptions) -> Examined:
             port = await trio.to_thread.run_sync(port_owner, wish.server.address.port)
         known = await begun(config[0] if config is not None else None)
         known = structs.replace(known, server=told, port=port, trouble=trouble)
-        facts = await examine(known, _own_engines(), catalog, model=wish.model)
+        facts = await examine(known, _own_engines(), catalog, wish.estimate, model=wish.model)
     findings = dated(diagnose(facts), told.findings if isinstance(told, Examined) else ())
     return Examined(ok=not is_wrong(findings), findings=findings, facts=facts)
 

@@ -32,7 +32,6 @@ from appliance.core.engines.builds import BuildNeeds
 from appliance.core.memory import RAM, FitPlan
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening
-from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_VARIABLE, EngineFolders, find_engine, installed_folder, read_build
 from appliance.engines.installing import offers_here
 from appliance.engines.owner import Engines
@@ -41,7 +40,7 @@ from appliance.features.doctor.core.bundle import ReportFile, Versions, report_f
 from appliance.features.doctor.core.facts import ConfigFact, DoctorFacts, Installed, ModelFact
 from appliance.features.doctor.core.findings import Finding
 from appliance.features.doctor.system import checkup
-from appliance.fleet.budgets import plan_of, reserve_here
+from appliance.fleet.estimate import Estimate
 from appliance.platform.machine import free_memory
 from appliance.start import programs_folder
 from appliance.store.engine_state import StateFile
@@ -50,7 +49,12 @@ T = TypeVar("T")
 
 
 async def examine(
-    known: DoctorFacts, engines: AbstractAsyncContextManager[Engines], catalog: Catalog, *, model: str = ""
+    known: DoctorFacts,
+    engines: AbstractAsyncContextManager[Engines],
+    catalog: Catalog,
+    estimate: Estimate,
+    *,
+    model: str = "",
 ) -> DoctorFacts:
     """Add the facts about engines (which are opened for it), models and the system to those ``known``.
 
@@ -58,7 +62,7 @@ async def examine(
     """
     trouble = dict(known.trouble)
     facts = await tried("the engines", trouble, partial(_with_engines, known, engines, model)) or known
-    facts = await tried("the models", trouble, partial(with_models, facts, catalog)) or facts
+    facts = await tried("the models", trouble, partial(with_models, facts, catalog, estimate)) or facts
     facts = await tried("the system", trouble, partial(_with_system, facts, catalog.sources)) or facts
     facts = await tried("versions of the program", trouble, partial(_with_versions, facts)) or facts
     return structs.replace(facts, trouble=trouble)
@@ -103,12 +107,12 @@ async def config_in_force(configuration: ConfigInForce) -> ConfigFact:
         return ConfigFact(files=files, unreadable=str(error))
 
 
-async def with_models(facts: DoctorFacts, catalog: Catalog) -> DoctorFacts:
+async def with_models(facts: DoctorFacts, catalog: Catalog, estimate: Estimate) -> DoctorFacts:
     """Return the facts with these models, which are looked for anew. Raises OSError."""
     # The machine's total memory: models that use some of it now could make way.
     cards = enumerate(gpu.total for gpu in facts.gpus if gpu.total and not gpu.integrated)
     memory = facts.look.memory_total if facts.look is not None else psutil.virtual_memory().total
-    room, reserve = {**{f"gpu{index}": total for index, total in cards}, RAM: memory}, reserve_here()
+    room = {**{f"gpu{index}": total for index, total in cards}, RAM: memory}
 
     def look() -> DoctorFacts:
         catalog.refresh(0.0, math.inf)
@@ -116,7 +120,7 @@ async def with_models(facts: DoctorFacts, catalog: Catalog) -> DoctorFacts:
         snapshot = catalog.snapshot
         return structs.replace(
             facts,
-            models=tuple(_model(model, plan_of(model, FleetSettings(), room, reserve)) for model in snapshot.models),
+            models=tuple(_model(model, estimate.plan(model, room)) for model in snapshot.models),
             models_dir=str(_folder(catalog.sources)),
             notes=snapshot.notes,
         )

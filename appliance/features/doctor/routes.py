@@ -125,7 +125,7 @@ class _Examination:
         trouble = dict(known.trouble)
         lately = await tried("the last hour", trouble, partial(self._lately, known.now - HOUR)) or Lately()
         known = structs.replace(known, lately=lately, trouble=trouble)
-        facts = await examine(known, self._engines(), owners.catalog)
+        facts = await examine(known, self._engines(), owners.catalog, owners.fleet.estimate)
         used = best(facts.ranked)
         facts = structs.replace(facts, server=structs.replace(server, engine=used.seat.id if used is not None else ""))
         self._found = dated(diagnose(facts), self._found, facts.now)

@@ -21,6 +21,7 @@ import trio
 from appliance.catalog.configuration import Files
 from appliance.catalog.download_status import LoginUnusable
 from appliance.catalog.hub import find_token
+from appliance.cli.app import with_estimate
 from appliance.cli.options import gathered, models_dir_option
 from appliance.cli.remote import server_options
 from appliance.cli.show import human_size, print_json, print_table
@@ -51,6 +52,7 @@ WITH_LOGS = (
 @gathered(
     "wish",
     DoctorOptions,
+    with_estimate,
     server_options,
     click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Also check this configuration."),
     models_dir_option,
