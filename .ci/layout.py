@@ -17,7 +17,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 59
+FROM_KERNEL = 58
 """Imports by the kernel of what is to be a feature."""
 BETWEEN = 89
 """Imports by what is to be a feature of what is to be another one."""
@@ -26,7 +26,6 @@ PLANNED = {
     "platform.driver_process platform.drivers platform.libraries platform.nvml store.engine_state",
     "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address "
     "core.models.recommended cli.pull http.control.hub_routes",
-    "fit": "core.fit* fleet.outlook cli.memory",
     "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
     "stand_in": "cli.llama_server* core.llama.older",
     "presets": "catalog.presets core.llama.preset*",

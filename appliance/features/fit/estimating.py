@@ -7,14 +7,14 @@ from functools import lru_cache
 
 from appliance.catalog.headers import Headers
 from appliance.core.engine import Engine, Manual
-from appliance.core.fit.budget import budgets_of, squeezed
-from appliance.core.fit.estimate import estimate
-from appliance.core.fit.plan import FitOptions, asked_of, plan
-from appliance.core.fit.refusal import reserve_in, why_refused
 from appliance.core.memory import RAM, FitPlan
 from appliance.core.models.model import Model, start_flags
 from appliance.core.models.shape import Shape
 from appliance.core.scheduling.policy import NO_MEMORY
+from appliance.features.fit.core.budget import budgets_of, squeezed
+from appliance.features.fit.core.estimate import estimate
+from appliance.features.fit.core.plan import FitOptions, asked_of, plan
+from appliance.features.fit.core.refusal import reserve_in, why_refused
 from appliance.fleet.budgets import in_bytes
 from appliance.fleet.estimate import BESIDE_WEIGHTS, by_size
 from appliance.platform.machine import group_memory, own_bytes, total_memory

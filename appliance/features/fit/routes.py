@@ -6,9 +6,9 @@ from msgspec import to_builtins
 from quart import Response, request
 
 from appliance.catalog.catalog import find_model
-from appliance.core.fit.picture import DeviceMemory, LoadForecast, MemoryTable, ModelMemory, picture
 from appliance.core.models.model import Model
 from appliance.errors import BadRequest, NotFound
+from appliance.features.fit.core.picture import DeviceMemory, LoadForecast, MemoryTable, ModelMemory, picture
 from appliance.fleet.owner import Fleet
 from appliance.http.control.answers import json_answer
 from appliance.http.control.routes import RouteFacts, Routes

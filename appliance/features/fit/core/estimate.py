@@ -7,10 +7,10 @@ from math import ceil
 
 from msgspec import Struct
 
-from appliance.core.fit.compute import FLOAT, Batch, compute_of, inputs_of
 from appliance.core.memory import RAM, DeviceUse
 from appliance.core.models.gguf_bytes import TENSOR_TYPES
 from appliance.core.models.shape import ModelLayer, Shape
+from appliance.features.fit.core.compute import FLOAT, Batch, compute_of, inputs_of
 
 CELLS = 256
 """Contexts are rounded up to a multiple of this many cells."""

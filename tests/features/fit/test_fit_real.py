@@ -16,12 +16,12 @@ from msgspec import Struct, structs
 from needs import compiled
 from slow import one_of
 
-from appliance.core.fit.estimate import Estimated, estimate
-from appliance.core.fit.plan import asked_of
 from appliance.core.llama.buffers import OFFLOADED, Buffers
 from appliance.core.memory import RAM
 from appliance.core.models.gguf import read_gguf
 from appliance.engines.embedded import available, command
+from appliance.features.fit.core.estimate import Estimated, estimate
+from appliance.features.fit.core.plan import asked_of
 
 MIB = 1 << 20
 NEAR = 0.10

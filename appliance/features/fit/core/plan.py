@@ -18,8 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct, structs
 
 from appliance.core.engine import Manual
-from appliance.core.fit.compute import FLOAT
-from appliance.core.fit.estimate import (
+from appliance.core.llama.flags import Option, from_env, last, merge, split
+from appliance.core.memory import RAM, DeviceUse, FitPlan
+from appliance.core.models.shape import Shape
+from appliance.core.sizes import GIB, MIB
+from appliance.errors import UsageError
+from appliance.features.fit.core.compute import FLOAT
+from appliance.features.fit.core.estimate import (
     AUTO_PARALLEL,
     Costs,
     Estimated,
@@ -29,11 +34,6 @@ from appliance.core.fit.estimate import (
     places_of,
     slots_of,
 )
-from appliance.core.llama.flags import Option, from_env, last, merge, split
-from appliance.core.memory import RAM, DeviceUse, FitPlan
-from appliance.core.models.shape import Shape
-from appliance.core.sizes import GIB, MIB
-from appliance.errors import UsageError
 
 NOTHING: Mapping[str, str] = {}
 MOST = 1 << 31

@@ -1,4 +1,4 @@
-"""A model process that says what it has allocated: the real engine, as the fleet starts it."""
+"""The estimate that the fleet asks for, and a model process that says what it has allocated: the real engine."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from waiting import until
 
 from appliance.catalog.headers import Headers
 from appliance.core.engine import Engine
-from appliance.core.fit.refusal import reserve_in
 from appliance.core.memory import RAM
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.embedded import available, command
+from appliance.features.fit.core.refusal import reserve_in
 from appliance.features.fit.estimating import HeaderEstimate
 from appliance.fleet.child import ModelProcess
 from appliance.fleet.launch import engine_launch
 from appliance.platform.children import open_children
 from appliance.platform.machine import total_memory
 
-STARTER = Path(__file__).parents[2] / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
+STARTER = Path(__file__).parents[3] / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
 MIB = 1 << 20
 SMALL = ("--ctx-size", "4096", "-lv", "4")
 estimate = HeaderEstimate()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.fit.budget import budgets_of, squeezed
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.memory import GpuMemory, room_of
+from appliance.features.fit.core.budget import budgets_of, squeezed
 
 GIB = 1 << 30
 MIB = 1 << 20
