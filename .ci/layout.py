@@ -17,18 +17,15 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 58
+FROM_KERNEL = 18
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 89
+BETWEEN = 32
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
-    "engines": "cli.engines* core.engines* engines engines.[!e]* http.control.engine_routes platform.cards_linux "
-    "platform.driver_process platform.drivers platform.libraries platform.nvml store.engine_state",
-    "downloads": "catalog.download* catalog.hub catalog.removal core.models.download core.models.hub_address "
-    "core.models.recommended cli.pull http.control.hub_routes",
+    "engines": "cli.engines* core.engines* engines.background engines.choosing "
+    "engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf engines.table "
+    "engines.trial engines.unpacking engines.updating fleet.rpc_server http.control.engine_routes store.engine_state",
     "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
-    "stand_in": "cli.llama_server* core.llama.older",
-    "presets": "catalog.presets core.llama.preset*",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}
 """These put the program together: they name what they open."""

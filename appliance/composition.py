@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
-from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
 from appliance.catalog.sources import STARTER
+from appliance.catalog.supply import DownloadSettings, SupplyGround
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
@@ -38,6 +38,7 @@ from appliance.feature import (
     open_first,
     open_parts,
     open_slots,
+    open_supply,
     tools_of,
 )
 from appliance.fleet.chooser import Chooser
@@ -128,7 +129,15 @@ async def open_appliance(
         open_first(features, settings) as first,
         open_recorder(activity, observers=(metrics,), rooms=metrics.rooms) as recorder,
         open_pool() as pool,
-        open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
+        open_supply(
+            features,
+            SupplyGround(
+                catalog=catalog,
+                settings=places.downloading,
+                unload=lambda name: fleet.unload(name),
+                removed=lambda name: forget_model(name),
+            ),
+        ) as (supply, supplied),
         open_engines(
             places.found.find, places.remembered, starter=STARTER, only=places.found.only, tell=history.add
         ) as engines,
@@ -140,7 +149,7 @@ async def open_appliance(
         open_fleet(
             settings.fleet,
             places.chooser or engines,
-            supply=ModelSupply(catalog, downloads),
+            supply=supply,
             observer=metrics,
             echo=places.echo,
             gpus=gpus,
@@ -162,16 +171,16 @@ async def open_appliance(
                 metrics=metrics,
                 history=history,
                 inward=inward,
-                downloads=downloads,
+                supply=supply,
                 tools=tools_of(first.values()),
                 assembled=assembled.get,
             ),
             first,
         ) as opened,
     ):
-        parts = (*held, *opened)
+        parts = (*supplied, *held, *opened)
         others = next((each.other_servers for each in parts if each.other_servers is not None), NoOtherServers())
-        traffic = Traffic(recorder, metrics, catalog, fleet, others, lambda: catalog.snapshot.config)
+        traffic = Traffic(recorder, metrics, catalog, fleet, others, supply, lambda: catalog.snapshot.config)
         edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
         pings = Pings(http.ping_after)
         ask = Ask(
@@ -182,6 +191,12 @@ async def open_appliance(
             (KeptSchemas(), *(make() for each in parts for make in each.engine_translates)),
             next((each.repairs for each in parts if each.repairs is not None), None),
         )
+
+        async def forget_model(name: str) -> None:
+            """Notify features that the files of a model are gone."""
+            for each in parts:
+                if each.removed is not None:
+                    await each.removed(name)
 
         def adopt_parts(config: Config) -> Sequence[str]:
             return [why for each in parts if each.adopt is not None for why in each.adopt(config)]
@@ -197,7 +212,7 @@ async def open_appliance(
             catalog=catalog,
             peers=others,
             samples=samples,
-            downloads=downloads if settings.sources.lookup is not None else None,
+            supply=supply,
             configuration=configuration,
             tools=tools_of(first.values()),
             reloads=Reloads(
@@ -209,7 +224,6 @@ async def open_appliance(
             ),
             history=history,
             folders=_folders(settings, places, applies, parts),
-            removed=[each.removed for each in parts if each.removed is not None],
         )
         fleet.see_machine()
         run_task = next((each.run_task for each in parts if each.run_task is not None), None)

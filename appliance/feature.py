@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.catalog.catalog import Catalog
-    from appliance.catalog.downloads import Downloads
+    from appliance.catalog.supply import Supply, SupplyGround
     from appliance.core.config.nodes import Problem
     from appliance.core.config.types import Config
     from appliance.core.runs.inward import Asker
@@ -110,12 +110,14 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     gives requests their slots, and yields it with the parts that need it; one feature at most has that. ``check`` looks
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
     serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends the
-    start there, with UsageError. ``estimate`` knows what models take of memory; the first feature with one has it.
+    start there, with UsageError. ``supply`` opens what brings models that are not here; one feature at most has that.
+    ``estimate`` knows what models take of memory; the first feature with one has it.
     """
 
     name: str
     verbs: tuple[Verb, ...] = ()
     open_first: Callable[[AppSettings], AbstractAsyncContextManager[ServerParts]] | None = None
+    supply: Callable[[SupplyGround], AbstractAsyncContextManager[tuple[Supply, ServerParts]]] | None = None
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
     open_last: Callable[[Ground, Sequence[ServerParts]], AbstractAsyncContextManager[ServerParts]] | None = None
     check: Callable[[Config], None] | None = None
@@ -151,7 +153,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     metrics: Metrics
     history: History
     inward: Asker
-    downloads: Downloads
+    supply: Supply
     tools: Toolbox
     assembled: Callable[[], Awaitable[Assembled]]
 
@@ -172,6 +174,21 @@ def estimate_of(features: Iterable[Feature]) -> Estimate:
 
         return PlainEstimate()
     return found()
+
+
+@asynccontextmanager
+async def open_supply(
+    features: Iterable[Feature], ground: SupplyGround
+) -> AsyncGenerator[tuple[Supply, Sequence[ServerParts]]]:
+    """Open what brings models that are not here. Without a feature that does, nothing is downloaded or removed."""
+    held = next((each.supply for each in features if each.supply is not None), None)
+    if held is None:
+        from appliance.catalog.supply import NoSupply
+
+        yield NoSupply(), ()
+        return
+    async with held(ground) as (supply, parts):
+        yield supply, (parts,)
 
 
 @asynccontextmanager

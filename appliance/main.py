@@ -16,11 +16,10 @@ from msgspec import structs
 
 from appliance import __version__, start
 from appliance.catalog.catalog import AT_ONCE, STARTER_ID, Catalog, find_model
-from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.found import cache_directory
 from appliance.catalog.headers import Headers, headers_file
-from appliance.catalog.hub import hub_access
 from appliance.catalog.sources import STARTER, ModelFolders
+from appliance.catalog.supply import DownloadSettings
 from appliance.composition import AppliancePaths, OpenAppliance, open_appliance
 from appliance.core.config.types import Config
 from appliance.core.engine import Engine
@@ -49,6 +48,7 @@ from appliance.upkeep import (
     log_on_console,
     logging_into,
 )
+from appliance.upstream.hub import hub_access
 
 NEST = 100
 """Groups of exceptions within each other that are shown; Python leaves out what is deeper than ten, the bug itself."""

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 from appliance.core.payload import LIST
 from appliance.errors import UsageError
@@ -27,6 +27,8 @@ from appliance.platform.home import expanded, users_data
 
 if TYPE_CHECKING:
     from appliance.core.programs import TrialRun
+    from appliance.core.versions import VersionState
+    from appliance.store.version_file import VersionFile
 
 VARIABLE = "LLAMA_APPLIANCE_PROGRAMS_DIR"
 ONE_FILE = "LLAMA_APPLIANCE_FILE"
@@ -48,6 +50,14 @@ def programs_folder() -> Path:
     if named := os.environ.get(VARIABLE):
         return expanded(named).absolute()
     return users_data() / "programs"
+
+
+def program_file(root: Path) -> VersionFile[VersionState, Never]:
+    """Return the file in the folder of versions that remembers them."""
+    from appliance.core.versions import VersionState, reduce
+    from appliance.store.version_file import VersionFile
+
+    return VersionFile(root, VersionState(), reduce, lost="every start uses the version that it was called for")
 
 
 def own_folder() -> Path | None:
@@ -145,13 +155,12 @@ def _lead(own: Path, root: Path) -> None:
     """Raises OSError and TimeoutError, also for a folder that another user could have filled."""
     global run_file
     from appliance.core import programs
-    from appliance.store.engine_state import StateFile
 
     _refuse_strangers(root)
     is_linked = any(folder == own for _, folder in linked(root))
     if not is_linked and own.parent != root.resolve():
         return
-    file = StateFile(root)
+    file = program_file(root)
     state = file.read()
     now, boot = time.time(), _boot()
     for run in _ended_runs(root):
@@ -172,7 +181,7 @@ def _lead(own: Path, root: Path) -> None:
         return  # somebody asked for this very version
     if folder != own:
         _refuse_strangers(folder / PROGRAM)
-    until = programs.trial_end(state, program, now)
+    until = state.trial_end(program, now)
     if until is not None and sys.argv[1:2] and sys.argv[1] in programs.SERVES:
         run_file = _noted(root, programs.TrialRun(program=program, pid=os.getpid(), boot=boot, at=now, until=until))
     if folder == own:

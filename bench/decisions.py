@@ -35,6 +35,7 @@ from speed_cases import (
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Files
 from appliance.catalog.sources import ModelFolders
+from appliance.catalog.supply import NoSupply
 from appliance.core.config.types import Config
 from appliance.core.scheduling.routing import Router
 from appliance.core.settings import FleetSettings
@@ -100,7 +101,7 @@ async def _awaited(folder: Path, text: str) -> list[Decision]:
 @asynccontextmanager
 async def _targets(config: Config) -> AsyncGenerator[Targets]:
     async with open_fleet(FleetSettings(), None) as fleet, open_peers(config) as peers:
-        yield Targets(Catalog(ModelFolders(starter=None), config), fleet, peers, ActiveProfile())
+        yield Targets(Catalog(ModelFolders(starter=None), config), fleet, peers, NoSupply(), ActiveProfile())
 
 
 async def _timed(call: Callable[[], Awaitable[object]], rounds: int = 300) -> Timed:

@@ -19,8 +19,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field, structs
 
-from appliance.core.engines.builds import MANIFEST, Build, FileSum, platform_of
+from appliance.core.engines.builds import MANIFEST, Build, FileSum
 from appliance.core.engines.trials import KNOWN
+from appliance.core.machine_look import platform_of
 from appliance.engines.found import EXECUTABLE
 
 LYING_ENGINE = Path(__file__).parent / "fakes" / "lying_engine.py"

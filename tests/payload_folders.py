@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nacl.signing import SigningKey
 
-from appliance.core.engines.builds import platform_of
+from appliance.core.machine_look import platform_of
 from appliance.core.signing import public_of, public_pem
 
 NAME = "llama-appliance"

@@ -16,9 +16,9 @@ from hollow_models import dense, encode
 from waiting import until
 
 from appliance.core.engine import Engine
-from appliance.core.engines.workers import NO_DEBUGGER
+from appliance.core.rpc_workers import NO_DEBUGGER
 from appliance.engines.found import list_engines
-from appliance.engines.probing import look_at_worker
+from appliance.engines.rpc_workers import look_at_worker
 from appliance.errors import UsageError
 from appliance.fleet.rpc_server import server_program
 from appliance.platform.children import inherited_env

@@ -28,9 +28,6 @@ from msgspec import structs
 from appliance import plugins
 from appliance.cli.app import command_line
 from appliance.cli.engines.commands import engines
-from appliance.cli.llama_server.command import ANSWERED_BY_ENGINE
-from appliance.cli.llama_server.front import FRONT
-from appliance.cli.llama_server.models import REMOTE
 from appliance.cli.serve import serve
 from appliance.core.answers.families import FAMILIES
 from appliance.core.config.additions import PluginConfig, RunsConfig
@@ -38,7 +35,6 @@ from appliance.core.config.types import Config
 from appliance.core.engines.choice import Standing
 from appliance.core.engines.proofs import SPEED_KEPT
 from appliance.core.llama import flags
-from appliance.core.llama.older import SHORTHANDS, modern_words
 from appliance.core.turns.messages import FailReason, FinishReason, RunState
 from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
@@ -49,6 +45,10 @@ from appliance.features.plugins.registry import AgentList, ListedPlugin
 from appliance.features.runs.record import RunResult, RunStatus
 from appliance.features.runs.routes import KEYS
 from appliance.features.runs.verb import agent
+from appliance.features.stand_in.core.older import SHORTHANDS, modern_words
+from appliance.features.stand_in.front import FRONT
+from appliance.features.stand_in.models import REMOTE
+from appliance.features.stand_in.verb import ANSWERED_BY_ENGINE
 from appliance.http import errors as http_errors
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.way import routes

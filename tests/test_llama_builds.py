@@ -25,7 +25,8 @@ import platformdirs
 import pytest
 from waiting import wait
 
-from appliance.core.engines.builds import MACHINES, SYSTEMS, Build, platform_of
+from appliance.core.engines.builds import Build
+from appliance.core.machine_look import MACHINES, SYSTEMS, platform_of
 from appliance.engines.found import check_build
 
 BUILDS = Path(__file__).resolve().parents[1] / "llama-builds"

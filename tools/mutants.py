@@ -74,12 +74,12 @@ MEMORY = 4 << 30
 ROOMS = {
     "catalog": "catalog http/test_model_routes.py",
     "cli": "cli",
-    "core": "core/test_*.py engines/test_unpacking.py platform/test_hardware.py http/test_relay.py",
+    "core": "core/test_*.py store/test_unpacking.py platform/test_hardware.py http/test_relay.py",
     "core/config": "features/config_editing/test_secret_places.py",
     "core/engines": "core/test_engine_state.py platform/test_machine_limits.py engines/test_ballast_file.py "
     "engines/test_known.py",
-    "core/llama": "catalog/test_preset_models.py features/ollama/test_ollama.py",
-    "core/models": "features/fit/test_fit_estimate.py features/fit/test_fit_plan.py catalog/test_preset_models.py",
+    "core/llama": "features/stand_in features/ollama/test_ollama.py",
+    "core/models": "features/fit/test_fit_estimate.py features/fit/test_fit_plan.py features/stand_in",
     "core/runs": "features/plugins/test_chain.py cli/test_chat_stream.py",
     "core/tools": "features/tools",
     "core/turns": "features/runs/test_run_routes.py features/tools/test_chat_tools.py",

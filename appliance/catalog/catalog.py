@@ -26,7 +26,6 @@ from appliance.catalog.found import (
     why,
 )
 from appliance.catalog.headers import Header, Headers, headers_file
-from appliance.catalog.presets import with_presets
 from appliance.catalog.sources import ModelFolders, scan_lm_studio, scan_ollama
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
@@ -129,7 +128,7 @@ class Catalog:
         self._looking = threading.Lock()
         self._reading = threading.Lock()
         self._scanned_at = self._published_at = -math.inf
-        self._layers = sources.presets.layers if sources.presets is not None else None
+        self._presets = sources.presets
         self.preset_notes: list[Problem] = []
         """The oddities of the presets that were read last."""
         self.engine_args: tuple[str, ...] = ()
@@ -156,8 +155,8 @@ class Catalog:
         UsageError, InvalidConfig among them) everything stays as it is.
         """
         with self._looking:
-            if self.sources.presets is not None and self._scanned_at > -math.inf:
-                self._layers, self.preset_notes = self.sources.presets.read()
+            if self._presets is not None and self._scanned_at > -math.inf:
+                self._presets, self.preset_notes = self._presets.read()
             self._look()
         self.read_on(math.inf)
         self.keep()
@@ -253,8 +252,8 @@ class Catalog:
             else:
                 notes.append(f"a model whose name cannot be written down was skipped: {model.id!r}")
         wanted = list(strongest.values())
-        if self._layers is not None:
-            wanted = with_presets(wanted, self._layers, notes, self.sources.lookup)
+        if self._presets is not None:
+            wanted = self._presets.applied(wanted, notes, self.sources.lookup)
         self._found, self._notes = [(found, self._describe(found, notes)) for found in wanted], notes
         of_commands = (file_in(model.argv) for model in (self._config or Config()).models.values())
         self.headers.forget_but({*of_commands, *(path for found in wanted for path in _own_files(found))})

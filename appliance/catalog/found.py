@@ -22,10 +22,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.core.llama.presets import Definition
-from appliance.core.models.download import PRESET_FILE, Remote, RemoteFile, WantedModel, pick
+from appliance.core.models.download import PRESET_FILE, Location, RegistryImage, Remote, RemoteFile, WantedModel, pick
 from appliance.core.models.file_names import model_id, tags_of
-from appliance.core.models.model import NO_WORDS, OwnWords, Source
+from appliance.core.models.model import NO_WORDS, ModelPreset, OwnWords, Source
 from appliance.core.models.names import (
     PROJECTOR_TYPES,
     QUANTISATIONS,
@@ -168,6 +167,44 @@ def in_cache(root: Path, wanted: WantedModel) -> Cached | None:
     )
 
 
+def here(cache: Path, wanted: Remote) -> Cached | None:
+    """Return its files, if all of them are in the cache, or at their requested places."""
+    match wanted:
+        case WantedModel():
+            return in_cache(cache, wanted)
+        case RegistryImage():
+            return image_in_cache(cache, wanted)
+        case Location():
+            paths = paths_of(wanted, cache)  # files get these names when they are complete
+            return (
+                Cached(files=tuple(map(str, paths)), mmproj=None, tag=None) if all(map(Path.is_file, paths)) else None
+            )
+
+
+def image_in_cache(cache: Path, image: RegistryImage) -> Cached | None:
+    """Return the model, if all of it is here."""
+    try:
+        snapshot = current_snapshot(join_inside(cache, image.folder), image.tag)
+        if snapshot is None:
+            return None
+        names, _ = list_folder(snapshot)
+    except (OSError, UnsafeName):
+        return None
+    found = [snapshot / name for name in names if stem_of(name) is not None and (snapshot / name).is_file()]
+    models = [str(path) for path in found if not is_projector(path.name)]
+    projector = next((str(path) for path in found if is_projector(path.name)), None)
+    return Cached(files=(models[0],), mmproj=projector, tag=image.tag) if models else None
+
+
+def paths_of(location: Location, cache: Path) -> list[Path]:
+    """Return the places of the parts, as in llama-server: the first at the given path, the others beside it."""
+    names = [Location(url=url).name for url in location.parts()]
+    if location.path is None:
+        return [join_inside(cache, name) for name in names]
+    first = Path(location.path).absolute()
+    return [first] if len(names) == 1 else [first.with_name(name) for name in names]
+
+
 def current_snapshot(folder: Path, ref: str = "main") -> Path | None:
     """Return the snapshot that a name leads to; None for a download that was never finished."""
     try:
@@ -256,8 +293,7 @@ class FoundModel(Struct, frozen=True, kw_only=True):
     words: OwnWords = NO_WORDS
     error: str | None = None
     fetch: tuple[Remote, ...] = ()
-    definition: Definition = Definition()
-    """The options of presets, command line and environment for it."""
+    definition: ModelPreset = ModelPreset()
     hidden: bool = False
 
 

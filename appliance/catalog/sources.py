@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -30,7 +30,7 @@ from appliance.catalog.found import (
     models_of,
     why,
 )
-from appliance.catalog.presets import PresetSource
+from appliance.core.config.nodes import Problem
 from appliance.core.lenient_json import decoded
 from appliance.core.models.model import OwnWords
 from appliance.core.models.names import (
@@ -307,6 +307,32 @@ class NamedFile(Struct, frozen=True):
     path: str
 
 
+class ModelPresets(Protocol):
+    """Options of models beside their files, and models of their own. A feature reads them."""
+
+    @property
+    def file(self) -> Path | None:
+        """Their file, None if there are only options from elsewhere."""
+        ...
+
+    @property
+    def cache(self) -> Path | None:
+        """The cache that may have the repositories that they name, if the cache is not served anyway."""
+        ...
+
+    def signature(self) -> object:
+        """Changes when the file does."""
+        ...
+
+    def read(self) -> tuple[ModelPresets, list[Problem]]:
+        """Read the file again; the problems are warnings. Raises UsageError, InvalidConfig among them."""
+        ...
+
+    def applied(self, found: Sequence[FoundModel], notes: list[str], cache: Path | None) -> list[FoundModel]:
+        """Return the found models with the presets applied, and those that only presets name. Ids are unique."""
+        ...
+
+
 class ModelFolders(Struct, frozen=True, kw_only=True):
     """The places for ``Catalog`` to scan. Folders that do not exist (any more) hold no models."""
 
@@ -316,8 +342,7 @@ class ModelFolders(Struct, frozen=True, kw_only=True):
     lm_studio: tuple[Path, ...] = ()
     ollama: tuple[Path, ...] = ()
     starter: Path | None = STARTER
-    presets: PresetSource | None = None
-    """Options of models beside their files; may add models of its own."""
+    presets: ModelPresets | None = None
 
     @property
     def lookup(self) -> Path | None:

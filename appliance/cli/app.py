@@ -9,32 +9,24 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from appliance import __version__
-from appliance.cli.verb import GROUPS, Verb
-from appliance.errors import ApplianceError, CallerError, OpenDoor
+from appliance.cli.verb import GROUPS, ReadPresets, Verb
+from appliance.errors import ApplianceError, CallerError, OpenDoor, UsageError
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import Program, Start
 
-if TYPE_CHECKING:
-    from appliance.fleet.estimate import Estimate
-
-STAND_IN = "llama-server"
-UNIFIED = "llama"
 T = TypeVar("T")
 
 
 class CommandLine(click.Group):
     """The group of all verbs. It knows their names and summaries, and imports only the verb that is used."""
 
-    def __init__(
-        self, verbs: Iterable[Verb], estimate: Callable[[], Estimate] | None = None, **attributes: Any
-    ) -> None:
+    def __init__(self, verbs: Iterable[Verb], **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.estimate = estimate
         self.verbs = {verb.name: verb for verb in sorted(verbs, key=lambda verb: GROUPS.index(verb.group))}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -59,13 +51,12 @@ class CommandLine(click.Group):
                 formatter.write_dl([(verb.name.ljust(width), verb.summary) for verb in of_group])
 
 
-def command_line(verbs: Collection[Verb], estimate: Callable[[], Estimate] | None = None) -> CommandLine:
-    """Return the command of the whole program. ``estimate`` makes what knows the memory that models take."""
+def command_line(verbs: Collection[Verb]) -> CommandLine:
+    """Return the command of the whole program."""
 
     @click.group(
         cls=CommandLine,
         verbs=verbs,
-        estimate=estimate,
         invoke_without_command=True,
         no_args_is_help=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -101,22 +92,26 @@ def with_estimate(command: Callable[..., T]) -> Callable[..., T]:
     def estimating(**given: object) -> T:
         from appliance.fleet.estimate import PlainEstimate
 
-        program = click.get_current_context().find_root().command
-        estimate = program.estimate if isinstance(program, CommandLine) else None
-        return command(estimate=(estimate or PlainEstimate)(), **given)
+        verbs = verbs_of(click.get_current_context())
+        estimate = next((verb.estimate for verb in verbs if verb.estimate is not None), PlainEstimate)
+        return command(estimate=estimate(), **given)
 
     return estimating
 
 
-def run(
-    argv: Sequence[str], start: Start, verbs: Collection[Verb], estimate: Callable[[], Estimate] | None = None
-) -> int:
+def presets_of(ctx: click.Context) -> ReadPresets:
+    """Return what reads files of ``--models-preset``. Raises UsageError in a program without presets."""
+    found = next((verb.presets for verb in verbs_of(ctx) if verb.presets is not None), None)
+    if found is None:
+        raise UsageError("--models-preset: this program has no presets of llama-server; leave that out")
+    return found
+
+
+def run(argv: Sequence[str], start: Start, verbs: Collection[Verb]) -> int:
     """Carry out ``argv`` and return the exit status; every error is reported on standard error."""
     try:
-        cli = command_line(verbs, estimate)
-        again = partial(
-            run, start=start, verbs=verbs, estimate=estimate
-        )  # for a verb that runs another one as a service
+        cli = command_line(verbs)
+        again = partial(run, start=start, verbs=verbs)  # for a verb that runs another one as a service
         outcome: int | Program | None = cli.main(args=list(argv), prog_name=PROGRAM, standalone_mode=False, obj=again)
         if outcome is None:
             return 0
@@ -129,8 +124,8 @@ def run(
     except click.ClickException as error:
         return say_error(_in_one_line(error), error.exit_code)
     except ApplianceError as error:
-        # llama-server exits with 1 for every error, and refuses no address.
-        told_apart = argv[0] not in (STAND_IN, UNIFIED) or isinstance(error, OpenDoor)
+        one_status = any(verb.exits_with_1 for verb in verbs if verb.name == argv[0])
+        told_apart = not one_status or isinstance(error, OpenDoor)  # llama-server refuses no address
         return say_error(str(error), EXIT_USER if told_apart and isinstance(error, CallerError) else EXIT_OURS)
     except BrokenPipeError:
         return _reader_left()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 from msgspec import Struct, structs
 
+from appliance.cli.app import presets_of
 from appliance.cli.options import (
     ListenAddress,
     ModelOptions,
@@ -305,7 +306,9 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 @tool_options
 @click.option("--max-body", type=Size(), default=HTTP.max_body, help="Largest request; default 100M.")
 @click.option("--max-connections", type=click.IntRange(1), default=HTTP.clients, help="Clients at once; default 4000.")
+@click.pass_context
 def serve(
+    ctx: click.Context,
     web: WebOptions,
     embed: EmbedOptions,
     listen: tuple[Listen, ...],
@@ -391,9 +394,7 @@ def serve(
         refuse_outside(config, tools, engine_flags)
     sources = choice.beside(config)
     if models_preset is not None:
-        from appliance.cli.llama_server.router import presets_of  # with another front's command line
-
-        sources = structs.replace(sources, presets=presets_of(models_preset))
+        sources = structs.replace(sources, presets=presets_of(ctx).read(models_preset))
     settings = AppSettings(
         http=http,
         fleet=FleetSettings(

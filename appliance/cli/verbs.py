@@ -17,18 +17,6 @@ def _serve() -> click.Command:
     return serve
 
 
-def _llama_server() -> click.Command:
-    from appliance.cli.llama_server.command import llama_server
-
-    return llama_server
-
-
-def _llama() -> click.Command:
-    from appliance.cli.llama_server.command import llama
-
-    return llama
-
-
 def _top() -> click.Command:
     from appliance.cli.top import top
 
@@ -53,22 +41,10 @@ def _run() -> click.Command:
     return run_model
 
 
-def _pull() -> click.Command:
-    from appliance.cli.pull import pull
-
-    return pull
-
-
 def _ls() -> click.Command:
     from appliance.cli.models import ls
 
     return ls
-
-
-def _rm() -> click.Command:
-    from appliance.cli.models import rm
-
-    return rm
 
 
 def _ps() -> click.Command:
@@ -121,27 +97,11 @@ def _load_test() -> click.Command:
 
 KERNEL_VERBS = (
     Verb("serve", "server", "Run the server.", _serve),
-    Verb(
-        "llama-server",
-        "server",
-        "Take llama-server's place: its flags, its behaviour.",
-        _llama_server,
-        page="llama-server.md",
-    ),
-    Verb(
-        "llama",
-        "server",
-        "Take the place of llama.cpp's llama: 'llama serve' is llama-server.",
-        _llama,
-        page="llama-server.md",
-    ),
     Verb("top", "server", "Show the requests under way, live.", _top, page="http.md#what-is-under-way"),
     Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),
     Verb("logs", "server", "Show the output of the model processes.", _logs),
     Verb("run", "models", "Chat with a model in the terminal, or ask it one question.", _run),
-    Verb("pull", "models", "Download a model from the Hugging Face hub.", _pull, page="downloads.md"),
     Verb("ls", "models", "List the models on this machine.", _ls),
-    Verb("rm", "models", "Remove a downloaded model.", _rm, page="downloads.md"),
     Verb("ps", "models", "List the models that are running.", _ps),
     Verb("load", "models", "Load a model into the running server.", _load),
     Verb("unload", "models", "Unload a model from the running server.", _unload),

@@ -28,6 +28,14 @@ LEVELS = (
 """Each level includes those below it."""
 
 NOTHING: Mapping[str, str] = {}
+SYSTEMS = {"linux": "linux", "darwin": "macos", "win32": "windows"}
+MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+PLATFORMS = tuple(f"{system}-{machine}" for system in SYSTEMS.values() for machine in sorted(set(MACHINES.values())))
+
+
+def platform_of(system: str, machine: str) -> str:
+    """Return ``linux-x64``, ``macos-arm64``, ``windows-x64`` ... from ``sys.platform`` and ``uname -m``."""
+    return f"{SYSTEMS.get(system, system)}-{MACHINES.get(machine.lower(), machine.lower())}"
 
 
 def threads_for(processors: int, physical: int | None, quota: float) -> int:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from appliance.core.config.mcp_servers import HttpServer
 from appliance.core.config.types import Config
-from appliance.core.engines.workers import split_endpoint, workers_named
+from appliance.core.rpc_workers import split_endpoint, workers_named
 from appliance.core.settings import ToolSettings, is_loopback
 from appliance.errors import UsageError
 

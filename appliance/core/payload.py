@@ -30,7 +30,7 @@ class Payload(Struct, frozen=True, kw_only=True):
     version: str
     commit: str
     platform: str
-    """``linux-x64`` and the like, see `core.engines.builds.platform_of`."""
+    """``linux-x64`` and the like, see `core.machine_look.platform_of`."""
     made: str
     """The time of the commit, in UTC."""
     engines: tuple[str, ...]

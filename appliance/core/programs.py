@@ -1,7 +1,7 @@
 """The versions of the program on one machine: how they are named, and which one a start leads to.
 
-The ids of versions are ``programs/<version>-<digest12>``: one line of `core.engines.state`. So an upgrade of the
-program is the update of an engine, with the same journal, the same reducer and the same way back. The rest is here.
+The ids of versions are ``programs/<version>-<digest12>``: one line of `core.versions`, which has the journal of an
+upgrade and the way back. The rest is here.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from appliance.core.engines.events import SeatFailed
-from appliance.core.engines.state import TRIAL, EngineState
+from appliance.core.versions import BuildFailed, VersionState
 
 NAME = "llama-appliance"
 LINE = "programs"
@@ -51,25 +50,15 @@ def unpacked_link(name: str) -> str:
     return f".{name}.unpacked"
 
 
-def chosen(state: EngineState, here: Collection[str]) -> str | None:
+def chosen(state: VersionState, here: Collection[str]) -> str | None:
     """Return the version that a start leads to: the current one, or the newest before it that is still there."""
     line = state.line(LINE)
     known = (line.current, *line.previous) if line is not None else ()
     return next((program for program in known if program in here), None)
 
 
-def trial_end(state: EngineState, program: str, now: float) -> float | None:
-    """Return the Unix time at which the version's first hour ends; None if it has ended, or nothing was before it."""
-    line = state.line(LINE)
-    if line is None or line.current != program or not line.previous or not 0 <= now - line.switched_at < TRIAL:
-        return None
-    return line.switched_at + TRIAL
-
-
-def failure_of(run: TrialRun, boot: str) -> SeatFailed | None:
+def failure_of(run: TrialRun, boot: str) -> BuildFailed | None:
     """Return the event that a run's end without a word is; None if the machine itself went down."""
     if run.boot != boot:
         return None
-    return SeatFailed(
-        build=run.program, seat="", digest="", model="", why="it crashed, or was killed", at=run.at, others=False
-    )
+    return BuildFailed(build=run.program, why="it crashed, or was killed", at=run.at)

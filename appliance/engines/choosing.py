@@ -1,14 +1,15 @@
-"""The user's choices among the engines that are here. The caller has the shelf to itself (`shelf.alone`)."""
+"""The user's choices among the engines that are here. The caller has the shelf to itself (`store.shelf.alone`)."""
 
 from __future__ import annotations
 
 import trio
 
 from appliance.core.engines.choice import AUTO, EngineWish, check_choice
-from appliance.core.engines.events import EngineChosen, RolledBack
-from appliance.core.engines.state import lines_to_roll_back
+from appliance.core.engines.events import EngineChosen
+from appliance.core.versions import RolledBack, lines_to_roll_back
 from appliance.engines.owner import Engines
-from appliance.engines.shelf import MAKE_ROOM, Shelf
+from appliance.engines.shelf import Shelf
+from appliance.errors import UsageError
 
 
 async def prefer(shelf: Shelf, engines: Engines, wish: EngineWish, *, only_proven: bool = False) -> str:
@@ -32,8 +33,11 @@ async def roll_back(shelf: Shelf, engines: Engines, backend: str | None) -> tupl
     """
     here = tuple(engine.id for engine in engines.engines if not engine.damage)
     lines = [line.name for line in lines_to_roll_back(engines.state, backend, here)]
-    event = RolledBack(backend=backend, here=here, why="'engines rollback' replaced it")
-    state = await trio.to_thread.run_sync(shelf.state.apply, [event])
+    event = RolledBack(kind=backend, here=here, why="'engines rollback' replaced it")
+    try:
+        state = await trio.to_thread.run_sync(shelf.state.apply, [event])
+    except UsageError as cause:
+        raise UsageError(f"{cause}; 'llama-appliance engines use BUILD' switches to another build") from None
     await engines.sync()
     line = state.line(lines[-1])
     assert line is not None
@@ -44,4 +48,4 @@ async def keep(shelf: Shelf, engines: Engines) -> None:
     """Make sure that everything is in the file, or raise OSError."""
     await engines.sync()
     if not engines.is_saved:
-        raise OSError(None, f"nothing has changed: {shelf.state.path} cannot be written; {MAKE_ROOM}")
+        raise OSError(None, f"nothing has changed: {shelf.state.path} cannot be written; {shelf.make_room}")

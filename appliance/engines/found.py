@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import platform
 import re
 import stat
 import sys
@@ -24,11 +23,13 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.engine import EMBEDDED, Engine
-from appliance.core.engines.builds import MANIFEST, Build, FileSum, numbers_of, platform_of
+from appliance.core.engines.builds import MANIFEST, Build, FileSum
+from appliance.core.versions import numbers_of
 from appliance.engines import embedded
 from appliance.errors import EngineNotFound, UsageError
 from appliance.platform.console import is_frozen
 from appliance.platform.home import expanded, users_cache, users_data
+from appliance.platform.machine import this_platform
 from appliance.platform.strangers import stranger_at
 
 MAX_MANIFEST = 1 << 20
@@ -288,7 +289,7 @@ def _builds(root: Path, source: str) -> list[Engine]:
     for manifest in root.glob(f"[!.]*/[!.]*/{MANIFEST}"):
         try:
             build = read_build(manifest.parent)
-            if build.platform in ("", here()):
+            if build.platform in ("", this_platform()):
                 found.append(_build(manifest.parent, build, source))
         except (OSError, ValueError, UsageError):
             continue  # one being written, or no build: `--engine FOLDER` says what is wrong with it
@@ -299,11 +300,6 @@ def _newest_first(engine: Engine) -> tuple[object, ...]:
     special = not engine.id.endswith(f"/{engine.version}")  # made for this machine, and preferred for it
     release = numbers_of(engine.version or "") or (0,)
     return tuple(-number for number in release), engine.backend != "cpu", not special, engine.id
-
-
-def here() -> str:
-    """This machine's platform, ``linux-x64``."""
-    return platform_of(sys.platform, platform.machine())
 
 
 def _named(value: str, option: str, places: EngineFolders) -> Engine:
@@ -366,11 +362,11 @@ def _whole(engine: Engine, option: str, value: str) -> Engine:
 def _named_build(folder: Path, source: str) -> Engine:
     try:
         build = read_build(folder)
-        if build.platform in ("", here()):
+        if build.platform in ("", this_platform()):
             return _build(folder, build, source)
     except (OSError, ValueError) as cause:
         raise UsageError(f"{folder / MANIFEST} cannot be used: {cause}") from None
-    raise UsageError(f"{folder} cannot be used: it is for {build.platform}, and this machine is {here()}")
+    raise UsageError(f"{folder} cannot be used: it is for {build.platform}, and this machine is {this_platform()}")
 
 
 def _build(folder: Path, build: Build, source: str) -> Engine:

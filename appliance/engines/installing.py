@@ -5,8 +5,6 @@ The caller hands in the function that fetches archives: downloads are not this r
 
 from __future__ import annotations
 
-import hashlib
-import os
 import platform
 import shutil
 import sys
@@ -35,26 +33,21 @@ from appliance.core.engines.offers import EngineOffer, offers
 from appliance.core.machine_look import MachineLook
 from appliance.engines.found import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
-from appliance.engines.unpacking import check_links, read_member, unpack
 from appliance.errors import UsageError
-from appliance.store.model_files import free_bytes, sync_folder, write_whole
+from appliance.store.file_hashes import sha256_of
+from appliance.store.model_files import sync_folder, write_whole
+from appliance.store.shelf import CannotInstall, copy_folder, size_of
+from appliance.store.unpacking import check_links, read_member, unpack
 
 SHIPPED = Path(__file__).with_name("manifest.toml")
 CHECKOUT = Path(__file__).parents[2] / "llama-builds" / "manifest.toml"
 UNPACKED = 4
 """Known archives grow to at most so many times their size; used to check whether the disk has room."""
-SPARE = 512 << 20
-"""Bytes that stay free."""
-BLOCK = 1 << 20
 
 NO_SUMS: Mapping[str, str] = {}
 
 Fetch = Callable[[Archive, Path], Awaitable[None]]
 """Have the archive at this path, whole and with its sum. Raises ApplianceError, OSError."""
-
-
-class CannotInstall(Exception):
-    """A build that is not what it should be, or for which there is no room; the message says what and what to do."""
 
 
 class BuildSources(Struct, frozen=True, kw_only=True):
@@ -186,12 +179,7 @@ def _check_room(shelf: Shelf, sources: BuildSources) -> None:
     packed = fetched or sum(file.stat().st_size for file in sources.files)
     folder = sources.folder
     unpacked = size_of(folder) if folder is not None else packed * UNPACKED
-    needed, free = fetched + unpacked + SPARE, free_bytes(shelf.root)
-    if free < needed:
-        raise CannotInstall(
-            f"{sources.entry.id} may need {needed / 1e9:.1f} GB in {shelf.root}, where {free / 1e9:.1f} GB are free; "
-            "make room, or name another folder with LLAMA_APPLIANCE_ENGINES_DIR"
-        )
+    shelf.check_room(sources.entry.id, fetched + unpacked)
 
 
 def _read_facts(folder: Path) -> Build | None:
@@ -226,15 +214,6 @@ def _sums_of(folder: Path, check: Callable[[], None]) -> list[FileSum]:
     return found
 
 
-def sha256_of(path: Path, check: Callable[[], None]) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            check()
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _write_manifest(folder: Path, build: Build) -> None:
     """Written last: a folder without a manifest is not a build."""
     if not (folder / EXECUTABLE).is_file():
@@ -243,24 +222,6 @@ def _write_manifest(folder: Path, build: Build) -> None:
     for path in (folder, *folder.rglob("*")):
         if path.is_dir() and not path.is_symlink():
             sync_folder(path)
-
-
-def copy_folder(folder: Path, to: Path, check: Callable[[], None]) -> None:
-    """A build that lies unpacked on this machine, its links as they are."""
-
-    def copy(source: str, target: str) -> str:
-        check()
-        shutil.copyfile(source, target)
-        with Path(target).open("r+b") as file:  # Windows writes only what may be written to the disk
-            os.fsync(file.fileno())
-        shutil.copystat(source, target)
-        return target
-
-    shutil.copytree(folder, to, symlinks=True, copy_function=copy)
-
-
-def size_of(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*"))
 
 
 # ---- the list of builds that can be fetched --------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 from msgspec import structs
 
-from appliance.core.engine import NO_GPUS, Engine, Manual
+from appliance.core.engine import NO_GPUS, Engine
 from appliance.core.engines.cards import seats_on, why_none
 from appliance.core.engines.choice import Ranked, Seat, WantedEngine, best, device_flags, rank, seats_of
 from appliance.core.engines.events import Learnt, MachineSeen, Pardoned, SeatFailed, Trusted, reduce
@@ -29,7 +29,8 @@ from appliance.core.engines.state import ContextTrial, EngineState, ListedDevice
 from appliance.core.machine_look import VISIBILITY, MachineLook
 from appliance.core.records.history import Happening, Tell, told_to_nobody
 from appliance.engines.found import Finder, check_build
-from appliance.engines.probing import list_devices, read_manual
+from appliance.engines.manuals import manual_of, read_manual
+from appliance.engines.probing import list_devices
 from appliance.platform.children import Children, open_children
 from appliance.platform.drivers import look
 from appliance.platform.machine import here
@@ -438,14 +439,6 @@ async def usual_port(found: Finder, file: StateFile, *, starter: Path) -> int | 
     async with open_engines(found.find, file, starter=starter, only=found.only) as engines:
         engine = engines.choose()
     return (await manual_of(engine)).port if engine is not None else None
-
-
-async def manual_of(engine: Engine) -> Manual:
-    """Return the remembered manual at once; else ask the engine, which takes less than a second."""
-    if engine.manual is not None:
-        return engine.manual
-    async with open_children() as children:
-        return await read_manual(engine, children) or Manual()
 
 
 def _signature() -> str:

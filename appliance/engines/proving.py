@@ -17,8 +17,9 @@ import trio
 from msgspec import Struct
 
 from appliance.core.engine import Engine
+from appliance.core.engine_output import printable
 from appliance.core.engines import trials
-from appliance.core.engines.listing import CPU, Device, printable
+from appliance.core.engines.listing import CPU, Device
 from appliance.core.engines.proofs import EngineTimings, Proof, ProofKey, ProvenSpeeds, next_request, speeds_of
 from appliance.core.lenient_json import decoded
 from appliance.engines.trial import TrialFailed, TrialServer, open_trial

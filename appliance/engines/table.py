@@ -10,7 +10,8 @@ from appliance.core.engine import Engine
 from appliance.core.engines.builds import Catalogue, UpdateChannel
 from appliance.core.engines.choice import Ranked, Seat, Standing, best
 from appliance.core.engines.offers import EngineOffer
-from appliance.core.engines.state import EngineState, Role
+from appliance.core.engines.state import EngineState
+from appliance.core.versions import Role
 from appliance.engines.installing import offers_here
 
 

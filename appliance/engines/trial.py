@@ -13,10 +13,10 @@ import msgspec
 import trio
 
 from appliance.core.engine import Engine
+from appliance.core.engine_output import explanation, printable
 from appliance.core.engines import trials
-from appliance.core.engines.listing import printable
 from appliance.core.engines.proofs import Fault
-from appliance.core.engines.workers import NO_DEBUGGER
+from appliance.core.rpc_workers import NO_DEBUGGER
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.children import Child, Children, describe_status, inherited_env
 from appliance.platform.machine import engine_threads
@@ -125,7 +125,7 @@ class TrialServer:
 
     def _end(self, status: int, when: str) -> str:
         """Describe its end, in words."""
-        told = trials.explanation(self._last_lines())
+        told = explanation(self._last_lines())
         return f"{describe_status(status)} {when}" + (f": {told}" if told else "")
 
 

@@ -1,85 +1,29 @@
-"""An update, carried out: fetched, proven, tried with a model of the user's, put in its place.
-
-`core.engines.events` decides what comes next; a step's own work is handed in. The folder's part is in `engines.shelf`.
-"""
+"""The trials of an update to a build: a proof on the devices of the build in use, a run of the user's own model."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-import trio
 from msgspec import Struct
 
 from appliance.core.engine import Engine
 from appliance.core.engines.choice import Ranked, best
-from appliance.core.engines.events import BuildRefused, StepDone, UpdateBegun
 from appliance.core.engines.proofs import EngineTimings, Proof, ProvenSpeeds, canary_failure, speeds_of
-from appliance.core.engines.state import Journal, Step
 from appliance.core.lenient_json import UNREADABLE
 from appliance.engines.found import find_engine
 from appliance.engines.owner import open_engines
-from appliance.engines.shelf import Shelf
 from appliance.engines.trial import TrialFailed, open_trial
 from appliance.platform.children import Children
 from appliance.store.engine_state import StateFile
 
-CLEAN_UP_TIME = 30.0
-"""Seconds that a cancelled update may take to remove what it has staged."""
 LOAD_TIME = 300.0
 """Seconds that a model may take to load."""
 ROUNDS = 3
 """Requests to each build, of which the fastest counts: other programs slow some of them down."""
 PROMPT = " ".join(f"{number} bottles of beer on the wall, take one down, pass it around." for number in range(10))
 REQUEST = {"prompt": PROMPT, "n_predict": 32, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
-
-
-class Steps(Struct, frozen=True, kw_only=True):
-    """The work of an update. The strings are why the build is not taken; empty: it is."""
-
-    stage: Callable[[], Awaitable[object]]
-    """Have the build among the staged ones; not called for one that is in its place already."""
-    prove: Callable[[Path], Awaitable[str]]
-    """Prove the build in this folder on its devices; return what fails, or an empty text."""
-    canary: Callable[[Path], Awaitable[str]]
-    """Run the user's own model on it; return what fails or is too slow, or an empty text."""
-    apply: Callable[[Step], None] = lambda step: None
-
-
-async def run_update(shelf: Shelf, build: str, old: str, steps: Steps, held: Collection[str] = ()) -> str:
-    """Go from ``old`` to ``build``; why not, or empty. The caller is `alone`. A step that raises changes nothing."""
-    begun = UpdateBegun(build=build, old=old, at=time.time(), held=tuple(held))
-    journal = (await trio.to_thread.run_sync(shelf.state.apply, [begun])).journal
-    done, why = False, ""
-    try:
-        while journal is not None:
-            steps.apply(journal.step)
-            if why := await _work(shelf, journal, steps):
-                return why
-            journal = (await trio.to_thread.run_sync(shelf.state.apply, [StepDone(time.time())])).journal
-        done = True
-        return ""
-    finally:
-        if not done:
-            with trio.move_on_after(CLEAN_UP_TIME, shield=True):
-                await trio.to_thread.run_sync(shelf.settle, BuildRefused(why, time.time()))
-
-
-async def _work(shelf: Shelf, journal: Journal, steps: Steps) -> str:
-    match journal.step:
-        case "stage":
-            if journal.build not in await trio.to_thread.run_sync(shelf.placed):
-                await steps.stage()
-            return ""
-        case "prove":
-            return await steps.prove(await trio.to_thread.run_sync(shelf.folder_of, journal.build))
-        case "canary":
-            return await steps.canary(await trio.to_thread.run_sync(shelf.folder_of, journal.build))
-        case _:
-            await trio.to_thread.run_sync(shelf.work, journal)
-            return ""
 
 
 # ---- the proof -------------------------------------------------------------------------------------------------------

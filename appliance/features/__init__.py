@@ -17,6 +17,7 @@ from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
+from appliance.features.downloads.feature import DOWNLOADS
 from appliance.features.explain.feature import EXPLAIN
 from appliance.features.fit.feature import FIT
 from appliance.features.launch.feature import LAUNCH
@@ -33,6 +34,7 @@ from appliance.features.runs.feature import RUNS
 from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
 from appliance.features.speed.feature import SPEED
+from appliance.features.stand_in.feature import STAND_IN
 from appliance.features.streams.feature import STREAMS
 from appliance.features.timeline.feature import TIMELINE
 from appliance.features.tools.feature import TOOLS
@@ -47,6 +49,7 @@ FEATURES: tuple[Feature, ...] = (
     DESKTOP,
     DISK,
     DOCTOR,
+    DOWNLOADS,
     EXPLAIN,
     FIT,
     LAUNCH,
@@ -62,6 +65,7 @@ FEATURES: tuple[Feature, ...] = (
     SERVICE,
     SOCKETS,
     SPEED,
+    STAND_IN,
     STREAMS,
     TIMELINE,
     TOOLS,

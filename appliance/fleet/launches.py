@@ -11,14 +11,14 @@ from msgspec import structs
 from appliance.catalog.identities import made_of
 from appliance.core.config.types import ModelConfig
 from appliance.core.engine import EMBEDDED, Engine
-from appliance.core.engines.trials import explanation
-from appliance.core.engines.workers import Crew, RpcWorker, room_of
+from appliance.core.engine_output import explanation
 from appliance.core.machine_look import MachineLook
 from appliance.core.memory import FitPlan
 from appliance.core.models.model import Model
+from appliance.core.rpc_workers import Crew, RpcWorker, room_of
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.settings import FleetSettings
-from appliance.engines.probing import workers_for
+from appliance.engines.rpc_workers import workers_for
 from appliance.errors import EngineNotFound, ModelFailedToStart, WillNotFit
 from appliance.fleet.chooser import Chooser
 from appliance.fleet.launch import (

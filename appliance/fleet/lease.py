@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
@@ -78,12 +78,6 @@ class QueuePlace:
         return self._fetched() if self._fetched else None
 
 
-class Supply(Protocol):
-    """Returns the same model as it is when all of its files are here; ``tell`` is called with the progress."""
-
-    def __call__(self, model: Model, tell: Callable[[Callable[[], float | None]], None] | None) -> Awaitable[Model]: ...
-
-
 class GivenUp(Exception):
     """The request was abandoned while it waited for the model."""
 
@@ -107,7 +101,7 @@ class Lender(Protocol):
         ...
 
     async def supply_for(self, lease: Lease) -> None:
-        """Fetch what the model lacks. Raises what `Supply` does."""
+        """Fetch what the model lacks. Raises what `Supply.bring` does."""
         ...
 
     def ask(self, lease: Lease) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 
 import trio
 
+from appliance.catalog.supply import Supply
 from appliance.core.config.types import Config
 from appliance.core.engine import Engine, same_start
 from appliance.core.memory import GpuMemory
@@ -22,7 +23,7 @@ from appliance.fleet.chooser import Chooser, OneEngine
 from appliance.fleet.estimate import Estimate, PlainEstimate
 from appliance.fleet.failures import Hangs
 from appliance.fleet.hold import SlotHold
-from appliance.fleet.lease import Lease, QueuePlace, Supply
+from appliance.fleet.lease import Lease, QueuePlace
 from appliance.fleet.logs import Echo, Logs
 from appliance.fleet.news import News
 from appliance.fleet.performer import Means, Performer
@@ -138,7 +139,7 @@ class Fleet(FleetView):
             return
         try:
             if model.fetch and self._supply is not None:
-                lease.model = await self._supply(model, lease.place.fetches if lease.place is not None else None)
+                lease.model = await self._supply.bring(model, lease.place.fetches if lease.place is not None else None)
             await self.launches.check_alone(lease.model)
         except ApplianceError as error:
             if not isinstance(error, ModelUnloaded):

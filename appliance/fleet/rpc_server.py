@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from appliance.core.engine import Engine
 from appliance.core.engines.listing import LINE
-from appliance.core.engines.workers import NO_DEBUGGER, RpcWorker
-from appliance.engines.probing import look_at_worker
+from appliance.core.rpc_workers import NO_DEBUGGER, RpcWorker
+from appliance.engines.rpc_workers import look_at_worker
 from appliance.errors import UsageError
 from appliance.platform.children import Child, Children, describe_status, inherited_env
 from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of

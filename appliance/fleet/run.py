@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from appliance.core.config.types import ModelConfig
 from appliance.core.engine import Engine
-from appliance.core.engines.workers import lost_worker
 from appliance.core.models.model import Model
+from appliance.core.rpc_workers import lost_worker
 from appliance.core.secrets import secret_variables, secrets_of_command
 from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelUnloaded
 from appliance.fleet.child import Exited, ModelProcess

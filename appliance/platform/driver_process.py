@@ -98,8 +98,7 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
 
     import psutil
 
-    from appliance.core.engines.builds import platform_of
-    from appliance.platform.machine import here
+    from appliance.platform.machine import here, this_platform
 
     root = Path(order.root)
 
@@ -132,7 +131,7 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
             "NVIDIA's driver runs, and its libcuda.so.1 is not here: install it, or start the container with --gpus all"
         )
     return MachineLook(
-        platform=platform_of(sys.platform, platform.machine()),
+        platform=this_platform(),
         system=here.system(),
         environment=here.environment(root).kind,
         cpu=here.cpu_names(root).model or platform.machine(),

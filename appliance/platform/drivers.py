@@ -21,8 +21,7 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.core.engines.builds import platform_of
-from appliance.core.engines.listing import printable
+from appliance.core.engine_output import printable
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.machine import GpuSample
 from appliance.core.machine_look import MachineLook
@@ -39,7 +38,7 @@ from appliance.platform.driver_process import (
     Told,
 )
 from appliance.platform.libraries import has_nvml
-from appliance.platform.machine import resident_bytes
+from appliance.platform.machine import resident_bytes, this_platform
 from appliance.platform.process import Command, LineSink, Ran, before_end, open_process, run_to_end
 from appliance.trio_parts import Changed, beside, persist
 
@@ -129,7 +128,7 @@ def _how(ran: Ran, seconds: float) -> str:
 def _blind(*problems: str) -> MachineLook:
     """Return the facts that need no look."""
     return MachineLook(
-        platform=platform_of(sys.platform, platform.machine()),
+        platform=this_platform(),
         system=f"{platform.system()} {platform.release()}",
         environment="unknown",
         cpu=platform.machine(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.core.machine_look import threads_for
+from appliance.core.machine_look import platform_of, threads_for
 from appliance.platform.groups_linux import quota
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = [
     "own_bytes",
     "raise_open_files",
     "resident_bytes",
+    "this_platform",
     "total_memory",
 ]
 
@@ -54,6 +56,11 @@ PER_CLIENT = 2
 """A client, and its connection to a model process."""
 MACOS_FILES = 8192
 """macOS may allow a process no more than 10,240, although its hard limit says more."""
+
+
+def this_platform() -> str:
+    """Return this machine's platform, ``linux-x64``."""
+    return platform_of(sys.platform, platform.machine())
 
 
 class Suspends:

@@ -92,3 +92,13 @@ def identity_of(path: Path) -> FileIdentity:
     """Raises OSError."""
     found = path.stat()
     return FileIdentity(str(path), found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+def sha256_of(path: Path, check: Callable[[], None]) -> str:
+    """Read a file whose hash is not remembered. ``check`` is called often, and may raise. Raises OSError."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            check()
+            found.update(piece)
+    return found.hexdigest()

@@ -16,9 +16,9 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.catalog import NEWS, Catalog, Snapshot, find_model
+from appliance.catalog.supply import Supply
 from appliance.core.bodies.filters import Edits, compile_edits
 from appliance.core.config.types import Config
-from appliance.core.models.download import how_to_get, wanted_by_name
 from appliance.core.models.holders import told_apart
 from appliance.core.models.model import Model
 from appliance.core.models.names import MAX_NAME, meanings
@@ -99,10 +99,12 @@ Reserved = tuple[str, str]
 class Targets:
     """Resolves names against the configuration, the disk, the peers and the active profile."""
 
-    def __init__(self, catalog: Catalog, fleet: Fleet, peers: OtherServers, profile: ActiveProfile) -> None:
+    def __init__(
+        self, catalog: Catalog, fleet: Fleet, peers: OtherServers, supply: Supply, profile: ActiveProfile
+    ) -> None:
         self._catalog = catalog
         self._fleet = fleet
-        self._peers = peers
+        self._peers, self._supply = peers, supply
         self._profile = profile
         self._reserved: Counter[tuple[str, str]] = Counter()
         self._turns: Counter[str] = Counter()
@@ -380,9 +382,9 @@ class Targets:
     def _coming(self, name: str, *, renamed: bool, selector: str | None) -> Target:
         """Return a model that its first request downloads. Raises ModelNotFound where that may not be."""
         config = self.config or Config()
-        wanted = wanted_by_name(name, config) if self._catalog.sources.cache is not None else None
+        wanted = self._supply.meant(name, config)
         if wanted is None:
-            raise self._not_found(name, how_to_get(name, config))
+            raise self._not_found(name, self._supply.advice(name, config))
         model = Model(id=str(wanted.reference), source="cache", fetch=(wanted,))
         return Target(
             model=model, requested=name, renamed=renamed, selector=selector, asks=config.auto_download == "ask"

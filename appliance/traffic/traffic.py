@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import trio
 
 from appliance.catalog.catalog import Catalog
+from appliance.catalog.supply import Supply
 from appliance.core.config.types import Config
 from appliance.core.records.captures import CaptureBuffer
 from appliance.core.records.log_lines import LineStyle
@@ -128,6 +129,7 @@ class Traffic:
         catalog: Catalog,
         fleet: Fleet,
         peers: OtherServers,
+        supply: Supply,
         config: Callable[[], Config | None],
     ) -> None:
         self.recorder = recorder
@@ -136,7 +138,7 @@ class Traffic:
         self.inflight = InFlight()
         self.lifetime = Lifetime()
         self.profile = ActiveProfile()
-        self.targets = Targets(catalog, fleet, peers, self.profile)
+        self.targets = Targets(catalog, fleet, peers, supply, self.profile)
         self._processes = fleet.logs
         self.program_log = ProgramLog(fleet.logs)
         self.logs = LogFeeds(

@@ -1,3 +1,4 @@
-"""The only client to model processes and peers: HTTP requests and websockets, one connection for each.
+"""The only client to model processes, peers and hubs: HTTP requests and websockets, and files that come over them.
 
-Refuses to retry, follow redirects, or interpret bodies."""
+Refuses to interpret bodies. Only what comes as a file (`hub`, `file_transfer`) is asked for again, or elsewhere.
+"""

@@ -6,13 +6,10 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from gguf_files import write_big, write_model
-from hub_process import FakeHub, fake_hub
-from serving import serve
+from hub_process import FakeHub
+from serving import serve, two_sizes
 
 __all__ = ["serve"]
-HUB_SIZE = 24 << 20
-"""Bytes of the larger model's weights."""
 
 
 @pytest.fixture
@@ -26,9 +23,5 @@ def gguf(tmp_path: Path) -> Path:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_environment: None) -> Generator[FakeHub]:
     """A hub with two sizes of a model; no two parts of the larger one are alike."""
-    folder = tmp_path / "hub" / "acme" / "tiny-GGUF"
-    write_big(folder / "tiny-Q8_0.gguf", HUB_SIZE)
-    write_model(folder / "tiny-F16.gguf", weights=1000)
-    with fake_hub(tmp_path / "hub") as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.url)
+    with two_sizes(tmp_path, monkeypatch) as running:
         yield running

@@ -6,15 +6,30 @@ import subprocess
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 import trio
 from command_line import Command
+from gguf_files import write_big, write_model
 from http_harness import Appliance, OpenServer
+from hub_process import FakeHub, fake_hub
 from program import COMMAND
 from waiting import PATIENCE, wait
 
 Serve = Callable[..., Appliance]
+HUB_SIZE = 24 << 20
+"""Bytes of the larger model's weights."""
+
+
+@contextmanager
+def two_sizes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
+    """Run a hub with two sizes of a model, for commands; no two parts of the larger one are alike."""
+    write_big(folder / "hub" / "acme" / "tiny-GGUF" / "tiny-Q8_0.gguf", HUB_SIZE)
+    write_model(folder / "hub" / "acme" / "tiny-GGUF" / "tiny-F16.gguf", weights=1000)
+    with fake_hub(folder / "hub") as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        yield running
 
 
 @contextmanager

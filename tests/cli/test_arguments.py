@@ -10,9 +10,9 @@ import pytest
 from command_line import Command, settings_of
 
 from appliance import __version__
-from appliance.cli.llama_server.command import HERE
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
+from appliance.features.stand_in.verb import HERE
 from appliance.fleet.budgets import limits_of
 
 VERBS = [verb.name for verb in all_verbs(FEATURES)]

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 import trio
 from command_line import Command
 from gguf_files import write_model
-from hub_process import FakeHub
 from kept_files import DATA, kept_one, opened
-from links import needs_links
 from program import begun
 from serving import Serve, followed
 from waiting import wait
 
-from appliance.catalog.downloads import DownloadSettings
-from appliance.catalog.hub import HubAccess
 from appliance.core.settings import FleetSettings
 from appliance.features.contexts.files import context_places
 from appliance.platform.home import users_data
@@ -166,34 +161,6 @@ def test_load_test(command: Command, serve: Serve, monkeypatch: pytest.MonkeyPat
     assert failed.status == 1
     assert [line.split()[:3] for line in failed.out.splitlines()[1:]] == [["alpha", "2", "0"], ["nobody", "2", "2"]]
     assert re.fullmatch(".*nobody.*\n", failed.err), "the same error is said once"
-
-
-@needs_links
-def test_what_a_removal_frees_is_said_before_and_after(
-    command: Command, serve: Serve, hub: FakeHub, tmp_path: Path
-) -> None:
-    """By a server and without one, of two models with the same contents."""
-    folder = hub.root / "acme" / "tiny-GGUF"
-    shutil.copyfile(folder / "tiny-Q8_0.gguf", folder / "tiny-Q4_0.gguf")
-    eight, four, size = "acme/tiny-GGUF:Q8_0", "acme/tiny-GGUF:Q4_0", 24 << 20
-    cli = command.at(serve(downloads=DownloadSettings(cache=tmp_path / "cache", hub=HubAccess(endpoint=hub.url))).url)
-    for model in (eight, four):
-        cli.good("pull", model)
-    lines = cli.rows("disk")
-    assert [line[0] for line in lines if line and line[0].isupper()] == ["DISK", "FOLDER", "MODEL"]
-    assert next(line for line in lines if line[:1] == ["cache"])[2] == "MB"
-    frees = {one["model"]: one["frees"] for one in cli.json("disk")["models"]}
-    assert max(frees.values()) < size, "the other one needs the contents"
-    assert f"removing {eight} would free" in cli.good("rm", eight, "--dry-run")
-    assert cli.json("rm", eight, "--dry-run") == {"model": eight, "frees": frees[eight]}
-    assert cli.json("rm", eight)["size"] == frees[eight]
-    foretold = cli.json("rm", four, "--dry-run")["frees"]
-    assert command.json("rm", four, "--own", "--dry-run") == {"model": four, "frees": foretold}
-    assert foretold >= size
-    assert list((tmp_path / "cache").rglob("tiny-Q4_0.gguf"))
-    assert command.json("rm", four, "--own")["size"] == foretold
-    assert not list((tmp_path / "cache").rglob("tiny-Q4_0.gguf"))
-    assert four in cli.bad("rm", four)
 
 
 def test_what_is_followed_comes_at_once(command: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

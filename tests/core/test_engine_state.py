@@ -22,8 +22,9 @@ from appliance.core.engines.events import (
 )
 from appliance.core.engines.listing import Device
 from appliance.core.engines.proofs import EASED, FAILED_HOLDS, FORGOTTEN, Fault, Proof, ProofKey
-from appliance.core.engines.state import BuildLine, ContextTrial, EngineState, ListedDevices, key_of
+from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, key_of
 from appliance.core.machine_look import MachineLook
+from appliance.core.versions import BuildLine
 
 SYSTEM = "Linux 6.1.0"
 LOOK = MachineLook(platform="linux-x64", system=SYSTEM, environment="native", cpu="Test CPU")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.events import StepDone, UpdateBegun, reduce
-from appliance.core.engines.state import TRIAL, BuildLine, EngineState
-from appliance.core.programs import TrialRun, chosen, failure_of, trial_end
+from appliance.core.programs import TrialRun, chosen, failure_of
+from appliance.core.versions import TRIAL, BuildLine, StepDone, UpdateBegun, VersionState, reduce
 
 OLD, NEW = "programs/0.2.0-aaaaaaaaaaaa", "programs/0.3.0-bbbbbbbbbbbb"
 
 
-def switched(at: float) -> EngineState:
-    state = reduce(EngineState(), UpdateBegun(build=NEW, old=OLD, at=at))
+def switched(at: float) -> VersionState:
+    state = reduce(VersionState(), UpdateBegun(build=NEW, old=OLD, at=at))
     while state.journal is not None:
         state = reduce(state, StepDone(at))
     return state
@@ -24,7 +23,7 @@ def test_a_start_leads_to_the_newest_version_that_is_here() -> None:
     assert chosen(state, (OLD, NEW)) == NEW
     assert chosen(state, (OLD,)) == OLD
     assert chosen(state, ()) is None
-    assert chosen(EngineState(), (OLD,)) is None
+    assert chosen(VersionState(), (OLD,)) is None
 
 
 @given(st.integers(-10, int(2 * TRIAL)), st.booleans())
@@ -35,12 +34,11 @@ def test_only_a_crash_within_the_first_hour_leads_back(after: int, same_boot: bo
     if event is not None:
         state = reduce(state, event)
     is_early = 0 <= after < TRIAL
-    assert trial_end(switched(1000.0), NEW, run.at) == (1000.0 + TRIAL if is_early else None)
+    assert switched(1000.0).trial_end(NEW, run.at) == (1000.0 + TRIAL if is_early else None)
     assert chosen(state, (OLD, NEW)) == (OLD if is_early and same_boot else NEW)
     assert (NEW in state.withdrawn) == (is_early and same_boot)
-    assert state.probations == ()
 
 
 def test_the_first_version_of_all_has_no_trial() -> None:
-    alone = EngineState().with_line(BuildLine(name="programs", current=OLD, switched_at=5.0))
-    assert trial_end(alone, OLD, 6.0) is None
+    alone = VersionState().with_line(BuildLine(name="programs", current=OLD, switched_at=5.0))
+    assert alone.trial_end(OLD, 6.0) is None

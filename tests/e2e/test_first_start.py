@@ -12,7 +12,7 @@ from program import http
 from real_machine import Machine, assert_knows, copy_without, seat_of, seats_of
 from waiting import wait
 
-from appliance.core.engines.builds import platform_of
+from appliance.core.machine_look import platform_of
 
 pytestmark = [
     pytest.mark.skipif(

@@ -34,7 +34,7 @@ from program import ANY_PORT, Server, StartServer, answer, http
 from waiting import wait
 
 from appliance.core.engine import EMBEDDED
-from appliance.core.engines.events import StepDone, UpdateBegun
+from appliance.core.versions import StepDone, UpdateBegun
 from appliance.engines.embedded import available
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_file

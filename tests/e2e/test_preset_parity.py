@@ -18,12 +18,12 @@ from program import Server, StartServer, http
 from slow import one_of
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.presets import open_presets
 from appliance.catalog.sources import ModelFolders
 from appliance.core.llama import flags
-from appliance.core.llama.preset_file import chosen
 from appliance.engines.found import ENGINE_VARIABLE
 from appliance.errors import UsageError
+from appliance.features.stand_in.core.preset_file import chosen
+from appliance.features.stand_in.preset_models import open_presets
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 START_TIME = 20.0

@@ -29,7 +29,7 @@ from program import (
 )
 from waiting import wait
 
-from appliance.core.engines.listing import parse_manual
+from appliance.core.engine_output import parse_manual
 from appliance.engines.found import ENGINE_VARIABLE, is_this_program
 from appliance.main import LIVED
 

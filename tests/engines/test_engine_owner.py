@@ -19,9 +19,10 @@ from msgspec import structs
 from waiting import until
 
 from appliance.core.engine import Engine
-from appliance.core.engines.events import EngineChosen, StepDone, UpdateBegun
+from appliance.core.engines.events import EngineChosen
 from appliance.core.records.history import Happening
 from appliance.core.settings import FleetSettings
+from appliance.core.versions import StepDone, UpdateBegun
 from appliance.engines import probing
 from appliance.engines.background import keeping_up
 from appliance.engines.found import EXECUTABLE, EngineFolders, Finder, list_engines
@@ -29,7 +30,8 @@ from appliance.engines.owner import Engines, open_engines, usual_port
 from appliance.errors import EngineNotFound
 from appliance.fleet.owner import open_fleet
 from appliance.platform.machine import Suspends
-from appliance.store.engine_state import FILE, StateFile
+from appliance.store.engine_state import StateFile
+from appliance.store.version_file import FILE
 
 CARD = Listed(name="CUDA0")
 OTHER = Listed(name="CUDA1", description="Other Card 10")

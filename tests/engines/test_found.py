@@ -24,10 +24,10 @@ from appliance.engines.found import (
     EngineFolders,
     check_build,
     find_engine,
-    here,
     list_engines,
 )
 from appliance.errors import EngineNotFound, UsageError
+from appliance.platform.machine import this_platform
 
 ROOT = Path(__file__).resolve().parents[2]
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no execute permission")
@@ -42,7 +42,7 @@ def program(path: Path) -> Path:
 
 def build(root: Path, name: str, backend: str = "cpu", platform: str | None = None, **facts: object) -> Path:
     """A build below ``root`` as ``llama-builds/build.py`` makes it."""
-    folder = root / f"{platform or here()}-{backend}" / name
+    folder = root / f"{platform or this_platform()}-{backend}" / name
     program(folder / EXECUTABLE)
     library = folder / "libggml-cpu-x64.so"
     library.write_bytes(b"not really\n" * 10)
@@ -53,7 +53,7 @@ def build(root: Path, name: str, backend: str = "cpu", platform: str | None = No
     manifest = {
         "name": f"llama-server-{backend}",
         "backend": backend,
-        "platform": platform or here(),
+        "platform": platform or this_platform(),
         "build": name,
         "version": name,
         "rpc": "7.0.0",
@@ -103,7 +103,7 @@ def test_the_newest_build_wins_by_number_and_of_one_release_the_processors(place
     build(places.cache, "b11434", "vulkan")
     build(places.cache, "b11434-native", version="b11434")
     order = ("cpu/b11434-native", "cpu/b11434", "vulkan/b11434", "cpu/b10441", "cpu/b9999")
-    assert [engine.id for engine in list_engines(places)][:5] == [f"{here()}-{each}" for each in order]
+    assert [engine.id for engine in list_engines(places)][:5] == [f"{this_platform()}-{each}" for each in order]
 
 
 def test_what_is_being_made_and_what_is_for_other_machines_is_not_found(places: EngineFolders) -> None:
@@ -113,14 +113,14 @@ def test_what_is_being_made_and_what_is_for_other_machines_is_not_found(places: 
     (places.cache / ".staging").rename(good.parent / ".b2")
     folders = [engine.folder for engine in list_engines(places) if engine.folder]
     assert folders == [str(good)]
-    with pytest.raises(UsageError, match=f"for beos-vax, and this machine is {here()}"):
+    with pytest.raises(UsageError, match=f"for beos-vax, and this machine is {this_platform()}"):
         find_engine(str(places.cache / "beos-vax-cpu" / "b3"), places)
 
 
 def test_an_engine_says_what_it_is_called_and_changes_its_digest_with_its_files(places: EngineFolders) -> None:
     folder = build(places.cache, "b7")
     engine = find_engine(None, places)
-    assert (engine.id, engine.folder, engine.rpc) == (f"{here()}-cpu/b7", str(folder), "7.0.0")
+    assert (engine.id, engine.folder, engine.rpc) == (f"{this_platform()}-cpu/b7", str(folder), "7.0.0")
     assert len(engine.digest) == 16
     facts = json.loads((folder / MANIFEST).read_bytes())
     facts["files"][1]["sha256"] = "0" * 64
@@ -157,7 +157,7 @@ def test_one_build_in_two_places_is_named_once_unless_the_first_is_damaged(place
     found = [(engine.folder, bool(engine.damage)) for engine in list_engines(places) if engine.folder]
     assert found == [(str(first), True), (str(second), False)]
     assert find_engine(None, places).folder == str(second)
-    assert find_engine(f"{here()}-cpu/b1", places).folder == str(second)
+    assert find_engine(f"{this_platform()}-cpu/b1", places).folder == str(second)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"name": 1, "backend": "cpu"}', '{"backend": "cpu"}', "\xff"])
@@ -178,7 +178,7 @@ def test_a_missing_file_is_named_and_the_build_never_started(places: EngineFolde
     damaged = next(engine for engine in list_engines(places) if engine.id.endswith("/b2"))
     assert damaged.damage == f"{name} is missing" == check_build(folder)
     assert find_engine(None, places).folder == str(good)
-    for named in (str(folder), f"{here()}-cpu/b2"):
+    for named in (str(folder), f"{this_platform()}-cpu/b2"):
         with pytest.raises(UsageError, match=rf"{name} is missing .*antivirus"):
             find_engine(named, places)
     with pytest.raises(UsageError, match="is missing"):
@@ -253,12 +253,12 @@ def test_a_backend_or_a_build_can_be_named(places: EngineFolders) -> None:
     build(places.cache, "b2", "vulkan")
     build(places.cache, "b1", "cuda13")
     build(places.cache, "b1")
-    assert find_engine("vulkan", places).id == f"{here()}-vulkan/b2"
-    assert find_engine("cuda", places).id == find_engine("cuda13", places).id == f"{here()}-cuda13/b1"
-    assert find_engine(f"{here()}-vulkan/b1", places).id == f"{here()}-vulkan/b1"
+    assert find_engine("vulkan", places).id == f"{this_platform()}-vulkan/b2"
+    assert find_engine("cuda", places).id == find_engine("cuda13", places).id == f"{this_platform()}-cuda13/b1"
+    assert find_engine(f"{this_platform()}-vulkan/b1", places).id == f"{this_platform()}-vulkan/b1"
     assert find_engine(None, structs.replace(places, named="vulkan")).backend == "vulkan"
-    for word in ("cuda12", "metal", f"{here()}-vulkan/b3"):
-        with pytest.raises(UsageError, match=f"{word}: there is no such build; here are {here()}-"):
+    for word in ("cuda12", "metal", f"{this_platform()}-vulkan/b3"):
+        with pytest.raises(UsageError, match=f"{word}: there is no such build; here are {this_platform()}-"):
             find_engine(word, places)
 
 
@@ -286,7 +286,7 @@ def test_a_relative_path_is_good_from_any_folder(
 def test_a_named_thing_that_cannot_be_used_is_not_replaced_by_another(places: EngineFolders, tmp_path: Path) -> None:
     build(places.cache, "b9")
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(UsageError, match=f"no such file or folder; .* here are {here()}-cpu/b9"):
+    with pytest.raises(UsageError, match=f"no such file or folder; .* here are {this_platform()}-cpu/b9"):
         find_engine(str(tmp_path / "missing"), places)
     with pytest.raises(UsageError, match="holds neither"):
         find_engine(str(tmp_path / "nothing"), places)

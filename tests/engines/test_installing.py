@@ -20,19 +20,12 @@ from engine_folders import HERE, make_build, pack
 
 from appliance.core.engine import Engine
 from appliance.core.engines.builds import BACKENDS, Archive, AvailableBuild, Build, BuildNeeds
-from appliance.engines import installing
 from appliance.engines.found import EXECUTABLE, EngineFolders, check_build, list_engines
-from appliance.engines.installing import (
-    BuildSources,
-    CannotInstall,
-    described,
-    install,
-    manifest_file,
-    read_manifest,
-    stage,
-)
+from appliance.engines.installing import BuildSources, described, install, manifest_file, read_manifest, stage
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
+from appliance.store import shelf as folder_of_versions
+from appliance.store.shelf import CannotInstall
 
 WINDOWS = sys.platform == "win32"
 ENTRY = AvailableBuild(platform=HERE, backend="cpu", build="b200", needs=BuildNeeds(libraries=("libgomp.so.1",)))
@@ -145,7 +138,7 @@ async def test_what_is_not_what_it_should_be_is_refused_and_leaves_nothing_in_it
 
 
 async def test_a_full_disk_is_told_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installing, "SPARE", 1 << 60)
+    monkeypatch.setattr(folder_of_versions, "SPARE", 1 << 60)
     with pytest.raises(CannotInstall, match="make room"):
         await install(Shelf(tmp_path), BuildSources(entry=read_manifest().entries[0]), no_fetch)
 

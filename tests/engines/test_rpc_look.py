@@ -11,7 +11,7 @@ import pytest
 import trio
 from waiting import SOON
 
-from appliance.engines.probing import look_at_worker, workers_for
+from appliance.engines.rpc_workers import look_at_worker, workers_for
 from appliance.errors import ModelFailedToStart
 
 HELLO = struct.pack("<Q", 28) + bytes((7, 0, 0)) + bytes(25)

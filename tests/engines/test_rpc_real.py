@@ -9,7 +9,7 @@ import trio
 from rpc_builds import LOOPBACK, bare_worker, build_with_rpc
 
 from appliance.core.engine import Engine
-from appliance.engines.probing import look_at_worker
+from appliance.engines.rpc_workers import look_at_worker
 
 pytestmark = pytest.mark.needs("ggml-rpc-server")
 

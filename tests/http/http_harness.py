@@ -18,8 +18,8 @@ from waiting import PATIENCE, until
 
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.configuration import Files
-from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.sources import ModelFolders
+from appliance.catalog.supply import DownloadSettings
 from appliance.composition import AppliancePaths
 from appliance.composition import OpenAppliance as Opened
 from appliance.composition import open_appliance as open_opened

@@ -14,8 +14,8 @@ from hub_process import FakeHub, fake_hub
 from reload_harness import File
 from swap_harness import Configure, configure
 
-from appliance.catalog.downloads import DownloadSettings
-from appliance.catalog.hub import HubAccess
+from appliance.catalog.supply import DownloadSettings
+from appliance.core.models.hub_address import HubAccess
 from appliance.store import partial_file
 
 HUB_MODEL = "acme/tiny-GGUF/tiny-Q8_0.gguf"

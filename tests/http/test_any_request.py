@@ -32,9 +32,9 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Message, Request
 
 import appliance.http.sockets
-from appliance.catalog.downloads import DownloadSettings
-from appliance.catalog.hub import HubAccess
+from appliance.catalog.supply import DownloadSettings
 from appliance.core.bodies.sse import Dialect
+from appliance.core.models.hub_address import HubAccess
 from appliance.core.tools.choice import chosen_tools
 from appliance.features.ollama.sink import BLOBS, PATHS, USER_KEYS
 from appliance.features.pool import link as link_of_appliances

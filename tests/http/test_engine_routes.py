@@ -18,16 +18,17 @@ from waiting import PATIENCE, until
 
 from appliance.catalog.sources import STARTER
 from appliance.core.engine import Engine
-from appliance.core.engines.events import StepDone, UpdateBegun
+from appliance.core.versions import StepDone, UpdateBegun
 from appliance.engines.found import EngineFolders, list_engines
 from appliance.engines.owner import open_engines
-from appliance.engines.shelf import Shelf, alone
+from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError
 from appliance.fleet.status import ChildStatus
 from appliance.http import errors
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.routes import Routes
 from appliance.store.engine_state import StateFile
+from appliance.store.shelf import alone
 
 CARD = Listed(name="Vulkan0")
 CPU_SEAT = f"{HERE}-cpu/b100:CPU"

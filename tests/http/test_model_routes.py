@@ -16,7 +16,7 @@ from kept_files import kept_of, kept_one
 from msgspec import structs
 from waiting import until
 
-from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.supply import DownloadSettings
 from appliance.http.control import model_routes
 
 REPO = "acme/tiny-GGUF"

@@ -33,13 +33,12 @@ from appliance.core.config.load import load
 from appliance.core.config.matrix import Matrix, MatrixError, check_matrix
 from appliance.core.config.nodes import SourceFile
 from appliance.core.config.types import MatrixConfig
-from appliance.core.engines.workers import KNOWN, BadWorkerAnswer, Questions
 from appliance.core.lenient_json import decoded
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 from appliance.core.payload import PayloadFile
 from appliance.core.records.accounting import TokenCounter
-from appliance.engines.unpacking import unpack
+from appliance.core.rpc_workers import KNOWN, BadWorkerAnswer, Questions
 from appliance.errors import BadRequest, UsageError
 from appliance.features.bundles.container import Bundle
 from appliance.features.bundles.core.manifest import FORMAT, Blob, BundleItem, BundleManifest, digest_of
@@ -47,6 +46,7 @@ from appliance.features.conversations.core.files import each_arrived, for_page, 
 from appliance.features.conversations.shapes import Carton
 from appliance.features.tools.core.mcp_messages import LineCutter, RpcAnswer, outcome, read_message, read_tools
 from appliance.features.tools.core.mcp_serving import ToolsCall, ToolsListing, read_request
+from appliance.store.unpacking import unpack
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = (ROOT / "tests" / "examples" / "llama-swap-seed.yaml").read_bytes()

@@ -18,7 +18,7 @@ from parsers import PARSERS
 from slow import one_of
 
 from appliance.core.archives import BadArchive
-from appliance.engines.unpacking import read_member, unpack
+from appliance.store.unpacking import read_member, unpack
 
 FEWEST, FEW, DEEP = 200, 2_000, 1_000_000
 SHARES = one_of(range(4))

@@ -14,11 +14,13 @@ import pytest
 from filelock import FileLock, Timeout
 from full_disk import REFUSED, full_disk
 
-from appliance.core.engines.events import EngineChosen, StepDone, UpdateBegun
+from appliance.core.engines.events import EngineChosen
 from appliance.core.engines.proofs import Proof, ProofKey
 from appliance.core.engines.state import EngineState
+from appliance.core.versions import StepDone, UpdateBegun
 from appliance.errors import Conflict
-from appliance.store.engine_state import FILE, MAX_SIZE, StateFile
+from appliance.store.engine_state import StateFile
+from appliance.store.version_file import FILE, MAX_SIZE
 
 WRITER = """
 import sys

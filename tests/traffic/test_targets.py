@@ -13,6 +13,7 @@ from gguf_files import write_model
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import ModelFolders
+from appliance.catalog.supply import NoSupply
 from appliance.core.config.load import SourceFile, load
 from appliance.core.config.types import Config
 from appliance.core.settings import FleetSettings
@@ -48,7 +49,7 @@ class World:
 async def world_of(config: Config, folder: Path | None = None) -> AsyncGenerator[World]:
     async with open_fleet(FleetSettings(), None) as fleet, open_peers(config) as peers:
         catalog, profile = Catalog(ModelFolders(starter=None, models_dir=folder), config), ActiveProfile()
-        yield World(catalog, peers, profile, Targets(catalog, fleet, peers, profile))
+        yield World(catalog, peers, profile, Targets(catalog, fleet, peers, NoSupply(), profile))
 
 
 async def test_a_name_is_known_from_the_second_time_on() -> None:

@@ -27,13 +27,15 @@ from appliance.core.engines.choice import AUTO, EngineWish, Ranked
 from appliance.core.engines.events import BuildRemoved
 from appliance.core.engines.state import check_removable
 from appliance.engines.choosing import keep, prefer, roll_back
-from appliance.engines.found import check_build, here
-from appliance.engines.installing import CannotInstall, check_sums, offers_here
+from appliance.engines.found import check_build
+from appliance.engines.installing import check_sums, offers_here
 from appliance.engines.installing import install as put
 from appliance.engines.owner import Engines
-from appliance.engines.shelf import Shelf, alone
+from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
+from appliance.platform.machine import this_platform
+from appliance.store.shelf import CannotInstall, alone
 
 T = TypeVar("T")
 
@@ -43,7 +45,11 @@ T = TypeVar("T")
 @click.option("--from", "source", metavar="DIR|ARCHIVE|URL", help=FROM_HELP)
 @click.option("--sha256", metavar="SUM", help="The SHA-256 of the file that --from names.")
 @click.option(
-    "--platform", "for_platform", metavar="PLATFORM", default=here, help="For another machine, such as windows-x64."
+    "--platform",
+    "for_platform",
+    metavar="PLATFORM",
+    default=this_platform,
+    help="For another machine, such as windows-x64.",
 )
 @click.option(
     "--force", is_flag=True, help="Install even if this machine does not meet the build's stated requirements."
@@ -69,7 +75,7 @@ async def install(
       llama-appliance engines install cpu --from llama-b11434-bin-ubuntu-x64.tar.gz
     """
     shelf = own_shelf()
-    if word is None and source is None and for_platform == here():
+    if word is None and source is None and for_platform == this_platform():
         word = await _offered(shelf)
     try:
         sources = await trio.to_thread.run_sync(sources_of, word, source, for_platform, sha256)
@@ -81,7 +87,7 @@ async def install(
                 await trio.to_thread.run_sync(check_sums, sources, sources.files, trio.from_thread.check_cancelled)
                 given = source is not None and "://" in source
                 say(f"{entry.id} is installed already, and complete{f'; {source} was not fetched' if given else ''}")
-                if entry.platform != here():
+                if entry.platform != this_platform():
                     return 0
                 standings = {one.standing for one in owner.ranked() if one.seat.build == entry.id}
                 if "proven" in standings:
@@ -89,11 +95,11 @@ async def install(
                 if standings and "untried" not in standings:
                     return _does_not_work(entry)
             else:
-                if entry.platform == here():
+                if entry.platform == this_platform():
                     check_needs(entry, owner, force)
                 place = await put(shelf, sources, fetch_archive)
                 say(f"{entry.id} is in {place}")
-                if entry.platform != here():
+                if entry.platform != this_platform():
                     return 0
             ok = await _prove(owner, entry.id)
     except CannotInstall as cause:

@@ -30,12 +30,11 @@ from appliance.cli.show import human_size, json_option, print_json, print_table
 from appliance.core.engine import Engine
 from appliance.core.engines.events import Forgotten
 from appliance.core.engines.proofs import Proof
-from appliance.core.engines.workers import DEFAULT_PORT, split_endpoint
 from appliance.core.machine_look import MachineLook
+from appliance.core.rpc_workers import DEFAULT_PORT, split_endpoint
 from appliance.core.settings import is_loopback
 from appliance.engines.choosing import keep
 from appliance.engines.found import ENGINE_HELP, EngineFolders, find_engine, list_engines
-from appliance.engines.shelf import alone
 from appliance.engines.table import BuildRow, SeatRow, Table
 from appliance.errors import UsageError
 from appliance.fleet.rpc_server import RpcServing, Up, claim_port, keep_serving, server_program
@@ -44,6 +43,7 @@ from appliance.platform.console import EXIT_OURS, PROGRAM, harmless, say
 from appliance.platform.machine import engine_threads
 from appliance.platform.stopping import stop_signals
 from appliance.settings import AsyncCommand
+from appliance.store.shelf import alone
 from appliance.trio_parts import beside
 
 COLUMNS = ("", "SEAT", "DEVICE", "STANDING", "PROMPT", "ANSWER", "FROM", "WHY")

@@ -17,10 +17,6 @@ from urllib.parse import urlsplit
 import trio
 from msgspec import structs
 
-from appliance.catalog.download_file import Transfer, fetch
-from appliance.catalog.download_plan import PlannedFile
-from appliance.catalog.download_status import DownloadsOff, GatedRepo, HubFailed, RepoNotFound
-from appliance.catalog.hub import Hub, HubAccess, hub_access
 from appliance.catalog.sources import STARTER
 from appliance.cli.remote import (
     NotRunning,
@@ -45,25 +41,22 @@ from appliance.core.engines.builds import (
 from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.proofs import Proof
-from appliance.core.engines.state import line_of
+from appliance.core.models.hub_address import HubAccess
 from appliance.core.models.transfer import Throttle
+from appliance.core.versions import line_of
 from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, EngineFolders, installed_folder, list_engines
-from appliance.engines.installing import (
-    BuildSources,
-    CannotInstall,
-    described,
-    read_manifest,
-    system_versions,
-    versions,
-)
+from appliance.engines.installing import BuildSources, described, read_manifest, system_versions, versions
 from appliance.engines.owner import Engines, open_engines
 from appliance.engines.shelf import Shelf
 from appliance.engines.table import Table, table
-from appliance.engines.unpacking import SUFFIXES, is_archive
 from appliance.errors import UsageError
 from appliance.platform.console import say
 from appliance.platform.home import expanded
+from appliance.store.shelf import CannotInstall
+from appliance.store.unpacking import SUFFIXES, is_archive
 from appliance.trio_parts import plain_nursery
+from appliance.upstream.file_transfer import PlannedFile, Transfer, fetch
+from appliance.upstream.hub import DownloadsOff, GatedRepo, Hub, HubFailed, RepoNotFound, hub_access
 
 PROBE_TIME = 300.0
 """Seconds that a running server gets to look at all its builds again."""

@@ -46,18 +46,20 @@ from appliance.core.engine import Engine
 from appliance.core.engines.builds import AvailableBuild, Catalogue, UpdateChannel, parse_asked
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.events import Followed
-from appliance.core.engines.state import Step, line_of
 from appliance.core.records.activity import MAX_LIMIT, Query
+from appliance.core.versions import Step, line_of
 from appliance.engines.choosing import keep
-from appliance.engines.found import here
-from appliance.engines.installing import BuildSources, CannotInstall, forget_downloads, read_manifest, stage
+from appliance.engines.installing import BuildSources, forget_downloads, read_manifest, stage
 from appliance.engines.proving import alone_on_machine
-from appliance.engines.shelf import Shelf, alone
-from appliance.engines.updating import Candidate, Steps, canary, devices_of, prove_staged, run_update
+from appliance.engines.shelf import Shelf
+from appliance.engines.updating import Candidate, canary, devices_of, prove_staged
 from appliance.errors import UsageError
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
+from appliance.platform.machine import this_platform
 from appliance.store.activity import open_activity
+from appliance.store.shelf import CannotInstall, alone
+from appliance.store.updating import Steps, run_update
 
 MOST = 3
 """Number of models to try if the first ones cannot be run at all."""
@@ -258,7 +260,7 @@ def _old(ranked: list[Ranked], backend: str | None) -> Ranked:
     if backend is None:
         found = best(ranked)
     else:
-        asked = parse_asked(backend, here())
+        asked = parse_asked(backend, this_platform())
         if asked.build is not None:
             raise UsageError("name a backend to update, such as 'vulkan'; 'engines install' takes a certain build")
         found = in_use(ranked, f"{asked.platform}-{asked.backend}")
@@ -272,7 +274,7 @@ def _old(ranked: list[Ranked], backend: str | None) -> Ranked:
 def _newer(old: str, wish: _Wish, catalogue: Catalogue, channel: UpdateChannel) -> BuildSources:
     """Return the build to switch to. Raises UsageError."""
     line = line_of(old)
-    asked = parse_asked(line, here())
+    asked = parse_asked(line, this_platform())
     if wish.source is not None:
         return sources_of(asked.backend, wish.source, asked.platform, wish.sha256)
     entries = [one for one in catalogue.entries if (one.platform, one.backend) == (asked.platform, asked.backend)]

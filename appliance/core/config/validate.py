@@ -57,8 +57,8 @@ from appliance.core.config.types import (
     Ui,
     UpstreamConfig,
 )
-from appliance.core.engines.workers import AUTO, MAX_WORKERS, NAMES, endpoint_of, stands_for_engine, workers_named
 from appliance.core.near_names import did_you_mean
+from appliance.core.rpc_workers import AUTO, MAX_WORKERS, NAMES, endpoint_of, stands_for_engine, workers_named
 from appliance.core.scheduling.policy import policy_of
 from appliance.core.tools.choice import chosen_tools
 from appliance.errors import UsageError

@@ -12,16 +12,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.machine_look import MachineLook
+from appliance.core.machine_look import PLATFORMS, MachineLook
+from appliance.core.versions import numbers_of
 from appliance.errors import UsageError
 
 MANIFEST = "engine.json"
 
-SYSTEMS = {"linux": "linux", "darwin": "macos", "win32": "windows"}
-MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
-
 BACKENDS = ("cpu", "vulkan", "cuda12", "cuda13", "rocm", "metal", "sycl")
-PLATFORMS = tuple(f"{system}-{machine}" for system in SYSTEMS.values() for machine in sorted(set(MACHINES.values())))
 VENDORS = {"cuda12": "nvidia", "cuda13": "nvidia", "rocm": "amd"}
 """Backends that run only on one vendor's cards."""
 LOADERS = {"vulkan": "vulkan", "cuda12": "cuda", "cuda13": "cuda", "rocm": "rocm"}
@@ -31,16 +28,6 @@ _RELEASE = re.compile(r"(?:^|[^a-z0-9])(b[0-9]{2,9}|v[0-9]{1,6}(?:\.[0-9]{1,6}){
 _NUMBER = re.compile(r"b([0-9]{1,18})(?![0-9])")
 _VERSION = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
 _WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-
-
-def platform_of(system: str, machine: str) -> str:
-    """Return ``linux-x64``, ``macos-arm64``, ``windows-x64`` ... from ``sys.platform`` and ``uname -m``."""
-    return f"{SYSTEMS.get(system, system)}-{MACHINES.get(machine.lower(), machine.lower())}"
-
-
-def numbers_of(version: str) -> tuple[int, ...]:
-    """Parse ``b11434`` -> (11434,), ``550.54.14`` -> (550, 54, 14): versions compare by their numbers."""
-    return tuple(int(digits) for digits in re.findall(r"[0-9]{1,18}", version))
 
 
 class FileSum(Struct, frozen=True, kw_only=True):

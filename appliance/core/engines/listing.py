@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from appliance.core.engine import Manual
+from appliance.core.engine_output import MAX_TEXT, lines_of, printable
 from appliance.core.engines.proofs import Fault
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.sizes import MIB
@@ -29,10 +29,6 @@ SOFTWARE = re.compile(r"llvmpipe|lavapipe|softpipe|swiftshader|basic render|\bwa
 """Names of graphics drivers that compute on the processor."""
 
 MAX_DEVICES = 64
-MAX_TEXT = 1 << 20
-"""Characters examined in either text."""
-MAX_LINE = 1024
-"""A longer line does not belong to a list."""
 MOST_MEMORY = 64 << 40
 """Largest size of one device in bytes; more is a number that underflowed, or a lie."""
 
@@ -42,8 +38,6 @@ VULKAN = re.compile(r"ggml_vulkan: ([0-9]{1,3}) = (.*) \| uma: ([01]) ")
 VULKAN_CPU = "ggml_vulkan: Warning: Device type is CPU"
 CUDA = re.compile(r"\bDevice ([0-9]{1,3}): .*, (?:compute capability ([0-9]{1,3}\.[0-9]{1,3})|(gfx[0-9a-f]{3,6}))\b")
 """HIP's cards are announced in the same way; a build has one of both."""
-STAMP = re.compile(r"^\s*[0-9]+(?:\.[0-9]{2,3}){3} [A-Z] ")
-"""The beginning of llama.cpp's log lines."""
 EXCUSES = re.compile(
     r"failed to initialize|no devices found|invalid device index|no \S+-capable device|no sycl device|failed to load",
     re.IGNORECASE,
@@ -58,9 +52,6 @@ NOT_NAMES = frozenset(("none", "auto", CPU.lower()))
 METAL = re.compile(r"(Metal|MTL)[0-9]*")
 
 NO_TARGETS: Mapping[str, str] = {}
-OPTION = re.compile(r"-{1,2}[a-zA-Z0-9][\w.-]*(?:, +-{1,2}[a-zA-Z0-9][\w.-]*)*")
-"""The spellings at the beginning of an option's first line, which is not indented; explanations name other options."""
-PORT = re.compile(r"--port\b.*\(default: ([0-9]{1,5})\)")
 MAKERS = {"CUDA": "NVIDIA", "ROCm": "AMD", "HIP": "AMD", "SYCL": "Intel", "Metal": "Apple", "MTL": "Apple"}
 """Backends that know cards of one maker only."""
 WORDS = (
@@ -117,18 +108,6 @@ class DeviceListing(Struct, frozen=True, kw_only=True):
     """Compute capabilities of CUDA and HIP devices, ``8.9`` or ``gfx1100``, by name."""
 
 
-def parse_manual(text: str) -> Manual:
-    """Read what ``--help`` prints. Any text has a reading, if an empty one."""
-    options: dict[str, None] = {}
-    port: int | None = None
-    for line in _lines(text[:MAX_TEXT]):
-        if found := OPTION.match(line):
-            options |= dict.fromkeys(word for word in re.split(r"[ ,]+", found[0]) if word.startswith("--"))
-        if (said := PORT.match(line)) and 0 < int(said[1]) <= 65535:
-            port = int(said[1])
-    return Manual(options=" ".join(options), port=port)
-
-
 def cpu_device(model: str, memory: int) -> Device:
     """Return the processors as a device; ``model`` is their name."""
     return Device(name=CPU, description=model or CPU, total=memory, free=memory)
@@ -163,15 +142,8 @@ def parse_listing(output: str, log: str = "") -> DeviceListing:
         said = next((line.strip() for line in output[:MAX_TEXT].splitlines() if line.strip()), "nothing")
         return DeviceListing(fault="list", why=f"it printed this instead of a list of devices: {printable(said)}")
     told, targets = _device_facts(log[:MAX_TEXT])
-    why = "" if devices else next((printable(line) for line in _lines(log[:MAX_TEXT]) if EXCUSES.search(line)), "")
+    why = "" if devices else next((printable(line) for line in lines_of(log[:MAX_TEXT]) if EXCUSES.search(line)), "")
     return DeviceListing(devices=tuple(_with(device, told) for device in devices), targets=targets, why=why)
-
-
-def printable(text: str, most: int = 300) -> str:
-    """Return one line of a program's output for a message: bounded, without time stamp and cursor movements."""
-    said = STAMP.sub("", text[: most + 100]).strip()
-    shown = "".join(char if char.isprintable() else "?" for char in said[:most])
-    return shown if len(said) <= most else f"{shown}..."
 
 
 class _Told(Struct, frozen=True):
@@ -184,7 +156,7 @@ class _Told(Struct, frozen=True):
 
 def _listed(output: str) -> Iterator[tuple[str, str, str, str]]:
     _, _, rest = output.partition(HEAD)
-    for line in _lines(rest):
+    for line in lines_of(rest):
         if found := LINE.fullmatch(line):
             yield found[1], found[2], found[3], found[4]
 
@@ -203,7 +175,7 @@ def _device_facts(log: str) -> tuple[dict[str, _Told], dict[str, str]]:
     vulkan: dict[str, _Told] = {}
     targets: dict[str, str] = {}
     last = ""
-    for line in _lines(log):
+    for line in lines_of(log):
         if (found := VULKAN.search(line)) and len(vulkan) < MAX_DEVICES:
             last = f"Vulkan{int(found[1])}"
             vulkan[last] = _Told(found[2].rpartition(" (")[2].removesuffix(")"), found[3] == "1")
@@ -225,10 +197,6 @@ def _with(device: Device, told: Mapping[str, _Told]) -> Device:
         software=software,
         integrated=None if software else more.shares_memory,
     )
-
-
-def _lines(text: str) -> Iterator[str]:
-    return (line.rstrip("\r") for line in text.split("\n") if len(line) <= MAX_LINE)
 
 
 def identify(

@@ -6,8 +6,9 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from appliance.core.engines.builds import Catalogue, numbers_of, unmet
+from appliance.core.engines.builds import Catalogue, unmet
 from appliance.core.machine_look import Gpu, MachineLook
+from appliance.core.versions import numbers_of
 
 CARD_BACKENDS = {
     "nvidia": ("cuda13", "cuda12", "vulkan"),

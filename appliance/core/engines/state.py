@@ -1,16 +1,14 @@
 """Everything that is remembered about engines: one file, one value. `core.engines.events` is the only way to change it.
 
-A *line* is the builds for one platform and backend, ``linux-x64-cpu``. A line that an update or a rollback has been
-through has a current build, which goes before the others of the line. A line that nobody has changed has none, and its
-builds are ranked like any others.
+A line of `core.versions` is the builds for one platform and backend, ``linux-x64-cpu``. Its current build goes before
+the others of the line. A line that nobody has changed has none, and its builds are ranked like any others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from appliance.core.engine import Manual
 from appliance.core.engines.builds import UpdateChannel
@@ -18,14 +16,8 @@ from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.listing import Device
 from appliance.core.engines.proofs import Probation, Proof, ProofKey
 from appliance.core.machine_look import MachineLook
+from appliance.core.versions import NOTHING, VersionState, line_of
 from appliance.errors import Conflict, UsageError
-
-TRIAL = 3600.0
-"""Seconds after a switch within which a failure of the new build restores the old one."""
-
-Step = Literal["stage", "prove", "canary", "place", "tidy", "discard"]
-Role = Literal["current", "previous", "withdrawn", ""]
-NOTHING: Mapping[str, str] = {}
 
 
 class ListedDevices(Struct, frozen=True, kw_only=True):
@@ -42,51 +34,6 @@ class ListedDevices(Struct, frozen=True, kw_only=True):
     """None: it was not asked, or by a version of the program that did not ask for this."""
 
 
-class BuildLine(Struct, frozen=True, kw_only=True):
-    """One line with its history."""
-
-    name: str
-    current: str
-    """A build's id."""
-    previous: tuple[str, ...] = ()
-    """Ids, the one before the current first."""
-    switched_at: float = 0.0
-    """Unix time at which the current build came into use."""
-
-
-class Journal(Struct, frozen=True, kw_only=True):
-    """The update under way. ``step`` is the current step, or the one at which the program was killed.
-
-    The work of a step may be carried out twice without harm. *stage*: have the build, complete, among the staged ones,
-    unless it is in its place. *prove*: find out whether it works on the devices that it is for. *canary*: find out
-    whether it runs the user's own model, and not too slowly. *place*: move it to its place by one rename, unless it is
-    there. *tidy*: remove the surplus, then everything that is staged. *discard*: remove everything that is staged.
-    """
-
-    line: str
-    build: str
-    """The new build's id."""
-    old: str
-    """The id of the line's build that is in use until the switch."""
-    step: Step
-    began: float
-    held: tuple[str, ...] = ()
-    """Builds that the user asked for by name; they stay on the disk."""
-    surplus: tuple[str, ...] = ()
-    """Ids of builds to remove now that the switch is done."""
-
-
-class RefusedUpdate(Struct, frozen=True, kw_only=True):
-    """The last update that was tried and not taken, since one was taken."""
-
-    build: str
-    """The new build's id."""
-    old: str
-    """The id of the build that stayed in use."""
-    why: str
-    at: float
-
-
 class ContextTrial(Struct, frozen=True, kw_only=True):
     """The latest time that a build was given back what a model had read. Another build is another trial."""
 
@@ -99,8 +46,8 @@ class ContextTrial(Struct, frozen=True, kw_only=True):
     at: float
 
 
-class EngineState(Struct, frozen=True, kw_only=True):
-    """The whole of it. Each event makes a new one."""
+class EngineState(VersionState, frozen=True, kw_only=True):
+    """The whole of it. Each event makes a new one. Withdrawn builds go behind all others."""
 
     proofs: tuple[Proof, ...] = ()
     probations: tuple[Probation, ...] = ()
@@ -117,11 +64,6 @@ class EngineState(Struct, frozen=True, kw_only=True):
     """The same by model id."""
     channel: UpdateChannel = "latest"
     """The builds that ``engines update`` takes, as somebody chose."""
-    lines: tuple[BuildLine, ...] = ()
-    withdrawn: Mapping[str, str] = NOTHING
-    """Builds that were rolled back, with the reason: they go behind all others."""
-    journal: Journal | None = None
-    refused: RefusedUpdate | None = None
     contexts: tuple[ContextTrial, ...] = ()
 
     @property
@@ -144,40 +86,6 @@ class EngineState(Struct, frozen=True, kw_only=True):
         """Return the trial of keeping contexts with this build and architecture; None: there was none."""
         pair = (digest, architecture)
         return next((one for one in self.contexts if (one.digest, one.architecture) == pair), None)
-
-    def line(self, name: str) -> BuildLine | None:
-        return next((line for line in self.lines if line.name == name), None)
-
-    def role(self, build: str) -> Role:
-        """Return a build's place in its line; empty: nobody has decided anything about it."""
-        if build in self.withdrawn:
-            return "withdrawn"
-        line = self.line(line_of(build))
-        if line is None:
-            return ""
-        return "current" if line.current == build else "previous" if build in line.previous else ""
-
-    def with_line(self, line: BuildLine) -> EngineState:
-        others = [one for one in self.lines if one.name != line.name]
-        return structs.replace(self, lines=(*others, line))
-
-    def without_build(self, build: str) -> EngineState:
-        """The build is gone from the disk. A line whose current build it was returns to the previous one."""
-        line = self.line(line_of(build))
-        changed = self.trusting(build)
-        if line is None:
-            return changed
-        left = [one for one in (line.current, *line.previous) if one != build]
-        if not left:
-            return structs.replace(changed, lines=tuple(one for one in self.lines if one.name != line.name))
-        at = line.switched_at if left[0] == line.current else 0.0
-        return changed.with_line(BuildLine(name=line.name, current=left[0], previous=tuple(left[1:]), switched_at=at))
-
-    def trusting(self, build: str) -> EngineState:
-        """Forget why the build was withdrawn."""
-        if build not in self.withdrawn:
-            return self
-        return structs.replace(self, withdrawn={one: why for one, why in self.withdrawn.items() if one != build})
 
     def arrange(self, ranked: Sequence[Ranked]) -> list[Ranked]:
         """Apply the decisions about lines to `choice.rank`'s order.
@@ -203,24 +111,6 @@ class EngineState(Struct, frozen=True, kw_only=True):
 def key_of(seat: Seat, device: Device, system: str) -> ProofKey:
     """Return the key under which a proof of one device of a seat is remembered."""
     return ProofKey(digest=seat.digest, device=device.id, driver=device.driver, system=system)
-
-
-def line_of(build: str) -> str:
-    """Return ``linux-x64-cpu`` of ``linux-x64-cpu/b11434``; anything but a build is a line of its own."""
-    name, slash, release = build.partition("/")
-    return name if slash and name and release and "/" not in release else build
-
-
-def lines_to_roll_back(state: EngineState, backend: str | None, here: Sequence[str]) -> list[BuildLine]:
-    """Return the lines of a backend, or all, the most recently switched one last.
-
-    ``here`` are the builds that are on the disk and whole. Earlier builds that are not are left out: the program cannot
-    return to those.
-    """
-    for build in [build for line in state.lines for build in line.previous if build not in here]:
-        state = state.without_build(build)
-    found = [line for line in state.lines if backend is None or line.name.endswith(f"-{backend}")]
-    return sorted(found, key=lambda line: line.switched_at)
 
 
 def check_removable(

@@ -1,4 +1,4 @@
-"""llama-server's options: the table of them, and presets.
+"""llama-server's options: the table of them, and requests with schemas.
 
 Refuses to start a llama-server.
 """

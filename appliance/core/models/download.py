@@ -16,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct, structs
 
-from appliance.core.config.types import Config
 from appliance.core.models.file_names import ANY_TAG, TAG, ends_with, first_part, model_id, model_stem, tags_of
 from appliance.core.models.hub_address import HUB_HOSTS, MAIN, HubAddress, address_of_page, read_address
 from appliance.core.models.names import (
@@ -238,28 +237,6 @@ def read_wanted(name: str) -> WantedModel | None:
         return parse_wanted(name)
     except BadRequest:
         return None
-
-
-def wanted_by_name(name: str, config: Config) -> WantedModel | None:
-    """Return the download that a request for this name begins, if the configuration lets it begin one."""
-    if config.auto_download not in ("allow", "ask") or (wanted := read_wanted(name)) is None:
-        return None
-    owner = wanted.reference.repo.partition("/")[0].casefold()
-    if config.auto_download_from and owner not in {allowed.casefold() for allowed in config.auto_download_from}:
-        return None
-    return structs.replace(wanted, most=int(config.auto_download_max))
-
-
-def how_to_get(name: str, config: Config) -> str:
-    """Return the advice for a model that is not here and that no request may fetch; empty for no name of the hub."""
-    wanted = read_wanted(name)
-    if wanted is None:
-        return ""
-    pull = f"'llama-appliance pull {wanted}' downloads it"
-    if config.auto_download in ("allow", "ask"):
-        owners = ", ".join(config.auto_download_from)
-        return f"; requests may only download models of {owners} (autoDownloadFrom), but {pull}"
-    return f"; {pull}, or set 'autoDownload: allow' so that requests do"
 
 
 def sidecars_of(spec_type: str) -> tuple[str, ...]:

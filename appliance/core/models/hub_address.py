@@ -15,6 +15,7 @@ from appliance.core.models.names import folder_of, repo_of, stem_of
 from appliance.errors import BadRequest
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co")
+ENDPOINT = "https://huggingface.co"
 MAIN = "main"
 OTHER_KINDS = ("datasets", "spaces", "collections", "papers", "docs", "blog", "api", "organizations", "posts")
 """First parts of pages that do not belong to a model."""
@@ -36,6 +37,14 @@ class HubAddress(Struct, frozen=True):
     revision: str = MAIN
     file: str = ""
     folder: str = ""
+
+
+class HubAccess(Struct, frozen=True, kw_only=True):
+    """The hub and the user. The token goes to the endpoint's own host and port, and nowhere else."""
+
+    endpoint: str = ENDPOINT
+    token: str | None = None
+    offline: bool = False
 
 
 def read_address(text: str, endpoint: str = "") -> HubAddress:

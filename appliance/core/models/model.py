@@ -36,7 +36,19 @@ class OwnWords(Struct, frozen=True, kw_only=True):
 NO_WORDS = OwnWords()
 
 
-class Model(Struct, frozen=True, kw_only=True):
+class ModelPreset(Struct, frozen=True, kw_only=True):
+    """The settings of a model beside its files and flags."""
+
+    tags: tuple[str, ...] = ()  # words about it, for people
+    load_on_startup: bool = False
+    stop_timeout: float | None = None  # seconds that its process gets to end by itself; None means the default
+    engine: str = ""  # the engine that its own configuration asks for, as `Wanted.word`; empty: none
+    preset: str = ""  # its options as a section of llama-server's INI; empty if only its files set any
+    origins: tuple[tuple[str, str], ...] = ()
+    """The source of each option in ``preset``: ``models.ini:12``, a variable, a flag of the command line."""
+
+
+class Model(ModelPreset, frozen=True, kw_only=True):
     """A model on disk, or a configured command that serves one.
 
     With ``error`` it is listed and cannot be started; ``info`` is then None or incomplete.
@@ -67,23 +79,12 @@ class Model(Struct, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()
     """Engine flags for this model only."""
     words: OwnWords = NO_WORDS
-    tags: tuple[str, ...] = ()
-    """Words about it, for people."""
     hidden: bool = False
     """Not listed, but served when named: a preset stands for it."""
-    load_on_startup: bool = False
-    stop_timeout: float | None = None
-    """Seconds that its process gets to end by itself; None means the default."""
-    preset: str = ""
-    """Its options as a section of llama-server's INI; empty if only its files set any."""
-    origins: tuple[tuple[str, str], ...] = ()
-    """The source of each option in ``preset``: ``models.ini:12``, a variable, a flag of the command line."""
     hf_repo: str | None = None
     """``org/repo`` of a model from the cache."""
     tag: str | None = None
     input_modalities: tuple[str, ...] = ("text",)
-    engine: str = ""
-    """The engine that its own configuration asks for, as `Wanted.word`; empty: none."""
     cards: tuple[str, ...] = ()
     """The graphics cards that its own configuration names; none: whatever the engine uses."""
     fetch: tuple[Remote, ...] = ()

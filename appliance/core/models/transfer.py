@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -16,9 +15,6 @@ LONGEST_DELAY = 30.0
 LONGEST_RETRY_AFTER = 300.0
 """Seconds that a download waits when it is asked to; one that has to wait longer fails, and can be resumed."""
 MAX_RETRY_AFTER = 10 * 365 * 86400
-PACE_WINDOW = 10.0
-PACE_STEP = 0.5
-"""Seconds between two notes of a download's bytes."""
 _RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15}|\*)")
 
 
@@ -103,26 +99,3 @@ class Throttle:
             return 0.0
         self._free_at = max(self._free_at, now) + count / self._rate
         return self._free_at - now
-
-
-class DownloadPace:
-    """The speed of one download: that of the last `PACE_WINDOW` seconds, so that it follows a change."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def see(self, done: int, now: float) -> None:
-        """Note the bytes that are here. Fewer than before: it was begun anew."""
-        if self._seen and done < self._seen[-1][1]:
-            self._seen.clear()
-        if not self._seen or now - self._seen[-1][0] >= PACE_STEP:
-            self._seen.append((now, done))
-
-    def rate(self, done: int, now: float) -> float | None:
-        """Return bytes per second; None until there is something to measure."""
-        while len(self._seen) > 1 and self._seen[1][0] <= now - PACE_WINDOW:
-            self._seen.popleft()
-        if not self._seen or now - self._seen[0][0] < PACE_STEP:
-            return None
-        since, before = self._seen[0]
-        return max(0, done - before) / (now - since)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from appliance.catalog.found import all_shards, current_snapshot
 from appliance.core.engines.builds import MANIFEST as ENGINE
-from appliance.core.engines.builds import Build, numbers_of, parse_asked
+from appliance.core.engines.builds import Build, parse_asked
 from appliance.core.models.model import Model
 from appliance.core.models.names import folder_of
 from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, read_payload
 from appliance.core.payload import digest_of as payload_digest
+from appliance.core.versions import numbers_of
 from appliance.engines.found import check_build, read_build
 from appliance.errors import UsageError
 from appliance.features.bundles.container import Check, Tell, sums_of

@@ -19,9 +19,9 @@ from appliance.cli.options import Size, gathered, models_dir_option
 from appliance.cli.remote import go_home, side_options
 from appliance.cli.show import json_option
 from appliance.core import signing
-from appliance.core.engines.builds import PLATFORMS
+from appliance.core.machine_look import PLATFORMS
 from appliance.core.server_choice import Side
-from appliance.engines.found import EngineFolders, here
+from appliance.engines.found import EngineFolders
 from appliance.errors import UsageError
 from appliance.features.bundles import contents, show
 from appliance.features.bundles.container import program_size, refuse_existing, sums_of, write_bundle
@@ -39,6 +39,7 @@ from appliance.features.bundles.core.manifest import (
 )
 from appliance.features.bundles.core.plan import UNSIGNED, BundleSigner
 from appliance.platform.console import say
+from appliance.platform.machine import this_platform
 from appliance.start import ONE_FILE, own_folder
 
 ONE_FILES = ("linux-x64", "linux-arm64")  # the kinds of machines that the one-file program is made for
@@ -73,7 +74,7 @@ class BundleWish(Struct, frozen=True, kw_only=True):
     click.option(
         "--target",
         type=click.Choice(PLATFORMS),
-        default=here,
+        default=this_platform,
         help="Kind of the other machine. Default: like this one.",
     ),
     click.option(
@@ -130,7 +131,7 @@ async def export(
     if 0 < wish.part < SMALLEST_PART:
         raise UsageError(f"--split takes at least {SMALLEST_PART >> 20}M")
     one_file = _one_file(wish) if wish.runnable else None
-    own = wish.program or (own_folder() if wish.target == here() else None)
+    own = wish.program or (own_folder() if wish.target == this_platform() else None)
     wish = structs.replace(wish, program=None if wish.no_program else own)
     check = trio.from_thread.check_cancelled
     with show.progress("reading", as_json) as apply:
@@ -174,9 +175,9 @@ def _one_file(wish: BundleWish) -> Path:
     """Return the one-file program that this one was started from. Raises UsageError."""
     if wish.part:
         raise UsageError("--runnable makes one file that starts, and --split several; leave one out")
-    if wish.target != here() or wish.target not in ONE_FILES:
+    if wish.target != this_platform() or wish.target not in ONE_FILES:
         raise UsageError(
-            f"--runnable takes this very program, which is for {here()}, and one-file programs are for "
+            f"--runnable takes this very program, which is for {this_platform()}, and one-file programs are for "
             f"{' and '.join(ONE_FILES)}: export on a {wish.target} machine, or without --runnable"
         )
     named = Path(os.environ.get(ONE_FILE, ""))

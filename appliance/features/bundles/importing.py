@@ -27,7 +27,7 @@ from appliance.core.models.names import folder_of
 from appliance.core.payload import LIST, PayloadFile
 from appliance.core.programs import unpacked_link
 from appliance.engines.found import check_build, read_build
-from appliance.engines.shelf import Shelf, alone
+from appliance.engines.shelf import Shelf
 from appliance.errors import Conflict, UsageError
 from appliance.features.bundles.container import Bundle, Check, Tell
 from appliance.features.bundles.contents import SumReader, builds_in, payload_in, program_name, sha256_of, weights_of
@@ -35,6 +35,7 @@ from appliance.features.bundles.core.manifest import CHUNK, BundleItem, PresentI
 from appliance.features.bundles.core.plan import Standing, to_bring
 from appliance.store.model_files import free_bytes, link, remove_empty, share, sync_folder, write_whole
 from appliance.store.partial_file import FileTaken, WrongContents, claim, discard, journaled, open_partial
+from appliance.store.shelf import alone
 from appliance.wire import PartialHead
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from appliance.cli.show import json_option, print_json, print_table
 from appliance.core import signing
 from appliance.core.lenient_json import decoded
 from appliance.core.server_choice import Side
-from appliance.engines.found import here, installed_folder
+from appliance.engines.found import installed_folder
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.features.bundles import contents, show
@@ -37,6 +37,7 @@ from appliance.features.bundles.export import export
 from appliance.features.bundles.importing import Homes, bring, exclusive, known, plan
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.home import users_home
+from appliance.platform.machine import this_platform
 from appliance.start import ONE_FILE, in_shell, is_packaged, own_folder, programs_folder, refuse_packaged
 from appliance.store.model_files import write_whole
 from appliance.store.trusted_keys import trust, trusted_keys
@@ -162,7 +163,7 @@ async def take(
     with Bundle(file) as opened, exclusive(homes):
         signer = opened.signer(trusted)
         refuse_untrusted(signer, named=key is not None, unsigned_is_fine=unsigned)
-        refuse_foreign(opened.manifest, here())
+        refuse_foreign(opened.manifest, this_platform())
         reader = contents.SumReader(trio.from_thread.check_cancelled)
         standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
         came = partial(_note, homes, file, user, signer)
@@ -270,7 +271,7 @@ async def inventory(out: Path | None, models_dir: str | None, home: Path | None,
     """
     _go_home(home, side, only_reads=True)
     sources = show.sources_of(models_dir)
-    homes, target = _homes(sources), here()
+    homes, target = _homes(sources), this_platform()
     with show.progress("reading", False) as apply:
         snapshot = await trio.to_thread.run_sync(scan_models, sources)
         reader = contents.SumReader(trio.from_thread.check_cancelled, apply)

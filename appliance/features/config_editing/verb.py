@@ -8,6 +8,7 @@ import click
 from msgspec import Struct
 
 from appliance.catalog.configuration import Files
+from appliance.cli.app import presets_of
 from appliance.cli.options import source_options
 from appliance.cli.show import json_option, print_json
 from appliance.core.config.nodes import Problem
@@ -84,7 +85,9 @@ def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> i
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of YAML.")
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- LLAMA-SERVER FLAGS]")
+@click.pass_context
 def show(
+    ctx: click.Context,
     config_file: Path | None,
     config_dir: Path | None,
     models_preset: Path | None,
@@ -104,9 +107,7 @@ def show(
     if models_preset is not None:
         if config_file is not None or config_dir is not None:
             raise UsageError("--models-preset cannot be combined with --config and --config-dir; leave those out")
-        from appliance.cli.llama_server.command import show_presets
-
-        return show_presets(models_preset, flags, as_json=as_json)
+        return presets_of(ctx).show(models_preset, flags, as_json)
     if flags:
         raise UsageError(f"unexpected argument {flags[0]!r}; llama-server's flags go with --models-preset")
     used = _used(config_file, config_dir)

@@ -31,7 +31,7 @@ from appliance.core.openai import error_text
 from appliance.core.records.accounting import Usage
 from appliance.core.records.cache_misses import SlotNews
 from appliance.core.sizes import MIB
-from appliance.engines.owner import manual_of
+from appliance.engines.manuals import manual_of
 from appliance.errors import Busy, UpstreamFailed, UsageError
 from appliance.features.contexts.core.kept import KeptContext, best, replaced, worth
 from appliance.features.contexts.core.origin import Origin, context_flags, may_name_slots, outdated

@@ -8,19 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from appliance.catalog.download_plan import unfinished_in
-from appliance.catalog.removal import plan_leftover, plan_removal
+from appliance.catalog.supply import Supply
 from appliance.core.models.model import Model
 from appliance.errors import Forbidden
-from appliance.features.disk.rules import DiskTable, FolderUse, ModelSpace, UnfinishedSpace, disk_spaces
+from appliance.features.disk.rules import DiskTable, FolderUse, ModelSpace, disk_spaces
 from appliance.store.model_files import space_of, taken_in
 
 SQLITE = ("", "-wal", "-shm")  # endings of the files that are one database, or of a plain file or folder
 
 
-def measure(
-    folders: Mapping[str, Path], models: Iterable[Model], cache: Path | None, models_dir: Path | None
-) -> DiskTable:
+def measure(folders: Mapping[str, Path], models: Iterable[Model], supply: Supply) -> DiskTable:
     """Look at the disk. Folders that are not there are left out, and what cannot be read counts as nothing."""
     uses: list[FolderUse] = []
     numbers: dict[int, int] = {}
@@ -37,21 +34,15 @@ def measure(
     return DiskTable(
         disks=disk_spaces(uses, sizes),
         folders=tuple(uses),
-        models=tuple(_model_space(model, cache, models_dir) for model in models if model.size),
-        unfinished=()
-        if cache is None
-        else tuple(
-            UnfinishedSpace(model=one.model, done=one.done, total=one.total, frees=removal.frees())
-            for one in unfinished_in(cache)
-            if (removal := plan_leftover(one.model, cache)) is not None
-        ),
+        models=tuple(_model_space(model, supply) for model in models if model.size),
+        unfinished=tuple(supply.unfinished()),
     )
 
 
-def _model_space(model: Model, cache: Path | None, models_dir: Path | None) -> ModelSpace:
+def _model_space(model: Model, supply: Supply) -> ModelSpace:
     frees, why = 0, ""
     try:
-        frees = plan_removal(model, cache, models_dir).frees()
+        frees = supply.frees(model)
     except Forbidden as error:
         why = str(error)
     except OSError as error:

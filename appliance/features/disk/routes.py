@@ -37,11 +37,11 @@ def disk_routes(kernel: Kernel) -> Routes:
     @routes.get("/api/disk", facts=RouteFacts(gives=DiskTable))
     async def show_disk() -> Response:
         await refresh(catalog)
-        models, sources = catalog.snapshot.models, catalog.sources
-        look = partial(measure, owners.folders, models, sources.cache, sources.models_dir)
-        measured_of = models, [(one.number, one.state) for one in owners.downloading()]
+        models = catalog.snapshot.models
+        look = partial(measure, owners.folders, models, owners.supply)
+        measured_of = models, [(one.number, one.state) for one in owners.supply.snapshot()]
         table = await measured.get(partial(trio.to_thread.run_sync, look), of=measured_of)
-        going = tuple(one for one in owners.downloading() if one.state != "finished")
+        going = tuple(one for one in owners.supply.snapshot() if one.state != "finished")
         last_used: dict[str, datetime] = {}
         with suppress(Busy):  # another program has locked the log: the answer comes without
             last_used = await recorder.read(ActivityTable.last_used)

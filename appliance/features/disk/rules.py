@@ -7,7 +7,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from appliance.catalog.download_status import DownloadStatus
+from appliance.core.models.download_status import DownloadStatus, UnfinishedSpace
 from appliance.core.models.model import Source
 
 
@@ -41,15 +41,6 @@ class ModelSpace(Struct, frozen=True, kw_only=True):
     why: str = ""
     state: str = "unloaded"  # a model that runs is stopped before its removal
     last_used: datetime | None = None  # the time of its last request; None if the activity log has none
-
-
-class UnfinishedSpace(Struct, frozen=True, kw_only=True):
-    """The part of a download that has ended."""
-
-    model: str
-    done: int
-    total: int
-    frees: int
 
 
 class DiskTable(Struct, frozen=True, kw_only=True):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from appliance.catalog.download_status import DownloadStatus
 from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
+from appliance.core.models.download_status import DownloadStatus
 from appliance.core.quantities import span
 from appliance.features.disk.rules import DiskTable, ModelSpace
 

@@ -20,8 +20,6 @@ from msgspec import structs
 from quart import Response, request
 
 from appliance import __version__
-from appliance.catalog.download_status import LoginUnusable
-from appliance.catalog.hub import find_token
 from appliance.core.config.types import Config
 from appliance.core.engines.choice import best
 from appliance.core.llama.buffers import OFFLOADED
@@ -38,6 +36,7 @@ from appliance.http.control.listing import View, list_models
 from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.kernel import Kernel
 from appliance.trio_parts import Memo
+from appliance.upstream.hub import LoginUnusable, find_token
 from appliance.wire import ListedModel
 
 EVERY = 5.0  # seconds for which an examination is good
@@ -107,7 +106,7 @@ class _Examination:
     async def _examine(self) -> tuple[DoctorFacts, Sequence[Finding]]:
         owners, configuration = self._owners, self._owners.configuration
         known = await begun(await config_in_force(configuration) if configuration is not None else None)
-        entries = list_models(self._view, owners.downloading()).data
+        entries = list_models(self._view, owners.supply.snapshot()).data
         loaded = [entry.id for entry in entries if entry.status.value in LOADED][:READ_LOGS]
         said = {model: owners.fleet.said(model) for model in loaded}
         logs = await trio.to_thread.run_sync(lambda: {model: _told(lines) for model, lines in said.items()})
@@ -136,7 +135,7 @@ class _Examination:
         kinds = (*DEATHS, "refused")
         read = await self._owners.history.read(HistoryQuery(kinds=kinds, limit=MAX_LIMIT))
         seen = [one for one in read if one.timestamp.timestamp() >= since]
-        failed = [one for one in self._owners.downloading() if one.state == "failed"]
+        failed = [one for one in self._owners.supply.snapshot() if one.state == "failed"]
         return Lately(
             requests=await self._recorder.read(lambda table: table.failures(since)),
             deaths=deaths(seen),

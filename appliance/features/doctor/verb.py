@@ -19,8 +19,6 @@ import msgspec
 import trio
 
 from appliance.catalog.configuration import Files
-from appliance.catalog.download_status import LoginUnusable
-from appliance.catalog.hub import find_token
 from appliance.cli.app import with_estimate
 from appliance.cli.options import gathered, models_dir_option
 from appliance.cli.remote import server_options
@@ -34,6 +32,7 @@ from appliance.features.doctor.core.facts import DoctorFacts
 from appliance.features.doctor.core.findings import Finding, changes, is_wrong, machine_line
 from appliance.features.doctor.gathering import bundled, zipped
 from appliance.platform.console import EXIT_OURS, PROGRAM, as_called, can_ask, harmless, say
+from appliance.upstream.hub import LoginUnusable, find_token
 
 ALL_WELL = "Nothing is wrong."
 MARKS = {"error": ("ERROR  ", "red"), "warning": ("WARNING", "yellow"), "note": ("note   ", "cyan")}

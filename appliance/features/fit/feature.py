@@ -37,6 +37,6 @@ ABOUT = "Show the memory of the machine, and what one more model would push out.
 FIT = Feature(
     name="fit",
     estimate=_estimate,
-    verbs=(Verb("memory", "models", ABOUT, _verb, page="memory.md"),),
+    verbs=(Verb("memory", "models", ABOUT, _verb, page="memory.md", estimate=_estimate),),
     routes=_routes,
 )

@@ -152,23 +152,23 @@ class LmStudioRoutes:
 
     async def _download(self, body: bytes) -> JsonObject:
         """Answers when the hub has said what is to be downloaded."""
-        asked, downloads = read_as(body, DownloadRequest), self._owners.require_downloads()
+        asked = read_as(body, DownloadRequest)
         name = asked.model + (f":{asked.quantization}" if asked.quantization else "")
         await refresh(self._known.catalog)
         meant = {one.casefold() for one in meanings(name.rpartition("://")[2])}
         for model in self._known.catalog.snapshot.models:
             if model.error is None and meant & {one.casefold() for one in (model.id, *model.aliases)}:
                 return {"status": "already_downloaded"}
-        return await self._job(_job_id((await downloads.start(name)).model))
+        return await self._job(_job_id((await self._owners.supply.fetch(name)).model))
 
     async def _job(self, job: str) -> JsonObject:
-        status = next((one for one in self._owners.downloading() if _job_id(one.model) == job), None)
+        status = next((one for one in self._owners.supply.snapshot() if _job_id(one.model) == job), None)
         if status is None:
             raise NotFound(f"there is no download '{job[:200]}'; POST {rules.DOWNLOAD} starts one and tells its job_id")
         state, now = _STATES.get(status.state, "downloading"), time.time()
         sizes: JsonObject = {"total_size_bytes": status.total, "downloaded_bytes": status.done}
         told: JsonObject = {"job_id": job, "status": state, **sizes}
-        download = self._owners.require_downloads().find(status.model)
+        download = self._owners.supply.find(status.model)
         if download is not None:
             told["started_at"] = _at(now - trio.current_time() + download.queued_at)
         if state == "downloading":

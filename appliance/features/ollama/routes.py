@@ -11,9 +11,9 @@ import trio
 from msgspec import structs
 
 from appliance import __version__
-from appliance.catalog.download import Download
-from appliance.catalog.download_status import FileProgress
+from appliance.catalog.supply import Download
 from appliance.core.bodies.json_text import JSON, JsonObject
+from appliance.core.models.download_status import FileProgress
 from appliance.errors import ApplianceError
 from appliance.features.ollama.core import asking, models
 from appliance.features.ollama.core.answering import NDJSON, error_line, normalised, translated_error, vectors_of
@@ -218,7 +218,7 @@ class OllamaRoutes:
             facts = await self._require(name, f"model '{name}' not found")
             if facts.model is None:
                 raise OllamaRefusal(403, f"model '{name}' is not on this machine")
-            await self._owners.remove_model(facts.model.id)
+            await self._owners.supply.remove(facts.model.id)
         await _send(context, None)
 
     async def _pull(self, context: RequestContext, members: JsonObject) -> None:
@@ -255,9 +255,9 @@ class OllamaRoutes:
                 missing = f"file does not exist: '{name}' is not on Hugging Face; name a model as hf.co/ORG/REPO:QUANT"
                 raise OllamaRefusal(404, missing)
             return
-        downloads = self._owners.require_downloads()
-        last = max((status.number for status in downloads.snapshot()), default=0)
-        download = await downloads.fetch(wanted)
+        supply = self._owners.supply
+        last = max((status.number for status in supply.snapshot()), default=0)
+        download = await supply.fetch(wanted)
         told: dict[str, FileProgress] = {}
         if download.number > last or self._followers[download.model]:  # else another request has begun it
             self._followers[download.model] += 1
@@ -274,7 +274,7 @@ class OllamaRoutes:
                     download.cancel()
         if download.error is not None:
             raise download.error.with_traceback(None)
-        if download.state == "cancelled":
+        if download.status.state == "cancelled":
             raise OllamaRefusal(500, "the download was cancelled")
         if streams:
             await _report_progress(context, told, download)
@@ -282,11 +282,11 @@ class OllamaRoutes:
 
 async def _report_progress(context: RequestContext, told: dict[str, FileProgress], download: Download) -> None:
     now = download.status.files
-    for file in download.plan.files:
-        progress = now[file.url]
-        if told.get(file.url) != progress:
-            told[file.url] = progress
-            digest = models.layer_of(file.oid)
+    for url, sha256 in download.hashes.items():
+        progress = now[url]
+        if told.get(url) != progress:
+            told[url] = progress
+            digest = models.layer_of(sha256)
             shown: JsonObject = {"status": f"pulling {digest[7:19]}", "digest": digest, "total": progress.total}
             await context.sink.write(_line(**shown, **({"completed": progress.done} if progress.done else {})))
 

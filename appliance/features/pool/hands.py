@@ -12,7 +12,7 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog, find_model
-from appliance.catalog.downloads import Downloads
+from appliance.catalog.supply import Supply
 from appliance.core.lenient_json import decoded
 from appliance.core.models.holders import told_apart
 from appliance.core.models.model import Model
@@ -38,7 +38,7 @@ class BoxParts(Struct, frozen=True, kw_only=True):
 
     fleet: Fleet
     catalog: Catalog
-    downloads: Downloads
+    supply: Supply
     peers: Peers
     drained: Callable[[bool], object]  # called with whether this box is drained, which its readiness says
     speed: Callable[[], float]  # that of the engine which an unknown model gets; see `Beat.speed`
@@ -92,7 +92,7 @@ class OwnHands:
     async def _fetch(self, model: str) -> None:
         try:
             files, members = await self._sources(model)
-            download = await self._parts.downloads.fetch_from(Members(members, files, model))
+            download = await self._parts.supply.fetch_from(Members(members, files, model))
             status = await download.wait()
             if status.error is None:
                 await self.load(model, evict=True)

@@ -19,10 +19,7 @@ import trio
 from msgspec import structs
 
 from appliance import __version__
-from appliance.catalog.download_plan import DownloadPlan, PlannedFile
-from appliance.catalog.download_status import MemberFailed
 from appliance.catalog.found import UnsafeName, current_snapshot, join_inside
-from appliance.catalog.hub import HubAnswer
 from appliance.core.models.names import folder_of
 from appliance.core.models.transfer import StartOver, is_passing, judge, retry_after
 from appliance.errors import BadRequest, Conflict, UpstreamFailed
@@ -31,14 +28,26 @@ from appliance.store.file_hashes import SHA256
 from appliance.store.partial_file import holds
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
+from appliance.upstream.file_transfer import DownloadPlan, PlannedFile
+from appliance.upstream.hub import HubAnswer, HubFailed
 
 SPAN = 64 << 20  # bytes of one request: half a second on a line of 1 Gbit/s, after which a faster box can take over
 
 HEAD_TIME = 15.0  # seconds until the next box is asked instead; one whose disk sleeps takes several to answer
 
 
+class MemberFailed(HubFailed):
+    """Another box of the pool could not be reached, or did not give a file of a model."""
+
+    reason = "member_failed"
+
+    def __init__(self, host: str, why: str, *, passing: bool = True, retry_after: float | None = None) -> None:
+        super().__init__(host, why, passing=passing, retry_after=retry_after)
+        self.message = f"the box {host} did not give a file: {why}"
+
+
 class Members:
-    """The boxes that give the files of one model; a `download_file.ModelSource`."""
+    """The boxes that give the files of one model; a `file_transfer.ModelSource`."""
 
     def __init__(self, members: Sequence[Address], files: Sequence[HashedFile], model_id: str) -> None:
         """``members``: the doors of boxes that have all of the files, in the order of `ModelFilesHere.files`.

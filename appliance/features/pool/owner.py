@@ -19,7 +19,7 @@ import msgspec
 import psutil
 import trio
 
-from appliance.catalog.downloads import Downloads
+from appliance.catalog.supply import Supply
 from appliance.core.engines.choice import best
 from appliance.core.settings import is_loopback
 from appliance.errors import ApplianceError, BadRequest, Conflict, Forbidden, StoreFailed, UsageError
@@ -236,7 +236,7 @@ def own_addresses() -> list[str]:
 
 @asynccontextmanager
 async def open_box_pool(
-    path: Path, program: Assembled, peers: Peers, downloads: Downloads, *, offline: bool
+    path: Path, program: Assembled, peers: Peers, supply: Supply, *, offline: bool
 ) -> AsyncGenerator[BoxPool]:
     """Own this program's place in a pool. ``path`` is its file, and its presence means that there is a pool."""
     owners, edge = program.kernel.owners, program.kernel.edge
@@ -248,7 +248,7 @@ async def open_box_pool(
     parts = BoxParts(
         fleet=owners.fleet,
         catalog=owners.catalog,
-        downloads=downloads,
+        supply=supply,
         peers=peers,
         drained=program.kernel.traffic.lifetime.drain,
         speed=speed,

@@ -14,15 +14,15 @@ import trio
 from msgspec import Struct
 
 from appliance import __version__
-from appliance.catalog.download_status import DownloadsOff, HubFailed
-from appliance.catalog.hub import Hub, HubAccess, hub_access
-from appliance.core.engines.builds import numbers_of
+from appliance.core.models.hub_address import HubAccess
 from appliance.core.payload import LIST, SIGNATURE, read_payload
 from appliance.core.signing import signer_of
+from appliance.core.versions import numbers_of
 from appliance.errors import ApplianceError, PeerFailed, UpstreamFailed, UsageError
 from appliance.features.programs.shelf import MAX_LIST
 from appliance.platform.console import PROGRAM, say
 from appliance.store.trusted_keys import TRUSTED, trusted_keys
+from appliance.upstream.hub import DownloadsOff, Hub, HubFailed, hub_access
 
 LOOK_TIME = 60.0
 EVERY = 24 * 3600.0  # seconds between two looks of a running server

@@ -5,10 +5,9 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 
-from appliance.core.engines.builds import numbers_of
-from appliance.core.engines.state import EngineState
 from appliance.core.payload import LIST, SIGNATURE, Payload
 from appliance.core.programs import NAME, name_of
+from appliance.core.versions import VersionState, numbers_of
 
 STARTER = "starter"
 WORDS_OF_PLACE = (
@@ -32,7 +31,7 @@ def misplaced(payload: Payload) -> str:
     return ""
 
 
-def refusal(new: Payload, *, platform: str, own: str, program: str, state: EngineState, force: bool) -> str:
+def refusal(new: Payload, *, platform: str, own: str, program: str, state: VersionState, force: bool) -> str:
     """Return why this payload cannot follow the running program, with the remedy; empty: it can.
 
     ``own`` is the version of the running program, ``program`` the id of the new one.

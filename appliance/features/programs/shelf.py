@@ -9,20 +9,22 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Never
 
 from msgspec import Struct
 
 from appliance.core.archives import BadArchive
 from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, digest_of, read_payload
 from appliance.core.programs import LINE, name_of, program_id, unpacked_link
-from appliance.engines.installing import SPARE, CannotInstall, copy_folder, sha256_of, size_of
-from appliance.engines.shelf import STAGED, Shelf
-from appliance.engines.unpacking import SUFFIXES, is_archive, read_member, unpack
+from appliance.core.versions import VersionState
 from appliance.errors import UsageError
 from appliance.features.programs.rules import misplaced
 from appliance.platform.strangers import stranger_at
-from appliance.start import VARIABLE
-from appliance.store.model_files import free_bytes
+from appliance.start import VARIABLE, program_file
+from appliance.store.file_hashes import sha256_of
+from appliance.store.shelf import CannotInstall, VersionShelf, copy_folder, size_of
+from appliance.store.unpacking import SUFFIXES, is_archive, read_member, unpack
+from appliance.store.version_file import VersionFile
 
 MAX_LIST = 16 << 20  # bytes of a list of files; one of a whole payload has a megabyte
 UNPACKED = 3  # bytes that a byte of an archive becomes at most, as far as payloads go
@@ -36,11 +38,11 @@ class PayloadSource(Struct, frozen=True, kw_only=True):
     program: str
 
 
-class Programs(Shelf):
+class Programs(VersionShelf[VersionState, Never]):
     """The folder of versions; each is one folder, or a link to the folder where the user has unpacked it."""
 
     verbs = "llama-appliance upgrade"
-    make_room = f"make it writable, make room, or name another folder with {VARIABLE}"
+    variable = VARIABLE
 
     def __init__(self, root: Path) -> None:
         """Raises UsageError for a folder that another user could have filled, and OSError."""
@@ -51,11 +53,12 @@ class Programs(Shelf):
             )
         super().__init__(root)
 
-    def place_of(self, build: str) -> Path:
-        return self.root / name_of(build)
+    @property
+    def state(self) -> VersionFile[VersionState, Never]:
+        return program_file(self.root)
 
-    def staged_at(self, build: str) -> Path:
-        return self.root / STAGED / name_of(build)
+    def folder_name(self, build: str) -> str:
+        return name_of(build)
 
     def builds_in(self, folder: Path) -> list[str]:
         found = [path.parent.name for path in folder.glob(f"*/{LIST}")]
@@ -82,11 +85,7 @@ class Programs(Shelf):
     def copy(self, source: PayloadSource, check: Callable[[], None]) -> Path:
         """Stage the payload. ``check`` is called often and may raise. Raises CannotInstall."""
         size = size_of(source.path) if source.path.is_dir() else source.path.stat().st_size * UNPACKED
-        if (free := free_bytes(self.root)) < size + SPARE:
-            raise CannotInstall(
-                f"the new version may need {(size + SPARE) / 1e9:.1f} GB in {self.root}, where {free / 1e9:.1f} GB "
-                f"are free; make room, or name another folder with {VARIABLE}"
-            )
+        self.check_room("the new version", size)
         work = self.work_folder(name_of(source.program))
         try:
             if source.path.is_dir():

@@ -14,15 +14,10 @@ from msgspec import Struct
 from appliance import __version__
 from appliance.cli.options import gathered
 from appliance.cli.show import json_option, print_json, print_table
-from appliance.core.engines.events import RolledBack
-from appliance.core.engines.state import Step
 from appliance.core.payload import LIST, SIGNATURE
-from appliance.core.programs import LINE, chosen, name_of, trial_end
+from appliance.core.programs import LINE, chosen, name_of
 from appliance.core.signing import public_keys_of, signer_of
-from appliance.engines.found import here
-from appliance.engines.installing import CannotInstall
-from appliance.engines.shelf import alone
-from appliance.engines.updating import Steps, run_update
+from appliance.core.versions import RolledBack, Step
 from appliance.errors import UsageError
 from appliance.features.programs.address import look_address, switch_looks
 from appliance.features.programs.look import look
@@ -31,8 +26,11 @@ from appliance.features.programs.shelf import PayloadSource, Programs, damage_of
 from appliance.features.programs.trial import ImitatedServer, running, try_version
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, PROGRAM, say, say_error
+from appliance.platform.machine import this_platform
 from appliance.start import own_folder, programs_folder, refuse_packaged
+from appliance.store.shelf import CannotInstall, alone
 from appliance.store.trusted_keys import TRUSTED, trust, trusted_keys
+from appliance.store.updating import Steps, run_update
 
 SAID: dict[Step, str] = {
     "stage": "1. copying it",
@@ -133,7 +131,12 @@ async def _switch(shelf: Programs, own: Path, found: PayloadSource, wishes: _Wis
             say(f"{name_of(found.program)} is in use already")
             return 0
         why = refusal(
-            found.payload, platform=here(), own=__version__, program=found.program, state=state, force=wishes.force
+            found.payload,
+            platform=this_platform(),
+            own=__version__,
+            program=found.program,
+            state=state,
+            force=wishes.force,
         )
         if why:
             raise UsageError(f"{found.path} is not taken: {why}")
@@ -202,7 +205,7 @@ async def rollback() -> None:
         line = (await trio.to_thread.run_sync(shelf.state.read)).line(LINE)
         if line is None or not any(one in there for one in line.previous):
             raise UsageError("there is no version to return to; 'upgrade list' shows what is here")
-        event = RolledBack(backend=None, here=there, why="the user returned to the version before")
+        event = RolledBack(kind=None, here=there, why="the user returned to the version before")
         state = await trio.to_thread.run_sync(shelf.state.apply, [event])
     say(f"{name_of(chosen(state, there) or '')} is used from the next start on; restart the server if it runs")
 
@@ -276,7 +279,7 @@ def list_versions(as_json: bool) -> int:
             folder=str(shelf.place_of(program).resolve()),
             role=state.role(program),
             why=state.withdrawn.get(program),
-            on_trial=trial_end(state, program, now) is not None,
+            on_trial=state.trial_end(program, now) is not None,
         )
         for program in shelf.placed()
     ]

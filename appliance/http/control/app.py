@@ -25,9 +25,8 @@ from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.events import EventSources
-from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
 from appliance.http.control.listing import View
-from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
+from appliance.http.control.model_routes import ModelRoutes, add_model_routes
 from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
 from appliance.http.kernel import Kernel
@@ -67,7 +66,7 @@ class Control:
     async def unload(self) -> Response:
         asked = await _control_request()
         model = self._catalog.snapshot.find(asked.model)
-        if download := under_way(self._owners.downloads, asked.model, model):
+        if download := self._owners.supply.under_way(asked.model, model):
             download.cancel()
             await download.wait()
             return json_answer({"success": True})
@@ -109,7 +108,6 @@ def create_app(
         owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine, may_choose=settings.admin
     )
     add_engine_routes(own, engines)
-    add_hub_routes(own, HubRoutes(owners))
     facts: dict[str, RouteFacts] = {}
     for routes in (own, _openapi_routes(app, facts), *(make(kernel) for make in features)):
         app.register_blueprint(routes)

@@ -163,7 +163,7 @@ class EdgeRoutes:
         else:
             await refresh(self._catalog)
         asked = "identity" in context.request.query
-        listed = await tell_models(self._view, self._owners.downloading(), identities=asked)
+        listed = await tell_models(self._view, self._owners.supply.snapshot(), identities=asked)
         only = context.request.only
         if only:
             model_id = self._view.model_id(only) or only
@@ -176,7 +176,7 @@ class EdgeRoutes:
 
         await trio.to_thread.run_sync(self._catalog.refresh, 0.0)  # what somebody has just put there is shown
         sources, snapshot = self._catalog.sources, self._catalog.snapshot
-        listed = list_models(self._view, self._owners.downloading(), commands=False).data
+        listed = list_models(self._view, self._owners.supply.snapshot(), commands=False).data
         states = {entry.id: entry.status.value for entry in listed}
         last_used: dict[str, datetime] = {}
         with suppress(Busy):  # another program has locked the log: the list comes without
@@ -205,7 +205,7 @@ class EdgeRoutes:
         await _send_json(context, found)
 
     def _listing(self) -> ListedModels:
-        return list_models(self._view, self._owners.downloading())
+        return list_models(self._view, self._owners.supply.snapshot())
 
     # ---- for browsers ------------------------------------------------------------------------------------------------
 

@@ -15,12 +15,13 @@ from quart import Response
 from appliance.core.engines.choice import EngineWish, Seat
 from appliance.engines.choosing import prefer, roll_back
 from appliance.engines.owner import Engines
-from appliance.engines.shelf import Shelf, alone
+from appliance.engines.shelf import Shelf
 from appliance.engines.table import Table, table
 from appliance.errors import AdminOff, Conflict, NotFound
 from appliance.fleet.status import ChildStatus
 from appliance.http.control.answers import json_answer, parse_as, read_as, read_body
 from appliance.http.control.routes import RouteFacts, Routes
+from appliance.store.shelf import alone
 
 MAX_WAITING = 4
 """Requests to prove that are under way or wait for their turn; each takes a core for a while."""

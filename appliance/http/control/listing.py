@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from appliance import __version__
 from appliance.catalog.catalog import Catalog, file_in
-from appliance.catalog.download_status import DownloadStatus, is_for
 from appliance.core.config.types import Config, ModelConfig
 from appliance.core.lenient_json import decoded
 from appliance.core.models.context import asked_context
+from appliance.core.models.download_status import DownloadStatus, is_for
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.models.swap_listing import RUNNING, ModelLister, Object, model_status, swap_state, with_found

@@ -1,4 +1,4 @@
-"""Models that come and go: downloads, removal, and the feed that tells of both (llama-server's router, b11434).
+"""The feed of models that come and go, as their files and as their processes (llama-server's router, b11434).
 
 A record of ``GET /models/sse`` is made when its reader can take it, from what is true then: a slow reader sees fewer
 states in between, and costs no memory. A process that came and went between two looks is reported as far as it can
@@ -11,22 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 import trio
-from msgspec import Raw, Struct, structs
+from msgspec import Raw, Struct
 from quart import Response, request
 
-from appliance.catalog.download import Download
-from appliance.catalog.download_status import DownloadEvent, DownloadStatus, events_between, is_for
-from appliance.catalog.downloads import Downloads
-from appliance.core.bodies.head import read_json
 from appliance.core.bodies.sse import PING, SseEvent, encode
-from appliance.core.lenient_json import decoded
-from appliance.core.models.model import Model
-from appliance.errors import BadRequest, Conflict
+from appliance.core.models.download_status import DownloadEvent, DownloadStatus, events_between
 from appliance.fleet.status import ChildStatus
-from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, is_trusted, json_answer, read_body
+from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer
 from appliance.http.control.routes import FOLLOWS, Routes
 from appliance.http.owners import Owners
-from appliance.traffic.targets import refresh
 from appliance.traffic.traffic import Lifetime
 from appliance.trio_parts import wait_any
 
@@ -118,7 +111,7 @@ class ModelFeed(Pieces):
     def __init__(self, owners: Owners, lifetime: Lifetime, *, everything: bool, readme: bool) -> None:
         self._fleet = fleet = owners.fleet
         self._catalog = owners.catalog
-        self._downloads = owners.downloads
+        self._supply = owners.supply
         self._lifetime = lifetime
         self._readme = readme
         self._seen = seen_of(fleet.status())
@@ -141,8 +134,7 @@ class ModelFeed(Pieces):
         """Until something may have changed, and no longer than to the next look."""
         next_look = trio.current_time() + PAUSE
         with trio.move_on_after(LOOK_EVERY):
-            downloads = (self._downloads.wait_changed,) if self._downloads is not None else ()
-            await wait_any(self._fleet.wait_changed, *downloads)
+            await wait_any(self._fleet.wait_changed, self._supply.wait_changed)
         await trio.sleep_until(next_look)
 
     # ---- what there is to tell ---------------------------------------------------------------------------------------
@@ -189,8 +181,7 @@ class ModelFeed(Pieces):
         return [*(ModelEvent(name, "model_remove") for name in sorted(gone)), ModelEvent("*", "models_reload")]
 
     def _downloads_now(self) -> dict[str, DownloadStatus]:
-        statuses = self._downloads.snapshot() if self._downloads is not None else []
-        return {status.model: status for status in statuses}
+        return {status.model: status for status in self._supply.snapshot()}
 
     def _record(self, event: ModelEvent | DownloadEvent) -> bytes:
         told = as_in_readme(event) if self._readme else event
@@ -204,12 +195,6 @@ def as_in_readme(event: ModelEvent | DownloadEvent) -> ModelEvent | DownloadEven
     if isinstance(event, DownloadEvent) and event.event == "download_progress" and event.data is not None:
         return ModelEvent(event.model, event.event, event.data["progress"])
     return event
-
-
-class _Exactly(Struct):
-    """In the body of ``POST /models``: the hash that the model's file must have."""
-
-    sha256: str = ""
 
 
 class ModelRoutes:
@@ -229,72 +214,6 @@ class ModelRoutes:
         )
         return endless_answer(feed, EVENT_STREAM, self._lifetime.feeds)
 
-    async def download(self) -> Response:
-        """Answers when the hub has said what is to be downloaded; how it goes on is in the list and in the feed."""
-        body = await read_body()
-        name, wanted = read_json(body).model, decoded(_Exactly, body) or _Exactly()
-        if not name:
-            raise BadRequest("model must be a non-empty string", param="model")
-        await refresh(self._owners.catalog)
-        if (model := self._owners.catalog.snapshot.find(name)) is not None and not _may_be_downloaded(model, name):
-            raise BadRequest(f"model '{name}' already exists", param="model")
-        downloads = self._owners.require_downloads()
-        download = await downloads.start(name)
-        if wanted.sha256 and wanted.sha256 not in (files := [file.oid for file in download.plan.files]):
-            await downloads.discard(download.model)
-            raise Conflict(f"the hub has another file for '{name}' now, with the SHA-256 {', '.join(files)}")
-        return json_answer({"success": True})
-
-    async def downloads(self) -> Response:
-        """Every download since the start, with its progress or its failure."""
-        return json_answer(self._owners.require_downloads().snapshot())
-
-    async def pause(self) -> Response:
-        """A download closes its connections and keeps its place in the list, until it is asked for again."""
-        name = read_json(await read_body()).model
-        if not name:
-            raise BadRequest("model must be a non-empty string", param="model")
-        download = under_way(self._owners.require_downloads(), name, self._owners.catalog.snapshot.find(name))
-        if download is None:
-            raise BadRequest(f"model '{name}' is not being downloaded", param="model")
-        download.pause()
-        return json_answer({"success": True})
-
-    async def delete(self) -> Response:
-        """Stop the model's process, or its download, and remove its files; only what the program may remove.
-
-        Commands of the server's own home may remove more: what somebody has put into the models folder.
-        """
-        name = request.args.get("model")
-        if not name:
-            raise BadRequest("the query names no model; add ?model=NAME", param="model")
-        removed = await self._owners.remove_model(name, from_folder=is_trusted())
-        return json_answer({"success": True, **structs.asdict(removed)})
-
-
-def under_way(downloads: Downloads | None, name: str, model: Model | None) -> Download | None:
-    """The download under way that a name means: by its own name, as what ``model`` of this name waits for, or, where
-    there is no such model, by the only one of its repository."""
-    if downloads is None:
-        return None
-    going = [status for status in downloads.snapshot() if not status.ended]
-    found = [status.model for status in going if status.model.casefold() == name.casefold()]
-    if not found and model is not None:
-        found = [status.model for status in going if any(is_for(status, wanted) for wanted in model.fetch)][:1]
-    elif not found:
-        found = [status.model for status in going if status.repo.casefold() == name.casefold()]
-    return downloads.find(found[0]) if len(found) == 1 else None
-
-
-def _may_be_downloaded(model: Model, name: str) -> bool:
-    """True if the name means another file of a cached repository, or if the cached file cannot be used."""
-    names = {known.casefold() for known in (model.id, *model.aliases)}
-    return model.source == "cache" and (model.error is not None or name.casefold() not in names)
-
 
 def add_model_routes(app: Routes, routes: ModelRoutes) -> None:
     app.add_url_rule("/models/sse", "model events", routes.events, facts=FOLLOWS)
-    app.add_url_rule("/models", "download", routes.download, methods=["POST"])
-    app.add_url_rule("/models/pause", "pause", routes.pause, methods=["POST"])
-    app.add_url_rule("/api/downloads", "downloads", routes.downloads)
-    app.add_url_rule("/models", "delete", routes.delete, methods=["DELETE"])

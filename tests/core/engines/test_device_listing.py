@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engine import Manual
-from appliance.core.engines.listing import MAX_DEVICES, DeviceListing, parse_listing, parse_manual
-from appliance.core.llama.flags import FLAGS
+from appliance.core.engines.listing import MAX_DEVICES, DeviceListing, parse_listing
 from appliance.core.sizes import MIB
 
 CUDA_LOG = """ggml_cuda_init: found 2 CUDA devices (Total VRAM: 35936 MiB):
@@ -200,46 +198,3 @@ def test_long_texts_take_neither_time_nor_memory(piece: str) -> None:
         tracemalloc.stop()
     assert listing.devices == ()
     assert peak < 6 << 20
-
-
-# ---- what a build says of its options --------------------------------------------------------------------------------
-
-
-def printed(spelled: list[str], value: str, words: str) -> str:
-    """One option as llama.cpp prints it: short spellings in a column, long explanations on lines of their own."""
-    column = (
-        ", ".join(spelled) + value if len(spelled[0]) > 4 else f"{spelled[0] + ',':<7}{', '.join(spelled[1:])}{value}"
-    )
-    return f"{column:<40}{words}" if len(column) < 40 else f"{column}\n{'':40}{words}"
-
-
-EXPLAINED = st.sampled_from(["use --port or --never instead", "(default: 7)", "(env: LLAMA_ARG_X)", "--port wins", ""])
-
-
-@given(st.lists(st.sampled_from(FLAGS), unique=True), st.none() | st.integers(1, 65535), st.data())
-def test_the_options_and_the_port_of_a_build_are_read_from_its_help(
-    chosen: list, port: int | None, data: st.DataObject
-):
-    others = [flag for flag in chosen if flag.name != "--port"]
-    lines = [
-        printed([*flag.spellings, *flag.negatives], " N" if flag.arity else "", data.draw(EXPLAINED)) for flag in others
-    ]
-    if port is not None:
-        lines.append(f"--port PORT                             port to listen (default: {port})")
-    found = parse_manual("----- common params -----\n\n" + "\n".join(data.draw(st.permutations(lines))))
-    said = {word for flag in others for word in (*flag.spellings, *flag.negatives) if word.startswith("--")}
-    assert found.port == port
-    assert set(found.options.split()) == said | ({"--port"} if port is not None else set())
-    assert not found.names("--never")
-    assert all(found.names(word) for word in said)
-
-
-@given(
-    st.text()
-    | st.lists(st.sampled_from(["-", "--", "--port ", "(default: 99999999)", " ", "\n", "\0", ","])).map("".join)
-)
-def test_any_text_has_a_reading(text: str):
-    found = parse_manual(text)
-    assert found.port is None or 0 < found.port <= 65535
-    assert all(found.names(word) for word in found.options.split())
-    assert Manual() == parse_manual("")

@@ -17,13 +17,13 @@ from appliance.core.engines.builds import (
     Release,
     check_entry,
     find_entry,
-    numbers_of,
     parse_asked,
     release_of,
     unmet,
 )
 from appliance.core.engines.offers import offers, suited
 from appliance.core.machine_look import Gpu, MachineLook
+from appliance.core.versions import numbers_of
 from appliance.errors import UsageError
 
 LOOK = MachineLook(platform="linux-x64", system="Linux 6.1", environment="native", cpu="A processor")

@@ -1,15 +1,12 @@
-"""The line of a log that says why, and what kind of failure it was: with lines of real engines."""
+"""What kind of failure it was: with lines of real engines."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from engine_logs import KERNEL, LOST, NO_LIBRARY, NO_MODEL, NO_ROOM
 
 from appliance.core.engines.proofs import Fault
 from appliance.core.engines.trials import (
-    LONGEST,
-    explanation,
     fault_of_death,
     fault_of_start,
     lost_its_port,
@@ -17,28 +14,6 @@ from appliance.core.engines.trials import (
     pci_of,
 )
 
-NO_MODEL = """
-0.00.061.109 I common_params_fit_impl: will leave 24090 >= 1024 MiB of system memory, no changes needed
-0.00.062.001 E llama_model_load: error loading model: invalid magic characters: 'abcd', expected 'GGUF'
-0.00.062.020 E llama_model_load_from_file_impl: failed to load model
-0.00.062.040 E srv    load_model: failed to load model, 'x.gguf'
-0.00.062.060 I srv    operator(): operator(): cleaning up before exit...
-0.00.062.080 E srv  llama_server: exiting due to model loading error
-"""
-NO_LIBRARY = (
-    "llama-server: error while loading shared libraries: libcudart.so.13: cannot open shared object file: No such file"
-)
-NO_ROOM = """
-0.01.010.000 E alloc_buffer: allocating 8192.00 MiB on device 0: cudaMalloc failed: out of memory
-0.01.010.010 E alloc_tensor_range: failed to allocate CUDA0 buffer of size 8589934592
-0.01.010.020 E srv    load_model: failed to load model, 'x.gguf'
-"""
-KERNEL = """
-0.02.000.000 I slot launch_slot_: id  0 | task 0 | processing task
-ggml-cuda.cu:103: CUDA error: no kernel image is available for execution on the device
-ggml-cuda.cu:103: CUDA error
-"""
-LOST = "terminate called after throwing 'vk::DeviceLostError'\n  what():  vk::Queue::submit: ErrorDeviceLost"
 VULKAN_ROOM = (
     "ggml_vulkan: Device memory allocation of size 1 failed.\nvk::Device::allocateMemory: ErrorOutOfDeviceMemory"
 )
@@ -53,24 +28,6 @@ ON_PROCESSOR = """
 0.00.101.000 I load_tensors:   CPU_Mapped model buffer size =   229.19 MiB
 0.00.101.100 I load_tensors:   CPU_REPACK model buffer size =     1.00 MiB
 """
-
-
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        (NO_MODEL, "llama_model_load: error loading model: invalid magic characters: 'abcd', expected 'GGUF'"),
-        (NO_LIBRARY, NO_LIBRARY),
-        (NO_ROOM, "alloc_tensor_range: failed to allocate CUDA0 buffer of size 8589934592"),
-        (KERNEL, "ggml-cuda.cu:103: CUDA error"),
-        (LOST, "what():  vk::Queue::submit: ErrorDeviceLost"),
-        ("0.00.001.000 E srv: no slot is left\n0.00.001.001 I srv: cleaning up", "srv: no slot is left"),
-        ("0.00.001.000 I srv: an error of the last run\nand ended", "and ended"),
-        ("all is well\nand ended\n\n", "and ended"),
-        ("", ""),
-    ],
-)
-def test_the_line_that_says_why(log: str, line: str) -> None:
-    assert explanation(log.splitlines()) == line
 
 
 @pytest.mark.parametrize(
@@ -113,11 +70,3 @@ def test_a_device_that_got_no_weights_was_not_used() -> None:
 def test_a_port_that_somebody_else_took() -> None:
     assert lost_its_port(["0.00 E srv: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 1"])
     assert not lost_its_port(NO_MODEL.splitlines())
-
-
-@given(st.lists(st.text(max_size=400), max_size=6))
-def test_whatever_it_prints_becomes_one_short_printable_line(lines: list[str]) -> None:
-    told = explanation(lines)
-    assert len(told) <= LONGEST
-    assert all(letter.isprintable() for letter in told)
-    assert bool(told) >= any(line.strip() for line in lines) or not told

@@ -10,7 +10,7 @@ from http_harness import Appliance, OpenServer
 from hub_process import FakeHub
 from waiting import until
 
-from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.supply import DownloadSettings
 
 MODEL = "acme/tiny-GGUF:Q8_0"
 SIZE = 1 << 20
@@ -46,7 +46,7 @@ async def test_it_says_what_is_taken_and_what_a_removal_frees(
         assert [one["model"] for one in (await disk(server))["models"]] == ["mine"]
         hub.behave(stall_after=SIZE // 2)
         await begin_download(server)
-        await until(lambda: next((each for each in server.owners.downloading() if each.done), None))
+        await until(lambda: next((each for each in server.owners.supply.snapshot() if each.done), None))
         (coming,) = (await disk(server))["downloads"]
         assert (coming["model"], coming["state"]) == (MODEL, "downloading")
     async with open_server(downloads=downloads) as server:

@@ -13,9 +13,10 @@ from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
-from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, RefusedUpdate
+from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.records.activity import EndedRequests
+from appliance.core.versions import RefusedUpdate
 from appliance.features.doctor.core.facts import (
     BusCard,
     Checkup,

@@ -16,11 +16,12 @@ from appliance.core.config.types import Config, Json, ModelConfig, Peer
 from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.listing import Device
 from appliance.core.engines.proofs import Probation, Proof, ProofKey
-from appliance.core.engines.state import EngineState, ListedDevices, RefusedUpdate
+from appliance.core.engines.state import EngineState, ListedDevices
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.records.history import Happening
 from appliance.core.scheduling.effects import Cause
 from appliance.core.secrets import secret_variables
+from appliance.core.versions import RefusedUpdate
 from appliance.features.doctor.core import bundle
 from appliance.features.doctor.core.facts import (
     Checkup,

@@ -13,7 +13,7 @@ from gguf_files import write_model
 from http_harness import CHAT, Appliance, OpenServer, chat
 from waiting import until
 
-from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.supply import DownloadSettings
 from appliance.errors import UsageError
 from appliance.feature import open_first
 from appliance.features import FEATURES

@@ -434,7 +434,7 @@ async def test_a_pull_that_is_left_ends_and_resumes(served: Appliance, hub: Fake
     hub.behave(rate=SIZE // 2)
     async with served.begun({"model": NAME}, "/api/pull") as client:
         await client.until(b"completed", 8)
-    download = served.opened.owners.require_downloads().find(f"{REPO}:Q8_0")
+    download = served.opened.owners.supply.find(f"{REPO}:Q8_0")
     with trio.fail_after(PATIENCE):
         assert (await download.wait()).state == "cancelled"
     sent = hub.sent()

@@ -15,7 +15,7 @@ from links import needs_links
 from pool_seat import seat_of
 from waiting import until
 
-from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.supply import DownloadSettings
 
 KEY = [("Authorization", "Bearer sesame")]
 CACHED = "models--acme--tiny-GGUF"

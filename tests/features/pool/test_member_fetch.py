@@ -20,12 +20,13 @@ from pool_seat import seat_of
 from waiting import until
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.download_status import DownloadStatus, MemberFailed
-from appliance.catalog.downloads import DownloadSettings, open_downloads
 from appliance.catalog.sources import ModelFolders
+from appliance.catalog.supply import DownloadSettings
+from appliance.core.models.download_status import DownloadStatus
 from appliance.errors import BadRequest, Conflict
+from appliance.features.downloads.owner import open_downloads
 from appliance.features.pool.core.blobs import HashedFile
-from appliance.features.pool.member_source import Members
+from appliance.features.pool.member_source import MemberFailed, Members
 from appliance.upstream.address import Address, address_of
 
 REPO = "models--acme--tiny-GGUF"

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.identities import HEAD, PIECES
 from appliance.catalog.sources import ModelFolders
+from appliance.catalog.supply import NoSupply
 from appliance.core.models.holders import Holder
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
@@ -71,7 +72,7 @@ async def pool(folder: Path, files: Files, older: frozenset[str]) -> AsyncGenera
             found = [Model(id=model, source="path", path=str(folder / str(models[model]))) for model in models]
             catalog.snapshot = Snapshot(found)
             view = View(fleet, catalog, peers, profile)
-            boxes[name] = Box(name, catalog, peers, Targets(catalog, fleet, peers, profile), view)
+            boxes[name] = Box(name, catalog, peers, Targets(catalog, fleet, peers, NoSupply(), profile), view)
         lists = {name: await box.listing(older=name in older) for name, box in boxes.items()}
         for name, box in boxes.items():
             others = {b: address_of("http://127.0.0.1:9", b) for b in boxes if b != name}

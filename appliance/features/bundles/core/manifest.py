@@ -79,7 +79,7 @@ class BundleManifest(Struct, frozen=True, kw_only=True):
 
     format: int
     version: str  # the version of the program that made it
-    target: str  # ``linux-x64`` and the like, see `core.engines.builds.platform_of`
+    target: str  # ``linux-x64`` and the like, see `core.machine_look.platform_of`
     made: str  # UTC
     part: int = 0  # bytes of each file but the last, where it is in several; 0: it is one file
     signer: str = ""  # the name of the key that signs it, see `core.signing`; only the signature shows that this is so

@@ -14,12 +14,11 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.engine import Manual
-from appliance.core.engines.builds import numbers_of
-from appliance.core.engines.state import line_of
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option, last
 from appliance.core.models.identity import OF_SEAT, WITHOUT_EFFECT, FileIdentity
 from appliance.core.models.names import shard_of, stem_of
+from appliance.core.versions import line_of, numbers_of
 from appliance.features.contexts.core.slots import LEAST_SIMILARITY
 
 _FILES = tuple(map(flags.canonical, ("--model", "--mmproj")))

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
-from appliance.core.engines.builds import numbers_of, runs_on
+from appliance.core.engines.builds import runs_on
 from appliance.core.engines.offers import CARD_BACKENDS, EngineOffer, suited
 from appliance.core.machine_look import NOTHING, Gpu
+from appliance.core.versions import numbers_of
 from appliance.features.doctor.core.facts import DoctorFacts
 from appliance.features.doctor.core.findings import Finding, found, note, some, warning
 
