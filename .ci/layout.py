@@ -17,15 +17,15 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 18
+FROM_KERNEL = 17
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 32
+BETWEEN = 11
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines.background engines.choosing "
-    "engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf engines.table "
-    "engines.trial engines.unpacking engines.updating fleet.rpc_server http.control.engine_routes store.engine_state",
-    "embedded": "engines.embedded* core.llama.schemas http.way.kept_schemas",
+    "engines.findings engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf "
+    "engines.table engines.trial engines.unpacking engines.updating fleet.rpc_server "
+    "http.control.engine_routes store.engine_state",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}
 """These put the program together: they name what they open."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import sys
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -26,13 +27,15 @@ def main() -> None:
         sys.argv[1:] = [UNIFIED, *sys.argv[1:]]
     gc.disable()  # what modules consist of stays: looking for garbage in it was a quarter of the start
     from appliance.cli.app import run  # hence not before the line above
-    from appliance.feature import all_verbs
+    from appliance.feature import all_examiners, all_verbs
     from appliance.features import FEATURES
     from appliance.platform.console import EXIT_BUG, call_as
+    from appliance.platform.inside import bring_engine
     from appliance.start import called, ended, lead
 
     lead()
     call_as(called)
+    bring_engine(next((feature.engine for feature in FEATURES if feature.engine is not None), None))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may say what the terminal cannot show
@@ -40,7 +43,7 @@ def main() -> None:
         for stream in (sys.stdin, sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(encoding="utf-8")
-    status = run(sys.argv[1:], start, all_verbs(FEATURES))
+    status = run(sys.argv[1:], start, all_verbs(FEATURES), partial(all_examiners, FEATURES))
     if status != EXIT_BUG:
         ended()
     sys.exit(status)

@@ -21,13 +21,14 @@ from appliance.catalog.supply import DownloadSettings, SupplyGround
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
+from appliance.core.examination import Examiner
 from appliance.core.machine import Sample
 from appliance.core.memory import gpu_memory
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
-from appliance.engines.owner import open_engines
+from appliance.engines.owner import Engines, open_engines
 from appliance.feature import (
     Assembled,
     Feature,
@@ -35,6 +36,7 @@ from appliance.feature import (
     Ground,
     ServerParts,
     estimate_of,
+    examiners_of,
     open_first,
     open_parts,
     open_slots,
@@ -57,7 +59,6 @@ from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
-from appliance.http.way.kept_schemas import KeptSchemas
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.platform.drivers import open_gpus
@@ -188,7 +189,7 @@ async def open_appliance(
             fleet,
             pool,
             pings,
-            (KeptSchemas(), *(make() for each in parts for make in each.engine_translates)),
+            [make() for each in parts for make in each.engine_translates],
             next((each.repairs for each in parts if each.repairs is not None), None),
         )
 
@@ -235,7 +236,7 @@ async def open_appliance(
             hooks=lambda: hooks,
             data=places.data,
             files=settings.files,
-            troubles=lambda: [one for each in parts if each.troubles is not None for one in each.troubles()],
+            examiners=lambda: [*_examiners(engines), *examiners_of((*opened, *supplied, *held))],
             defaults=places.defaults,
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
@@ -286,6 +287,12 @@ def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -
     from appliance.http.sockets.sockets import WebSockets
 
     return WebSockets(kernel.edge, [make(kernel, pipeline) for each in parts for make in each.sockets])
+
+
+def _examiners(engines: Engines) -> Sequence[Examiner]:
+    from appliance.engines.findings import running_examiner
+
+    return [running_examiner(engines)]
 
 
 def _folders(

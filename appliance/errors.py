@@ -355,11 +355,12 @@ class EngineNotFound(_Told, ModelError):
 
     reason = "engine_not_found"
 
-    def __init__(self, looked: Sequence[str]) -> None:
+    def __init__(self, looked: Sequence[str], *, install: str = "") -> None:
+        """``install``: the command that installs the embedded engine, in a program that can have one."""
+        inside = f"install the embedded one with '{install}', " if install else ""
         super().__init__(
-            f"no llama.cpp engine found (looked at: {', '.join(looked)}); install the embedded one with "
-            "'pip install llama-appliance[embedded]', build one with 'python llama-builds/build.py', "
-            "or name one with --engine PATH"
+            f"no llama.cpp engine found (looked at: {', '.join(looked)}); {inside}build one with "
+            "'python llama-builds/build.py', or name one with --engine PATH"
         )
 
 

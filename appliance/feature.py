@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from appliance.catalog.supply import Supply, SupplyGround
     from appliance.core.config.nodes import Problem
     from appliance.core.config.types import Config
+    from appliance.core.engine import EngineInside
+    from appliance.core.examination import Examiner
     from appliance.core.runs.inward import Asker
     from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from appliance.traffic.other_servers import OtherServers
     from appliance.traffic.recorder import Recorder
     from appliance.traffic.targets import Targets
-    from appliance.wire import Trouble
 
 
 class ServerParts(Struct, frozen=True, kw_only=True):
@@ -69,8 +70,9 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     ``adopt`` follows each new configuration, and returns what it could not follow; or raises UsageError, and changes
     nothing. ``wait_ended`` returns when the work that clients have begun and left alone is over: the end of the server
     waits for that, within its grace time. ``reload`` looks again at what is beside the configuration, with every
-    reload, and returns what is odd there. ``troubles`` are those that a person has to mend. ``removed`` is called with
-    each model whose files were removed.
+    reload, and returns what is odd there. ``examiners`` make its part of the doctor's examination: those of the feature
+    itself for a command and for a server, where an owner's examiner of the same `part` takes the place of another.
+    ``removed`` is called with each model whose files were removed.
 
     ``tools`` are those that models may use, from `Feature.open_first`. ``run_task`` runs an agent's task for a part of
     the program that waits for it (`appliance.core.turns.tasks`). ``texts`` reads PDF and Word documents. ``repairs``
@@ -93,7 +95,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     wait_ended: Callable[[], Awaitable[None]] | None = None
     reload: Callable[[Config | None], Awaitable[Sequence[Problem]]] | None = None
     other_servers: OtherServers | None = None
-    troubles: Callable[[], Sequence[Trouble]] | None = None
+    examiners: tuple[Callable[[], Examiner], ...] = ()
     removed: Callable[[str], Awaitable[None]] | None = None
     tools: Toolbox | None = None
     run_task: Callable[[Targets, bytes, Tell | None], Awaitable[TaskEnd]] | None = None
@@ -111,7 +113,8 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
     serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends the
     start there, with UsageError. ``supply`` opens what brings models that are not here; one feature at most has that.
-    ``estimate`` knows what models take of memory; the first feature with one has it.
+    ``engine`` is the one inside the program; the first feature with one has it. ``estimate`` knows what models take of
+    memory, likewise.
     """
 
     name: str
@@ -121,6 +124,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
     open_last: Callable[[Ground, Sequence[ServerParts]], AbstractAsyncContextManager[ServerParts]] | None = None
     check: Callable[[Config], None] | None = None
+    engine: EngineInside | None = None
     slots: Callable[[Footing], AbstractAsyncContextManager[tuple[SlotHold, ServerParts]]] | None = None
     beside: Callable[[AppSettings], Awaitable[None]] | None = None
     estimate: Callable[[], Estimate] | None = None
@@ -241,3 +245,16 @@ async def open_parts(
 def all_verbs(features: Iterable[Feature]) -> tuple[Verb, ...]:
     """Return the verbs of the kernel and of these features."""
     return (*KERNEL_VERBS, *(verb for feature in features for verb in feature.verbs))
+
+
+def examiners_of(parts: Iterable[ServerParts]) -> Sequence[Examiner]:
+    """Return the examiners of these parts. Of two for the same thing the later one is made with more at hand."""
+    made = [make() for each in parts for make in each.examiners]
+    return list({each.part: each for each in made}.values())
+
+
+def all_examiners(features: Iterable[Feature]) -> Sequence[Examiner]:
+    """Return the examiners of a command, where no server is at hand."""
+    from appliance.cli.engines.findings import command_examiner
+
+    return [command_examiner(), *examiners_of(features)]

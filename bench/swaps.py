@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -44,7 +45,9 @@ def engines(python: Path, named: str | None) -> list[Engine]:
     paths = [installed] if installed else built[-1:]
     found = [Engine((path,), path) for path in paths if path != EMBEDDED]
     if named in (None, EMBEDDED):
-        found.append(Engine((str(python), "-P", "-m", "appliance.engines.embedded"), EMBEDDED))
+        ask = "from appliance.features.embedded import command; print(*command(), sep='\\n')"
+        told = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
+        found.append(Engine(tuple(told.stdout.splitlines()), EMBEDDED))
     return found
 
 

@@ -24,9 +24,13 @@ from leftovers import MARK, Leftovers
 from needs import FIXTURES, advice, compiled, is_here
 from waiting import wait
 
+from appliance.features import FEATURES
+from appliance.platform.inside import bring_engine
+
 ROOT = Path(__file__).resolve().parent.parent
 STARTER = ROOT / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
 FAKE = ROOT / "tests" / "fakes" / "llama_server.py"
+bring_engine(next((each.engine for each in FEATURES if each.engine), None))  # as `appliance.__main__` does
 
 SETTLE = 5.0
 """Seconds that processes, sockets and threads have to be gone after the last test."""
@@ -214,7 +218,7 @@ BUILT = pytest.param("built", marks=(pytest.mark.needs("llama-server"), pytest.m
 @pytest.fixture(scope="session", params=["embedded", BUILT])
 def engine(request: pytest.FixtureRequest) -> str:
     """A value for ``--engine``, each in turn; "any" for a test with `program.one_engine`."""
-    from appliance.engines import embedded  # not at the top: most tests do without
+    from appliance.features import embedded  # not at the top: most tests do without
 
     if request.param != "embedded" and (found := next(compiled(), None)):
         return str(found)

@@ -148,7 +148,7 @@ def test_every_model_route_and_every_field_of_a_listed_model_is_documented() -> 
 
 
 @pytest.mark.slow
-def test_the_walk_of_a_first_feature_leads_to_a_verb_and_a_route(tmp_path: Path) -> None:
+def test_the_walk_of_a_first_feature_leads_to_a_verb_a_route_and_a_finding(tmp_path: Path) -> None:
     """In a copy of the program that has the files of the text, its test and those of every feature pass."""
     walk = page("CONTRIBUTING.md").partition("## Your first feature")[2].partition("\n## ")[0]
     steps = re.findall(r"^`([\w./]+)`(?:.*\n)+?\n((?: {4}.*\n|\n)+)", walk, re.MULTILINE)

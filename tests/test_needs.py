@@ -70,7 +70,7 @@ BOOTSTRAP = "import os, sys; os.execv(sys.executable, [sys.executable, '-m', 'py
 def run(folder: Path, *words: str) -> tuple[int, str]:
     """Exit status and output of Python in this folder, with the conftest of all tests as a plugin and an empty PATH."""
     env = os.environ | {
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent))),
         "PYTEST_PLUGINS": "conftest",
         "PATH": str(folder / "missing"),
         "PYTEST_ADDOPTS": "",

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,14 +19,18 @@ from appliance.errors import ApplianceError, CallerError, OpenDoor, UsageError
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import Program, Start
 
+if TYPE_CHECKING:
+    from appliance.core.examination import Examiner
+
 T = TypeVar("T")
 
 
 class CommandLine(click.Group):
     """The group of all verbs. It knows their names and summaries, and imports only the verb that is used."""
 
-    def __init__(self, verbs: Iterable[Verb], **attributes: Any) -> None:
+    def __init__(self, verbs: Iterable[Verb], examiners: Callable[[], Sequence[Examiner]], **attributes: Any) -> None:
         super().__init__(**attributes)
+        self.examiners = examiners
         self.verbs = {verb.name: verb for verb in sorted(verbs, key=lambda verb: GROUPS.index(verb.group))}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -51,12 +55,13 @@ class CommandLine(click.Group):
                 formatter.write_dl([(verb.name.ljust(width), verb.summary) for verb in of_group])
 
 
-def command_line(verbs: Collection[Verb]) -> CommandLine:
-    """Return the command of the whole program."""
+def command_line(verbs: Collection[Verb], examiners: Callable[[], Sequence[Examiner]] = tuple) -> CommandLine:
+    """Return the command of the whole program. ``examiners`` are for the verb ``doctor``."""
 
     @click.group(
         cls=CommandLine,
         verbs=verbs,
+        examiners=examiners,
         invoke_without_command=True,
         no_args_is_help=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -107,11 +112,19 @@ def presets_of(ctx: click.Context) -> ReadPresets:
     return found
 
 
-def run(argv: Sequence[str], start: Start, verbs: Collection[Verb]) -> int:
+def examiners_of(ctx: click.Context) -> Sequence[Examiner]:
+    """Return the parts of the program's features in an examination."""
+    program = ctx.find_root().command
+    return program.examiners() if isinstance(program, CommandLine) else ()
+
+
+def run(
+    argv: Sequence[str], start: Start, verbs: Collection[Verb], examiners: Callable[[], Sequence[Examiner]] = tuple
+) -> int:
     """Carry out ``argv`` and return the exit status; every error is reported on standard error."""
     try:
-        cli = command_line(verbs)
-        again = partial(run, start=start, verbs=verbs)  # for a verb that runs another one as a service
+        cli = command_line(verbs, examiners)
+        again = partial(run, start=start, verbs=verbs, examiners=examiners)  # for a verb that runs one as a service
         outcome: int | Program | None = cli.main(args=list(argv), prog_name=PROGRAM, standalone_mode=False, obj=again)
         if outcome is None:
             return 0

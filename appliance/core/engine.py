@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -51,10 +51,21 @@ class Engine(Struct, frozen=True, kw_only=True):
     """Its ``--help``, parsed; None: it was not asked yet."""
     gpus: Mapping[str, str] = NO_GPUS
     """Its devices' names to what their memory is called in budgets, ``{"CUDA1": "gpu0"}``; none on the processor."""
+    lacks: tuple[str, ...] = ()
+    """Options of llama-server that it cannot honour, and other builds can."""
 
     def in_words(self) -> str:
         """Describe the engine for people."""
         return f"{self.name} {self.version or ''}".rstrip() + f" ({self.backend}; {self.source})"
+
+
+class EngineInside(Struct, frozen=True, kw_only=True):
+    """The engine that is inside the program, as a feature brings it."""
+
+    find: Callable[[], Engine | None]
+    """None: a package that it needs is not installed here."""
+    install: str
+    """The command that installs that package."""
 
 
 def same_start(one: Engine, other: Engine) -> bool:

@@ -525,12 +525,13 @@ class Exchange:
         # its slot and its connection while this client still reads.
         self.state = ExchangeState.DRAINING
         self._io.release(reusable=reusable and head.stays)
-        if self._refused and self.state is ExchangeState.DRAINING:
-            return self._end(Refused(head.status, head.headers, bytes(self._late or b"")))
         if records is not None and (rest := records.rest()):
             self._client.push(rest)
         if self._late is not None and self.state is ExchangeState.DRAINING:
-            self._client.push(self._record(bytes(self._late), head.status))
+            content = bytes(self._late)
+            if self._refused:
+                return self._end(Refused(head.status, head.headers, content))
+            self._client.push(self._record(content, head.status))
         if self.state is not ExchangeState.DRAINING:
             return False  # the client has left
         whole = self._client.finish()

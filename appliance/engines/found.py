@@ -20,15 +20,15 @@ from functools import cache, lru_cache, partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from appliance.core.engine import EMBEDDED, Engine
+from appliance.core.engine import EMBEDDED, Engine, EngineInside
 from appliance.core.engines.builds import MANIFEST, Build, FileSum
 from appliance.core.versions import numbers_of
-from appliance.engines import embedded
-from appliance.errors import EngineNotFound, UsageError
+from appliance.errors import UsageError
 from appliance.platform.console import is_frozen
 from appliance.platform.home import expanded, users_cache, users_data
+from appliance.platform.inside import engine_inside, engine_not_found
 from appliance.platform.machine import this_platform
 from appliance.platform.strangers import stranger_at
 
@@ -147,6 +147,8 @@ class EngineFolders(Struct, frozen=True, kw_only=True):
     """The folder in which ``engines install`` puts builds, and their state."""
     cache: Path
     search_path: str
+    inside: EngineInside | None = None
+    """The engine inside the program."""
 
     @classmethod
     def of_this_machine(cls, environ: Mapping[str, str] = os.environ) -> EngineFolders:
@@ -157,6 +159,7 @@ class EngineFolders(Struct, frozen=True, kw_only=True):
             installed=installed_folder(environ),
             cache=users_cache() / "engines",
             search_path=environ.get("PATH", os.defpath),
+            inside=engine_inside(),
         )
 
     def roots(self) -> list[tuple[Path, str]]:
@@ -193,7 +196,8 @@ def find_engine(explicit: str | None, places: EngineFolders | None = None) -> En
             return engine
         damaged.append(f"{engine.folder}, where {engine.damage}")
     roots = [str(root) for root, _ in places.roots()]
-    raise EngineNotFound([*damaged, *roots, f"{EXECUTABLE} on PATH", "the embedded engine"])
+    inside = () if places.inside is None else ("the embedded engine",)
+    raise engine_not_found([*damaged, *roots, f"{EXECUTABLE} on PATH", *inside])
 
 
 class Finder(Struct, frozen=True):
@@ -229,8 +233,8 @@ def _discovered(places: EngineFolders) -> Iterator[Engine]:
                 seen.add((engine.id, engine.digest))
     if on_path := _on_path(places.search_path):
         yield _program(on_path, "PATH")
-    if embedded.available():
-        yield _embedded("the Python environment")
+    if places.inside is not None and (engine := places.inside.find()):
+        yield engine
 
 
 def _on_path(search_path: str) -> Path | None:
@@ -304,11 +308,12 @@ def _newest_first(engine: Engine) -> tuple[object, ...]:
 
 def _named(value: str, option: str, places: EngineFolders) -> Engine:
     if value == EMBEDDED:
-        if not embedded.available():
-            raise UsageError(
-                f"{option} {value}: it is not installed here; 'pip install llama-appliance[embedded]' adds it"
-            )
-        return _embedded(option)
+        if places.inside is None:
+            fetch = "'llama-appliance engines install' fetches one"
+            raise UsageError(f"{option} {value}: this program has none; {fetch}, or name another with --engine PATH")
+        if (engine := places.inside.find()) is None:
+            raise UsageError(f"{option} {value}: it is not installed here; '{places.inside.install}' adds it")
+        return structs.replace(engine, source=option)
     if BACKENDS.fullmatch(value) or (BUILD_ID.fullmatch(value) and not Path(value).exists()):
         return _whole(_by_word(value, option, list_engines(places)), option, value)
     path = expanded(value)
@@ -400,19 +405,6 @@ def _program(path: Path, source: str) -> Engine:
         source=source,
         id=command,
         digest=_stamp(path),
-    )
-
-
-def _embedded(source: str) -> Engine:
-    found = embedded.version()
-    return Engine(
-        name=EMBEDDED,
-        backend="cpu",
-        version=found,
-        command=tuple(embedded.command()),
-        source=source,
-        id=EMBEDDED,
-        digest=f"{embedded.WHEEL}-{found}",
     )
 
 

@@ -18,6 +18,7 @@ from appliance.features.desktop.feature import DESKTOP
 from appliance.features.disk.feature import DISK
 from appliance.features.doctor.feature import DOCTOR
 from appliance.features.downloads.feature import DOWNLOADS
+from appliance.features.embedded.feature import EMBEDDED
 from appliance.features.explain.feature import EXPLAIN
 from appliance.features.fit.feature import FIT
 from appliance.features.launch.feature import LAUNCH
@@ -50,6 +51,7 @@ FEATURES: tuple[Feature, ...] = (
     DISK,
     DOCTOR,
     DOWNLOADS,
+    EMBEDDED,
     EXPLAIN,
     FIT,
     LAUNCH,

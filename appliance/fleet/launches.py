@@ -10,8 +10,9 @@ from msgspec import structs
 
 from appliance.catalog.identities import made_of
 from appliance.core.config.types import ModelConfig
-from appliance.core.engine import EMBEDDED, Engine
+from appliance.core.engine import Engine
 from appliance.core.engine_output import explanation
+from appliance.core.llama.flags import split
 from appliance.core.machine_look import MachineLook
 from appliance.core.memory import FitPlan
 from appliance.core.models.model import Model
@@ -19,7 +20,7 @@ from appliance.core.rpc_workers import Crew, RpcWorker, room_of
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.settings import FleetSettings
 from appliance.engines.rpc_workers import workers_for
-from appliance.errors import EngineNotFound, ModelFailedToStart, WillNotFit
+from appliance.errors import ModelFailedToStart, UsageError, WillNotFit
 from appliance.fleet.chooser import Chooser
 from appliance.fleet.launch import (
     NOBODY,
@@ -33,6 +34,7 @@ from appliance.fleet.launch import (
 )
 from appliance.fleet.logs import Logs
 from appliance.fleet.run import RunEnd
+from appliance.platform.inside import engine_not_found
 from appliance.platform.machine import engine_environment, engine_threads
 from appliance.upstream.client import Address
 
@@ -127,11 +129,10 @@ class Launches:
     def _refuses(self, engine: Engine, model: Model) -> bool:
         """True if the model has options that this engine cannot honour, and another one may."""
         words = model.config.argv[1:] if model.config is not None else (*self._settings.engine_args, *model.args)
-        if not words or engine.id != EMBEDDED:
+        try:
+            return bool(engine.lacks) and any(option.canonical in engine.lacks for option in split(words))
+        except UsageError:  # the engine says what is wrong with them
             return False
-        from appliance.engines.embedded.params import refuses  # a millisecond of every start
-
-        return refuses(words)
 
     async def prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
         """See `Prepare`. Raises EngineNotFound, WillNotFit, and ModelFailedToStart for all else that is wrong before
@@ -159,7 +160,7 @@ class Launches:
                 return self._configured(model, model.config, engine, crew)
             return engine_launch(model, engine, self._settings, self._threads, crew, self._fitting(model, engine, crew))
         if not tried:
-            raise EngineNotFound(seen or ("--engine", "PATH"))
+            raise engine_not_found(seen or ("--engine", "PATH"))
         # Only damaged builds were tried, so nothing was started, and no earlier failure can say why. Otherwise None:
         # the first failed start is the answer.
         if len(damaged) == len(tried):

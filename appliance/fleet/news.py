@@ -23,16 +23,13 @@ class News:
         self.logs = logs
         self.tell = tell
         self.observer = observer
+        self.waited = observer.waited if observer is not None else _uncounted
+        """A request has its model, after a wait of so many seconds. Every request says so, hence without a way here."""
 
     def decided(self, effects: Iterable[Effect]) -> None:
         """The schedule has decided this."""
         for happening in happenings(effects):
             self.tell(happening)
-
-    def waited(self, model_id: str, seconds: float) -> None:
-        """A request has its model, after a wait of so many seconds."""
-        if self.observer is not None:
-            self.observer.waited(model_id, seconds)
 
     def evicted(self, model_id: str, rule: Rule) -> None:
         """A model goes for another one."""
@@ -56,6 +53,10 @@ class News:
         """A process is gone. The end of one that was stopped was a decision, and is in the timeline already."""
         if ended.how != "stopped" and not run.is_condemned:
             self.tell(_fallen(run.model.id, ended))
+
+
+def _uncounted(model_id: str, seconds: float) -> None:
+    """Nobody counts."""
 
 
 def _fallen(model_id: str, ended: RunEnd) -> Happening:

@@ -163,9 +163,10 @@ class Fleet(FleetView):
 
     def waited(self, lease: Lease, seconds: float) -> None:
         """See `Lender`."""
-        run, now = self._runs.get(lease.model.id), _now()
-        if lease.place is not None and run is not None and run.ready_at is not None and run.ready_at > now - seconds:
-            lease.place.load = min(now - run.began, seconds), now - run.ready_at
+        if lease.place is not None:
+            run, now = self._runs.get(lease.model.id), _now()
+            if run is not None and run.ready_at is not None and run.ready_at > now - seconds:
+                lease.place.load = min(now - run.began, seconds), now - run.ready_at
         self._news.waited(lease.model.id, seconds)
 
     def hear(self, lease: Lease) -> None:

@@ -51,7 +51,7 @@ class Performer:
 
     def perform(self, effects: Sequence[Effect]) -> None:
         """Carry these out, in their order."""
-        state, start_soon = self._state, self._means.nursery.start_soon
+        state = self._state
         if effects:  # the end of a plain request has none
             self._news.decided(effects)
         for effect in effects:
@@ -59,14 +59,14 @@ class Performer:
                 case Start(model_id):
                     log.info("loading model '%s'", model_id)
                     run = state.runs[model_id] = ModelRun(state.models[model_id], self._prepare, state.logs)
-                    start_soon(self._own, run)
+                    self._means.nursery.start_soon(self._own, run)
                 case Stop(model_id, cause):
                     log.info("stopping model '%s' (%s)", model_id, cause.rule)
                     if cause.rule in EVICTING:
                         self._news.evicted(model_id, cause.rule)
                     state.runs[model_id].stop()
                 case Drain(model_id):
-                    start_soon(self._expire_later, state.runs[model_id])
+                    self._means.nursery.start_soon(self._expire_later, state.runs[model_id])
                 case Grant(ticket, model_id):
                     address = state.runs[model_id].address
                     assert address is not None, "what is ready has a process"

@@ -92,7 +92,7 @@ class FleetView:
 
     def address(self, model_id: str) -> Address | None:
         """The model's address, if it is loaded now. Asking for it does not count as a use."""
-        return self._runs[model_id].address if self.is_ready(model_id) else None
+        return self._runs[model_id].address if self._state.is_ready(model_id) else None
 
     def latest_used(self) -> str:
         """See `Schedule.latest_used`."""

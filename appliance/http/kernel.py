@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from appliance.catalog.configuration import Files
 from appliance.core.config.types import Config
+from appliance.core.examination import Examiner
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
 from appliance.core.turns.documents import ReadText
@@ -20,7 +21,6 @@ from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
 from appliance.traffic.request import Request
 from appliance.traffic.traffic import Traffic
-from appliance.wire import Trouble
 
 if TYPE_CHECKING:
     from appliance.http.way.pipeline import Hooks
@@ -39,8 +39,8 @@ class Kernel(Struct, frozen=True, kw_only=True):
     """The program's data folder, in which a feature has folders of its own."""
     files: Files | None
     """The configuration's; None without one."""
-    troubles: Callable[[], Sequence[Trouble]]
-    """The troubles that features have."""
+    examiners: Callable[[], Sequence[Examiner]]
+    """Make the parts of features in an examination (`appliance.core.examination`)."""
     defaults: Config = Config()
     """The settings that apply without a configuration."""
     run_task: RunTask | None = None

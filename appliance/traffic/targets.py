@@ -41,18 +41,15 @@ class ActiveProfile:
     """At most one profile of the configuration, none at the start."""
 
     def __init__(self) -> None:
-        self._name: str | None = None
+        self.name: str | None = None
+        """Changed by `choose` alone."""
         self._changed = Changed()
-
-    @property
-    def name(self) -> str | None:
-        return self._name
 
     def choose(self, name: str | None) -> None:
         """Make this profile the active one, or none. The caller has checked that the configuration has it."""
-        if name == self._name:
+        if name == self.name:
             return
-        self._name = name
+        self.name = name
         self._changed.wake()
 
     async def wait_changed(self) -> None:

@@ -19,7 +19,7 @@ from engine_folders import Lie, make_build
 from program import ANY_PORT, COMMAND, Server, StartServer, run_command
 from waiting import wait
 
-from appliance.engines import embedded
+from appliance.features import embedded
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the engines of these tests are shell scripts")
 

@@ -7,7 +7,7 @@ import pytest
 from appliance.core.rpc_workers import RpcWorker, WorkerDevice, command_on, stands_for_engine, workers_named
 from appliance.errors import UsageError
 
-EMBEDDED = ("/venv/python", "-m", "appliance.engines.embedded")
+EMBEDDED = ("/venv/python", "-P", "/venv/appliance/features/embedded/__main__.py")
 DEVICE = WorkerDevice(total=8, free=8)
 
 

@@ -18,8 +18,8 @@ from page_views import drawn, possible, touched
 from program import ANY_PORT, COMMAND, Server, StartServer
 
 from appliance.core.engine import EMBEDDED
-from appliance.engines import embedded
 from appliance.engines.found import ENGINE_VARIABLE
+from appliance.features import embedded
 
 EXAMPLE = "test_the_first_model_and_the_first_question"
 """The one test of the page that is not slow: a browser takes long to start."""

@@ -22,7 +22,7 @@ ON_DEMAND = (
     "appliance.http.control.app", "appliance.features.tools.mcp_server",
     "appliance.features.tools.core.mcp_serving", "appliance.features.tools.builtins",
     "appliance.features.tools.mcp_client",
-    "appliance.engines.embedded.start", "appliance.engines.embedded.params", "re2",
+    "appliance.features.embedded.start", "appliance.features.embedded.params", "re2",
     "appliance.features.pool.owner", "appliance.features.pool.core.keys", "appliance.features.pool.door",
     "nacl",
 )  # fmt: skip

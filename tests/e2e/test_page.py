@@ -35,7 +35,7 @@ from waiting import wait
 
 from appliance.core.engine import EMBEDDED
 from appliance.core.versions import StepDone, UpdateBegun
-from appliance.engines.embedded import available
+from appliance.features.embedded import available
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_file
 from appliance.store.engine_state import StateFile

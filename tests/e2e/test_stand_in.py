@@ -31,6 +31,7 @@ from waiting import wait
 
 from appliance.core.engine_output import parse_manual
 from appliance.engines.found import ENGINE_VARIABLE, is_this_program
+from appliance.features import embedded
 from appliance.main import LIVED
 
 CHAT = {"messages": [{"role": "user", "content": "Hello!"}], "temperature": 0}
@@ -170,7 +171,7 @@ def test_the_default_port_is_that_of_the_engine(faked: StartServer, free_port: C
 def test_each_real_engine_says_its_default_port(every_engine: list[str]) -> None:
     """The embedded engine is built from b11549, whose llama-server takes 9931; the pinned build is b11434."""
     for engine in every_engine:
-        command = [sys.executable, "-P", "-m", "appliance.engines.embedded"] if engine == "embedded" else [engine]
+        command = embedded.command() if engine == "embedded" else [engine]
         done = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, check=True)
         manual = parse_manual(done.stdout)
         assert manual.port == (9931 if engine == "embedded" else 8080)

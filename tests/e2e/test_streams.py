@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ import pytest
 import trio
 from program import Server, StartServer, dechunk, one_engine
 from waiting import PATIENCE, wait
+
+from appliance.features import embedded
 
 STREAMS = 200
 ONE_SLOT = ("--parallel", "1", "--batch-size", "512")
@@ -39,7 +40,7 @@ def request(question: str) -> dict[str, object]:
 def direct(engine: str, starter_model: Path, tmp_path: Path, free_port: Any) -> Generator[int]:
     """The same engine with the same model, started by hand; its port."""
     port: int = free_port()
-    command = [sys.executable, "-m", "appliance.engines.embedded"] if engine == "embedded" else [engine]
+    command = embedded.command() if engine == "embedded" else [engine]
     command += ["-m", str(starter_model), "--alias", "starter", "--port", str(port), "--threads", "1", "-c", "8192"]
     command += ONE_SLOT
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}

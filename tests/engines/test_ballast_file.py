@@ -12,10 +12,10 @@ from engine_runs import PROCESSOR
 
 from appliance.core.engine import EMBEDDED
 from appliance.core.engines.trials import ALIGNMENT, LAYERS, header, tensors, weights_size
-from appliance.engines import embedded
 from appliance.engines.found import find_engine
 from appliance.engines.proving import device_args, write_ballast
 from appliance.engines.trial import open_trial
+from appliance.features import embedded
 from appliance.platform.children import open_children
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
-import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
-from links import needs_links
 from msgspec import structs
 
 from appliance.core.engines.builds import MANIFEST
-from appliance.engines import embedded
 from appliance.engines.found import (
     ENGINE_VARIABLE,
     EXECUTABLE,
@@ -27,6 +24,8 @@ from appliance.engines.found import (
     list_engines,
 )
 from appliance.errors import EngineNotFound, UsageError
+from appliance.features import embedded
+from appliance.features.embedded.feature import EMBEDDED
 from appliance.platform.machine import this_platform
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +72,7 @@ def places(tmp_path: Path) -> EngineFolders:
         installed=tmp_path / "installed",
         cache=tmp_path / "cache",
         search_path=str(tmp_path / "bin"),
+        inside=EMBEDDED.engine,
     )
 
 
@@ -218,26 +218,11 @@ def test_a_list_that_points_elsewhere_is_damage_and_many_files_are_told_in_one_l
     assert check_build(folder).startswith("engine.json cannot be read")
 
 
-@needs_links
-def test_nothing_but_damaged_builds_says_what_is_damaged(places: EngineFolders, tmp_path: Path) -> None:
-    """In an environment that has all packages but the embedded engine's."""
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if not entry.name.startswith(embedded.WHEEL):
-            (packages / entry.name).symlink_to(entry)
+def test_nothing_but_damaged_builds_says_what_is_damaged(places: EngineFolders) -> None:
     folder = build(places.cache, "b2")
     (folder / EXECUTABLE).unlink()
-    code = "import sys; from pathlib import Path; from appliance.engines.found import EngineFolders, find_engine; "
-    code += "find_engine(None, EngineFolders(named=None, beside=None, cache=Path(sys.argv[1]), search_path=''))"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code, places.cache],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(packages)])},
-        capture_output=True,
-        text=True,
-    )
-    assert "EngineNotFound: " in done.stderr
-    assert f"{EXECUTABLE} is missing" in done.stderr
+    with pytest.raises(EngineNotFound, match=f"{re.escape(EXECUTABLE)} is missing"):
+        find_engine(None, structs.replace(places, inside=None))
 
 
 def test_a_folder_without_its_program_and_without_a_list_is_passed_over(places: EngineFolders) -> None:
@@ -316,6 +301,15 @@ def test_the_embedded_engine_is_last_and_can_be_named(places: EngineFolders) -> 
             find_engine(None, places)
         with pytest.raises(UsageError, match="pip install"):
             find_engine("embedded", places)
+
+
+def test_a_program_without_the_embedded_engine_says_how_to_get_another(places: EngineFolders) -> None:
+    without = structs.replace(places, inside=None)
+    assert list_engines(without) == []
+    with pytest.raises(EngineNotFound, match=r"on PATH\);"):
+        find_engine(None, without)
+    with pytest.raises(UsageError, match=r"this program has none; 'llama-appliance engines install' .* --engine PATH"):
+        find_engine("embedded", without)
 
 
 def on_path(places: EngineFolders) -> list[str]:

@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from appliance.core.engine import EMBEDDED
 from appliance.core.engines.trials import KNOWN, KnownCompletion
-from appliance.engines import embedded
 from appliance.engines.found import find_engine
 from appliance.engines.proving import device_args
 from appliance.engines.trial import TrialServer, open_trial
+from appliance.features import embedded
 from appliance.platform.children import open_children
 
 LEAST_MARGIN = 5.0

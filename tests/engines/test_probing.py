@@ -15,8 +15,8 @@ import trio
 from appliance.core.engine import Engine
 from appliance.core.engines.listing import Device, DeviceListing
 from appliance.core.sizes import MIB
-from appliance.engines import embedded
 from appliance.engines.probing import list_devices
+from appliance.features import embedded
 from appliance.platform.children import open_children
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="the programs are shell scripts")

@@ -14,9 +14,9 @@ from engine_runs import CARD, KEY, PROCESSOR, engine_in, proof_of
 from appliance.core.engine import EMBEDDED, Engine
 from appliance.core.engines.listing import Device
 from appliance.core.engines.proofs import Fault, Proof
-from appliance.engines import embedded
 from appliance.engines.found import find_engine, list_engines
 from appliance.engines.proving import alone_on_machine
+from appliance.features import embedded
 
 HANG = 3.0
 """Seconds that a proof gets which is to end by the limit; an honest start of the lying engine takes 0.2."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -15,21 +14,18 @@ from msgspec import Struct, structs
 from appliance import __version__
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.headers import Headers, headers_file
-from appliance.catalog.sources import STARTER
-from appliance.cli.engines.sources import own_shelf
 from appliance.cli.options import ModelOptions
 from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ServerFailed, ask, ask_raw
-from appliance.core.lenient_json import UNREADABLE, decoded
+from appliance.core.examination import Examiner, ServerFact
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.records.history import Happening
 from appliance.core.settings import is_loopback
-from appliance.engines.found import EngineFolders, list_engines
-from appliance.engines.owner import Engines, open_engines
 from appliance.errors import ApplianceError
 from appliance.features.doctor.core.bundle import REPORTED
 from appliance.features.doctor.core.diagnose import diagnose
-from appliance.features.doctor.core.facts import Examined, ServerFact
+from appliance.features.doctor.core.facts import Examined, Facts, read_examined
 from appliance.features.doctor.core.findings import dated, is_wrong
-from appliance.features.doctor.gathering import begun, examine, read_config, tried, with_models
+from appliance.features.doctor.gathering import LACKS, added, begun, examine, read_config, with_models
 from appliance.features.doctor.system import port_owner
 from appliance.fleet.estimate import Estimate
 
@@ -59,27 +55,30 @@ class VersionAnswer(Struct, frozen=True):
     llama_appliance: str
 
 
-async def look(wish: DoctorOptions) -> Examined:
+async def look(wish: DoctorOptions, examiners: Sequence[Examiner]) -> Examined:
     """Return the running server's findings, and what the options add to them; without a server, the command's own."""
     config = await trio.to_thread.run_sync(read_config, wish.config) if wish.config is not None else None
-    trouble: dict[str, str] = {}
-    told = await tried("the server", trouble, partial(_ask_server, wish))
+    known, told = begun(config[0] if config is not None else None), None
+    try:
+        told = await _ask_server(wish, examiners)
+    except LACKS as cause:
+        known = known.without("the server", cause)
     sources = ModelOptions(models_dir=wish.models_dir).beside(config[1] if config is not None else None)
     catalog = Catalog(sources, config[1] if config is not None else None, Headers(headers_file()))
     if isinstance(told, Examined):
-        facts = structs.replace(told.facts, version=__version__)
+        known = structs.replace(told.facts.known, version=__version__)
         if config is not None:
-            facts = structs.replace(facts, config=config[0])
+            known = structs.replace(known, config=config[0])
         if config is not None or wish.models_dir is not None:
-            facts = await tried("the models", trouble, partial(with_models, facts, catalog, wish.estimate)) or facts
-        facts = structs.replace(facts, trouble={**facts.trouble, **trouble})
+            models = partial(with_models, catalog=catalog, estimate=wish.estimate)
+            known = await added("the models", known, models)
+        facts = Facts(known, told.facts.own)
     else:
         port = None
         if told is not None and told.answer != "answers" and is_loopback(wish.server.address.host):
             port = await trio.to_thread.run_sync(port_owner, wish.server.address.port)
-        known = await begun(config[0] if config is not None else None)
-        known = structs.replace(known, server=told, port=port, trouble=trouble)
-        facts = await examine(known, _own_engines(), catalog, wish.estimate, model=wish.model)
+        known = structs.replace(known, server=told, port=port)
+        facts = await examine(known, examiners, catalog, wish.estimate, wish.model)
     findings = dated(diagnose(facts), told.findings if isinstance(told, Examined) else ())
     return Examined(ok=not is_wrong(findings), findings=findings, facts=facts)
 
@@ -101,7 +100,7 @@ async def timeline_of(server: RunningServer) -> list[Happening]:
         return []
 
 
-async def _ask_server(wish: DoctorOptions) -> Examined | ServerFact:
+async def _ask_server(wish: DoctorOptions, examiners: Iterable[Examiner]) -> Examined | ServerFact:
     """Return the server's own examination; of another version's server, or of none, what is at the address."""
     server = wish.server
     try:
@@ -109,7 +108,7 @@ async def _ask_server(wish: DoctorOptions) -> Examined | ServerFact:
         version = msgspec.json.decode(raw, type=VersionAnswer).llama_appliance
         try:
             query = urlencode({"model": wish.model})
-            told = decoded(Examined, await ask_raw(server, "GET", f"/api/doctor?{query}", patience=LOOKS))
+            told = read_examined(await ask_raw(server, "GET", f"/api/doctor?{query}", patience=LOOKS), examiners)
         except RequestRefused as cause:
             if "answered 404" not in str(cause):
                 raise
@@ -124,16 +123,7 @@ async def _ask_server(wish: DoctorOptions) -> Examined | ServerFact:
         return ServerFact(url=server.url, answer="failed", why=str(cause))
     except UNREADABLE:
         return ServerFact(url=server.url, answer="other", why="another program listens there")
-    if told is None or told.facts.server is None:
+    if told is None or told.facts.known.server is None:
         return ServerFact(url=server.url, answer="answers", version=version)
-    own = structs.replace(told.facts.server, url=server.url)
-    return structs.replace(told, facts=structs.replace(told.facts, server=own))
-
-
-@asynccontextmanager
-async def _own_engines() -> AsyncGenerator[Engines]:
-    """Return the engines of this home, after a look at the machine and the builds."""
-    find = partial(list_engines, EngineFolders.of_this_machine())
-    async with open_engines(find, own_shelf().state, starter=STARTER) as engines:
-        await engines.probe()
-        yield engines
+    own = structs.replace(told.facts.known.server, url=server.url)
+    return structs.replace(told, facts=Facts(structs.replace(told.facts.known, server=own), told.facts.own))

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -21,16 +21,16 @@ from quart import Response, request
 
 from appliance import __version__
 from appliance.core.config.types import Config
-from appliance.core.engines.choice import best
+from appliance.core.examination import Known, Lately, ServedModel, ServerFact
+from appliance.core.findings import Finding
 from appliance.core.llama.buffers import OFFLOADED
 from appliance.core.records.history import MAX_LIMIT, HistoryQuery
-from appliance.engines.owner import Engines
 from appliance.features.doctor.core.bundle import REPORTED, known_secrets, log_names
 from appliance.features.doctor.core.diagnose import diagnose
-from appliance.features.doctor.core.facts import DoctorFacts, Examined, FailedDownload, Lately, ServedModel, ServerFact
-from appliance.features.doctor.core.findings import Finding, dated, is_wrong, machine_line
+from appliance.features.doctor.core.facts import Examined, Facts, shape_told
+from appliance.features.doctor.core.findings import dated, is_wrong, machine_line
 from appliance.features.doctor.core.lately import DEATHS, HOUR, deaths, turned_away
-from appliance.features.doctor.gathering import begun, bundled, config_in_force, examine, tried, zipped
+from appliance.features.doctor.gathering import added, begun, bundled, config_in_force, examine, zipped
 from appliance.http.control.answers import json_answer
 from appliance.http.control.listing import View, list_models
 from appliance.http.control.routes import RouteFacts, Routes
@@ -52,12 +52,12 @@ def doctor_routes(kernel: Kernel) -> Routes:
     routes, examination = Routes("doctor"), _Examination(kernel)
     owners, logs = kernel.owners, kernel.traffic.logs
 
-    @routes.get("/api/doctor", facts=RouteFacts(gives=Examined))
+    @routes.get("/api/doctor", facts=RouteFacts(gives=shape_told(kernel.examiners())))
     async def show_findings() -> Response:
         facts, findings = await examination.look(request.args.get("model", ""))
         if request.args.get("line", ""):
             return json_answer(machine_line(platform.node(), __version__, findings))
-        return json_answer(Examined(ok=not is_wrong(findings), findings=tuple(findings), facts=facts))
+        return json_answer(Examined(ok=not is_wrong(findings), findings=tuple(findings), facts=facts).told())
 
     @routes.get("/api/report")
     async def pack_report() -> Response:
@@ -69,7 +69,7 @@ def doctor_routes(kernel: Kernel) -> Routes:
             with suppress(LoginUnusable):
                 keys.append(await find_token() or "")
             said["logs/program.log"] = logs.program().take()
-            said |= {name: logs.upstream(model).take() for model, name in log_names(facts)}
+            said |= {name: logs.upstream(model).take() for model, name in log_names(facts.known)}
         config = owners.configuration.current if owners.configuration is not None else Config()
         commands = [status.argv for status in owners.fleet.status()]
 
@@ -91,26 +91,20 @@ class _Examination:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel, self._owners = kernel, kernel.owners
         self._view = View(kernel.owners.fleet, kernel.owners.catalog, kernel.owners.peers, kernel.traffic.profile)
-        self._recorder = kernel.traffic.recorder
         self._found: Sequence[Finding] = ()
-        self._examined = Memo[tuple[DoctorFacts, Sequence[Finding]]](EVERY)
+        self._examined = Memo[tuple[Facts, Sequence[Finding]]](EVERY)
 
-    async def look(self, model: str = "") -> tuple[DoctorFacts, Sequence[Finding]]:
+    async def look(self, model: str = "") -> tuple[Facts, Sequence[Finding]]:
         """Return the facts and the findings. ``model`` is the one to rank engines for."""
-        facts, findings = await self._examined.get(self._examine)
-        if not model:
-            return facts, findings
-        facts = structs.replace(facts, ranked=tuple(self._owners.engines.ranked(model)))
-        return facts, dated(diagnose(facts), self._found, facts.now)
+        return await self._examined.get(partial(self._examine, model), of=model)
 
-    async def _examine(self) -> tuple[DoctorFacts, Sequence[Finding]]:
+    async def _examine(self, model: str) -> tuple[Facts, Sequence[Finding]]:
         owners, configuration = self._owners, self._owners.configuration
-        known = await begun(await config_in_force(configuration) if configuration is not None else None)
+        known = begun(await config_in_force(configuration) if configuration is not None else None)
         entries = list_models(self._view, owners.supply.snapshot()).data
         loaded = [entry.id for entry in entries if entry.status.value in LOADED][:READ_LOGS]
         said = {model: owners.fleet.said(model) for model in loaded}
         logs = await trio.to_thread.run_sync(lambda: {model: _told(lines) for model, lines in said.items()})
-        troubles = self._kernel.troubles()
         server = ServerFact(
             url=request.host_url.rstrip("/"),
             answer="answers",
@@ -118,39 +112,22 @@ class _Examination:
             running=tuple(
                 [_served(entry, owners.fleet.seat_of(entry.id), logs.get(entry.id, NOTHING_TOLD)) for entry in entries]
             ),
-            traces=next((each.text for each in troubles if each.id == "traces"), ""),
-            pool=tuple(each for each in troubles if each.id != "traces"),
         )
-        trouble = dict(known.trouble)
-        lately = await tried("the last hour", trouble, partial(self._lately, known.now - HOUR)) or Lately()
-        known = structs.replace(known, lately=lately, trouble=trouble)
-        facts = await examine(known, self._engines(), owners.catalog, owners.fleet.estimate)
-        used = best(facts.ranked)
-        facts = structs.replace(facts, server=structs.replace(server, engine=used.seat.id if used is not None else ""))
-        self._found = dated(diagnose(facts), self._found, facts.now)
-        return facts, self._found
+        known = await added("the last hour", structs.replace(known, server=server), self._with_last_hour)
+        facts = await examine(known, self._kernel.examiners(), owners.catalog, owners.fleet.estimate, model)
+        found = dated(diagnose(facts), self._found, facts.known.now)
+        if not model:
+            self._found = found
+        return facts, found
 
-    async def _lately(self, since: float) -> Lately:
-        """Read the records of the time since then. Raises Busy."""
-        kinds = (*DEATHS, "refused")
-        read = await self._owners.history.read(HistoryQuery(kinds=kinds, limit=MAX_LIMIT))
+    async def _with_last_hour(self, known: Known) -> Known:
+        """Read the records of the hour before. Raises Busy."""
+        since = known.now - HOUR
+        read = await self._owners.history.read(HistoryQuery(kinds=(*DEATHS, "refused"), limit=MAX_LIMIT))
         seen = [one for one in read if one.timestamp.timestamp() >= since]
-        failed = [one for one in self._owners.supply.snapshot() if one.state == "failed"]
-        return Lately(
-            requests=await self._recorder.read(lambda table: table.failures(since)),
-            deaths=deaths(seen),
-            turned_away=turned_away(seen),
-            downloads=tuple(FailedDownload(model=one.model, error=one.error or "") for one in failed),
-        )
-
-    @asynccontextmanager
-    async def _engines(self) -> AsyncGenerator[Engines]:
-        engines = self._owners.engines
-        if engines.look is None:
-            await engines.probe()
-        else:
-            await engines.refresh()  # another program may have installed a build, or chosen one
-        yield engines
+        requests = await self._kernel.traffic.recorder.read(lambda table: table.failures(since))
+        lately = Lately(requests=requests, deaths=deaths(seen), turned_away=turned_away(seen))
+        return structs.replace(known, lately=lately)
 
 
 def _told(lines: Sequence[str]) -> _Told:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from appliance.features.doctor.core.facts import BusCard, Checkup, DeviceFile, Disk, PortOwner
+from appliance.core.examination import BusCard, Checkup, DeviceFile, Disk, PortOwner
 from appliance.platform.cards_linux import VENDORS, slots
 from appliance.platform.groups_linux import ends_together
 from appliance.platform.sampler import swap_bytes

@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -19,17 +20,19 @@ import msgspec
 import trio
 
 from appliance.catalog.configuration import Files
-from appliance.cli.app import with_estimate
+from appliance.cli.app import examiners_of, with_estimate
 from appliance.cli.options import gathered, models_dir_option
 from appliance.cli.remote import server_options
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.config.types import Config
+from appliance.core.examination import Examiner, Known
+from appliance.core.findings import Finding
 from appliance.errors import ApplianceError, UsageError
 from appliance.features.doctor.asking import DoctorOptions, log_of, look, timeline_of
 from appliance.features.doctor.core.bundle import ReportFile, known_secrets, log_names
 from appliance.features.doctor.core.diagnose import headlines
-from appliance.features.doctor.core.facts import DoctorFacts
-from appliance.features.doctor.core.findings import Finding, changes, is_wrong, machine_line
+from appliance.features.doctor.core.facts import Facts
+from appliance.features.doctor.core.findings import changes, is_wrong, machine_line
 from appliance.features.doctor.gathering import bundled, zipped
 from appliance.platform.console import EXIT_OURS, PROGRAM, as_called, can_ask, harmless, say
 from appliance.upstream.hub import LoginUnusable, find_token
@@ -69,8 +72,16 @@ WITH_LOGS = (
 )
 @click.option("--logs", is_flag=True, help="With --report: add the logs. Known keys and tokens are removed from them.")
 @click.option("--yes", is_flag=True, help="With --report: write without asking.")
+@click.pass_context
 async def doctor(
-    wish: DoctorOptions, as_json: bool, watching: bool, line: bool, report: str | None, logs: bool, yes: bool
+    ctx: click.Context,
+    wish: DoctorOptions,
+    as_json: bool,
+    watching: bool,
+    line: bool,
+    report: str | None,
+    logs: bool,
+    yes: bool,
 ) -> int:
     """Report problems, their evidence and the commands that help: why is it on the processor, slow, not starting?
 
@@ -87,26 +98,27 @@ async def doctor(
         raise UsageError(f"{'--yes' if yes else '--logs'} needs --report")
     if sum((report is not None, as_json, line, watching)) > 1:
         raise UsageError("--json, --line, --watch and --report are forms of the answer; give one of them")
+    examiners = examiners_of(ctx)
     if report is not None:
-        return await write_report(wish, report, logs=logs, yes=yes)
+        return await write_report(wish, examiners, report, logs=logs, yes=yes)
     if sys.stderr.isatty():
         say("looking at the machine, the engines and the server ...")
     if watching:
-        await watch(wish)
-    found = await look(wish)
+        await watch(wish, examiners)
+    found = await look(wish, examiners)
     if line:
-        click.echo(msgspec.json.encode(machine_line(platform.node(), found.facts.version, found.findings)))
+        click.echo(msgspec.json.encode(machine_line(platform.node(), found.facts.known.version, found.findings)))
     elif as_json:
-        print_json(found)
+        print_json(found.told())
     else:
         click.echo(as_called(page(found.facts, found.findings)))
     return 0 if found.ok else EXIT_OURS
 
 
-def page(facts: DoctorFacts, findings: Sequence[Finding], *, colours: bool = True) -> str:
+def page(facts: Facts, findings: Sequence[Finding], *, colours: bool = True) -> str:
     """The page for people."""
     width = max(len(name) for name, _ in headlines(facts))
-    lines = [f"{PROGRAM} {facts.version}"]
+    lines = [f"{PROGRAM} {facts.known.version}"]
     lines += [f"  {name:<{width}}  {harmless(value)}" for name, value in headlines(facts)]
     lines += [paragraph(finding, colours=colours) for finding in findings]
     if not is_wrong(findings):
@@ -125,13 +137,13 @@ def paragraph(finding: Finding, *, colours: bool = True) -> str:
     return "\n".join(lines)
 
 
-async def watch(wish: DoctorOptions) -> NoReturn:
+async def watch(wish: DoctorOptions, examiners: Sequence[Examiner]) -> NoReturn:
     """Print the page, then what came and what went, until somebody ends it."""
-    found = await look(wish)
+    found = await look(wish, examiners)
     click.echo(as_called(page(found.facts, found.findings)))
     while True:
         await trio.sleep(PAUSE)
-        before, found = found, await look(wish)
+        before, found = found, await look(wish, examiners)
         came, went = changes(before.findings, found.findings)
         for finding in came:
             click.echo(as_called(paragraph(finding)))
@@ -139,11 +151,13 @@ async def watch(wish: DoctorOptions) -> NoReturn:
             click.echo(f"\ngone    {harmless(finding.title)}  [{finding.id}]")
 
 
-async def write_report(wish: DoctorOptions, target: str, *, logs: bool, yes: bool) -> int:
+async def write_report(
+    wish: DoctorOptions, examiners: Sequence[Examiner], target: str, *, logs: bool, yes: bool
+) -> int:
     """Gather, show, ask, write. Raises UsageError if there is nobody to ask; nothing is written then."""
     path = free_path(target or f"llama-appliance-report-{datetime.now():%Y%m%d-%H%M%S}.zip")
     say("looking at the machine, the engines and the server ...")
-    packed = await gather(wish, logs=logs)
+    packed = await gather(wish, examiners, logs=logs)
     click.echo(f"The bundle would be {path} and contain:\n")
     rows = [(file.name, human_size(len(file.data)), str(file.removed or "-")) for file in packed]
     columns = ("FILE", "SIZE", "SECRETS REMOVED")
@@ -161,30 +175,29 @@ async def write_report(wish: DoctorOptions, target: str, *, logs: bool, yes: boo
     return 0
 
 
-async def gather(wish: DoctorOptions, *, logs: bool) -> list[ReportFile]:
+async def gather(wish: DoctorOptions, examiners: Sequence[Examiner], *, logs: bool) -> list[ReportFile]:
     """Return the bundle's files: the report, and the logs if they are wanted."""
-    found = await look(wish)
-    facts, server = found.facts, wish.server
-    history = await timeline_of(server) if facts.server is not None and facts.server.answer == "answers" else ()
-    names = [("proxy", "logs/program.log"), *log_names(facts)] if logs else []
-    secrets = await _secrets(wish, facts) if logs else ()
+    found = await look(wish, examiners)
+    facts, known, server = found.facts, found.facts.known, wish.server
+    history = await timeline_of(server) if known.server is not None and known.server.answer == "answers" else ()
+    names = [("proxy", "logs/program.log"), *log_names(known)] if logs else []
+    secrets = await _secrets(wish, known) if logs else ()
     said = [(name, await log_of(server, source)) for source, name in names]
     return await trio.to_thread.run_sync(bundled, facts, found.findings, history, said, secrets)
 
 
-async def _secrets(wish: DoctorOptions, facts: DoctorFacts) -> set[str]:
-    try:
-        token = await find_token()
-    except LoginUnusable:
-        token = None
+async def _secrets(wish: DoctorOptions, known: Known) -> set[str]:
+    keys = [wish.server.address.key or ""]
+    with suppress(LoginUnusable):
+        keys.append(await find_token() or "")
 
     def find() -> set[str]:
         try:
             config = (Files(config=wish.config).read().config if wish.config is not None else None) or Config()
         except ApplianceError:
             config = Config()  # the finding ``config-unreadable`` is in the report
-        commands = [one.command for one in facts.running]
-        return known_secrets(config, os.environ, commands, [token or "", wish.server.address.key or ""])
+        commands = [one.command for one in known.running]
+        return known_secrets(config, os.environ, commands, keys)
 
     return await trio.to_thread.run_sync(find)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from appliance.cli.verb import Verb
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     import click
 
     from appliance.catalog.supply import Supply, SupplyGround
+    from appliance.core.examination import Examiner
     from appliance.core.models.download import Remote
+    from appliance.core.models.download_status import DownloadStatus
     from appliance.core.models.hub_address import HubAccess
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import Kernel
@@ -50,9 +53,15 @@ async def _supply(ground: SupplyGround) -> AsyncGenerator[tuple[Supply, ServerPa
 
             return download_routes(supply, kernel)
 
-        yield supply, ServerParts(routes=routes)
+        yield supply, ServerParts(routes=routes, examiners=(partial(_examiner, supply.snapshot),))
+
+
+def _examiner(downloads: Callable[[], Sequence[DownloadStatus]] = tuple) -> Examiner:
+    from appliance.features.downloads.findings import downloads_examiner
+
+    return downloads_examiner(downloads)
 
 
 _PULL = Verb("pull", "models", "Download a model from the Hugging Face hub.", _pull, page="downloads.md", brings=_bring)
 _RM = Verb("rm", "models", "Remove a downloaded model.", _rm, page="downloads.md")
-DOWNLOADS = Feature(name="downloads", verbs=(_PULL, _RM), supply=_supply)
+DOWNLOADS = Feature(name="downloads", verbs=(_PULL, _RM), supply=_supply, examiners=(_examiner,))

@@ -10,6 +10,7 @@ from appliance.feature import Feature
 if TYPE_CHECKING:
     import click
 
+    from appliance.core.examination import Examiner
     from appliance.fleet.estimate import Estimate
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import Kernel
@@ -27,6 +28,12 @@ def _verb() -> click.Command:
     return memory
 
 
+def _examiner() -> Examiner:
+    from appliance.features.fit.core.findings import fit_examiner
+
+    return fit_examiner()
+
+
 def _routes(kernel: Kernel) -> Routes:
     from appliance.features.fit.routes import memory_routes
 
@@ -36,6 +43,7 @@ def _routes(kernel: Kernel) -> Routes:
 ABOUT = "Show the memory of the machine, and what one more model would push out."
 FIT = Feature(
     name="fit",
+    examiners=(_examiner,),
     estimate=_estimate,
     verbs=(Verb("memory", "models", ABOUT, _verb, page="memory.md", estimate=_estimate),),
     routes=_routes,

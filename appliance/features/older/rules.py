@@ -19,6 +19,7 @@ from appliance.errors import BadRequest
 
 COMPLETIONS = frozenset({"/completion", "/completions"})
 _PROMPTS = dict.fromkeys(COMPLETIONS, ("prompt",)) | dict.fromkeys(("/embedding", "/embeddings"), ("input", "content"))
+ROUTES = _PROMPTS.keys()
 """The routes that took ``image_data``, and the members that had its places."""
 IMAGES = "image_data"
 NEW_FORM = (

@@ -26,6 +26,9 @@ MAX_HELD = 128 << 20  # bytes of an answer without words: it repeats the prompt,
 class OlderBodies:
     """An `EngineTranslate`."""
 
+    def is_for(self, route: str, build: str) -> bool:
+        return route in rules.ROUTES
+
     def wants(self, route: str, body: bytes, build: str | None) -> bool:
         """Raises BadRequest for pictures that no engine could be asked for, before a model is loaded."""
         if build is not None or not rules.is_older(route, body):

@@ -9,6 +9,7 @@ import msgspec
 import trio
 from msgspec import structs
 
+from appliance.core.answers.families import family_of
 from appliance.core.bodies.head import RequestHead
 from appliance.core.bodies.json_text import OBJECT
 from appliance.core.headers import field, without
@@ -37,6 +38,10 @@ class PluginChains:
     def __init__(self, plugins: Plugins, asker: Asker, models: Callable[[], list[str]], pings: Pings) -> None:
         self._chains = Chains(plugins, asker, models)
         self._pings = pings
+
+    def is_for(self, route: Route) -> bool:
+        """See `appliance.http.way.hooks.Turn`."""
+        return family_of(route.name) is not None
 
     def wants(self, route: Route, head: RequestHead, body: bytes) -> bool:
         """Return whether there is a plan, or a mistake. See `appliance.http.way.hooks.Turn`."""

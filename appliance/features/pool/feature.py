@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     import click
 
     from appliance.core.config.types import Config
+    from appliance.core.examination import Examiner
     from appliance.features.pool.peers import Peers
     from appliance.features.pool.seat import PoolSeat
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import Kernel
     from appliance.http.way.ask import Ask
     from appliance.http.way.hooks import Placing
+    from appliance.wire import Trouble
 
 TELLS = "Make several boxes one: each answers for the models of all."
 FILE = "pool.json"  # the file of the pool that this box is in, in the program's data folder
@@ -72,7 +74,7 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
             wait_ended=seat.wait_quiet,
             other_servers=peers,
             placings=(at_others,),
-            troubles=lambda: seat.state().problems,
+            examiners=(partial(_examiner, lambda: seat.state().problems),),
             peers=peers,
             seat=seat,
         )
@@ -90,4 +92,15 @@ def _verb() -> click.Command:
     return pool
 
 
-POOL = Feature(name="pool", verbs=(Verb("pool", "several machines", TELLS, _verb, page="pool.md"),), open=_open)
+def _examiner(problems: Callable[[], Sequence[Trouble]] | None = None) -> Examiner:
+    from appliance.features.pool.findings import pool_examiner
+
+    return pool_examiner(problems)
+
+
+POOL = Feature(
+    name="pool",
+    verbs=(Verb("pool", "several machines", TELLS, _verb, page="pool.md"),),
+    open=_open,
+    examiners=(_examiner,),
+)

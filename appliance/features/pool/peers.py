@@ -126,7 +126,7 @@ class Peers:
 
     @property
     def revision(self) -> int:
-        return max([peer.revision for peer in self._members.values()], default=0)
+        return max([peer.revision for peer in self._members.values()]) if self._members else 0
 
     def holders(self, model: str) -> list[Holder]:
         return [Holder(id, peer.identities.get(model)) for id, peer in self._members.items() if model in peer.models]

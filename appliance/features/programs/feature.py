@@ -10,6 +10,7 @@ from appliance.feature import Feature
 if TYPE_CHECKING:
     import click
 
+    from appliance.core.examination import Examiner
     from appliance.settings import AppSettings
 
 
@@ -32,9 +33,16 @@ async def _look_for_versions(settings: AppSettings) -> None:
     await look_daily(root, address)
 
 
+def _examiner() -> Examiner:
+    from appliance.features.programs.findings import versions_examiner
+
+    return versions_examiner()
+
+
 ABOUT = "Switch to a newer version of the program, and back."
 PROGRAMS = Feature(
     name="programs",
     verbs=(Verb("upgrade", "this machine", ABOUT, _verb, page="upgrade.md"),),
     beside=_look_for_versions,
+    examiners=(_examiner,),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
@@ -41,7 +41,7 @@ class Repairs:
 
     def __init__(self, metrics: Metrics) -> None:
         self._known: dict[tuple[str, str], _Known] = {}
-        self.remembered: Container[tuple[str, str]] = self._known
+        self.remembered: Collection[tuple[str, str]] = self._known
         self._on = True
         self._metrics = metrics
         self._counter = metrics.counter("repairs_total", "Repairs in requests that were answered.", ("repair", "model"))

@@ -164,6 +164,9 @@ class ToolChats:
         self._timeout = timeout
         self._ping_after = ping_after
 
+    def is_for(self, route: Route) -> bool:
+        return True
+
     def wants(self, route: Route, head: RequestHead, body: bytes) -> bool:
         return head.extended
 

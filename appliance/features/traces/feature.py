@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from appliance.feature import Feature, Ground, ServerParts
-from appliance.wire import Trouble
 
 if TYPE_CHECKING:
     from appliance.core.config.types import Config
+    from appliance.core.examination import Examiner
 
 
 @asynccontextmanager
@@ -24,11 +25,13 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
             tracer.adopt(config.tracing)
             return ()
 
-        def troubles() -> Sequence[Trouble]:
-            fix = "see that the collector of tracing.endpoint runs and is reached"
-            return [Trouble(id="traces", text=tracer.failing, fix=fix)] if tracer.failing else ()
-
-        yield ServerParts(adopt=adopt, troubles=troubles)
+        yield ServerParts(adopt=adopt, examiners=(partial(_examiner, lambda: tracer.failing),))
 
 
-TRACES = Feature(name="traces", open=_open)
+def _examiner(failing: Callable[[], str] | None = None) -> Examiner:
+    from appliance.features.traces.findings import traces_examiner
+
+    return traces_examiner(failing)
+
+
+TRACES = Feature(name="traces", open=_open, examiners=(_examiner,))

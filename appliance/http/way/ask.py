@@ -46,16 +46,6 @@ class Ask:
         self.translates = translates
         self.repair = repair if not edge.settings.single else None
 
-    def is_translated(self, route: str, body: bytes, build: str, model: Model) -> bool:
-        """Return whether an engine of this build needs the body, or its answer, in other words."""
-        repair = self.repair
-        if repair is not None and (model.id, build) in repair.remembered and repair.wants(model, build, body):
-            return True
-        for each in self.translates:  # noqa: SIM110  every request asks, and a generator costs as much as all of them
-            if each.wants(route, body, build):
-                return True
-        return False
-
     def plain_head(
         self, request: Request, path: str, target: Target, model: Model, address: Address
     ) -> tuple[bytes, bytes] | None:

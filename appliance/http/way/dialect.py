@@ -64,6 +64,10 @@ class DialectTurn:
         self._bodies = bodies
         self._chats = structs.replace(own_path(CHATS), loading_state=False)  # its words would not be translated
 
+    def is_for(self, route: Route) -> bool:
+        """See `appliance.http.way.hooks.Turn`."""
+        return route.name in self._dialect.routes
+
     def wants(self, route: Route, head: RequestHead, body: bytes) -> bool:
         """See `appliance.http.way.hooks.Turn`."""
         return route.name in self._dialect.routes

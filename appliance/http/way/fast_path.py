@@ -42,7 +42,6 @@ from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import followed
 from appliance.http.way.hooks import Hold, HoldEnded
 from appliance.http.way.known_heads import KnownHead, KnownHeads
-from appliance.http.way.outgoing import IDENTITY
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.process import Process
 from appliance.http.way.progress import Ping
@@ -120,7 +119,6 @@ class FastPath:
         self._settings = edge.settings
         self._bodies = edge.bodies
         self._fleet = ask.fleet
-        self._pipeline = pipeline
         self._hold = hold
         self._is_open = ask.pool.poller.listens and edge.settings.static is None and not edge.settings.held_for
         self._heads = KnownHeads(edge, pipeline, hold)
@@ -153,14 +151,14 @@ class FastPath:
         if taken is None:
             body.release()
             return False
-        streams, kept = asked.stream and known.route.streams, held is not None and known.route.streams
+        streams = known.route.streams and asked.stream
         spoken = known.request_with([length[1]] if held is None else [length[1], held[1]])
         self.ask.place(taken.lease, known.route, spoken, asked, content)
         if taken.lease.placed is not None and not taken.lease.placed.is_ready:  # that takes a task
             taken.give_back(self.pool, found.address)
             body.release()
             return False
-        begin = self._hold.begin if kept and self._hold is not None else FastRequest
+        begin = FastRequest if held is None or self._hold is None or not known.route.streams else self._hold.begin
         request = begin(self, connection, known, found, body)
         try:
             request.send(taken, spoken, content, asked, streams=streams)
@@ -174,28 +172,33 @@ class FastPath:
         """The model's process that the request is for, if that is ready and gets it as it is."""
         name = self._settings.single or asked.model
         target = self.traffic.targets.known(name) if name else None
-        model = target.model if target is not None else None
-        if target is None or model is None or target.asks:
+        if target is None or (model := target.model) is None or target.asks:
             return None
         if target.boxes and self.traffic.targets.is_at_choice(target):
             return None
-        if (meant := known.request.header(IDENTITY)) is not None and not self.traffic.targets.is_still(model, meant):
+        if known.identity is not None and not self.traffic.targets.is_still(model, known.identity):
             return None
         address = self._fleet.address(model.id)
         if address is None:
             return None
+        repair = self.ask.repair
         # Compared by identity: a reload makes new targets, and every start of a process a new address with a key of its
         # own. So no remembered head is sent to another process, even if that has the same port.
         if known.target is not target or known.address is not address:
-            known.target, known.address, request = target, address, known.request
-            path = request.target.removeprefix(known.route.strip)
-            known.sent = self.ask.plain_head(request, path, target, model, address)
-            holds = self.ask.repair is not None and self.ask.repair.holds(known.route.name, model)
+            known.target, known.address, name = target, address, known.route.name
+            known.sent = self.ask.plain_head(known.request, known.path, target, model, address)
+            holds = repair is not None and repair.holds(name, model)
             known.options = structs.replace(known.options, label=address.label, holds_refusals=holds)
-            known.build = self._fleet.engine_of(model.id) or ""
-        if known.sent is None or self._pipeline.wants_turn(known.route, asked, content):
+            known.build = build = self._fleet.engine_of(model.id) or ""
+            known.translates = [each for each in self.ask.translates if each.is_for(name, build)]
+        if known.sent is None or not known.is_plain(asked, content):
             return None
-        if self.ask.is_translated(known.route.name, content, known.build, model):
+        if (
+            repair is not None
+            and repair.remembered
+            and (model.id, known.build) in repair.remembered
+            and repair.wants(model, known.build, content)
+        ):
             return None
         return FoundProcess(target, model, address)
 
@@ -208,7 +211,7 @@ class FastPath:
         if wire is None:
             return None
         lease = self._fleet.lease(found.model)
-        lease.asks = known.request.target.removeprefix(known.route.strip), content
+        lease.asks = known.path, content
         try:
             lent = lease.take()
         except (ModelNotFound, KillsEngines):
@@ -240,6 +243,7 @@ class FastRequest:
         "found",
         "own",
         "record",
+        "route",
         "sink",
     )
 
@@ -249,15 +253,12 @@ class FastRequest:
         self.connection = connection
         self.found = found
         self.body = body
+        self.route = known.route
         self.own = HttpSink(connection, known.head, body, known.cors)
         self._fast_path = fast_path
         self._known = known
         self._course: Course | None = None
         self._ping: Ping | None = None
-
-    @property
-    def route(self) -> Route:
-        return self._known.route
 
     def send(self, taken: _Taken, request: Request, content: bytes, asked: heads.RequestHead, *, streams: bool) -> None:
         """Send the request to its model. Raises Busy and ShuttingDown, and has done nothing then."""
@@ -265,8 +266,8 @@ class FastRequest:
         traffic, placed = fast_path.traffic, taken.lease.placed
         self._lease, self._wire, reused = taken
         self._streams = streams
-        self.record = record = Record(request, known.route.name)
-        record.body, record.model, record.known, record.admitted = content, found.target.label, True, True
+        self.record = record = Record(request, self.route.name)
+        record.body, record.model, record.known, record.admitted = content, found.model.id, True, True
         record.requested, record.build, record.head = found.target.requested, known.build, asked
         record.placed = placed.held if placed is not None else None
         self.sink = self._open()
@@ -291,14 +292,13 @@ class FastRequest:
         self._wire.listen(exchange.on_engine_bytes, self._engine_ended)
 
     def job(self) -> ModelRequest:
-        request, route = self.record.request, self._known.route
         return ModelRequest(
-            request=request,
-            route=route,
+            request=self.record.request,
+            route=self.route,
             name=self.found.target.requested,
             body=self.record.body or b"",
             streams=self._streams,
-            path=request.target.removeprefix(route.strip),
+            path=self._known.path,
             sink=self.sink,
             record=self.record,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
 from appliance.core.bodies.head import RequestHead
@@ -76,19 +76,33 @@ class Turn(Protocol):
         """
         ...
 
+    def is_for(self, route: Route) -> bool:
+        """Return whether `take` may do anything with requests on this route. Asked once for each head of a request."""
+        ...
+
     def wants(self, route: Route, head: RequestHead, body: bytes) -> bool:
-        """Return whether `take` would do anything with a request, or refuse it. A plain one is asked here only."""
+        """Return whether `take` would do anything with a request, or refuse it. A plain one is asked here only.
+
+        Not asked where the turn is not for the route.
+        """
         ...
 
 
 class EngineTranslate(Protocol):
     """Says a request in the words of the engine that gets it, and its answer in those of the client."""
 
+    def is_for(self, route: str, build: str) -> bool:
+        """Return whether an engine of this build may need anything in other words on this route.
+
+        Asked once for each head of a request and process.
+        """
+        ...
+
     def wants(self, route: str, body: bytes, build: str | None) -> bool:
         """Return whether an engine of this build may need the body, or its answer, in other words.
 
-        Every request asks; ``build`` is None as long as it is not known which one gets it. Raises BadRequest for what
-        can be said to none.
+        Every request asks that it is for; ``build`` is None as long as it is not known which one gets it. Raises
+        BadRequest for what can be said to none.
         """
         ...
 
@@ -128,7 +142,7 @@ class Repair(Protocol):
     ``remembered`` has each model, with the build of its engine, whose bodies may have to be changed before they leave.
     """
 
-    remembered: Container[tuple[str, str]]
+    remembered: Collection[tuple[str, str]]
 
     def wants(self, model: Model, build: str, body: bytes) -> bool:
         """Return whether the body of a model in ``remembered`` may be one of them."""

@@ -7,15 +7,18 @@ part of the key of a known head, or clears all known heads when it changes.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 from appliance.core.answers.families import family_of
+from appliance.core.bodies.head import RequestHead
 from appliance.core.bodies.http_request import HttpHead, RequestError
 from appliance.core.bodies.http_request import read_request as read_head
 from appliance.core.exchange import RelayOptions
 from appliance.errors import ApplianceError
 from appliance.http.way.course import FALLBACK
 from appliance.http.way.edge import Edge
-from appliance.http.way.hooks import Hold
+from appliance.http.way.hooks import EngineTranslate, Hold, Turn
+from appliance.http.way.outgoing import IDENTITY
 from appliance.http.way.pipeline import KEEP_ALIVE, MEANWHILE, Pipeline
 from appliance.http.way.routes import Route, is_passed
 from appliance.traffic.request import Headers, Request, read_request
@@ -38,23 +41,38 @@ class KnownHead:
         "cors",
         "head",
         "holder",
+        "identity",
         "options",
+        "path",
         "request",
         "route",
         "sent",
         "target",
+        "translates",
+        "turns",
         "values",
         "varying",
     )
 
     def __init__(
-        self, head: HttpHead, request: Request, route: Route, cors: Headers, holder: str, varying: tuple[bytes, ...]
+        self,
+        head: HttpHead,
+        request: Request,
+        route: Route,
+        cors: Headers,
+        holder: str,
+        varying: tuple[bytes, ...],
+        turns: Iterable[Turn],
     ) -> None:
         self.head = head
         self.holder = holder
         self.request = request
         self.route = route
         self.cors = cors
+        self.path = request.target.removeprefix(route.strip)
+        """The path that the model's process is asked for."""
+        self.identity = request.header(IDENTITY)
+        self.turns = [each for each in turns if each.is_for(route)]
         names = [name.lower() for name, _ in head.headers]
         self.varying = [(names.index(name), name) for name in varying]
         """The headers whose values are not a part of what the head is remembered by: places and names."""
@@ -66,8 +84,20 @@ class KnownHead:
         None where such requests are not plain.
         """
         self.build = ""
-        """The id of the process's engine. The embedded one drops a schema that it does not keep to."""
+        """The id of the process's engine."""
+        self.translates: Sequence[EngineTranslate] = ()
+        """The hooks that may translate for this engine on this route."""
         self.options = RelayOptions(label="", dialect=route.dialect, family=family_of(route.name))
+
+    def is_plain(self, head: RequestHead, body: bytes) -> bool:
+        """Return whether a request with this body is for the model alone, and its engine takes it as it is."""
+        for turn in self.turns:
+            if turn.wants(self.route, head, body):
+                return False
+        for each in self.translates:  # noqa: SIM110  every request asks, and a generator costs as much as all of them
+            if each.wants(self.route.name, body, self.build):
+                return False
+        return True
 
     def request_with(self, values: list[bytes]) -> Request:
         """The request with these values in the headers that vary."""
@@ -155,7 +185,7 @@ class KnownHeads:
             return None
         varying = (b"content-length", header) if kept else (b"content-length",)
         cors, holder = self._guard.cors_headers(request), self._guard.holder(request)
-        return KnownHead(head, request, route, cors, holder, varying)
+        return KnownHead(head, request, route, cors, holder, varying, self._pipeline.hooks.turns)
 
 
 def _value_of(header: bytes, most: int) -> re.Pattern[bytes]:

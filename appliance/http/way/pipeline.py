@@ -137,13 +137,6 @@ class Pipeline:
         else:
             await hold.serve(name, context, job, self._serve, self.hooks.spoken)
 
-    def wants_turn(self, route: Route, head: RequestHead, body: bytes) -> bool:
-        """Return whether something stands around the model's turns of this request."""
-        for turn in self.hooks.turns:  # noqa: SIM110  every request asks, and a generator costs as much as all of them
-            if turn.wants(route, head, body):
-                return True
-        return False
-
     async def _read(self, context: RequestContext) -> ModelRequest:
         """The request with its body, and what the body says of it. Raises BadRequest, and as `read_body`."""
         request, record, route = context.request, context.record, context.route

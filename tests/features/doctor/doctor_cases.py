@@ -3,37 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import structs
 
 from appliance.core.config.nodes import Position, Problem
 from appliance.core.engines.builds import Archive, AvailableBuild, BuildNeeds, Catalogue
 from appliance.core.engines.choice import Ranked, Seat, Standing
+from appliance.core.engines.examined import Installed
+from appliance.core.engines.findings import EnginesExamined
 from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
 from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices
-from appliance.core.machine_look import Gpu, MachineLook
-from appliance.core.records.activity import EndedRequests
-from appliance.core.versions import RefusedUpdate
-from appliance.features.doctor.core.facts import (
+from appliance.core.examination import (
     BusCard,
     Checkup,
     ConfigFact,
     Deaths,
     DeviceFile,
     Disk,
-    DoctorFacts,
     FailedDownload,
-    Installed,
+    Known,
     Lately,
     ModelFact,
+    OwnFacts,
     PortOwner,
     ServedModel,
     ServerFact,
     TurnedAway,
 )
+from appliance.core.machine_look import Gpu, MachineLook
+from appliance.core.records.activity import EndedRequests
+from appliance.core.versions import RefusedUpdate
+from appliance.features.doctor.core.facts import Facts
+from appliance.features.downloads.findings import DownloadsExamined
+from appliance.features.fit.core.findings import FitExamined
+from appliance.features.pool.findings import PoolExamined
+from appliance.features.programs.findings import VersionsExamined
+from appliance.features.traces.findings import TracesExamined
 from appliance.wire import Trouble
 
 GIB = 1 << 30
@@ -118,26 +126,29 @@ ANSWERS = ServerFact(
     engine=ON_CARD.seat.id,
     running=(ServedModel(id="qwen", state="loaded", seat=ON_CARD.seat.id, layers=(33, 33)),),
 )
-WELL = DoctorFacts(
-    version="1.0",
-    now=NOW,
-    look=LOOK,
-    ranked=(ON_CARD, ON_CPU),
-    state=EngineState(look=LOOK),
-    engines=(CUDA_BUILD, CPU_BUILD),
-    checkup=Checkup(
-        disks=(Disk(what="models", path="/data", free=100 * GIB, total=500 * GIB),),
-        swap_total=8 * GIB,
-        open_files=65536,
-        cores=8,
-        memory=32 * GIB,
-        cards=(BusCard(pci=PCI, vendor="NVIDIA", driver="nvidia"),),
-        device_files=(DeviceFile(path="/dev/nvidia0", usable=True),),
-    ),
-    models=(ModelFact(id="qwen", source="models_dir", path="/data/qwen.gguf", size=4 * GIB),),
-    models_dir="/data",
-    server=ANSWERS,
+CHECKUP = Checkup(
+    disks=(Disk(what="models", path="/data", free=100 * GIB, total=500 * GIB),),
+    swap_total=8 * GIB,
+    open_files=65536,
+    cores=8,
+    memory=32 * GIB,
+    cards=(BusCard(pci=PCI, vendor="NVIDIA", driver="nvidia"),),
+    device_files=(DeviceFile(path="/dev/nvidia0", usable=True),),
 )
+QWEN = ModelFact(id="qwen", source="models_dir", path="/data/qwen.gguf", size=4 * GIB)
+SHAPES: tuple[type[Known | OwnFacts], ...] = (
+    Known, EnginesExamined, DownloadsExamined, FitExamined, PoolExamined, VersionsExamined, TracesExamined,
+)  # fmt: skip
+"""The facts whose findings have a case here, in the order of their examiners; other features have their own tests."""
+
+
+def assembled(**members: object) -> Facts:
+    """Return the facts with these members, as JSON has them."""
+    known, *own = (
+        shape(**{name: members[name] for name in shape.__struct_fields__ if name in members}) for shape in SHAPES
+    )
+    assert isinstance(known, Known)
+    return Facts(known, tuple(each for each in own if isinstance(each, OwnFacts)))
 
 
 def facts(
@@ -147,18 +158,28 @@ def facts(
     checkup: Mapping[str, object] | None = None,
     server: Mapping[str, object] | None = None,
     **changed: object,
-) -> DoctorFacts:
+) -> Facts:
     """The healthy machine's facts with these changed; of four of them only the named parts."""
     seen = structs.replace(LOOK, **look or {})
-    parts = {
+    members: dict[str, Any] = {
+        "version": "1.0",
+        "now": NOW,
         "look": seen,
-        "state": structs.replace(WELL.state, look=seen, **state or {}),
-        "checkup": structs.replace(WELL.checkup, **checkup or {}),
+        "ranked": (ON_CARD, ON_CPU),
+        "state": structs.replace(EngineState(look=seen), **state or {}),
+        "engines": (CUDA_BUILD, CPU_BUILD),
+        "checkup": structs.replace(CHECKUP, **checkup or {}),
+        "models": (QWEN,),
+        "models_dir": "/data",
         "server": structs.replace(ANSWERS, **server or {}),
+        **changed,
     }
-    found = structs.replace(WELL, **{**parts, **changed})
-    present = {engine.backend for engine in found.engines if not engine.damage}
-    return structs.replace(found, offers=offers(found.look or seen, LISTED, present, libc="2.36"))
+    present = {engine.backend for engine in members["engines"] if not engine.damage}
+    members["offers"] = offers(seen, LISTED, present, libc="2.36")
+    return assembled(**members)
+
+
+WELL = facts()
 
 
 def running(state: str = "loaded", **known: object) -> dict[str, object]:
@@ -229,7 +250,7 @@ def on_bus(vendor: str, driver: str = "") -> dict[str, object]:
     return {"cards": (BusCard(pci=PCI, vendor=vendor, driver=driver),), "device_files": ()}
 
 
-ERROR: Sequence[tuple[str, DoctorFacts, str]] = (
+ERROR: Sequence[tuple[str, Facts, str]] = (
     (
         "crash-loop",
         facts(lately=Lately(deaths=(Deaths(model="qwen", count=3, last="killed by SIGSEGV"),))),
@@ -251,7 +272,7 @@ ERROR: Sequence[tuple[str, DoctorFacts, str]] = (
     ("server-failed", facts(server={"answer": "failed", "why": "it did not answer within 10 s"}), "within 10 s"),
 )
 ROCM = {"loaders": {"rocm": "/opt/rocm/lib/libamdhip64.so"}}
-WARNING: Sequence[tuple[str, DoctorFacts, str]] = (
+WARNING: Sequence[tuple[str, Facts, str]] = (
     ("gpu-without-build", facts(**CPU_ONLY), "engines install cuda13"),
     ("gpu-without-build", facts(look=card(vendor="amd", driver_version="") | ROCM, **CPU_ONLY), "engines install rocm"),
     ("gpu-without-build", facts(look=card(driver_version="550.54"), **CPU_ONLY), "engines install cuda12"),
@@ -319,7 +340,7 @@ WARNING: Sequence[tuple[str, DoctorFacts, str]] = (
     ("disk-full", facts(checkup=disk(GIB)), "almost full"),
     ("few-open-files", facts(checkup={"open_files": 256}), "256"),
     ("no-models", facts(models=(), server={"running": ()}), "pull"),
-    ("broken-models", facts(models=(*WELL.models, BAD_MODEL)), "the file ends early (/x.gguf)"),
+    ("broken-models", facts(models=(QWEN, BAD_MODEL)), "the file ends early (/x.gguf)"),
     ("config-warnings", facts(config=config("warning")), "config.yaml:3:1"),
     ("server-wants-key", facts(server={"answer": "refused", "why": "answered 401"}), "--api-key KEY"),
     ("other-version", facts(server={"version": "0.9"}), "0.9"),
@@ -334,7 +355,7 @@ WARNING: Sequence[tuple[str, DoctorFacts, str]] = (
     ("download-failed", facts(lately=Lately(downloads=(FailedDownload(model="a/b:Q4", error="hash"),))), "pull a/b:Q4"),
     ("not-examined", facts(trouble={"the engines": "disk error"}), "disk error"),
 )
-NOTE: Sequence[tuple[str, DoctorFacts, str]] = (
+NOTE: Sequence[tuple[str, Facts, str]] = (
     ("hidden-cards", facts(look={"hidden": {"CUDA_VISIBLE_DEVICES": "1"}}), "unset CUDA_VISIBLE_DEVICES"),
     ("software-renderer", facts(look=NO_GPU, ranked=(ON_CPU, ranked(VULKAN_BUILD, LAVAPIPE))), "llvmpipe"),
     ("integrated-only", facts(look=card(integrated=True)), "Test Card"),
@@ -379,7 +400,7 @@ NOTE: Sequence[tuple[str, DoctorFacts, str]] = (
     ("swap", facts(checkup={"swap_used": 4 * GIB}), "swap: 4.0 GiB"),
     ("server-not-running", facts(server={"answer": "absent", "why": "refused"}), "llama-appliance serve"),
 )
-CASES: Sequence[tuple[str, str, DoctorFacts, str]] = tuple(
+CASES: Sequence[tuple[str, str, Facts, str]] = tuple(
     (id, severity, changed, words)
     for severity, cases in (("error", ERROR), ("warning", WARNING), ("note", NOTE))
     for id, changed, words in cases

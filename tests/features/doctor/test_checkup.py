@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from file_trees import card
 
-from appliance.features.doctor.core.facts import BusCard
+from appliance.core.examination import BusCard
 from appliance.features.doctor.system import checkup, port_owner
 
 

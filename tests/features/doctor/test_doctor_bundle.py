@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
+from doctor_cases import assembled
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -14,28 +15,29 @@ from msgspec import structs
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config, Json, ModelConfig, Peer
 from appliance.core.engines.choice import Ranked, Seat
+from appliance.core.engines.examined import Installed
 from appliance.core.engines.listing import Device
 from appliance.core.engines.proofs import Probation, Proof, ProofKey
 from appliance.core.engines.state import EngineState, ListedDevices
-from appliance.core.machine_look import Gpu, MachineLook
-from appliance.core.records.history import Happening
-from appliance.core.scheduling.effects import Cause
-from appliance.core.secrets import secret_variables
-from appliance.core.versions import RefusedUpdate
-from appliance.features.doctor.core import bundle
-from appliance.features.doctor.core.facts import (
+from appliance.core.examination import (
     Checkup,
     ConfigFact,
     DeviceFile,
     Disk,
-    DoctorFacts,
-    Installed,
     ModelFact,
     PortOwner,
     ServedModel,
     ServerFact,
 )
-from appliance.features.doctor.core.findings import Finding
+from appliance.core.findings import Finding
+from appliance.core.machine_look import Gpu, MachineLook
+from appliance.core.records.history import Happening
+from appliance.core.reported import SET
+from appliance.core.scheduling.effects import Cause
+from appliance.core.secrets import secret_variables
+from appliance.core.versions import RefusedUpdate
+from appliance.features.doctor.core import bundle
+from appliance.features.doctor.core.facts import Facts
 
 VERSIONS = bundle.Versions(program="1.0", server="1.0", python="3.11", platform="Linux", frozen=False)
 SECRETS = st.text("abcdefghijkmnop0123456789-._~+/=:!@$%*() äß", min_size=10, max_size=30).map(
@@ -45,11 +47,11 @@ LINE = 'the model loads on 127.0.0.1:8080 n_gpu_layers = 33 {} "a": 1,'
 WORDS = st.lists(st.sampled_from(LINE.split())).map(" ".join)
 
 
-def facts_with(text: str) -> DoctorFacts:
+def facts_with(text: str) -> Facts:
     """Facts with this text in every place where a user, a model or an engine may write something."""
     device = Device(name="CUDA0", description=text, total=1, free=1, uuid=text)
     seat = Seat(build=text, backend="cpu", digest="0", place=0, devices=(device,), damage=text, fault=text)
-    return DoctorFacts(
+    return assembled(
         version="1.0",
         now=0.0,
         look=MachineLook(
@@ -142,9 +144,9 @@ def test_a_report_has_the_facts_that_help() -> None:
     assert report["engines"][0]["id"] == "a program"
     assert report["system"]["closed_device_files"] == 1
     first, second = report["models"]
-    assert first["options"] == {"--api-key": bundle.SET, "--ctx-size": "512"}
+    assert first["options"] == {"--api-key": SET, "--ctx-size": "512"}
     assert (first["architecture"], first["state"], first["failed"]) == ("llama", "loaded", True)
-    assert second["options"] == {"--model": bundle.SET, "--flash-attn": bundle.SET}
+    assert second["options"] == {"--model": SET, "--flash-attn": SET}
     assert (report["config"]["errors"], report["config"]["readable"]) == (1, False)
     assert report["not_examined"] == ["the models"]
     assert report["trials"]["proofs"][0] | {"at": 1.0, "fault": "garbage"} == report["trials"]["proofs"][0]
@@ -157,9 +159,7 @@ def test_builds_and_devices_are_named() -> None:
     device = Device(name="Vulkan0", description="x", total=1, free=1)
     seat = Seat(build="linux-x64-vulkan/b11434", backend="vulkan", digest="0", place=0, devices=(device,))
     ranked = Ranked(seat=seat, standing="proven", why="", seconds=1.5)
-    facts = DoctorFacts(
-        version="1", now=0, ranked=(ranked,), engines=(Installed(id=seat.build, backend="x", source=""),)
-    )
+    facts = assembled(version="1", now=0, ranked=(ranked,), engines=(Installed(id=seat.build, backend="x", source=""),))
     report = json.loads(msgspec.json.encode(bundle.report_of(facts, (), VERSIONS, {})))
     assert (report["seats"][0]["id"], report["engines"][0]["id"]) == ("linux-x64-vulkan/b11434:Vulkan0", seat.build)
     assert report["server"] is None
@@ -169,9 +169,9 @@ def test_models_have_numbers_that_logs_share() -> None:
     server = ServerFact(
         url="", answer="answers", running=(ServedModel(id="b", state=""), ServedModel(id="c", state=""))
     )
-    facts = DoctorFacts(version="1", now=0, models=(ModelFact(id="a", source=""), ModelFact(id="b", source="")))
-    facts = msgspec.structs.replace(facts, server=server)
-    assert bundle.numbered(facts) == ["a", "b", "c"]
+    models = (ModelFact(id="a", source=""), ModelFact(id="b", source=""))
+    facts = assembled(version="1", now=0, models=models, server=server)
+    assert bundle.numbered(facts.known) == ["a", "b", "c"]
     report = json.loads(msgspec.json.encode(bundle.report_of(facts, (), VERSIONS, {})))
     assert [model["number"] for model in report["models"]] == [1, 2, 3]
 
@@ -182,8 +182,8 @@ def test_models_have_numbers_that_logs_share() -> None:
         ("llama-server -ngl 99 -c 4096", {"--n-gpu-layers": "99", "--ctx-size": "4096"}),
         ("x -fa auto -ctk q8_0 --no-mmap", {"--flash-attn": "auto", "--cache-type-k": "q8_0", "--load-mode": "none"}),
         ("x --no-kv-offload --swa-full", {"--kv-offload": "False", "--swa-full": "True"}),
-        ("x --api-key 1234 --rpc 10.0.0.1:5", {"--api-key": bundle.SET, "--rpc": bundle.SET}),
-        ("x --tensor-split 3,1.5 --alias 7", {"--tensor-split": "3,1.5", "--alias": bundle.SET}),
+        ("x --api-key 1234 --rpc 10.0.0.1:5", {"--api-key": SET, "--rpc": SET}),
+        ("x --tensor-split 3,1.5 --alias 7", {"--tensor-split": "3,1.5", "--alias": SET}),
         ("docker run --name x image --temp", {}),
         ("", {}),
     ],
@@ -198,7 +198,7 @@ def test_only_known_variables_are_taken_along() -> None:
     assert bundle.environment(environ) == {
         "CUDA_VISIBLE_DEVICES": "0,1",
         "LLAMA_ARG_CTX_SIZE": "1",
-        **dict.fromkeys(("HF_TOKEN", "LLAMA_ARG_MODEL", "container"), bundle.SET),
+        **dict.fromkeys(("HF_TOKEN", "LLAMA_ARG_MODEL", "container"), SET),
     }
 
 
@@ -234,8 +234,8 @@ def test_no_key_is_in_any_file_of_a_bundle(keys: list[str], words: str) -> None:
     secrets = bundle.known_secrets(config, environ, [["llama-server", "--api-key", given_key]], [])
     facts = facts_with(of_clients)
     report = bundle.report_of(facts, (), VERSIONS, environ)
-    files = bundle.report_files(report, [(name, log) for _, name in bundle.log_names(facts)], secrets)
-    assert len(files) == 1 + len(facts.server.running if facts.server is not None else ())
+    files = bundle.report_files(report, [(name, log) for _, name in bundle.log_names(facts.known)], secrets)
+    assert len(files) == 1 + len(facts.known.server.running if facts.known.server is not None else ())
     for file in files:
         text = file.data.decode()
         for key in keys:
@@ -247,10 +247,11 @@ def test_models_that_failed_have_their_logs_first_and_then_those_that_run() -> N
     names = [f"m{number:02}" for number in range(bundle.MODEL_LOGS + 2)]
     running = [ServedModel(id=name, state="loaded") for name in names[:-2]]
     running += [ServedModel(id=names[-2], state="unloaded"), ServedModel(id=names[-1], state="unloaded", error="x")]
-    facts = structs.replace(facts_with("x"), server=ServerFact(url="u", answer="answers", running=tuple(running)))
-    told = [id for id, _ in bundle.log_names(facts)]
+    server = ServerFact(url="u", answer="answers", running=tuple(running))
+    known = structs.replace(facts_with("x").known, server=server)
+    told = [id for id, _ in bundle.log_names(known)]
     assert told == [names[-1], *names[: bundle.MODEL_LOGS - 1]]
-    assert len({file for _, file in bundle.log_names(facts)}) == bundle.MODEL_LOGS
+    assert len({file for _, file in bundle.log_names(known)}) == bundle.MODEL_LOGS
 
 
 @pytest.mark.parametrize(

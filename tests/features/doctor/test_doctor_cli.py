@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from appliance.core.examination import Known
+from appliance.core.findings import Finding
 from appliance.errors import UsageError
-from appliance.features.doctor.core.facts import DoctorFacts
-from appliance.features.doctor.core.findings import Finding
+from appliance.features.doctor.core.facts import Facts
 from appliance.features.doctor.verb import ALL_WELL, free_path, page
 
-FACTS = DoctorFacts(version="1.0", now=0.0)
+FACTS = Facts(Known(version="1.0", now=0.0))
 
 
 def test_the_page_has_evidence_and_commands_or_fits_a_screen() -> None:

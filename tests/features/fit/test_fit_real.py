@@ -19,7 +19,7 @@ from slow import one_of
 from appliance.core.llama.buffers import OFFLOADED, Buffers
 from appliance.core.memory import RAM
 from appliance.core.models.gguf import read_gguf
-from appliance.engines.embedded import available, command
+from appliance.features.embedded import available, command
 from appliance.features.fit.core.estimate import Estimated, estimate
 from appliance.features.fit.core.plan import asked_of
 

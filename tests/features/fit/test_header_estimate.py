@@ -16,7 +16,7 @@ from appliance.core.memory import RAM
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.embedded import available, command
+from appliance.features.embedded import available, command
 from appliance.features.fit.core.refusal import reserve_in
 from appliance.features.fit.estimating import HeaderEstimate
 from appliance.fleet.child import ModelProcess

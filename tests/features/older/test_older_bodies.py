@@ -133,7 +133,7 @@ SLOTS = b'[{"id":0,"n_ctx":100,"n_prompt_tokens":30},{"id":1,"n_ctx":100}]'
         ("llama-server -np 2 -kvu", "0.3"),
         ("llama-server -np 2 -kvu -no-kvu", "0.15"),
         ("llama-server -np -1", "0.3"),
-        ("python -P -m appliance.engines.embedded --kv-unified-per-slot 100", "0.15"),
+        ("python -P /venv/appliance/features/embedded/__main__.py --kv-unified-per-slot 100", "0.15"),
     ],
 )
 def test_the_cache_is_counted_over_the_context_that_the_slots_have(argv: str, ratio: str) -> None:

@@ -14,7 +14,7 @@ from templates import write_model
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines import embedded
+from appliance.features import embedded
 from appliance.upstream.client import HttpCall
 
 OWN_FAULT = "The model produced output"

@@ -13,7 +13,7 @@ from http_harness import CHAT, Appliance, OpenServer
 from templates import SPACED, TEMPLATES
 from waiting import until
 
-from appliance.engines.embedded import available
+from appliance.features.embedded import available
 
 pytestmark = pytest.mark.skipif(not available(), reason="the wheel xllamacpp is not installed")
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "repairs.md"

@@ -13,27 +13,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import cast
 
 import msgspec
 from msgspec import Struct, structs
 
 from appliance.core.config.secret_places import secrets_of
 from appliance.core.config.types import Config
-from appliance.core.engines.state import EngineState
+from appliance.core.examination import Known, ModelFact, ServedModel
+from appliance.core.findings import Finding
 from appliance.core.llama.flags import FLAGS, Flag, Kind, lookup, option_at
 from appliance.core.machine_look import MachineLook
 from appliance.core.records.history import Happening
+from appliance.core.reported import SET, kept, part, seat_id
 from appliance.core.secrets import WORDS, Secrets, is_secret_name, secret_variables, secrets_of_command
 from appliance.errors import UsageError
-from appliance.features.doctor.core.facts import DoctorFacts, ModelFact, ServedModel
-from appliance.features.doctor.core.findings import Finding
+from appliance.features.doctor.core.facts import Facts
 
 REMOVED = "<removed>"
 REPORTED = 200  # number of entries of the timeline in a report, the newest
 MODEL_LOGS = 32  # number of models whose log is included; running or failed ones come first
 MOST = 512 * 1024  # characters that are kept of one log, the last ones
-SET = "set"  # stands for a value that is not a number or one of `WORDS`
 NUMERIC = (Kind.INTEGER, Kind.NUMBER, Kind.CHOICE)
 ALSO_NUMERIC = ("--n-gpu-layers", "--n-gpu-layers-draft", "--tensor-split", "--fit-target")
 """Options whose values are shown, by kind and by name. The value of any other option may be a path or a key."""
@@ -45,23 +44,18 @@ VARIABLES = (
 """Variables that engines, drivers and this program use, or their prefixes."""
 
 _NUMBERS = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:,-?[0-9]{1,18}(?:\.[0-9]{1,18})?)*")
-_BUILD = re.compile(r"[a-z0-9]+-[a-z0-9_]+-[a-z0-9_]+/[A-Za-z0-9._+-]{1,60}|embedded")
-_DEVICE = re.compile(r"[A-Za-z]{1,12}[0-9]{0,3}")
 STATE = re.compile(r"[a-z]{0,20}")
 _REASON = re.compile(r"[a-z_]{0,40}")  # the words of errors (`ApplianceError.reason`)
 _USER = re.compile(r"""([\\/](?:home|users)[\\/]+)(?:[^\\/"':*?<>|\r\n]+(?=\\)|[^\\/\s"':]+)""", re.IGNORECASE)
 """The folder of a user's files. Names with spaces are known by the backslash behind them."""
-_PART = re.compile(r"[\w .,:()/@+~#*'-]{1,100}")
 _OF_VARIABLES = {flag.env: flag for flag in FLAGS}
 MACHINE = "platform system environment cpu cpu_level cpu_features cores memory_total memory_available"
 GPU = "vendor name driver driver_version total free compute gfx integrated"
 SYSTEM = "swap_used swap_total open_files cores memory ends_together"
 MODEL = "source size architecture quantisation parameters context_length fit"
-PROOF = "fault prompt_speed generation_speed seconds at"
-PROBATION = "failures since until"
 HAPPENING = "timestamp kind requests seconds"
-"""The allow-list: the fields of `MachineLook`, `Gpu`, `Checkup`, `ModelFact`, `Proof`, `Probation` and `Happening` that
-are taken over."""
+"""The allow-list: the fields of `MachineLook`, `Gpu`, `Checkup`, `ModelFact` and `Happening` that are taken over. Each
+feature names its own."""
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -111,23 +105,6 @@ def without_users(log: str) -> str:
     return _USER.sub(r"\1<user>", log)
 
 
-def part(text: str) -> str:
-    """Return the name of a part of the machine, if it looks like one."""
-    return text if not text or _PART.fullmatch(text) else SET
-
-
-def build_id(build: str) -> str:
-    """Return a build's id; the path of a program that is not a build stays here."""
-    return build if not build or _BUILD.fullmatch(build) else "a program"
-
-
-def seat_id(seat: str) -> str:
-    """Return the id of a build's seat; of another seat only that it is one."""
-    build, _, devices = seat.rpartition(":")
-    known = all(map(_DEVICE.fullmatch, devices.split("+")))
-    return f"{build_id(build)}:{devices}" if build and known else build_id(seat)
-
-
 def variable(name: str, value: str) -> str:
     """Return the value of a variable as `environment` shows it."""
     return SET if is_secret_name(name) else _value(_OF_VARIABLES.get(name), value)
@@ -146,7 +123,7 @@ class Versions(Struct, frozen=True, kw_only=True):
     frozen: bool
 
 
-Facts = dict[str, object]
+Report = dict[str, object]
 
 
 class ReportFile(Struct, frozen=True):
@@ -157,7 +134,7 @@ class ReportFile(Struct, frozen=True):
     removed: int = 0
 
 
-def report_files(report: Facts, logs: Iterable[tuple[str, str]], secrets: Collection[str]) -> list[ReportFile]:
+def report_files(report: Report, logs: Iterable[tuple[str, str]], secrets: Collection[str]) -> list[ReportFile]:
     """Return the bundle's files: the report, and these logs by their names, but for empty ones."""
     files = [ReportFile("report.json", msgspec.json.format(msgspec.json.encode(report), indent=2))]
     for name, log in logs:
@@ -167,50 +144,40 @@ def report_files(report: Facts, logs: Iterable[tuple[str, str]], secrets: Collec
     return files
 
 
-def log_names(facts: DoctorFacts) -> Iterator[tuple[str, str]]:
+def log_names(known: Known) -> Iterator[tuple[str, str]]:
     """Return the models whose logs are included, and the names of these files."""
-    numbers = {model: number for number, model in enumerate(numbered(facts), 1)}
-    busy = sorted(facts.running, key=lambda one: (not one.error, one.state == "unloaded", one.id))
+    numbers = {model: number for number, model in enumerate(numbered(known), 1)}
+    busy = sorted(known.running, key=lambda one: (not one.error, one.state == "unloaded", one.id))
     for model in busy[:MODEL_LOGS]:
         yield model.id, f"logs/model-{numbers[model.id]}.log"
 
 
 def report_of(
-    facts: DoctorFacts,
+    facts: Facts,
     findings: Iterable[Finding],
     versions: Versions,
     environ: Mapping[str, str],
     history: Iterable[Happening] = (),
-) -> Facts:
+) -> Report:
     """Take the allowed facts out of all facts: the content of ``report.json``. Sizes in bytes; None means unknown."""
-    system, server, config = facts.checkup, facts.server, facts.config
+    known, system, server, config = facts.known, facts.known.checkup, facts.known.server, facts.known.config
     levels = [problem.level for problem in config.problems] if config is not None else []
     return {
         "versions": structs.replace(versions, server=part(versions.server)),
-        "findings": [_kept(one, "id severity") for one in findings],
-        "machine": _machine(facts.look) if facts.look is not None else None,
-        "system": _kept(system, SYSTEM)
+        "findings": [kept(one, "id severity") for one in findings],
+        "machine": _machine(known.look) if known.look is not None else None,
+        "system": kept(system, SYSTEM)
         | {
-            "disks": [_kept(one, "what free total") for one in system.disks],
-            "cards": [_kept(one, "pci vendor driver") for one in system.cards],
+            "disks": [kept(one, "what free total") for one in system.disks],
+            "cards": [kept(one, "pci vendor driver") for one in system.cards],
             "usable_device_files": sum(one.usable for one in system.device_files),
             "closed_device_files": sum(not one.usable for one in system.device_files),
         },
-        "engines": [
-            {"id": build_id(one.id), "damaged": bool(one.damage)}
-            | _kept(one, "backend digest")
-            | _kept(one.needs, "driver compute cpu")
-            for one in facts.engines
-        ],
-        "seats": [
-            {"id": seat_id(one.seat.id)} | _kept(one, "standing wanted seconds") | _kept(one.seat, "spare software")
-            for one in facts.ranked
-        ],
-        "trials": _trials(facts.state),
-        "models": list(_models(facts)),
-        "history": list(_history(facts, history)),
+        **{name: told for own in facts.own for name, told in own.reported().items()},
+        "models": list(_models(known)),
+        "history": list(_history(known, history)),
         "server": server
-        and {"answer": server.answer, "engine": seat_id(server.engine), "port_taken": facts.port is not None},
+        and {"answer": server.answer, "engine": seat_id(server.engine), "port_taken": known.port is not None},
         "config": config
         and {
             "files": len(config.files),
@@ -218,51 +185,26 @@ def report_of(
             "warnings": levels.count("warning"),
             "readable": not config.unreadable,
         },
-        "not_examined": tuple(facts.trouble),
+        "not_examined": tuple(known.trouble),
         "environment": environment(environ),
     }
 
 
-def _kept(fact: Struct, fields: str) -> Facts:
-    """The named fields. Of words only those that look like the name of a part."""
-    kept: Facts = {}
-    for name in fields.split():
-        value = getattr(fact, name)
-        if isinstance(value, tuple):
-            value = [part(word) for word in cast("tuple[str, ...]", value)]
-        kept[name] = part(value) if isinstance(value, str) else value
-    return kept
-
-
-def _machine(seen: MachineLook) -> Facts:
+def _machine(seen: MachineLook) -> Report:
     """Loaders by their names, problems by their number."""
-    return _kept(seen, MACHINE) | {
-        "gpus": [_kept(gpu, GPU) for gpu in seen.gpus],
+    return kept(seen, MACHINE) | {
+        "gpus": [kept(gpu, GPU) for gpu in seen.gpus],
         "loaders": [part(name) for name, path in seen.loaders.items() if path],
         "hidden": {name: variable(name, value) for name, value in seen.hidden.items()},
         "problems": len(seen.problems),
     }
 
 
-def _trials(state: EngineState) -> Facts:
-    """The memory of engines; of choices only that there are some."""
-    refused = state.refused
-    return {
-        "chosen": bool(state.use),
-        "pinned": state.pinned,
-        "channel": state.channel,
-        "proofs": [{"build": build_id(one.build)} | _kept(one, PROOF) for one in state.proofs],
-        "probations": [{"seat": seat_id(one.seat)} | _kept(one, PROBATION) for one in state.probations],
-        "withdrawn": [build_id(build) for build in state.withdrawn],
-        "refused": refused and {"build": build_id(refused.build), "old": build_id(refused.old), "at": refused.at},
-    }
-
-
-def _history(facts: DoctorFacts, history: Iterable[Happening]) -> Iterator[Facts]:
+def _history(known: Known, history: Iterable[Happening]) -> Iterator[Report]:
     """Entries of the timeline, with models by the numbers of `numbered`; None: it is not among them."""
-    numbers = {model: number for number, model in enumerate(numbered(facts), 1)}
+    numbers = {model: number for number, model in enumerate(numbered(known), 1)}
     for entry in history:
-        yield _kept(entry, HAPPENING) | {
+        yield kept(entry, HAPPENING) | {
             "model": numbers.get(entry.model),
             "engine": seat_id(entry.engine),
             "following": seat_id(entry.following),
@@ -271,15 +213,15 @@ def _history(facts: DoctorFacts, history: Iterable[Happening]) -> Iterator[Facts
         }
 
 
-def _models(facts: DoctorFacts) -> Iterator[Facts]:
+def _models(known: Known) -> Iterator[Report]:
     """The catalog's models with their state at the server, then those that only it knows, by numbers for names."""
-    served = {one.id: one for one in facts.running}
-    for number, model in enumerate(numbered(facts), 1):
-        fact = next((one for one in facts.models if one.id == model), ModelFact(id=model, source=""))
+    served = {one.id: one for one in known.running}
+    for number, model in enumerate(numbered(known), 1):
+        fact = next((one for one in known.models if one.id == model), ModelFact(id=model, source=""))
         running = served.get(model, ServedModel(id=model, state=""))
         yield (
             {"number": number, "usable": not fact.error}
-            | _kept(fact, MODEL)
+            | kept(fact, MODEL)
             | {
                 "state": running.state if STATE.fullmatch(running.state) else SET,
                 "failed": bool(running.error),
@@ -290,6 +232,6 @@ def _models(facts: DoctorFacts) -> Iterator[Facts]:
         )
 
 
-def numbered(facts: DoctorFacts) -> list[str]:
+def numbered(known: Known) -> list[str]:
     """Return the ids of all models in the order of their numbers, which begin at 1."""
-    return list(dict.fromkeys(one.id for one in (*facts.models, *facts.running)))
+    return list(dict.fromkeys(one.id for one in (*known.models, *known.running)))

@@ -1,35 +1,34 @@
 """From facts to a page: its head (machine, engine with its reason, models, server) and all findings, the gravest first.
 
-Here are the topics of the server, its models, the configuration and the machine; those of engines are in `engines`.
+Here are the topics of the server, its models, the configuration and the machine; features have their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from shlex import quote
 
-from appliance.core.engines.choice import Ranked, best
-from appliance.core.engines.listing import CPU
+from appliance.core.examination import Known, PortOwner
+from appliance.core.findings import Finding, Told, error, in_order, note, one_line, some, warning
 from appliance.core.quantities import size
-from appliance.features.doctor.core import cards, engines, lately, machine
-from appliance.features.doctor.core.facts import DoctorFacts, PortOwner, ServedModel
-from appliance.features.doctor.core.findings import SEVERITIES, Finding, error, found, note, one_line, some, warning
+from appliance.features.doctor.core import lately, machine
+from appliance.features.doctor.core.facts import Facts
 
 SERVE = "llama-appliance serve"
 CHECK = "llama-appliance config check"
 SHOWN_MODELS = 6
 
 
-def models_here(facts: DoctorFacts) -> Iterator[Finding]:
-    if not facts.running and all(model.error for model in facts.models):
+def models_here(known: Known) -> Iterator[Finding]:
+    if not known.running and all(model.error for model in known.models):
         yield warning(
             "no-models",
             "There are no usable models",
-            (f"models folder: {facts.models_dir or 'none'}", f"models found: {len(facts.models)}"),
+            (f"models folder: {known.models_dir or 'none'}", f"models found: {len(known.models)}"),
             "Put a .gguf file into the models folder, or download a model.",
             "llama-appliance pull ORG/REPO:QUANT",
         )
-    if broken := [model for model in facts.models if model.error]:
+    if broken := [model for model in known.models if model.error]:
         yield warning(
             "broken-models",
             f"{'A model' if len(broken) == 1 else f'{len(broken)} models'} cannot be used",
@@ -37,15 +36,15 @@ def models_here(facts: DoctorFacts) -> Iterator[Finding]:
             "The usual cause is a truncated file: download it again, or remove it.",
             "llama-appliance ls",
         )
-    if facts.notes:
+    if known.notes:
         yield note(
             "models-skipped",
             "Some files or settings of models are not used",
-            some(facts.notes),
+            some(known.notes),
             "Each line names the reason. What is not meant for this program does no harm.",
             "llama-appliance ls",
         )
-    for model in facts.running:
+    for model in known.running:
         if model.unheeded:
             yield note(
                 "option-without-effect",
@@ -57,8 +56,8 @@ def models_here(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def configuration(facts: DoctorFacts) -> Iterator[Finding]:
-    config = facts.config
+def configuration(known: Known) -> Iterator[Finding]:
+    config = known.config
     if config is None:
         return
     if config.unreadable:
@@ -78,8 +77,8 @@ def configuration(facts: DoctorFacts) -> Iterator[Finding]:
             yield make(f"config-{level}s", title, some(problems), advice, f"{CHECK}{named}")
 
 
-def server_state(facts: DoctorFacts) -> Iterator[Finding]:
-    server, port = facts.server, facts.port
+def server_state(known: Known) -> Iterator[Finding]:
+    server, port = known.server, known.port
     if server is None or server.answer == "answers":
         return
     told = f"{server.url}: {one_line(server.why)}"
@@ -116,36 +115,24 @@ def server_state(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def words_of_server(facts: DoctorFacts) -> Iterator[Finding]:
-    """Report what a server says of itself: its version, its collector, its pool."""
-    if (server := facts.server) is None:
-        return
-    if server.answer == "answers" and server.version not in ("", facts.version):
+def other_version(known: Known) -> Iterator[Finding]:
+    server = known.server
+    if server is not None and server.answer == "answers" and server.version not in ("", known.version):
         yield warning(
             "other-version",
             "The running server and this command have different versions",
-            f"server: {server.version}; this command: {facts.version}",
+            f"server: {server.version}; this command: {known.version}",
             "Restart the server, so that it is the installed version.",
             SERVE,
         )
-    if server.traces:
-        yield warning(
-            "traces-not-taken",
-            "The collector does not take the traces of requests",
-            server.traces,
-            "Start the collector, correct 'tracing' in the configuration, or take that section out.",
-        )
-    for problem in server.pool:
-        fix = f"{problem.fix[:1].upper()}{problem.fix[1:]}."
-        yield warning("pool", "Something is wrong with this box's place in its pool", problem.text, fix)
 
 
-def failed_models(facts: DoctorFacts) -> Iterator[Finding]:
-    for model in facts.running:
+def failed_models(known: Known) -> Iterator[Finding]:
+    for model in known.running:
         if (
             model.error
             and model.state not in ("loaded", "loading", "sleeping")
-            and model.id not in lately.looping(facts)
+            and model.id not in lately.looping(known)
         ):
             yield error(
                 "model-failed",
@@ -158,92 +145,16 @@ def failed_models(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def model_on_processor(facts: DoctorFacts) -> Iterator[Finding]:
-    """Report a loaded model on the processor although there is a card; the reason comes from the cards' seats."""
-    why, untried = _reason(facts), _is_card_untried(facts)
-    for model in facts.running if facts.gpus else ():
-        if model.state not in ("loaded", "sleeping") or not _on_processor(facts, model):
-            continue
-        reload = (f"llama-appliance unload {quote(model.id)}", f"llama-appliance load {quote(model.id)}")
-        yield found(
-            "note" if why is None else "warning",
-            "model-on-processor",
-            f"The model '{model.id}' runs on the processor although there is a graphics card",
-            (
-                f"it runs on {model.seat or ' '.join(_devices(model.command)) or 'the processor alone'}",
-                why or "the processor was faster in measurements, or was chosen by name",
-            ),
-            "The server tries the card once no request is under way, and moves the model there if that is faster."
-            if untried
-            else "Load the model again to use the engine that is best now.",
-            *(("llama-appliance engines prove",) if untried else reload),
-            model=model.id,
-        )
-
-
-def partly_on_card(facts: DoctorFacts) -> Iterator[Finding]:
-    for model in facts.running:
-        if model.layers is not None and 0 < model.layers[0] < model.layers[1]:
-            yield note(
-                "layers-on-processor",
-                f"A part of the model '{model.id}' runs on the processor, which makes it slower",
-                f"{model.layers[0]} of {model.layers[1]} layers are on the graphics card",
-                "A smaller context (--ctx-size) or a file with fewer bits lets more layers fit.",
-                f"llama-appliance logs {quote(model.id)}",
-                model=model.id,
-            )
-
-
-def _on_processor(facts: DoctorFacts, model: ServedModel) -> bool:
-    if model.seat:
-        return model.seat.rpartition(":")[2] == CPU
-    if devices := _devices(model.command):
-        return devices[1] == "none"
-    if model.layers is not None:
-        return model.layers[0] == 0
-    program = (model.command[0] if model.command else "").replace("\\", "/")
-    return any(engine.id in program for engine in facts.engines if engine.backend == "cpu" and "/" in engine.id)
-
-
-def _devices(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return ``--device`` with its value, if it is there."""
-    at = command.index("--device") if "--device" in command else len(command)
-    found = command[at : at + 2]
-    return found if len(found) == 2 else ()
-
-
-def _reason(facts: DoctorFacts) -> str | None:
-    """Return why no card is used, as far as the user can correct it."""
-    first = best(facts.ranked)
-    if hidden := cards.hiding(facts):
-        return "hidden from engines by " + ", ".join(f"{name}={value}" for name, value in hidden.items())
-    if not _on_cards(facts):
-        return "no installed engine lists the card"
-    if first is not None and not first.seat.on_cpu:
-        return f"{first.seat.id} is now the better choice"
-    sick = next((one for one in _on_cards(facts) if one.standing != "proven"), None)
-    return None if sick is None else f"{sick.seat.id}: {sick.standing}, {sick.why}"
-
-
-def _is_card_untried(facts: DoctorFacts) -> bool:
-    """True if a card may be the best place for models, and nobody has tried it: loading them again changes nothing."""
-    first = best(facts.ranked)
-    untried = any(one.standing == "untried" for one in _on_cards(facts))
-    return untried and first is not None and first.seat.on_cpu
-
-
-def _on_cards(facts: DoctorFacts) -> list[Ranked]:
-    return [one for one in facts.ranked if one.seat.devices and not one.seat.on_cpu and not one.seat.software]
-
-
-def headlines(facts: DoctorFacts) -> list[tuple[str, str]]:
+def headlines(facts: Facts) -> list[tuple[str, str]]:
     """Names and states, one line each."""
-    lines = [*_machine(facts), ("engine", _engine(facts)), ("models", _models(facts)), ("server", _server(facts))]
+    known = facts.known
+    of_features = [line for own in facts.own for line in own.headlines(known)]
+    lines = [*_machine(known), *of_features, ("models", _models(known)), ("server", _server(known))]
     return [(name, one_line(state)) for name, state in lines]
 
 
-def _machine(facts: DoctorFacts) -> list[tuple[str, str]]:
-    seen = facts.look
+def _machine(known: Known) -> list[tuple[str, str]]:
+    seen = known.look
     if seen is None:
         return [("machine", "could not be looked at")]
     level = f" ({seen.cpu_level})" if seen.cpu_level else ""
@@ -256,25 +167,14 @@ def _machine(facts: DoctorFacts) -> list[tuple[str, str]]:
     ]
 
 
-def _engine(facts: DoctorFacts) -> str:
-    if facts.named_engine:
-        return f"{facts.named_engine}: named by the environment"
-    first = best(facts.ranked)
-    if first is None:
-        return "no usable one"
-    others = len([one for one in facts.ranked if one.usable]) - 1
-    beside = f"; {others} other{'s' * (others != 1)} could take over" if others else ""
-    return f"{first.seat.id}: {'chosen by you; ' if first.wanted else ''}{first.why}{beside}"
-
-
-def _models(facts: DoctorFacts) -> str:
-    good = [model.id for model in facts.models if not model.error]
+def _models(known: Known) -> str:
+    good = [model.id for model in known.models if not model.error]
     more = f" and {len(good) - SHOWN_MODELS} more" if len(good) > SHOWN_MODELS else ""
     return f"{', '.join(good[:SHOWN_MODELS])}{more}" or "none"
 
 
-def _server(facts: DoctorFacts) -> str:
-    server = facts.server
+def _server(known: Known) -> str:
+    server = known.server
     if server is None:
         return "was not asked"
     if server.answer != "answers":
@@ -283,19 +183,26 @@ def _server(facts: DoctorFacts) -> str:
     return f"{server.url}, version {server.version}; {', '.join(running) or 'no model is loaded'}"
 
 
-TOPICS: tuple[Callable[[DoctorFacts], Iterator[Finding]], ...] = (
-    engines.no_engine, configuration, server_state, failed_models, lately.crash_loops, lately.failing_requests,
-    lately.refused_and_lost, engines.unusable, engines.failed_proof, engines.on_probation, engines.helpless_contexts,
-    engines.bad_choice, cards.sick_driver, cards.card_without_driver, cards.no_permission, cards.too_old,
-    cards.no_vulkan, cards.hidden_cards, cards.surroundings, cards.no_build_for_the_card, model_on_processor,
-    partly_on_card, machine.full_disk, machine.too_large, machine.swapping, machine.few_files, machine.examination,
-    models_here, engines.went_back, words_of_server, engines.clock, engines.named_engine, engines.other_engine,
-    engines.untried, engines.card_is_slower, cards.weak_graphics, machine.limits,
-)  # fmt: skip
-"""The order of topics: causes before their effects."""
+def told(facts: Facts) -> Iterator[Told]:
+    """Return the findings of the kernel, then those of features (`OwnFacts.findings`)."""
+    known = facts.known
+    yield "start", configuration(known)
+    yield "start", server_state(known)
+    yield "failures", failed_models(known)
+    yield "failures", lately.crash_loops(known)
+    yield "failures", lately.failing_requests(known)
+    yield "failures", lately.queue_full(known)
+    yield "room", machine.full_disk(known)
+    yield "machine", machine.swapping(known)
+    yield "machine", machine.few_files(known)
+    yield "machine", machine.examination(known)
+    yield "machine", models_here(known)
+    yield "server", other_version(known)
+    yield "limits", machine.limits(known)
+    for own in facts.own:
+        yield from own.findings(known)
 
 
-def diagnose(facts: DoctorFacts) -> list[Finding]:
+def diagnose(facts: Facts) -> list[Finding]:
     """Return every problem and everything worth knowing, the gravest first. Never raises, whatever the facts are."""
-    unique = dict.fromkeys(finding for topic in TOPICS for finding in topic(facts))
-    return sorted(unique, key=lambda finding: SEVERITIES.index(finding.severity))
+    return in_order(told(facts))

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from shlex import quote
 
+from appliance.core.examination import Deaths, Known, TurnedAway
+from appliance.core.findings import Finding, error, note, some, warning
 from appliance.core.records.history import Happening, Kind
-from appliance.features.doctor.core.facts import Deaths, DoctorFacts, TurnedAway
-from appliance.features.doctor.core.findings import Finding, error, note, some, warning
 
 HOUR = 3600.0  # seconds that are looked back
 DEATHS: tuple[Kind, ...] = ("crashed", "failed", "hung")
@@ -40,14 +40,14 @@ def turned_away(happenings: Iterable[Happening]) -> tuple[TurnedAway, ...]:
     return tuple(TurnedAway(model=model, count=count) for model, count in counts.most_common())
 
 
-def looping(facts: DoctorFacts) -> dict[str, Deaths]:
+def looping(known: Known) -> dict[str, Deaths]:
     """Return the models whose processes die again and again, by their names."""
-    return {one.model: one for one in facts.lately.deaths if one.count >= LOOP}
+    return {one.model: one for one in known.lately.deaths if one.count >= LOOP}
 
 
-def crash_loops(facts: DoctorFacts) -> Iterator[Finding]:
-    now = {model.id: model.error for model in facts.running}
-    for one in looping(facts).values():
+def crash_loops(known: Known) -> Iterator[Finding]:
+    now = {model.id: model.error for model in known.running}
+    for one in looping(known).values():
         lines = (now.get(one.model) or one.last).splitlines()
         yield error(
             "crash-loop",
@@ -60,8 +60,8 @@ def crash_loops(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def failing_requests(facts: DoctorFacts) -> Iterator[Finding]:
-    for one in facts.lately.requests:
+def failing_requests(known: Known) -> Iterator[Finding]:
+    for one in known.lately.requests:
         if one.failed >= LEAST and one.failed >= SHARE * one.ended:
             yield warning(
                 "requests-fail",
@@ -83,21 +83,12 @@ def failing_requests(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def refused_and_lost(facts: DoctorFacts) -> Iterator[Finding]:
-    if facts.lately.turned_away:
+def queue_full(known: Known) -> Iterator[Finding]:
+    if known.lately.turned_away:
         yield warning(
             "queue-full",
             "Requests found no room, or waited too long for their model",
-            some(f"{one.model}: {one.count} in the last hour" for one in facts.lately.turned_away),
+            some(f"{one.model}: {one.count} in the last hour" for one in known.lately.turned_away),
             "Raise queueLimit, queueTimeout or the model's concurrencyLimit, or use fewer models.",
             "llama-appliance top",
-        )
-    for one in facts.lately.downloads:
-        yield warning(
-            "download-failed",
-            f"The download of '{one.model}' failed",
-            some(one.error.splitlines()),
-            "The bytes that came stay: begin it again, and it goes on from there.",
-            f"llama-appliance pull {quote(one.model)}",
-            "llama-appliance disk",
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from appliance.core.examination import Known
+from appliance.core.findings import Finding, found, note, warning
 from appliance.core.quantities import size
 from appliance.core.sizes import GIB
-from appliance.features.doctor.core.facts import DoctorFacts
-from appliance.features.doctor.core.findings import Finding, found, note, some, warning
 
 FULL, TIGHT = 256 << 20, 2 * GIB
 """Free bytes below which writing will soon fail, and below which no model can be downloaded."""
@@ -15,8 +15,8 @@ SWAPPED = 512 << 20
 FEW_FILES = 1024
 
 
-def examination(facts: DoctorFacts) -> Iterator[Finding]:
-    for part, why in facts.trouble.items():
+def examination(known: Known) -> Iterator[Finding]:
+    for part, why in known.trouble.items():
         yield warning(
             "not-examined",
             f"The doctor could not look at {part}",
@@ -26,9 +26,9 @@ def examination(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def limits(facts: DoctorFacts) -> Iterator[Finding]:
+def limits(known: Known) -> Iterator[Finding]:
     """Report what the processor cannot do, and what this process may not use of the machine."""
-    seen, checkup = facts.look, facts.checkup
+    seen, checkup = known.look, known.checkup
     features = seen.cpu_features if seen is not None and seen.cpu_level.startswith("x86") else ()
     if seen is not None and features and "avx2" not in features:
         yield note(
@@ -62,34 +62,8 @@ def limits(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def too_large(facts: DoctorFacts) -> Iterator[Finding]:
-    """Report models that do not fit: by the plan if there is one, else by the size of their file."""
-    misfits = [model for model in facts.models if model.fit == "will not fit"]
-    partly = [model for model in facts.models if model.fit.startswith("partly")]
-    seen = facts.look
-    if seen is not None and seen.memory_total > 0:
-        room = seen.memory_total + sum(gpu.total or 0 for gpu in seen.gpus if not gpu.integrated)
-        misfits += [model for model in facts.models if not model.fit and not model.error and model.size > room]
-    if misfits:
-        yield warning(
-            "model-too-large",
-            "Some models are too large for this machine",
-            some(f"{one.id}: {one.why or size(one.size)}" for one in misfits),
-            "Choose a smaller model, or the same one with fewer bits; a smaller context also needs less.",
-            "llama-appliance ls",
-        )
-    if partly:
-        yield note(
-            "model-partly-on-gpu",
-            "Some models fit only partly on the graphics card",
-            some(f"{one.id}: {one.why or 'partly'}" for one in partly),
-            "The processor computes the rest. A smaller context or fewer bits lets more layers fit.",
-            "llama-appliance ls",
-        )
-
-
-def swapping(facts: DoctorFacts) -> Iterator[Finding]:
-    checkup, seen = facts.checkup, facts.look
+def swapping(known: Known) -> Iterator[Finding]:
+    checkup, seen = known.checkup, known.look
     if checkup.swap_used < SWAPPED or seen is None:
         return
     tight = seen.memory_available < seen.memory_total // 10
@@ -106,8 +80,8 @@ def swapping(facts: DoctorFacts) -> Iterator[Finding]:
     )
 
 
-def full_disk(facts: DoctorFacts) -> Iterator[Finding]:
-    for disk in facts.checkup.disks:
+def full_disk(known: Known) -> Iterator[Finding]:
+    for disk in known.checkup.disks:
         if disk.free >= TIGHT:
             continue
         full = disk.free < FULL
@@ -122,8 +96,8 @@ def full_disk(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def few_files(facts: DoctorFacts) -> Iterator[Finding]:
-    allowed = facts.checkup.open_files
+def few_files(known: Known) -> Iterator[Finding]:
+    allowed = known.checkup.open_files
     if allowed is not None and allowed < FEW_FILES:
         yield warning(
             "few-open-files",

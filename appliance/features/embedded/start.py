@@ -24,12 +24,12 @@ from types import FrameType, ModuleType
 from typing import NoReturn
 
 from appliance.core.llama.flags import FLAGS, Kind, explained, from_env, last, merge, split
-from appliance.engines.embedded import WHEEL
-from appliance.engines.embedded import version as wheel_version
-from appliance.engines.embedded.carriers import ParameterTarget
-from appliance.engines.embedded.params import REFUSED, fill
-from appliance.engines.embedded.special import accelerators
 from appliance.errors import EngineNotFound, UsageError
+from appliance.features.embedded import WHEEL
+from appliance.features.embedded import version as wheel_version
+from appliance.features.embedded.carriers import ParameterTarget
+from appliance.features.embedded.params import REFUSED, fill
+from appliance.features.embedded.special import accelerators
 
 PORT = 9931
 """The port on which llama-server listens by default. The wheel itself has none."""

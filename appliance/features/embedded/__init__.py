@@ -1,14 +1,20 @@
 """llama.cpp's server out of a wheel, run as a process of its own that a client cannot tell from `llama-server`.
 
-Refuses to load the engine into the program's own process: other rooms get a command to run, never an import.
+Refuses to load the engine into the program's own process: the kernel gets a command to run. See README.md.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 
 WHEEL = "xllamacpp"
+LACKS = (
+    *("--override-kv", "--control-vector", "--control-vector-scaled", "--control-vector-layer-range", "--top-n-sigma"),
+    *("--dry-sequence-breaker", "--logit-bias", "--spm-infill", "--log-file", "--log-jsonl"),
+)
+"""Options that the wheel gives no way to set, and a build has."""
 
 
 def available() -> bool:
@@ -35,5 +41,8 @@ def version() -> str:
 
 
 def command() -> list[str]:
-    """The words to put in front of llama-server's own flags. ``-P``: nothing is imported from the working folder."""
-    return [sys.executable, "-P", "-m", "appliance.engines.embedded"]
+    """The words to put in front of llama-server's own flags. ``-P``: nothing is imported from the working folder.
+
+    The file is named, since Python would look for a module by importing the list of all features.
+    """
+    return [sys.executable, "-P", os.path.join(__path__[0], "__main__.py")]  # noqa: PTH118  pathlib takes milliseconds

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from appliance.core.llama.schemas import has_schema, kept
 from appliance.errors import BadRequest
+from appliance.features.embedded.rules import has_schema, kept
 
 LENIENT = {"lenient": True, "coerce_one_of": True}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.core.engine import EMBEDDED
-from appliance.core.llama.schemas import has_schema, kept
+from appliance.features.embedded.rules import ROUTES, has_schema, kept
 from appliance.fleet.status import ChildStatus
 from appliance.traffic.request import Request, Sink
 from appliance.upstream.address import Address
@@ -13,6 +13,9 @@ from appliance.upstream.pool import Pool
 
 class KeptSchemas:
     """See `appliance.http.way.hooks.EngineTranslate`."""
+
+    def is_for(self, route: str, build: str) -> bool:
+        return build == EMBEDDED and route in ROUTES
 
     def wants(self, route: str, body: bytes, build: str | None) -> bool:
         return build in (EMBEDDED, None) and has_schema(route, body)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from types import ModuleType
 
 from appliance.core.llama.flags import Option
-from appliance.engines.embedded.carriers import (
+from appliance.errors import UsageError
+from appliance.features.embedded.carriers import (
     ON_OFF,
     Carrier,
     ParameterTarget,
@@ -24,7 +25,6 @@ from appliance.engines.embedded.carriers import (
     as_number,
     bad,
 )
-from appliance.errors import UsageError
 
 _SAMPLER_LETTERS = {
     "e": "penalties",

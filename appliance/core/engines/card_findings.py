@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import product
+from shlex import quote
 
 from appliance.core.engines.builds import runs_on
+from appliance.core.engines.choice import Ranked, best
+from appliance.core.engines.examined import EngineFacts
+from appliance.core.engines.listing import CPU
 from appliance.core.engines.offers import CARD_BACKENDS, EngineOffer, suited
+from appliance.core.examination import Known, ServedModel
+from appliance.core.findings import Finding, found, note, some, warning
 from appliance.core.machine_look import NOTHING, Gpu
 from appliance.core.versions import numbers_of
-from appliance.features.doctor.core.facts import DoctorFacts
-from appliance.features.doctor.core.findings import Finding, found, note, some, warning
 
 NONE_AT_ALL = ("", "-1", "none", "void", "nodevfiles")  # values of the variables that hide every card
 SILENT = re.compile(r"does not answer|when asked for")
@@ -20,12 +24,12 @@ NOT_CARDS = ("ZES_ENABLE_SYSMAN",)
 INSTALL = "llama-appliance engines install"
 
 
-def no_build_for_the_card(facts: DoctorFacts) -> Iterator[Finding]:
-    offered = {offer.card: offer for offer in facts.offers}
-    for gpu in {gpu.name: gpu for gpu in facts.gpus}.values():
+def no_build_for_the_card(known: Known, own: EngineFacts) -> Iterator[Finding]:
+    offered = {offer.card: offer for offer in own.offers}
+    for gpu in {gpu.name: gpu for gpu in known.gpus}.values():
         if (offer := offered.get(gpu.name)) is None:
             continue
-        installed = sorted({f"{one.backend}{' (damaged)' if one.damage else ''}" for one in facts.engines})
+        installed = sorted({f"{one.backend}{' (damaged)' if one.damage else ''}" for one in own.engines})
         yield found(
             "note" if gpu.integrated else "warning",
             "gpu-without-build",
@@ -46,8 +50,8 @@ def _advice(offer: EngineOffer, backends: tuple[str, ...]) -> str:
     )
 
 
-def too_old(facts: DoctorFacts) -> Iterator[Finding]:
-    for gpu, engine in product(facts.gpus, facts.engines):
+def too_old(known: Known, own: EngineFacts) -> Iterator[Finding]:
+    for gpu, engine in product(known.gpus, own.engines):
         needed, fits = engine.needs.driver, engine.backend in CARD_BACKENDS.get(gpu.vendor.lower(), ())
         if fits and needed and gpu.driver_version and numbers_of(gpu.driver_version) < numbers_of(needed):
             others = [name for name in suited(gpu) if name != engine.backend]
@@ -69,8 +73,8 @@ def too_old(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def sick_driver(facts: DoctorFacts) -> Iterator[Finding]:
-    for problem in facts.look.problems if facts.look is not None else ():
+def sick_driver(known: Known) -> Iterator[Finding]:
+    for problem in known.look.problems if known.look is not None else ():
         if "mismatch" in problem.lower():
             yield warning(
                 "driver-mismatch",
@@ -96,10 +100,10 @@ def sick_driver(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def card_without_driver(facts: DoctorFacts) -> Iterator[Finding]:
-    known = {gpu.pci for gpu in facts.gpus}
-    for card in facts.checkup.cards:
-        if card.pci in known:
+def card_without_driver(known: Known) -> Iterator[Finding]:
+    driven = {gpu.pci for gpu in known.gpus}
+    for card in known.checkup.cards:
+        if card.pci in driven:
             continue
         if card.driver == "nouveau":
             yield warning(
@@ -118,11 +122,11 @@ def card_without_driver(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def no_vulkan(facts: DoctorFacts) -> Iterator[Finding]:
-    build = next((one for one in facts.engines if one.backend == "vulkan" and not one.damage), None)
-    if build is None or facts.look is None:
+def no_vulkan(known: Known, own: EngineFacts) -> Iterator[Finding]:
+    build = next((one for one in own.engines if one.backend == "vulkan" and not one.damage), None)
+    if build is None or known.look is None:
         return
-    if facts.look.loaders.get("vulkan") == "":
+    if known.look.loaders.get("vulkan") == "":
         yield warning(
             "no-vulkan-loader",
             "The Vulkan build cannot see any card: the system's Vulkan library is missing",
@@ -131,23 +135,23 @@ def no_vulkan(facts: DoctorFacts) -> Iterator[Finding]:
             "sudo apt-get install libvulkan1 mesa-vulkan-drivers",
         )
         return
-    listed = next((one for one in facts.state.listed if one.digest == build.digest), None)
-    if listed is not None and not listed.why and not listed.devices and facts.gpus and not hiding(facts):
-        drivers = sorted(name.removeprefix("vulkan/") for name in facts.look.loaders if name.startswith("vulkan/"))
+    listed = next((one for one in own.state.listed if one.digest == build.digest), None)
+    if listed is not None and not listed.why and not listed.devices and known.gpus and not hiding(known):
+        drivers = sorted(name.removeprefix("vulkan/") for name in known.look.loaders if name.startswith("vulkan/"))
         yield warning(
             "no-vulkan-driver",
             "The Vulkan build sees no card: the card has no Vulkan driver",
             (
                 f"{build.id} lists no device; Vulkan drivers here: {', '.join(drivers) or 'none'}",
-                *some(_card(gpu) for gpu in facts.gpus),
+                *some(_card(gpu) for gpu in known.gpus),
             ),
             "Install the Vulkan part of the graphics driver.",
             "sudo apt-get install mesa-vulkan-drivers",
         )
 
 
-def no_permission(facts: DoctorFacts) -> Iterator[Finding]:
-    closed = [file for file in facts.checkup.device_files if not file.usable]
+def no_permission(known: Known) -> Iterator[Finding]:
+    closed = [file for file in known.checkup.device_files if not file.usable]
     if not closed:
         return
     groups = sorted({file.group for file in closed if file.group and file.group != "root"}) or ["render", "video"]
@@ -160,11 +164,11 @@ def no_permission(facts: DoctorFacts) -> Iterator[Finding]:
     )
 
 
-def hidden_cards(facts: DoctorFacts) -> Iterator[Finding]:
-    for name, value in hiding(facts).items():
+def hidden_cards(known: Known) -> Iterator[Finding]:
+    for name, value in hiding(known).items():
         everything = value.strip().lower() in NONE_AT_ALL
         yield found(
-            "warning" if everything and facts.gpus else "note",
+            "warning" if everything and known.gpus else "note",
             "hidden-cards",
             f"{name} hides {'every graphics card' if everything else 'some graphics cards'} from engines",
             f"{name}={value}",
@@ -173,8 +177,8 @@ def hidden_cards(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def weak_graphics(facts: DoctorFacts) -> Iterator[Finding]:
-    seats = [one.seat for one in facts.ranked]
+def weak_graphics(known: Known, own: EngineFacts) -> Iterator[Finding]:
+    seats = [one.seat for one in own.ranked]
     drawn = [seat for seat in seats if seat.software]
     if drawn and not any(seat.devices and not seat.software and not seat.on_cpu for seat in seats):
         yield note(
@@ -184,7 +188,7 @@ def weak_graphics(facts: DoctorFacts) -> Iterator[Finding]:
             "It is slower than the processor itself and is not used. A card needs its own driver.",
             "llama-appliance engines ls",
         )
-    gpus = facts.gpus
+    gpus = known.gpus
     if gpus and all(gpu.integrated for gpu in gpus) and not any(gpu.vendor.lower() == "apple" for gpu in gpus):
         yield note(
             "integrated-only",
@@ -195,10 +199,10 @@ def weak_graphics(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def surroundings(facts: DoctorFacts) -> Iterator[Finding]:
-    if facts.look is None or facts.gpus:
+def surroundings(known: Known) -> Iterator[Finding]:
+    if known.look is None or known.gpus:
         return
-    if facts.look.environment == "wsl" and not any("dxg" in file.path for file in facts.checkup.device_files):
+    if known.look.environment == "wsl" and not any("dxg" in file.path for file in known.checkup.device_files):
         yield note(
             "wsl-without-gpu",
             "This WSL has no graphics card",
@@ -206,8 +210,8 @@ def surroundings(facts: DoctorFacts) -> Iterator[Finding]:
             "WSL 2 shows cards if Windows has a current driver (the Linux part needs none).",
             "wsl.exe --update",
         )
-    if facts.look.environment == "container" and not facts.checkup.device_files:
-        there = facts.checkup.cards
+    if known.look.environment == "container" and not known.checkup.device_files:
+        there = known.checkup.cards
         yield found(
             "warning" if there else "note",
             "container-without-gpu",
@@ -221,9 +225,74 @@ def surroundings(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def hiding(facts: DoctorFacts) -> dict[str, str]:
+def model_on_processor(known: Known, own: EngineFacts) -> Iterator[Finding]:
+    """Report a loaded model on the processor although there is a card; the reason comes from the cards' seats."""
+    why, untried = _reason(known, own), _is_card_untried(own)
+    for model in known.running if known.gpus else ():
+        if model.state not in ("loaded", "sleeping") or not _on_processor(own, model):
+            continue
+        reload = (f"llama-appliance unload {quote(model.id)}", f"llama-appliance load {quote(model.id)}")
+        yield found(
+            "note" if why is None else "warning",
+            "model-on-processor",
+            f"The model '{model.id}' runs on the processor although there is a graphics card",
+            (
+                f"it runs on {model.seat or ' '.join(_devices(model.command)) or 'the processor alone'}",
+                why or "the processor was faster in measurements, or was chosen by name",
+            ),
+            "The server tries the card once no request is under way, and moves the model there if that is faster."
+            if untried
+            else "Load the model again to use the engine that is best now.",
+            *(("llama-appliance engines prove",) if untried else reload),
+            model=model.id,
+        )
+
+
+def _on_processor(own: EngineFacts, model: ServedModel) -> bool:
+    if model.seat:
+        return model.seat.rpartition(":")[2] == CPU
+    if devices := _devices(model.command):
+        return devices[1] == "none"
+    if model.layers is not None:
+        return model.layers[0] == 0
+    program = (model.command[0] if model.command else "").replace("\\", "/")
+    return any(engine.id in program for engine in own.engines if engine.backend == "cpu" and "/" in engine.id)
+
+
+def _devices(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``--device`` with its value, if it is there."""
+    at = command.index("--device") if "--device" in command else len(command)
+    found = command[at : at + 2]
+    return found if len(found) == 2 else ()
+
+
+def _reason(known: Known, own: EngineFacts) -> str | None:
+    """Return why no card is used, as far as the user can correct it."""
+    first = best(own.ranked)
+    if hidden := hiding(known):
+        return "hidden from engines by " + ", ".join(f"{name}={value}" for name, value in hidden.items())
+    if not _on_cards(own):
+        return "no installed engine lists the card"
+    if first is not None and not first.seat.on_cpu:
+        return f"{first.seat.id} is now the better choice"
+    sick = next((one for one in _on_cards(own) if one.standing != "proven"), None)
+    return None if sick is None else f"{sick.seat.id}: {sick.standing}, {sick.why}"
+
+
+def _is_card_untried(own: EngineFacts) -> bool:
+    """True if a card may be the best place for models, and nobody has tried it: loading them again changes nothing."""
+    first = best(own.ranked)
+    untried = any(one.standing == "untried" for one in _on_cards(own))
+    return untried and first is not None and first.seat.on_cpu
+
+
+def _on_cards(own: EngineFacts) -> list[Ranked]:
+    return [one for one in own.ranked if one.seat.devices and not one.seat.on_cpu and not one.seat.software]
+
+
+def hiding(known: Known) -> dict[str, str]:
     """Return the variables that hide cards from engines."""
-    hidden = facts.look.hidden if facts.look is not None else NOTHING
+    hidden = known.look.hidden if known.look is not None else NOTHING
     return {name: value for name, value in hidden.items() if name not in NOT_CARDS}
 
 

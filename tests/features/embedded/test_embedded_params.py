@@ -16,9 +16,9 @@ from types import ModuleType
 import pytest
 
 from appliance.core.llama.flags import FLAGS, Kind, lookup, split
-from appliance.engines.embedded import available
-from appliance.engines.embedded.params import ASKED, CARRIED, DEFAULT_PORT, LOOKS, REFUSED, fill
 from appliance.errors import UsageError
+from appliance.features.embedded import available
+from appliance.features.embedded.params import ASKED, CARRIED, DEFAULT_PORT, LOOKS, REFUSED, fill
 
 pytestmark = pytest.mark.skipif(
     not available() or sys.platform == "win32", reason="needs the wheel xllamacpp with its C++ names exported"

@@ -6,12 +6,14 @@ what llama.cpp's own parser makes of the same words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import ModuleType
 
-from appliance.core.llama.flags import Option, split
-from appliance.engines.embedded import special as s
-from appliance.engines.embedded.carriers import (
+from appliance.core.llama.flags import Option
+from appliance.errors import UsageError
+from appliance.features.embedded import LACKS
+from appliance.features.embedded import special as s
+from appliance.features.embedded.carriers import (
     Carrier,
     ParameterTarget,
     as_directory,
@@ -29,7 +31,6 @@ from appliance.engines.embedded.carriers import (
     text,
     unset,
 )
-from appliance.errors import UsageError
 
 DEFAULT_PORT = 8080
 
@@ -148,9 +149,7 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("--models-dir", "--models-preset", "--models-max", "--models-autoload"), _ROUTER),
     **dict.fromkeys(("--tools", "--tools-runtime", "--tools-root", "--allow-unauthenticated"), _FRONT),
     **dict.fromkeys(("--mcp-servers-config", "--mcp-servers-json", "--agent"), _FRONT),
-    **dict.fromkeys(("--override-kv", "--control-vector", "--control-vector-scaled"), _NOT_EXPOSED),
-    **dict.fromkeys(("--control-vector-layer-range", "--top-n-sigma", "--dry-sequence-breaker"), _NOT_EXPOSED),
-    **dict.fromkeys(("--logit-bias", "--spm-infill", "--log-file", "--log-jsonl"), _NOT_EXPOSED),
+    **dict.fromkeys(LACKS, _NOT_EXPOSED),
     **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file"), "the wheel's server is built without TLS"),
     "--rpc": "the wheel is built without the RPC backend",
     "--completion-bash": "it is not the program that the shell runs",
@@ -342,15 +341,6 @@ def fill(native: ModuleType, options: Iterable[Option]) -> ParameterTarget:
     if not target.get("model.path"):
         raise UsageError("no model given; the embedded engine needs --model FILE")
     return target
-
-
-def refuses(words: Sequence[str]) -> bool:
-    """True if a command line has options that only this engine cannot honour. False if it cannot be parsed."""
-    try:
-        given = {option.canonical for option in split(words)}
-    except UsageError:
-        return False
-    return any(REFUSED.get(name) == _NOT_EXPOSED for name in given)
 
 
 def _carry(target: ParameterTarget, option: Option) -> None:

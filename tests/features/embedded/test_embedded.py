@@ -19,7 +19,7 @@ import psutil
 import pytest
 from waiting import wait
 
-from appliance.engines.embedded import WHEEL, available, command, version
+from appliance.features.embedded import WHEEL, available, command, version
 
 pytestmark = pytest.mark.skipif(not available(), reason="the wheel xllamacpp is not installed")
 
@@ -344,8 +344,9 @@ def test_nobody_waits_for_modules_that_loading_a_model_does_not_need(tmp_path: P
     """They were half of the time from a request to a model's first token."""
     imported, status = imported_by(*command(), "--model", str(tmp_path / "missing.gguf"))
     assert status == 1
-    assert {"json", "appliance.engines.embedded.start"} <= imported
+    assert {"json", "appliance.features.embedded.start"} <= imported
     needless = {
+        "appliance.feature",
         "msgspec",
         "pathlib",
         "socket",
