@@ -24,7 +24,7 @@ BETWEEN = 11
 PLANNED = {
     "engines": "cli.engines* core.engines* engines.background engines.choosing "
     "engines.findings engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf "
-    "engines.table engines.trial engines.unpacking engines.updating fleet.rpc_server "
+    "engines.table engines.trial engines.updating fleet.rpc_server "
     "http.control.engine_routes store.engine_state",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}

@@ -179,6 +179,8 @@ class Capture(Struct, frozen=True, kw_only=True):
     req_path: str
     req_headers: dict[str, str]
     req_body: bytes | None = None
+    sent_body: bytes | UnsetType = UNSET
+    """The body that the engine took, where that was a repaired one."""
     resp_headers: dict[str, str] | None = None
     resp_body: bytes | None = None
 

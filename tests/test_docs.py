@@ -47,7 +47,7 @@ from appliance.features.runs.routes import KEYS
 from appliance.features.runs.verb import agent
 from appliance.features.stand_in.core.older import SHORTHANDS, modern_words
 from appliance.features.stand_in.front import FRONT
-from appliance.features.stand_in.models import REMOTE
+from appliance.features.stand_in.single import REMOTE
 from appliance.features.stand_in.verb import ANSWERED_BY_ENGINE
 from appliance.http import errors as http_errors
 from appliance.http.control.edge_routes import EdgeRoutes

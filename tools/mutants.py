@@ -72,7 +72,7 @@ CHANCE = 10
 MEMORY = 4 << 30
 
 ROOMS = {
-    "catalog": "catalog http/test_model_routes.py",
+    "catalog": "catalog http/test_model_feed.py features/downloads",
     "cli": "cli",
     "core": "core/test_*.py store/test_unpacking.py platform/test_hardware.py http/test_relay.py",
     "core/config": "features/config_editing/test_secret_places.py",
@@ -101,10 +101,10 @@ ROOMS = {
     "platform": "platform children/test_platform.py upstream/test_client.py http/test_unix_sockets.py",
     "plugins": "features/plugins plugins_bundled/test_plugin_shapes.py",
     "replay": "features/streams agents/test_run_routes.py",
-    "store": "store",
+    "store": "store features/downloads/test_downloads.py",
     "top": "test_trio_parts.py http/test_errors.py http/test_reload*.py e2e/test_lifetimes.py",
     "traffic": "traffic http/test_inflight.py http/test_metrics.py http/test_program_log.py http/test_timeline.py",
-    "upstream": "upstream",
+    "upstream": "upstream features/downloads",
 }
 """The tests of each room, below tests/. A folder of core has the folder there as well, and so has a feature."""
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.core.models.download import PRESET_FILE, Location, RegistryImage, Remote, RemoteFile, WantedModel, pick
+from appliance.core.models.download import Location, RegistryImage, Remote, RemoteFile, WantedModel, pick
 from appliance.core.models.file_names import model_id, tags_of
 from appliance.core.models.model import NO_WORDS, ModelPreset, OwnWords, Source
 from appliance.core.models.names import (
@@ -129,12 +129,6 @@ def scan_cache(root: Path) -> Iterator[FoundModel]:
         snapshot = current_snapshot(root / folder) if repo else None
         if repo and snapshot:
             yield from _models(repo, snapshot)
-
-
-def preset_file(root: Path, repo: str) -> Path | None:
-    """Return the presets that a cached repository (``org/repo``) holds instead of a model; None if it holds none."""
-    found = files_of(root, repo)
-    return found[0] / PRESET_FILE if found is not None and any(file.path == PRESET_FILE for file in found[1]) else None
 
 
 def files_of(root: Path, repo: str) -> tuple[Path, list[RemoteFile]] | None:

@@ -30,5 +30,12 @@ def without(
     ]
 
 
+def joined(headers: Sequence[tuple[bytes, bytes]], more: Sequence[tuple[bytes, bytes]]) -> Headers:
+    """Return all fields; ``more`` of a name that is there goes behind its value."""
+    there = {name.lower(): b", ".join(fields(headers, name.lower())) for name, _ in more}
+    both = [(name, b", ".join(filter(None, (there[name.lower()], value)))) for name, value in more]
+    return (*without(headers, there), *both) if more else headers
+
+
 def is_event_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return (field(headers, b"content-type") or b"").startswith(EVENTS)

@@ -59,6 +59,7 @@ class Record:
         "placed",
         "request",
         "requested",
+        "sent",
         "steps",
         "watch",
     )
@@ -77,6 +78,8 @@ class Record:
         """Its sender was let in: a log that strangers can fill tells nothing."""
         self.body: bytes | None = b""
         """None once the request is over and the body is too large to be captured."""
+        self.sent: bytes | None = None
+        """The body that the engine took, where that was a repaired one; None as above."""
         self.metadata: dict[str, str] = {}
         self.entry: InFlightEntry | None = None
         self.watch: ProgressWatch = UNWATCHED
@@ -215,7 +218,7 @@ class RecordingSink(Passing):
         record, parts = self._record, captured_parts(self._record.path)
         record.entry = None
         del self.inner  # a connection, or all bytes of a stream that can be resumed
-        size = len(record.body) if parts.request and record.body else 0
+        size = len(record.body or b"") + len(record.sent or b"") if parts.request else 0
         if isinstance(self._answer, CapturedBody):
             self._packer.close(self._answer)
         if status != 200:
@@ -285,7 +288,8 @@ class RecordingSink(Passing):
         if status != 200:
             return CapturedExchange(record.path, record.request.headers, body)
         answer = self._answer if parts.response else None
-        return CapturedExchange(record.path, record.request.headers, body, self._headers, answer, self._coding)
+        sent, headers = record.sent if parts.request else None, record.request.headers
+        return CapturedExchange(record.path, headers, body, self._headers, answer, self._coding, sent)
 
 
 def _value(headers: Headers, name: bytes) -> str | None:

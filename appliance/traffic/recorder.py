@@ -103,8 +103,8 @@ class Recorder:
     def finish(self, record: Record, sink: RecordingSink, route: str, status: int) -> None:
         """The request is over, and nothing passes any more; it is written down later."""
         limit = self._packer.captures.limit
-        if record.body is not None and len(record.body) > limit:
-            record.body = None
+        if record.body is not None and len(record.body) + len(record.sent or b"") > limit:
+            record.body = record.sent = None
         if record.placed is not None:
             self._learn(record, sink, status)
         room, alone = self._rooms.get(record.model), record.entry is None or record.entry.owner.is_empty

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.core.answers.translate import AnswerTranslate
-from appliance.core.headers import is_event_stream, without
+from appliance.core.headers import is_event_stream, joined, without
 from appliance.errors import UpstreamFailed
 from appliance.traffic.request import Headers, Passing, Sink, push_whole
 
@@ -21,6 +21,9 @@ class TranslatedSink(Passing):
     the answer's head comes.
     """
 
+    stream_type: Headers = ()
+    """The type of a stream in the dialect, where that is another one than the engine's."""
+
     def __init__(self, inner: Sink, translate: AnswerTranslate, headers: Headers = ()) -> None:
         """``headers`` are more of them, for the answer's head."""
         super().__init__(inner)
@@ -29,9 +32,14 @@ class TranslatedSink(Passing):
         self._head: tuple[int, Headers] | None = None  # of an answer that is held
         self._held = bytearray()
 
+    def speak(self, translate: AnswerTranslate, headers: Headers = ()) -> None:
+        """The answer will be llama-server's, and is said by this."""
+        self._translate, self._more = translate, headers
+
     def start(self, status: int, headers: Headers) -> None:
         if status < 400 and is_event_stream(headers):
-            self.inner.start(status, (*without(headers, _FRAMING), *self._more))
+            kept = without(headers, _OF_THE_BODY if self.stream_type else _FRAMING)
+            self.inner.start(status, (*self.stream_type, *joined(kept, self._more)))
         else:
             self._head = status, headers
 
@@ -55,7 +63,8 @@ class TranslatedSink(Passing):
             raise UpstreamFailed("the model", f"its answer is longer than {MAX_WHOLE} bytes")
         held = bytes(self._held)
         status, content = self._translate.refused(status, held) if status >= 400 else self._translate.whole(held)
-        return push_whole(self.inner, status, (_JSON, *without(headers, _OF_THE_BODY), *self._more), content)
+        kept = joined(without(headers, _OF_THE_BODY), self._more)
+        return push_whole(self.inner, status, (_JSON, *kept), content)
 
     def abort(self) -> None:
         """Drop a held answer: nothing of it has left, so that the error can be sent instead."""
@@ -63,3 +72,11 @@ class TranslatedSink(Passing):
             self._head = None
         else:
             self.inner.abort()
+
+
+def speak(translate: AnswerTranslate, sink: Sink, headers: Headers = ()) -> None:
+    """Have the next answer that ``sink`` gets said by ``translate``, where its way has a translated sink."""
+    while isinstance(sink, Passing) and not isinstance(sink, TranslatedSink):
+        sink = sink.inner
+    if isinstance(sink, TranslatedSink):
+        sink.speak(translate, headers)

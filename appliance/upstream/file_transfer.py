@@ -20,12 +20,9 @@ from appliance.wire import PartialHead, PartialSource
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 6
-"""Attempts in a row at each server without a new byte, over about a minute."""
-BLOCK = 1 << 20
-"""Bytes gathered before a thread writes them."""
-CLOSE_TIME = 10.0
-"""Seconds that a cancelled download may take to keep its part."""
+ATTEMPTS = 6  # attempts in a row at each server without a new byte, over about a minute
+BLOCK = 1 << 20  # bytes gathered before a thread writes them
+CLOSE_TIME = 10.0  # seconds that a cancelled download may take to keep its part
 
 ANEW = "the server breaks off, and begins the file anew each time instead of continuing it"
 
@@ -80,8 +77,7 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
 class FileServer(Protocol):
     """Sends the files of one download: the hub, or several boxes that have the same files."""
 
-    servers: int
-    """The number of servers of which each has every file; a failed attempt goes on at the next one at once."""
+    servers: int  # the number of servers of which each has every file; a failed attempt goes on at the next one at once
 
     def open_from(self, repo: str, url: str, have: int, size: int) -> AbstractAsyncContextManager[HubAnswer]:
         """Request a file of this size from byte ``have``, up to its end or a part of it: an answer of 200, 206 or 416.
@@ -101,13 +97,10 @@ class DownloadPlan(Struct, frozen=True, kw_only=True):
     model_id: str
     repo: str
     commit: str
-    folder: Path
-    """The repository's folder in the cache."""
+    folder: Path  # the repository's folder in the cache
     files: tuple[PlannedFile, ...]
-    unchanged: tuple[RemoteFile, ...] = ()
-    """Every file of the commit: by these the rest of the repository here is kept."""
-    ref: str | None = "main"
-    """The name that leads to the commit; None: this is not a repository."""
+    unchanged: tuple[RemoteFile, ...] = ()  # every file of the commit: by these the rest of the repository here is kept
+    ref: str | None = "main"  # the name that leads to the commit; None: this is not a repository
 
     @property
     def total(self) -> int:
@@ -127,10 +120,8 @@ class Transfer(Struct, frozen=True, kw_only=True):
 
     hub: FileServer
     throttle: Throttle
-    delay: Callable[[int, float | None], float] = retry_delay
-    """Seconds before an attempt; tests have less patience."""
-    tell: Callable[[str], object] = log.info
-    """Gets a sentence when somebody has to wait."""
+    delay: Callable[[int, float | None], float] = retry_delay  # seconds before an attempt; tests have less patience
+    tell: Callable[[str], object] = log.info  # gets a sentence when somebody has to wait
 
     def pause(self, attempt: int, asked: float | None) -> float:
         """Return the seconds before the next attempt: none before each server had one."""

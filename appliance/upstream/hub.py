@@ -1,4 +1,4 @@
-"""The Hugging Face hub, or a mirror of it: three calls of its API, and files by their path.
+"""A server of files, as the Hugging Face hub is one: requests that follow redirects, and the meaning of refusals.
 
 huggingface_hub (2.4) finds the token, so that ``hf auth login`` works. The rest is ours: the library begins an
 interrupted download anew, checks no hash, runs in a thread that cannot be cancelled, and costs the server 22 MB
@@ -11,40 +11,28 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 import trio
 from msgspec import Struct
 
 from appliance import __version__
 from appliance.core.config.types import Timeouts
-from appliance.core.lenient_json import decoded
-from appliance.core.models.download import RemoteFile, is_oid
-from appliance.core.models.hub_address import ENDPOINT, MAIN, HubAccess
-from appliance.core.models.names import is_commit
+from appliance.core.models.hub_address import ENDPOINT, HubAccess
 from appliance.core.models.transfer import asked_to_wait, is_passing, retry_after
 from appliance.errors import ApplianceError, Forbidden, NotFound, PeerFailed, UpstreamFailed, UsageError
 from appliance.upstream.address import Address, address_of
 from appliance.upstream.client import HttpAnswer, HttpCall
-from appliance.wire import HubModel, Refs, Revision, TreeEntry
 
 TIMEOUTS = Timeouts(connect=20, tls_handshake=20, response_header=60)
-STALL = 60.0
-"""Seconds after which a silent connection is given up."""
+STALL = 60.0  # seconds after which a silent connection is given up
 MAX_REDIRECTS = 8
 MAX_ANSWER = 32 << 20
-SEARCHED = 20
-"""Repositories that a search lists."""
-MAX_PAGES = 50
-"""Largest number of pages of a list, of 1000 files each."""
 SAFE = "/%:@!$&'()*+,;=~-._?"
 BUSY = (429, 503)
 TRUE = ("1", "on", "yes", "true")
 
 LOG_IN = "set HF_TOKEN to a token with access, or log in with 'hf auth login'"
-
-T = TypeVar("T")
 
 
 class HubFailed(PeerFailed):
@@ -160,8 +148,7 @@ class HubAnswer(Struct, frozen=True):
     response: HttpAnswer
     failed: type[HubFailed] = HubFailed
     on_received: Callable[[int], None] = lambda _: None
-    relay: str = ""
-    """The proxy that may have given the answer itself."""
+    relay: str = ""  # the proxy that may have given the answer itself
 
     @property
     def size(self) -> int | None:
@@ -191,54 +178,6 @@ class Hub:
         self._access = access
         self._origin = _origin(access.endpoint)
         self.host = self._origin[1]
-
-    async def commit_of(self, repo: str, revision: str = MAIN) -> str:
-        """Return the commit of a branch, a tag, or of itself. Raises NotFound for an unknown one."""
-        if revision != MAIN:
-            try:
-                found, _ = await self._ask(repo, f"api/models/{repo}/revision/{quote(revision, safe='')}", Revision)
-            except RepoChanged:
-                raise NotFound(f"{repo} has no branch, tag or commit {revision!r} on {self.host}") from None
-            if is_commit(found.sha):
-                return found.sha
-            raise HubFailed(self.host, "its answer is not that of a model hub", passing=False)
-        refs, _ = await self._ask(repo, f"api/models/{repo}/refs", Refs)
-        for branch in refs.branches:
-            if branch.name == "main" and is_commit(branch.target_commit):
-                return branch.target_commit
-        raise HubFailed(self.host, f"{repo} has no main branch", passing=False)
-
-    async def files_of(self, repo: str, commit: str) -> list[RemoteFile]:
-        """Return every file of a commit; those whose hash cannot be checked are left out."""
-        url: str | None = f"api/models/{repo}/tree/{commit}?recursive=true"
-        files: list[RemoteFile] = []
-        for _ in range(MAX_PAGES):
-            entries, url = await self._ask(repo, url, list[TreeEntry])
-            for entry in entries:
-                oid, size = (entry.lfs.oid, entry.lfs.size or entry.size) if entry.lfs else (entry.oid, entry.size)
-                oid = oid.removeprefix("sha256:").lower()
-                if entry.type == "file" and is_oid(oid):
-                    files.append(RemoteFile(entry.path, oid, size))
-            if url is None:
-                break
-        return files
-
-    async def search(self, text: str) -> list[HubModel]:
-        """Return repositories with GGUF files, those that most people take first."""
-        query = urlencode({"search": text, "filter": "gguf", "sort": "downloads", "limit": SEARCHED})
-        found, _ = await self._ask(text, f"api/models?{query}", list[HubModel])
-        return found
-
-    async def size_of(self, repo: str, path: str) -> int | None:
-        """Return its size from the headers alone, None if they lack it; this also proves that it may be read."""
-        async with self.open("HEAD", self.url_of(repo, path), stop_at_size=True) as answer:
-            if answer.status >= 400:
-                raise self.refusal(answer, repo)
-            return answer.size
-
-    def url_of(self, repo: str, path: str) -> str:
-        """``path`` begins with the commit."""
-        return f"{self._access.endpoint}/{repo}/resolve/{quote(path)}"
 
     @asynccontextmanager
     async def open(
@@ -308,19 +247,6 @@ class Hub:
         failed = HubFailed(answer.host, why, passing=passing, retry_after=asked)
         failed.busy = answer.status in BUSY
         return failed
-
-    async def _ask(self, repo: str, url: str, kind: type[T]) -> tuple[T, str | None]:
-        """Return the decoded answer, and the address of the next page."""
-        url = urljoin(f"{self._access.endpoint}/", url)
-        async with self.open("GET", url) as answer:
-            page = decoded(kind, await self._whole(answer, repo))
-            if page is None:
-                raise HubFailed(answer.host, "its answer is not that of a model hub", passing=False)
-        for link in answer.headers.get(b"link", b"").decode("latin-1").split(","):
-            address, _, rest = link.partition(";")
-            if 'rel="next"' in rest:
-                return page, urljoin(url, address.strip().strip("<>"))
-        return page, None
 
     async def _whole(self, answer: HubAnswer, repo: str) -> bytes:
         """Return the content of a good answer. Raises HubFailed, and the errors of `refusal`."""

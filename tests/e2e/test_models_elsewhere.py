@@ -15,8 +15,8 @@ from command_line import run_here
 from gguf_files import write_model
 from program import Server, StartServer, answer, engine_argv, fresh_environment, http
 
-from appliance.catalog import downloads
 from appliance.engines.found import ENGINE_VARIABLE
+from appliance.features.downloads import owner as downloads
 
 TOKEN = "for-anybody"
 GGUF = "application/vnd.docker.ai.gguf.v3"

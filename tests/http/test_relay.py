@@ -102,13 +102,13 @@ async def test_how_the_model_is_chosen(server: Appliance):
         assert adapters.json == {"success": True}, kind
     multipart = [("Content-Type", "multipart/form-data; boundary=XX")]
     heard = await server.ask("POST", "/v1/audio/transcriptions", form, multipart)
-    assert heard.status != 400 or "model" not in heard.error["message"]
+    assert heard.error["message"].startswith("the model 'alpha' reads no sound")
     assert server.state("alpha") == "loaded"
     missing = await server.refuses(400, "invalid_request", "POST", CHAT, chat(None))
     unknown = await server.refuses(404, "model_not_found", "POST", CHAT, chat("alpah"), words="'alpha'")
     assert (missing.error["param"], unknown.error["param"]) == ("model", None)
     assert server.state("beta") == "unknown"
-    await server.ask("POST", "/v1/audio/transcriptions", b"model=beta&x=1", told)
+    await server.ask("POST", "/v1/completions", b"model=beta&prompt=x", told)
     assert server.state("beta") == "loaded"
 
 

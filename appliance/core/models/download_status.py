@@ -32,16 +32,11 @@ class DownloadStatus(Struct, frozen=True, kw_only=True):
     files: dict[str, FileProgress]
     error: str | None = None
     reason: str | None = None
-    callers_fault: bool = False
-    """True if beginning it again unchanged cannot help."""
-    number: int = 0
-    """Distinguishes one download of a model from the next."""
-    place: int | None = None
-    """Its place in the queue, from 1; None if it does not wait."""
-    speed: float | None = None
-    """Bytes per second while it comes; None until that is known."""
-    left: float | None = None
-    """Seconds until it is here, at this speed."""
+    callers_fault: bool = False  # true if beginning it again unchanged cannot help
+    number: int = 0  # distinguishes one download of a model from the next
+    place: int | None = None  # its place in the queue, from 1; None if it does not wait
+    speed: float | None = None  # bytes per second while it comes; None until that is known
+    left: float | None = None  # seconds until it is here, at this speed
 
     @property
     def done(self) -> int:

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from appliance.core.bodies.http_message import ContentDecoder
 from appliance.core.headers import Headers
@@ -146,17 +146,18 @@ class _Told(Struct, array_like=True):
     request_body: bytes | None
     response_headers: Mapping[str, str] | None
     response_end: bytes | None
+    sent_body: bytes | None
 
 
 _TOLD = msgspec.msgpack.Decoder(_Told)
 
 
-_Raw = tuple[str, Headers, bytes | None, Headers | None, CapturedBody | bytes | None]
+_Raw = tuple[str, Headers, bytes | None, Headers | None, CapturedBody | bytes | None, bytes | None]
 """An exchange as it passed: the arguments of `CapturedExchange`."""
 
 
 def _described(raw: _Raw) -> _Told:
-    path, request_headers, request_body, response_headers, answer = raw
+    path, request_headers, request_body, response_headers, answer, sent = raw
     if isinstance(answer, CapturedBody):
         answer = None if answer.given_up else b"".join(answer.pieces)
     return _Told(
@@ -165,13 +166,15 @@ def _described(raw: _Raw) -> _Told:
         request_body=request_body,
         response_headers=None if response_headers is None else captured_headers(response_headers, decoded=True),
         response_end=answer,
+        sent_body=sent,
     )
 
 
 class CapturedExchange:
     """The capture of one request; a part that is None is left out.
 
-    ``response_body`` is in this content ``coding``; one that came in several pieces is closed with it.
+    ``response_body`` is in this content ``coding``; one that came in several pieces is closed with it. ``sent_body`` is
+    the request's as the engine took it, where it was repaired.
     """
 
     __slots__ = ("_blocks", "_coding", "_packed", "held", "raw")
@@ -184,15 +187,14 @@ class CapturedExchange:
         response_headers: Headers | None = None,
         response_body: CapturedBody | bytes | None = None,
         coding: str | None = None,
+        sent_body: bytes | None = None,
     ) -> None:
-        self.raw: _Raw | None = (path, request_headers, request_body, response_headers, response_body)
+        self.raw: _Raw | None = (path, request_headers, request_body, response_headers, response_body, sent_body)
         """None once it is compressed."""
         self._packed = b""
         self._blocks: Sequence[bytes] = ()
         self._coding = coding
-        held = _ENTRY + _held(request_headers)
-        if request_body is not None:
-            held += len(request_body)
+        held = _ENTRY + _held(request_headers) + len(request_body or b"") + len(sent_body or b"")
         if response_headers is not None:
             held += _held(response_headers)
         if isinstance(response_body, CapturedBody):
@@ -227,6 +229,7 @@ class CapturedExchange:
                 req_path=told.path,
                 req_headers=dict(told.request_headers),
                 req_body=told.request_body,
+                sent_body=told.sent_body if told.sent_body is not None else UNSET,
                 resp_headers=None if told.response_headers is None else dict(told.response_headers),
                 resp_body=None if end is None else _decoded([*map(zlib.decompress, blocks), end], coding, limit),
             )

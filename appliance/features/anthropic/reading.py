@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from appliance.core.models.abilities import may_read
 from appliance.core.models.model import Model
 from appliance.core.turns.documents import ReadText, texts_of
 from appliance.features.anthropic.core.answering import MessageAnswer, MessageTokens
@@ -26,16 +27,9 @@ class MessagesReader:
     async def read(self, job: ModelRequest, model: Model | None) -> Translated:
         """See `appliance.http.way.dialect.DialectReader`."""
         members, counts = read_members(job.body), job.route.name in COUNTS
-        as_chat = partial(chat_body, members, counts=counts, sees=may_see(model))
+        as_chat = partial(chat_body, members, counts=counts, sees=may_read(model, "image"))
         asked = as_chat(texts={})
         if asked.unread:
             asked = as_chat(texts=await texts_of(asked.unread, self._texts))
         answer = MessageTokens() if counts else MessageAnswer(asked.model, asked.stops)
         return Translated(path=CHAT_TOKENS if counts else CHATS, body=asked.body, answer=answer, ignored=asked.ignored)
-
-
-def may_see(model: Model | None) -> bool:
-    """Return False for a model that is known to have nothing that reads images."""
-    if model is None or model.config is not None or model.mmproj or model.fetch:
-        return True
-    return "image" in model.input_modalities or any("mmproj" in word for word in model.args)

@@ -31,7 +31,7 @@ from appliance.http.control.answers import (
     read_as,
     read_body,
 )
-from appliance.http.control.model_routes import ModelEvent, ModelFeed
+from appliance.http.control.model_feed import ModelEvent, ModelFeed
 from appliance.http.control.routes import FOLLOWS, LARGE, RouteFacts, Routes, large
 from appliance.http.kernel import Kernel
 from appliance.http.way.outgoing import CONVERSATION

@@ -48,8 +48,7 @@ class ModelDownload:
         self.plan = plan
         self.number = number
         self.model = plan.model_id
-        self.error: ApplianceError | None = None
-        """The reason of its failure."""
+        self.error: ApplianceError | None = None  # the reason of its failure
         self.state: State = "queued"
         self._files = {file.url: FileProgress(have[file.url], file.size) for file in plan.files}
         self._changed = changed

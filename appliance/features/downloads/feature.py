@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from appliance.catalog.supply import Supply, SupplyGround
     from appliance.core.examination import Examiner
     from appliance.core.models.download import Remote
-    from appliance.core.models.download_status import DownloadStatus
     from appliance.core.models.hub_address import HubAccess
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import Kernel
@@ -42,6 +41,12 @@ async def _bring(wanted: Remote, cache: Path, hub: HubAccess) -> int | None:
     return await bring(wanted, cache, hub)
 
 
+def _examiner(supply: Supply | None = None) -> Examiner:
+    from appliance.features.downloads.findings import downloads_examiner
+
+    return downloads_examiner(supply)
+
+
 @asynccontextmanager
 async def _supply(ground: SupplyGround) -> AsyncGenerator[tuple[Supply, ServerParts]]:
     from appliance.features.downloads.supply import open_supply
@@ -53,13 +58,7 @@ async def _supply(ground: SupplyGround) -> AsyncGenerator[tuple[Supply, ServerPa
 
             return download_routes(supply, kernel)
 
-        yield supply, ServerParts(routes=routes, examiners=(partial(_examiner, supply.snapshot),))
-
-
-def _examiner(downloads: Callable[[], Sequence[DownloadStatus]] = tuple) -> Examiner:
-    from appliance.features.downloads.findings import downloads_examiner
-
-    return downloads_examiner(downloads)
+        yield supply, ServerParts(routes=routes, examiners=(partial(_examiner, supply),))
 
 
 _PULL = Verb("pull", "models", "Download a model from the Hugging Face hub.", _pull, page="downloads.md", brings=_bring)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from shlex import quote
 
 from msgspec import structs
 
+from appliance.catalog.supply import Supply
 from appliance.core.examination import Examiner, FailedDownload, Known, OwnFacts
 from appliance.core.findings import Finding, Told, some, warning
-from appliance.core.models.download_status import DownloadStatus
 
 
 class DownloadsExamined(OwnFacts, frozen=True, kw_only=True):
@@ -31,11 +31,11 @@ def failed_downloads(known: Known) -> Iterator[Finding]:
         )
 
 
-def downloads_examiner(downloads: Callable[[], Sequence[DownloadStatus]] = tuple) -> Examiner:
-    """``downloads`` are those of a server, also ended ones; a command has none."""
+def downloads_examiner(supply: Supply | None = None) -> Examiner:
+    """Return the examiner of this supply; None: of a command, where nothing is downloaded."""
 
     async def look(known: Known, _: str) -> tuple[Known, OwnFacts]:
-        ended = [one for one in downloads() if one.state == "failed"]
+        ended = [one for one in supply.snapshot() if one.state == "failed"] if supply is not None else []
         failed = tuple(FailedDownload(model=one.model, error=one.error or "") for one in ended)
         return structs.replace(known, lately=structs.replace(known.lately, downloads=failed)), DownloadsExamined()
 

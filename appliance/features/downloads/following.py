@@ -24,11 +24,9 @@ from appliance.platform.console import EXIT_INTERRUPTED, say, say_error
 from appliance.trio_parts import beside, every
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
-DRAW_EVERY = 0.1
-"""Seconds between two updates of the bar."""
+DRAW_EVERY = 0.1  # seconds between two updates of the bar
 LINE_EVERY = 2.0
-STEP = 10
-"""Percent between two lines when the output is not a terminal."""
+STEP = 10  # percent between two lines when the output is not a terminal
 
 
 class Stopped(Exception):
@@ -122,11 +120,8 @@ async def _print_tenths(download: OpenDownload) -> None:
 def print_plan(status: DownloadStatus) -> None:
     if status.done < status.total:
         here = f", {human_size(status.done)} already here" if status.done else ""
-        say(f"downloading {status.model}: {human_size(status.total)} in {_files(len(status.files))}{here}")
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count} files"
+        files = "1 file" if len(status.files) == 1 else f"{len(status.files)} files"
+        say(f"downloading {status.model}: {human_size(status.total)} in {files}{here}")
 
 
 async def bring(wanted: Remote, cache: Path, hub: HubAccess) -> int | None:

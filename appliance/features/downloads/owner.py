@@ -22,6 +22,7 @@ from appliance.core.models.hub_address import HubAccess
 from appliance.core.models.model import Model
 from appliance.core.models.transfer import Throttle
 from appliance.features.downloads.download import ModelDownload, Turns
+from appliance.features.downloads.hub_api import ModelHub
 from appliance.features.downloads.plan import check_space, have, prepare, settle
 from appliance.features.downloads.removal import plan_discard, plan_leftover, plan_removal
 from appliance.features.downloads.sources import plan_of
@@ -32,16 +33,11 @@ from appliance.wire import HubModel, RemovedModel
 
 log = logging.getLogger(__name__)
 
-GATHER = 0.2
-"""Seconds for which changes in numbers of bytes are gathered."""
-REMEMBERED = 100
-"""Number of ended downloads that are still listed."""
-REACH_TIME = 4.0
-"""Seconds within which a hub answers that somebody could download from now."""
-LISTING_ATTEMPTS = 4
-"""Times that a source is asked for its files, over some seconds: somebody waits for the answer."""
-LISTING_PATIENCE = 60.0
-"""Seconds of waiting for a source, together, beyond which it is an error."""
+GATHER = 0.2  # seconds for which changes in numbers of bytes are gathered
+REMEMBERED = 100  # number of ended downloads that are still listed
+REACH_TIME = 4.0  # seconds within which a hub answers that somebody could download from now
+LISTING_ATTEMPTS = 4  # times that a source is asked for its files, over some seconds: somebody waits for the answer
+LISTING_PATIENCE = 60.0  # seconds of waiting for a source, together, beyond which it is an error
 
 
 class Downloads:
@@ -125,11 +121,11 @@ class Downloads:
 
     async def search(self, text: str) -> list[HubModel]:
         """Return the hub's repositories of models that match. Raises DownloadsOff, TokenRefused, HubFailed."""
-        return await Hub(await self._access()).search(text)
+        return await ModelHub(await self._access()).search(text)
 
     async def choices(self, repo: str) -> list[ModelFiles]:
         """Return the quantisations of a repository. Raises BadRequest, NotFound, and the errors of `start`."""
-        hub, repo = Hub(await self._access()), parse_reference(repo).repo
+        hub, repo = ModelHub(await self._access()), parse_reference(repo).repo
         return all_choices(repo, await hub.files_of(repo, await hub.commit_of(repo)))
 
     @property
@@ -142,7 +138,7 @@ class Downloads:
         if not self._settings.hub.offline:
             with trio.move_on_after(REACH_TIME):
                 try:
-                    async with Hub(structs.replace(self._settings.hub, token=None)).open("HEAD", self.endpoint):
+                    async with ModelHub(structs.replace(self._settings.hub, token=None)).open("HEAD", self.endpoint):
                         return True
                 except HubFailed:
                     return False

@@ -13,10 +13,10 @@ from appliance.core.models.file_names import first_part, listing_of, model_id, t
 from appliance.core.models.hub_address import MAIN
 from appliance.core.models.names import folder_of, repo_of
 from appliance.errors import Forbidden, ModelError, NotFound
+from appliance.features.downloads.hub_api import ModelHub
 from appliance.store.model_files import free_bytes, link, remove_empty, replace, share, unlink, write_whole
 from appliance.store.partial_file import JOURNAL, discard, holds, journaled
 from appliance.upstream.file_transfer import DownloadPlan, PlannedFile
-from appliance.upstream.hub import Hub
 from appliance.wire import PartialHead
 
 MAKE_ROOM = "make room ('llama-appliance disk' shows what takes it)"
@@ -122,8 +122,8 @@ def _bring_along(plan: DownloadPlan, check: Callable[[], None]) -> None:
             share(before, after)
 
 
-async def plan_download(hub: Hub, wanted: WantedModel, cache: Path) -> DownloadPlan:
-    """Ask the hub. Raises as `Hub` does, NotFound for a missing tag, model or file, and TooLarge."""
+async def plan_download(hub: ModelHub, wanted: WantedModel, cache: Path) -> DownloadPlan:
+    """Ask the hub. Raises as `ModelHub` does, NotFound for a missing tag, model or file, and TooLarge."""
     repo = wanted.reference.repo
     commit, other = await hub.commit_of(repo), wanted.revision != MAIN
     files = await hub.files_of(repo, commit)
@@ -207,7 +207,7 @@ def repos_in(cache: Path) -> list[Path]:
         return []
 
 
-def _planned(hub: Hub, repo: str, commit: str, folder: Path, file: RemoteFile) -> PlannedFile:
+def _planned(hub: ModelHub, repo: str, commit: str, folder: Path, file: RemoteFile) -> PlannedFile:
     entry = _inside(folder / "snapshots" / commit, file.path)
     if entry is None:
         raise NotFound(f"{repo} has a file whose name cannot be used here: {file.path!r}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import click
 import msgspec
@@ -20,7 +19,7 @@ from appliance.cli.show import human_size, print_table
 from appliance.core.models.download import WantedModel, parse_wanted
 from appliance.core.models.download_status import DownloadStatus, is_for
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
-from appliance.features.downloads.following import Begin, OpenDownload, Stopped, followed, stopping
+from appliance.features.downloads.following import Begin, Stopped, followed, stopping
 from appliance.features.downloads.owner import open_downloads
 from appliance.features.downloads.plan import unfinished_in
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
@@ -28,10 +27,8 @@ from appliance.platform.home import users_home
 from appliance.trio_parts import beside, every
 from appliance.upstream.hub import HubFailed, hub_access
 
-LOOK_EVERY = 0.3
-"""Seconds between two looks at a download of the server's."""
-JSON_EVERY = 0.5
-"""Seconds between two lines of progress."""
+LOOK_EVERY = 0.3  # seconds between two looks at a download of the server's
+JSON_EVERY = 0.5  # seconds between two lines of progress
 
 
 class DownloadThere:
@@ -122,16 +119,11 @@ async def pull(
     """
     cache = cache_directory(os.environ, users_home()).absolute()
     if model is None:
-        begun = await _begun_there(server) if server.named else _begun_in(cache)
-        return _list_unfinished(begun, as_json)
-    settings = DownloadSettings(
-        cache=cache,
-        hub=hub_access(os.environ, offline=offline),
-        parallel=parallel,
-        rate=limit_rate,
-        tell=say,
-    )
-    wanted = parse_wanted(model, settings.hub.endpoint)
+        begun = await _begun_there(server) if server.named else unfinished_in(cache)
+        return _list_unfinished({one.model: (one.done, one.total) for one in begun}, as_json)
+    hub = hub_access(os.environ, offline=offline)
+    settings = DownloadSettings(cache=cache, hub=hub, parallel=parallel, rate=limit_rate, tell=say)
+    wanted = parse_wanted(model, hub.endpoint)
     if await _is_for_server(server, slowed=offline or limit_rate is not None or parallel != PARALLEL):
         if await _is_there(server, wanted):
             return _print_here(str(wanted), as_json)
@@ -154,13 +146,8 @@ async def pull(
             return EXIT_INTERRUPTED
 
 
-async def _begun_there(server: RunningServer) -> dict[str, tuple[int, int]]:
-    return {one.model: (one.done, one.total) for one in await _downloads_of(server) if one.state != "finished"}
-
-
-def _begun_in(cache: Path) -> dict[str, tuple[int, int]]:
-    """Return the models whose downloads have begun and not ended, with what is here of the files that are missing."""
-    return {one.model: (one.done, one.total) for one in unfinished_in(cache)}
+async def _begun_there(server: RunningServer) -> list[DownloadStatus]:
+    return [one for one in await _downloads_of(server) if one.state != "finished"]
 
 
 def _list_unfinished(begun: Mapping[str, tuple[int, int]], as_json: bool) -> int:
@@ -211,8 +198,8 @@ async def _download(begin: Begin, as_json: bool) -> DownloadStatus | ApplianceEr
         if not as_json:
             return await followed(begin)
         async with stopping(begin) as download:
-            _print_plan(download.status)
-            async with beside(partial(every, JSON_EVERY, partial(_print_progress, download), first=0)):
+            _print_state("plan", download.status, model=download.status.model)
+            async with beside(partial(every, JSON_EVERY, lambda: _print_state("progress", download.status), first=0)):
                 await download.wait()
         return download.status
     except ApplianceError as error:
@@ -221,15 +208,8 @@ async def _download(begin: Begin, as_json: bool) -> DownloadStatus | ApplianceEr
         return None
 
 
-def _print_progress(download: OpenDownload) -> None:
-    status = download.status
-    _print_line({"event": "progress", "done": status.done, "total": status.total, "files": status.files})
-
-
-def _print_plan(status: DownloadStatus) -> None:
-    _print_line(
-        {"event": "plan", "model": status.model, "done": status.done, "total": status.total, "files": status.files}
-    )
+def _print_state(event: str, status: DownloadStatus, **more: str) -> None:
+    _print_line({"event": event, **more, "done": status.done, "total": status.total, "files": status.files})
 
 
 def _print_end(status: DownloadStatus, wanted: WantedModel, as_json: bool) -> int:

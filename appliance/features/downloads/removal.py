@@ -29,14 +29,10 @@ class Removal(Struct, frozen=True, kw_only=True):
     """Everything that goes with one model."""
 
     model: str
-    names: tuple[Path, ...] = ()
-    """Its files, by the names that they have for people."""
-    contents: tuple[Path, ...] = ()
-    """Contents in the cache that no other name leads to, and parts of unfinished files."""
-    root: Path
-    """Folders that become empty go too, as far as they are below this one."""
-    repo: Path | None = None
-    """The repository's folder in the cache."""
+    names: tuple[Path, ...] = ()  # its files, by the names that they have for people
+    contents: tuple[Path, ...] = ()  # contents in the cache that no other name leads to, and parts of unfinished files
+    root: Path  # folders that become empty go too, as far as they are below this one
+    repo: Path | None = None  # the repository's folder in the cache
 
     def frees(self) -> int:
         """Return the bytes that the disk gets back. Raises OSError."""

@@ -66,8 +66,9 @@ async def rm(
         else:
             say(f"removing {name} would free {human_size(frees)}")
         return 0
-    if not (yes or as_json):
-        await _confirm(name, frees)
+    if not (yes or as_json) and can_ask():
+        confirm = partial(click.confirm, f"Remove {name}, which frees {human_size(frees)}?", abort=True)
+        await trio.to_thread.run_sync(confirm, abandon_on_cancel=True)
     removed = await remove()
     if as_json:
         print_json(removed)
@@ -134,13 +135,6 @@ async def _removable_there(server: RunningServer, table: ModelTable, name: str) 
         meant = near(name, [*(row.id for row in table.models), *begun])
         raise ModelNotFound(name, (meant,) if meant else ())
     return wanted, begun[wanted]
-
-
-async def _confirm(name: str, frees: int) -> None:
-    """Ask somebody at a terminal. Raises Abort."""
-    if can_ask():
-        confirm = partial(click.confirm, f"Remove {name}, which frees {human_size(frees)}?", abort=True)
-        await trio.to_thread.run_sync(confirm, abandon_on_cancel=True)
 
 
 def _exactly(snapshot: Snapshot, name: str) -> Model:

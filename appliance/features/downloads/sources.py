@@ -22,6 +22,7 @@ from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.models.download import Location, RegistryImage, Remote, WantedModel, shown_url
 from appliance.core.models.hub_address import HubAccess
 from appliance.errors import ApplianceError, NotFound
+from appliance.features.downloads.hub_api import ModelHub
 from appliance.features.downloads.plan import plan_download
 from appliance.upstream.file_transfer import DownloadPlan, PlannedFile
 from appliance.upstream.hub import Hub, HubAnswer, HubFailed
@@ -29,10 +30,8 @@ from appliance.wire import ImageLayer, ImageManifest, RegistryToken
 
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
 ACCEPTED = b"application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
-PROJECTOR = "mmproj"
-"""Part of the type of a layer that is a projector; a model's has ``gguf``."""
-GRANT_LIFE = 120.0
-"""Seconds after which to request another token; Docker's are valid for five minutes."""
+PROJECTOR = "mmproj"  # part of the type of a layer that is a projector; a model's has `gguf`
+GRANT_LIFE = 120.0  # seconds after which to request another token; Docker's are valid for five minutes
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -173,11 +172,11 @@ async def plan_of(wanted: Remote, access: HubAccess, cache: Path) -> tuple[Hub, 
     """Return the plan after asking the source. Raises its errors."""
     match wanted:
         case WantedModel():
-            hub = Hub(access)
+            hub = ModelHub(access)
             return hub, await plan_download(hub, wanted, cache)
         case RegistryImage():
             registry = Registry(wanted, access)
             return registry, await plan_image(registry, wanted, cache)
         case Location():
-            hub = Hub(access)  # whose token goes to the hub alone, wherever the file is
+            hub = ModelHub(access)  # whose token goes to the hub alone, wherever the file is
             return hub, await plan_location(hub, wanted, cache)

@@ -51,13 +51,11 @@ class ModelSupply:
         self._catalog, self._ground = ground.catalog, ground
         self._orders: dict[str, DownloadOrder] = {}
         self.downloads = downloads
+        self.advice = how_to_get
         self.fetch_from, self.find, self.wait_changed = downloads.fetch_from, downloads.find, downloads.wait_changed
 
     def meant(self, name: str, config: Config) -> WantedModel | None:
         return wanted_by_name(name, config) if self._catalog.sources.cache is not None else None
-
-    def advice(self, name: str, config: Config) -> str:
-        return how_to_get(name, config)
 
     def on_request(self) -> Downloads:
         """Return the downloads. Raises Forbidden where no model is downloaded on request."""

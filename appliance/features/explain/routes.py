@@ -61,22 +61,27 @@ async def _explain(kernel: Kernel, id: int | None) -> Explained:
     if capture is None or (body := capture.req_body) is None:
         raise NotFound(f"the body of request {row.id} is not kept: it was larger than captureBuffer, or not text")
     unknown, path, asked, prompt, cached, read = list[str](), capture.req_path, body, None, "", ""
+    took = capture.sent_body or b""
     try:
         path, asked = await _translated(kernel, row, path, body)
     except ApplianceError as error:
         unknown.append(f"translation: {error}")
     try:
-        prompt = await _prompt(kernel, row, path, asked)
+        prompt = await _prompt(kernel, row, path, took or asked)
         cached, read = await _cache_end(kernel, row, prompt)
     except ApplianceError as error:
         unknown.append(f"{'prompt' if prompt is None else 'end of the cached part'}: {error}")
     found = [(each.id, await recorder.capture(each.id)) for each in earlier]
     bodies = [(id, each.req_body) for id, each in found if each is not None and each.req_body is not None]
     previous, differs = await trio.to_thread.run_sync(compared, bodies, body)
-    came, sent = [await trio.to_thread.run_sync(outline, *each) for each in ((capture.req_path, body), (path, asked))]
-    text = asked.decode("utf-8", "replace") if (sent.path, asked) != (came.path, body) else ""
+    bodies_now = (capture.req_path, body), (path, asked), (path, took)
+    came, made, sent = [await trio.to_thread.run_sync(outline, *each) for each in bodies_now]
+    text = asked.decode("utf-8", "replace") if (made.path, asked) != (came.path, body) else ""
     ignored = (capture.resp_headers or {}).get("X-Appliance-Ignored", "")
-    return Explained(row, came, sent if text else None, text, ignored, prompt, cached, read, previous, differs, unknown)
+    return Explained(
+        row, came, made if text else None, text, sent if took else None, took.decode("utf-8", "replace"), ignored,
+        prompt, cached, read, previous, differs, unknown,
+    )  # fmt: skip
 
 
 async def _find(recorder: Recorder, id: int | None) -> tuple[Row, Sequence[Row]]:

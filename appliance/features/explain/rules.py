@@ -40,15 +40,18 @@ class Difference(Struct, frozen=True):
 class Explained(Struct, frozen=True):
     """One captured request. ``row`` is its row of the activity log, with its repairs and its cache.
 
-    ``body``, outlined in ``translated``, is what a dialect made of it, if one did. ``ignored`` are members without
-    effect. ``prompt`` is the engine's: ``cached`` ends what came from the cache, and ``read`` follows. ``differs`` is
-    where it parts from the request ``previous``; None: one begins with all of the other. ``unknown`` has reasons.
+    ``body``, outlined in ``translated``, is what a dialect made of it, if one did; ``repaired``, outlined in ``sent``,
+    is what the engine took instead, if that was repaired. ``ignored`` are members without effect. ``prompt`` is the
+    engine's: ``cached`` ends what came from the cache, and ``read`` follows. ``differs`` is where it parts from the
+    request ``previous``; None: one begins with all of the other. ``unknown`` has reasons.
     """
 
     row: Row
     came: Outline
     translated: Outline | None
     body: str
+    sent: Outline | None
+    repaired: str
     ignored: str
     prompt: str | None
     cached: str

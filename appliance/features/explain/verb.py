@@ -34,6 +34,7 @@ def _lines(told: Explained) -> list[str]:
     row, noted, found = told.row, told.row.metadata or {}, told.differs
     lines = [f"request {row.id} for {row.model}, {row.resp_status_code}: {row.client}", *_contents("came", told.came)]
     lines += _contents("translated", told.translated) if told.translated is not None else ["translated: no"]
+    lines += _contents("sent", told.sent) if told.sent is not None else []
     lines += [f"prompt: {len(told.prompt)} characters, --json has them"] if told.prompt is not None else []
     lines += [f"repaired: {noted.get('repaired', 'nothing')}", f"ignored: {told.ignored or 'nothing'}"]
     lines.append(f"cache: {noted.get('prompt_cache') or row.error_msg or 'the engine did not say'}")

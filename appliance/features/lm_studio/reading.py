@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
-from appliance.core.answers.translate import AnswerTranslate
 from appliance.core.bodies.head import read_json
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.errors import BadRequest
@@ -19,8 +18,8 @@ from appliance.http.kernel import Kernel
 from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.routes import Route, own_path
 from appliance.traffic.record import Record
-from appliance.traffic.request import Passing, Request, Sink
-from appliance.traffic.translated import TranslatedSink
+from appliance.traffic.request import Request, Sink
+from appliance.traffic.translated import TranslatedSink, speak
 
 ROUTES = {path: Route(name=path, streams=own_path(asked).streams) for path, asked in ANSWERED.items()}
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_tokens")
@@ -57,14 +56,6 @@ class InputChat(Kept, kw_only=True):
     integrations: list[str | dict[str, object]] | None = None
 
 
-class LmStudioSink(TranslatedSink):
-    """Everything above this sink knows OpenAI's words alone: fallback, error records, tokens that are counted."""
-
-    def speak(self, translate: AnswerTranslate) -> None:
-        """The answer will be llama-server's."""
-        self._translate = translate
-
-
 class LmStudioReader:
     """Reads requests of one server."""
 
@@ -78,7 +69,7 @@ class LmStudioReader:
     def sink(self, request: Request, sink: Sink) -> Sink:
         """See `appliance.http.way.hooks.Translate`."""
         is_ours = request.method != "OPTIONS" and is_lm_studios(request.path)
-        return LmStudioSink(sink, Unchanged(request.path)) if is_ours else sink
+        return TranslatedSink(sink, Unchanged(request.path)) if is_ours else sink
 
     async def read(self, context: RequestContext) -> ModelRequest:
         """Return what the model is to be asked. Raises as `Pipeline.answer`."""
@@ -107,7 +98,7 @@ class LmStudioReader:
             sink=context.sink,
             record=record,
             keep_alive=read_as(record.body, Kept).ttl,
-            begin=partial(_speak, answer),
+            begin=partial(speak, answer),
         )
 
     async def translated(self, path: str, body: bytes) -> tuple[str, bytes]:
@@ -122,13 +113,6 @@ class LmStudioReader:
         name, version = (engine.name, engine.version) if engine is not None else ("unknown", None)
         runtime: JsonObject = {"name": name, "version": version or "unknown", "supported_formats": ["gguf"]}
         return {"model_info": {**told, "context_length": facts.context}, "runtime": runtime}
-
-
-def _speak(answer: AnswerTranslate, sink: Sink) -> None:
-    while isinstance(sink, Passing) and not isinstance(sink, LmStudioSink):
-        sink = sink.inner
-    if isinstance(sink, LmStudioSink):
-        sink.speak(answer)
 
 
 def chat_body(asked: InputChat, model: str) -> bytes:

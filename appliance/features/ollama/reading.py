@@ -19,15 +19,18 @@ from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker, ProgressWatch
 from appliance.errors import BadRequest
 from appliance.features.ollama.core import asking, shortening
-from appliance.features.ollama.core.answering import Translator, error_body, idle_line
+from appliance.features.ollama.core.answering import ErrorsAlone, Translator, error_body, idle_line
 from appliance.features.ollama.core.asking import OllamaRefusal, OllamaRequest
 from appliance.features.ollama.core.models import COMPLETION, INSERT, THINKING, TOOLS, ModelFacts
 from appliance.features.ollama.known import KnownModels
-from appliance.features.ollama.sink import JSON_TYPE, OllamaSink, is_ollamas, speak
+from appliance.features.ollama.sink import OllamaSink, is_ollamas
 from appliance.fleet.owner import Fleet
+from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import ModelRequest, RequestContext
+from appliance.http.way.outgoing import ignored
 from appliance.http.way.routes import Route, own_path
 from appliance.traffic.request import Headers, Request, Sink, send_whole
+from appliance.traffic.translated import speak
 
 T = TypeVar("T")
 CHAT, CHATS = "/api/chat", "/v1/chat/completions"
@@ -101,12 +104,15 @@ class OllamaReader:
         try:
             asked = asking.read_asked(body)
             context.record.model = asked.name
-            speak(context.sink, translator=None, name=asked.name)
+            speak(ErrorsAlone(asked.name), context.sink)
             facts = await self._facts(asked, chat=chat)
             if not asking.has_prompt(asked, chat=chat):
                 await self._load(context, asked, facts, watch, chat=chat)
                 return None
-            path, sent = _translated(self._without_tools(asked, facts), facts, chat=chat)
+            unheeded = asking.unheeded(asked)
+            if asked.members.get("tools") and facts.lacks(TOOLS):
+                asked, unheeded = self._without_tools(asked, facts), ("tools", *unheeded)
+            path, sent = _translated(asked, facts, chat=chat)
             self._warn_of_context(asked, facts)
             if path == CHATS and asking.member_of(asked.members, "truncate", True):
                 sent = await self._cut(sent, asked.name, facts)
@@ -121,7 +127,7 @@ class OllamaReader:
             request=context.request, route=own_path(path), name=asked.name, body=sent, path=path, sink=context.sink,
             streams=asked.streams and path != "/infill", extended=wants_tools, record=context.record,
             keep_alive=asked.keep_alive,
-            begin=partial(speak, translator=Translator(asked.name, watch, chat=chat), name=asked.name),
+            begin=partial(speak, Translator(asked.name, watch, chat=chat), headers=ignored(unheeded)),
         )  # fmt: skip
 
     async def translated(self, path: str, body: bytes) -> tuple[str, bytes]:
@@ -130,7 +136,8 @@ class OllamaReader:
         try:
             asked = asking.read_asked(body)
             facts = await self._facts(asked, chat=chat)
-            return _translated(self._without_tools(asked, facts), facts, chat=chat)
+            asked = self._without_tools(asked, facts) if facts.lacks(TOOLS) else asked
+            return _translated(asked, facts, chat=chat)
         except OllamaRefusal as refused:
             raise BadRequest(refused.text) from None
 
@@ -150,11 +157,10 @@ class OllamaReader:
         Ollama refuses such a request. Pages that send their own tools with every question would then get no answer
         from a model that can only talk.
         """
-        if not asked.members.get("tools") or not facts.lacks(TOOLS):
-            return asked
-        model = facts.model.id if facts.model is not None else asked.name
-        text = "model '%s' knows no tools: its chat template has no place for them, so they are left out"
-        self._log_once(logging.WARNING, text, model)
+        if asked.members.get("tools"):
+            model = facts.model.id if facts.model is not None else asked.name
+            text = "model '%s' knows no tools: its chat template has no place for them, so they are left out"
+            self._log_once(logging.WARNING, text, model)
         return structs.replace(asked, members={name: given for name, given in asked.members.items() if name != "tools"})
 
     def _warn_of_context(self, asked: OllamaRequest, facts: ModelFacts) -> None:

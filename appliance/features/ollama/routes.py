@@ -21,8 +21,9 @@ from appliance.features.ollama.core.asking import OllamaRefusal
 from appliance.features.ollama.core.models import Derived, ModelFacts
 from appliance.features.ollama.known import KnownModels
 from appliance.features.ollama.reading import CHAT, Stopwatch, refuse
-from appliance.features.ollama.sink import BLOBS, JSON_TYPE, USER_KEYS, is_ollamas
+from appliance.features.ollama.sink import BLOBS, USER_KEYS, is_ollamas
 from appliance.http import errors
+from appliance.http.errors import JSON_TYPE
 from appliance.http.kernel import Kernel
 from appliance.http.way.context import RequestContext
 from appliance.traffic.request import Request, send_whole

@@ -12,7 +12,7 @@ from appliance.feature import Feature, Ground, ServerParts
 async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     from appliance.features.repairs.repairs import Repairs
 
-    repairs = Repairs(ground.metrics)
+    repairs = Repairs(ground.metrics, ground.settings.fleet.engine_args)
     repairs.adopt(ground.config)
     yield ServerParts(repairs=repairs, adopt=repairs.adopt)
 

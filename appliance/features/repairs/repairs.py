@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
 from appliance.core.config.types import Config
 from appliance.core.exchange import Refused
-from appliance.core.lenient_json import decoded
 from appliance.core.models.model import Model, started_with
 from appliance.errors import BadRequest
+from appliance.features.repairs.core.abilities import ROUTES, has_no_tools, has_tools, unable
 from appliance.features.repairs.core.plan import Attempt, final, kept_names, next_try, reason_of, repaired
 from appliance.traffic.metrics import Metrics
 
-ROUTES = frozenset(
-    f"{prefix}{path}"
-    for path in ("/chat/completions", "/completions", "/completion", "/infill")
-    for prefix in ("", "/v1", "/v/v1", "/v")
-)
-_OTHER_TEMPLATE = re.compile("--(chat-template|jinja|no-jinja)")
-
-
-class _Choice(Struct):
-    tools: list[object] | None = None
-    tool_choice: object = None
+_TOOLS = ("tools",)
 
 
 class _Known(Struct):
     """The facts of a model on a build, as long as its process is started like this."""
 
     made_of: tuple[object, ...]
+    has_no_tools: bool
     names: tuple[str, ...] = ()
-    has_no_tools: bool = False
 
 
 class Repairs:
     """A `Repair`."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, arguments: Sequence[str] = ()) -> None:
+        """``arguments`` are the engine's for every model."""
+        self._arguments = arguments
         self._known: dict[tuple[str, str], _Known] = {}
         self.remembered: Collection[tuple[str, str]] = self._known
         self._on = True
@@ -52,38 +43,42 @@ class Repairs:
 
     def wants(self, model: Model, build: str, body: bytes) -> bool:
         known = self._known[model.id, build]
-        return bool(known.names) or b'"tool_choice"' in body
+        return bool(known.names) or (known.has_no_tools and b'"tools"' in body)
 
-    def holds(self, route: str, model: Model) -> bool:
+    def holds(self, route: str, model: Model, build: str) -> bool:
+        held = route in ROUTES and self._is_on(model)
+        if held and has_no_tools(model):
+            self._known_of(model, build)
+        return held
+
+    def unable(self, route: str, model: Model, body: bytes) -> BadRequest | None:
+        return unable(route, model, self._arguments, body) if self._is_on(model) else None
+
+    def _is_on(self, model: Model) -> bool:
         config = model.config
-        on = self._on if config is None else config.repair_messages is not False and bool(config.engine)
-        return on and route in ROUTES
+        return self._on if config is None else config.repair_messages is not False and bool(config.engine)
 
-    def begin(self, route: str, model: Model, build: str, body: bytes) -> RefusedChat | None:
-        """Raises BadRequest for a tool that has to be called, of a model whose template knows no tools."""
-        if not self.holds(route, model):
-            return None
+    def _known_of(self, model: Model, build: str) -> _Known:
+        """Make it, or make it anew where the model is another one now."""
         known = self._known.get((model.id, build))
         if known is None or known.made_of != started_with(model):
-            known = _Known(started_with(model), has_no_tools=_has_no_tools(model))
-            self._known.pop((model.id, build), None)
-            if known.has_no_tools:
-                self._known[model.id, build] = known
-        if known.has_no_tools and b'"tool_choice"' in body and _must_call(body):
-            raise BadRequest(
-                f"the chat template of {model.id!r} has no place for tools, so no call can be required of it; leave "
-                "tool_choice out, or ask another model",
-                param="tool_choice",
-            )
-        return RefusedChat(self, model, build, body, known.names)
+            known = self._known[model.id, build] = _Known(started_with(model), has_no_tools(model))
+        return known
+
+    def begin(self, route: str, model: Model, build: str, body: bytes) -> RefusedChat | None:
+        if not self.holds(route, model, build):
+            return None
+        known = self._known.get((model.id, build))
+        if known is not None and known.made_of != started_with(model):
+            del self._known[model.id, build]
+            known = None
+        return RefusedChat(self, model, build, body, known.names if known is not None else ())
 
     def keep(self, model: Model, build: str, names: Sequence[str]) -> None:
         """These have helped. Tools stay tools where the template knows some: another chat may fit as it is."""
-        if not _has_no_tools(model):
-            names = [name for name in names if name != "tools-as-text"]
-        known = self._known.setdefault((model.id, build), _Known(started_with(model)))
-        if any(name not in known.names for name in names):
-            known.names = tuple(dict.fromkeys((*known.names, *names)))
+        known = self._known_of(model, build)
+        names = [name for name in names if name != "tools-as-text" or known.has_no_tools]
+        known.names = tuple(dict.fromkeys((*known.names, *names)))
 
     def count(self, model: Model, names: Sequence[str]) -> None:
         for name in names:
@@ -99,6 +94,7 @@ class RefusedChat:
         self._tried: list[Attempt] = []
         found = repaired(body, known)
         self.body, self.names = found.body, found.names
+        self.ignored: tuple[str, ...] = _TOOLS if has_no_tools(model) and has_tools(body) else ()
 
     def next_after(self, refused: Refused) -> Refused | None:
         self._tried.append(Attempt(self.names, refused))
@@ -113,18 +109,3 @@ class RefusedChat:
         self._repairs.count(self._model, self.names)
         if kept := kept_names(self._tried, self.names):
             self._repairs.keep(self._model, self._build, kept)
-
-
-def _has_no_tools(model: Model) -> bool:
-    """The chat template is the file's own, and says nothing of tools: the engine then drops them in silence."""
-    template = model.info.chat_template if model.info is not None else None
-    return template is not None and "tool" not in template and not any(map(_OTHER_TEMPLATE.match, model.args))
-
-
-def _must_call(body: bytes) -> bool:
-    asked = decoded(_Choice, body)
-    return (
-        asked is not None
-        and bool(asked.tools)
-        and (asked.tool_choice in ("required", "any") or isinstance(asked.tool_choice, dict))
-    )

@@ -34,7 +34,7 @@ def _read_presets(file: Path) -> ModelPresets:
 
 
 def _show_presets(file: Path, flags: Sequence[str], as_json: bool) -> int:
-    from appliance.features.stand_in.verb import show_presets
+    from appliance.features.stand_in.preset_table import show_presets
 
     return show_presets(file, flags, as_json)
 

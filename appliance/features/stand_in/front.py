@@ -22,8 +22,7 @@ from appliance.core.settings import (
 from appliance.errors import UsageError
 from appliance.platform.console import say
 
-OPEN = "--allow-unauthenticated"
-"""This program's own: everybody who reaches the server may use it. No model process gets it."""
+OPEN = "--allow-unauthenticated"  # this program's own: everybody who reaches the server may use it
 LOG_FILE = "--log-file"
 FRONT = (
     "--host", "--port", "--path", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file", "--api-prefix",
@@ -34,36 +33,44 @@ FRONT = (
 """Options that this program handles itself. llama-server also ignores the router's options when it is given a model."""
 GRACE = 1.0
 """Seconds for requests under way. Programs that use llama-server expect it to end about three seconds after SIGTERM."""
-SOCKET = ".sock"
-"""A host with this ending is a file."""
+SOCKET = ".sock"  # a host with this ending is a file
 CORS_ORIGINS = "--cors-origins"
 
 
 def http_settings(options: Sequence[Option], *, single: str | None, autoload: bool = True) -> HttpSettings:
-    """Return where to listen and which callers to accept. ``single`` is the one model of single mode. Raises
-    UsageError, also where every machine could use tools without a key.
+    """Return where to listen and which callers to accept. ``single`` is the one model of single mode.
+
+    Unless told otherwise, every page may use the models alone, and only if there is no more than models to use.
+    A ping of -1 is never in llama-server, and 0 here.
+    Raises UsageError, also where every machine could use tools without a key.
     """
+    usual = HttpSettings()
+    pages_do_more = is_on(options, "--ui-mcp-proxy", unsaid=False) or opens_pages(options)
+    timeout, ping, keys, key_file = (
+        flags.last(options, name) for name in ("--timeout", "--sse-ping-interval", "--api-key", "--api-key-file")
+    )
+    patience = float(number(options, "--timeout", 0, 0)) or math.inf if timeout is not None else None  # 0 is never
     settings = HttpSettings(
         listen=_listen(options),
         tls=_tls(options),
-        api_keys=_keys(options),
+        api_keys=api_keys(keys.values if keys else (), Path(key_file.values[0]) if key_file else None, {}, ""),
         cors=_cors(options),
-        open_inference=flags.last(options, CORS_ORIGINS) is None and not _pages_do_more(options),
-        body_stall=_patience(options, HttpSettings().body_stall),
-        write_stall=_patience(options, HttpSettings().write_stall),
+        open_inference=flags.last(options, CORS_ORIGINS) is None and not pages_do_more,
+        body_stall=patience or usual.body_stall,
+        write_stall=patience or usual.write_stall,
         grace=GRACE,
-        ping_after=_ping(options),
+        ping_after=float(max(number(options, "--sse-ping-interval", 0, -1), 0)) if ping else usual.ping_after,
         api_prefix=value(options, "--api-prefix", ""),
         reuse_port=is_on(options, "--reuse-port", unsaid=False),
         page=is_on(options, "--ui"),
         ui_settings=_ui_settings(options),
-        static=_folder(options, "--path"),
+        static=_static(value(options, "--path", "")),
         cors_proxy=is_on(options, "--ui-mcp-proxy", unsaid=is_on(options, "--agent", unsaid=False)),
         cors_proxy_allow=("loopback",),
         single=single,
         autoload=autoload,
     )
-    if _pages_do_more(options) and not is_on(options, OPEN, unsaid=False):
+    if pages_do_more and not is_on(options, OPEN, unsaid=False):
         refuse_open_door(settings, variable="LLAMA_API_KEY")
     return settings
 
@@ -117,14 +124,7 @@ def _tls(options: Sequence[Option]) -> tuple[str, str] | None:
     return (certificate, key) if certificate else None
 
 
-def _keys(options: Sequence[Option]) -> tuple[str, ...]:
-    keys = flags.last(options, "--api-key")
-    file = flags.last(options, "--api-key-file")
-    return api_keys(keys.values if keys else (), Path(file.values[0]) if file else None, {}, "")
-
-
 def _cors(options: Sequence[Option]) -> Cors:
-    """Unless told otherwise, every page may use the models alone, and only if there is no more than models to use."""
     default = Cors()
     return Cors(
         origins=value(options, CORS_ORIGINS, default.origins),
@@ -132,10 +132,6 @@ def _cors(options: Sequence[Option]) -> Cors:
         headers=value(options, "--cors-headers", default.headers),
         credentials=is_on(options, "--cors-credentials"),
     )
-
-
-def _pages_do_more(options: Sequence[Option]) -> bool:
-    return is_on(options, "--ui-mcp-proxy", unsaid=False) or opens_pages(options)
 
 
 def _ui_settings(options: Sequence[Option]) -> bytes:
@@ -148,23 +144,7 @@ def _ui_settings(options: Sequence[Option]) -> bytes:
     return ui_settings(option.flag, option.values[0], is_file=is_file)
 
 
-def _patience(options: Sequence[Option], usual: float) -> float:
-    """Seconds without progress after which a client is cut off; ``--timeout`` 0 is never."""
-    if flags.last(options, "--timeout") is None:
-        return usual
-    return float(number(options, "--timeout", 0, 0)) or math.inf
-
-
-def _ping(options: Sequence[Option]) -> float:
-    """Seconds of silence before a stream gets a comment; 0 is never, which llama-server writes as -1."""
-    usual = HttpSettings().ping_after
-    if flags.last(options, "--sse-ping-interval") is None:
-        return usual
-    return float(max(number(options, "--sse-ping-interval", 0, -1), 0))
-
-
-def _folder(options: Sequence[Option], name: str) -> str | None:
-    text = value(options, name, "")
+def _static(text: str) -> str | None:
     if text and not Path(text).is_dir():
-        raise UsageError(f"{name} {text}: no such folder")
+        raise UsageError(f"--path {text}: no such folder")
     return str(Path(text).absolute()) if text else None

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.found import Cached, FoundModel, all_shards, here
+from appliance.catalog.found import FoundModel, all_shards, files_of, here
 from appliance.core.config.nodes import Problem
 from appliance.core.models.download import (
+    PRESET_FILE,
     Remote,
     WantedModel,
     parse_image,
@@ -38,19 +39,15 @@ from appliance.features.stand_in.core.presets import (
     URL,
     Definition,
     Layers,
-    Presets,
     define,
     read_presets,
 )
 from appliance.platform.home import expanded
 from appliance.store.model_files import read_start
 
-_Need = tuple[Remote, tuple[str, ...]]
-"""A download, and the options that say the same."""
-COMPANIONS = ("--chat-template-file", "--grammar-file", "--json-schema-file")
-"""Options whose value is one file, which the engine reads when it starts."""
-LARGEST = 4 << 20
-"""Largest preset file in bytes; a thousand models take about 100 KB."""
+_Need = tuple[Remote, tuple[str, ...]]  # a download, and the options that say the same
+COMPANIONS = ("--chat-template-file", "--grammar-file", "--json-schema-file")  # each one file, read by the engine
+LARGEST = 4 << 20  # bytes of a preset file; a thousand models take about 100 KB
 
 
 def placed(model: FoundModel, definition: Definition, cache: Path | None) -> FoundModel:
@@ -60,13 +57,13 @@ def placed(model: FoundModel, definition: Definition, cache: Path | None) -> Fou
         mistake, seeing = _read(lambda: parse_location(definition.mmproj_url, _path(definition.mmproj)))
         if seeing is None:
             model = structs.replace(model, error=model.error or mistake)
-        elif hit := _here(cache, seeing):
+        elif cache is not None and (hit := here(cache, seeing)):
             projector = hit.files[0]
         else:
             needs.append((seeing, (PROJECTOR_URL, definition.mmproj_url)))
     draft = definition.draft
     if not draft and definition.draft_repo and (guesses := _draft(definition)):
-        if hit := _here(cache, guesses):
+        if cache is not None and (hit := here(cache, guesses)):
             draft = hit.files[0]
         else:
             needs.append((guesses, (DRAFT_REPO, definition.draft_repo)))
@@ -98,14 +95,20 @@ def _model(model: FoundModel, definition: Definition, cache: Path | None) -> tup
     projector = definition.mmproj
     elsewhere = not definition.repo and bool(definition.image or definition.url)
     if definition.model and not elsewhere:
-        path = _absolute(definition.model)
-        if path != (model.files[:1] or ("",))[0]:
+        path = _path(definition.model)
+        if path is not None and path not in model.files[:1]:
             model = FoundModel(id=model.id, source=model.source, files=all_shards(Path(path)))
         return model, projector, []
     if model.source == "cache" and model.files and (definition.repo, definition.repo_file) == (model.id, ""):
         return model, projector or model.mmproj or "", []  # it was just found there
-    mistake, wanted = _from_elsewhere(definition) if elsewhere else (None, _wanted(definition, model.id))
-    if wanted is not None and (hit := _here(cache, wanted)):
+    mistake: str | None = None
+    if elsewhere and definition.image:
+        mistake, wanted = _read(lambda: parse_image(definition.image))
+    elif elsewhere:
+        mistake, wanted = _read(lambda: parse_location(definition.url, _path(definition.model)))
+    else:
+        wanted = _wanted(definition, model.id)
+    if wanted is not None and cache is not None and (hit := here(cache, wanted)):
         repo = wanted.reference.repo if isinstance(wanted, WantedModel) and not elsewhere else model.repo
         tag = model.tag if elsewhere else hit.tag
         model = structs.replace(model, files=hit.files, repo=repo, tag=tag, mmproj=None)
@@ -122,23 +125,12 @@ def _model(model: FoundModel, definition: Definition, cache: Path | None) -> tup
     return model, projector, []
 
 
-def _from_elsewhere(definition: Definition) -> tuple[str | None, Remote | None]:
-    """Return the model in a registry or at an address, or the mistake in its name."""
-    if definition.image:
-        return _read(lambda: parse_image(definition.image))
-    return _read(lambda: parse_location(definition.url, _path(definition.model)))
-
-
 def _read(parse: Callable[[], Remote]) -> tuple[str | None, Remote | None]:
     """Return a name's mistake, or its meaning."""
     try:
         return None, parse()
     except (UsageError, BadRequest) as error:
         return str(error), None
-
-
-def _here(cache: Path | None, wanted: Remote) -> Cached | None:
-    return here(cache, wanted) if cache is not None else None
 
 
 def _wanted(definition: Definition, model_id: str) -> WantedModel | None:
@@ -159,12 +151,8 @@ def _draft(definition: Definition) -> WantedModel | None:
 
 
 def _path(text: str) -> str | None:
-    return _absolute(text) if text else None
-
-
-def _absolute(path: str) -> str:
     """llama-server takes paths from its working folder; the home folder's sign is this program's addition."""
-    return str((expanded(path) if path.startswith("~/") else Path(path)).absolute())
+    return str((expanded(text) if text.startswith("~/") else Path(text)).absolute()) if text else None
 
 
 class PresetSource(Struct, frozen=True, kw_only=True):
@@ -172,11 +160,8 @@ class PresetSource(Struct, frozen=True, kw_only=True):
 
     file: Path | None
     layers: Layers
-    """The presets at the time when this was made."""
-    strange: bool = False
-    """True if the file comes from a repository, so from somebody else."""
+    strange: bool = False  # the file comes from a repository, so from somebody else
     cache: Path | None = None
-    """The cache that may have the repositories that it names, if the cache is not served anyway."""
 
     def signature(self) -> tuple[int, int, int] | None:
         """Changes when the file does; None while there is none."""
@@ -232,11 +217,15 @@ def open_presets(
     cache: Path | None = None,
 ) -> tuple[PresetSource, list[Problem]]:
     """Read presets for the first time; the problems are warnings. Raises UsageError, InvalidConfig among them."""
-    beside = Layers(environment=environment, presets=Presets(), command=command)
-    source = PresetSource(
-        file=file.absolute() if file is not None else None, layers=beside, strange=strange, cache=cache
-    )
-    return source.read()
+    layers = Layers(environment=environment, command=command)
+    file = file.absolute() if file is not None else None
+    return PresetSource(file=file, layers=layers, strange=strange, cache=cache).read()
+
+
+def preset_file(root: Path, repo: str) -> Path | None:
+    """Return the presets that a cached repository (``org/repo``) holds instead of a model; None if it holds none."""
+    found = files_of(root, repo)
+    return found[0] / PRESET_FILE if found is not None and any(file.path == PRESET_FILE for file in found[1]) else None
 
 
 def read_ini(file: Path, *, named_by: str = "--models-preset") -> str:

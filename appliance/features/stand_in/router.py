@@ -7,12 +7,12 @@ CORS, prefix and the like) never reach the model processes, and neither does ``-
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
 
-from appliance.catalog.found import cache_directory, preset_file
+from appliance.catalog.found import cache_directory
 from appliance.catalog.sources import ModelFolders
 from appliance.cli.options import tools_of_options
 from appliance.core.llama import flags
@@ -21,23 +21,25 @@ from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.errors import UsageError
 from appliance.features.stand_in.core.preset_file import LOAD_ON_STARTUP, NONE, Choices, chosen, wrong_value
 from appliance.features.stand_in.front import LOG_FILE, http_settings, is_on, number, value
-from appliance.features.stand_in.preset_models import PresetSource, open_presets
+from appliance.features.stand_in.preset_models import PresetSource, open_presets, preset_file
 from appliance.platform.console import say
 from appliance.platform.home import users_home
 from appliance.settings import AppSettings
 
 SLOWED = "LLAMA_SERVER_DEBUG_FAKE_TIMING"
-"""If set, models start `SLOWED_BY` seconds later and requests hold them longer, which makes the waiting order visible.
-"""
-SLOWED_BY = 2.0
+SLOWED_BY = 2.0  # seconds that models start later and are held longer, which shows the waiting order, where that is set
 
 
 def router_mode(from_argv: Sequence[Option], from_environ: Sequence[Option], environ: Mapping[str, str]) -> AppSettings:
-    """Return the router that these options ask for. Raises UsageError, or InvalidConfig for all mistakes of a preset
-    file.
+    """Return the router that these options ask for. Raises UsageError, or InvalidConfig for a preset file.
+
+    Numbers are checked first, as llama-server does: a model process would report a mistake late, and to nobody.
     """
     options = flags.merge(from_argv, from_environ)
-    _check_values(options)
+    for option in options:
+        flag = flags.lookup(option.canonical)
+        if flag is not None and len(option.values) == 1 and (wrong := wrong_value(flag, option.flag, option.values[0])):
+            raise UsageError(wrong)
     models_max = number(options, "--models-max", DEFAULT_MODELS_MAX, 0)
     cache = cache_directory(environ, users_home()).absolute()
     theirs = preset_of_repository(options, cache)
@@ -92,27 +94,13 @@ def _models_dir(text: str) -> Path | None:
     return path
 
 
-def _check_values(options: Iterable[Option]) -> None:
-    """Check numbers first, as llama-server does; a model process would report the mistake late, and nobody would see
-    it.
-    """
-    for option in options:
-        flag = flags.lookup(option.canonical)
-        if flag is not None and len(option.values) == 1 and (wrong := wrong_value(flag, option.flag, option.values[0])):
-            raise UsageError(wrong)
-
-
 def _check_startup(presets: PresetSource, models_max: int) -> None:
     """Count only models with a section; models that ``[*]`` starts are known after the first look at the disk."""
     layers = presets.layers
-    wanted = [name for name in layers.presets.sections if _is_wanted(layers.of(name))]
+    sections = {name: layers.of(name) for name in layers.presets.sections}
+    wanted = [name for name, choices in sections.items() if LOAD_ON_STARTUP in choices and choices[LOAD_ON_STARTUP].on]
     if models_max and len(wanted) > models_max:
         raise UsageError(
             f"{len(wanted)} models are configured to load at the start ({', '.join(wanted)}), and --models-max is "
             f"{models_max}; raise it, or take {LOAD_ON_STARTUP} away from some"
         )
-
-
-def _is_wanted(choices: Choices) -> bool:
-    choice = choices.get(LOAD_ON_STARTUP)
-    return choice is not None and choice.on

@@ -26,7 +26,7 @@ from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.events import EventSources
 from appliance.http.control.listing import View
-from appliance.http.control.model_routes import ModelRoutes, add_model_routes
+from appliance.http.control.model_feed import add_model_feed
 from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
 from appliance.http.kernel import Kernel
@@ -102,7 +102,7 @@ def create_app(
     sources = EventSources(view, traffic, owners.history)
     records = RecordRoutes(traffic.recorder, owners.history, owners.samples, detect)
     add_routes(own, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
-    add_model_routes(own, ModelRoutes(owners, traffic.lifetime))
+    add_model_feed(own, owners, traffic.lifetime)
     fleet = owners.fleet
     engines = EngineRoutes(
         owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine, may_choose=settings.admin

@@ -20,6 +20,7 @@ from appliance.core.models.identity import runs_llama_server
 from appliance.core.models.model import Model
 from appliance.http.bytes.body import Bodies
 from appliance.http.way.context import AskModel, ModelRequest, Use
+from appliance.http.way.outgoing import ignored
 from appliance.http.way.routes import Route, own_path
 from appliance.traffic.request import Headers, Passing, Sink
 from appliance.traffic.translated import TranslatedSink
@@ -27,7 +28,6 @@ from appliance.traffic.translated import TranslatedSink
 CHATS = "/v1/chat/completions"
 CHAT_TOKENS = f"{CHATS}/input_tokens"
 _LACKS = frozenset((404, 405, 501))
-_IGNORED = b"X-Appliance-Ignored"
 
 
 class Translated(Struct, frozen=True, kw_only=True):
@@ -84,9 +84,8 @@ class DialectTurn:
             if not native.lacks:
                 return
         read = await self._dialect.read(job, model)
-        told = [(_IGNORED, ", ".join(read.ignored).encode("latin-1", "replace"))] if read.ignored else []
         route = self._chats if read.path == CHATS else own_path(read.path)
-        sink = TranslatedSink(job.sink, read.answer, told)
+        sink = TranslatedSink(job.sink, read.answer, ignored(read.ignored))
         grown = max(len(read.body) - len(job.body), 0)
         self._bodies.reserve(grown)
         try:

@@ -187,10 +187,12 @@ class FastPath:
         if known.target is not target or known.address is not address:
             known.target, known.address, name = target, address, known.route.name
             known.sent = self.ask.plain_head(known.request, known.path, target, model, address)
-            holds = repair is not None and repair.holds(name, model)
-            known.options = structs.replace(known.options, label=address.label, holds_refusals=holds)
             known.build = build = self._fleet.engine_of(model.id) or ""
+            holds = repair is not None and repair.holds(name, model, build)
+            known.options = structs.replace(known.options, label=address.label, holds_refusals=holds)
             known.translates = [each for each in self.ask.translates if each.is_for(name, build)]
+            if repair is not None and repair.unable(name, model, b"") is not None:
+                known.sent = None  # the task tells of it
         if known.sent is None or not known.is_plain(asked, content):
             return None
         if (

@@ -8,6 +8,7 @@ from typing import Protocol
 from appliance.core.bodies.head import RequestHead
 from appliance.core.exchange import Refused
 from appliance.core.models.model import Model
+from appliance.errors import BadRequest
 from appliance.fleet.status import ChildStatus
 from appliance.http.way.context import ModelRequest, RequestContext, Use
 from appliance.http.way.course import Course
@@ -126,6 +127,8 @@ class Repairing(Protocol):
 
     body: bytes
     names: tuple[str, ...]
+    ignored: tuple[str, ...]
+    """The parts of the request that the engine passes over in silence."""
 
     def next_after(self, refused: Refused) -> Refused | None:
         """Change the body, as the engine has refused it; or return the refusal for the client."""
@@ -148,12 +151,19 @@ class Repair(Protocol):
         """Return whether the body of a model in ``remembered`` may be one of them."""
         ...
 
-    def holds(self, route: str, model: Model) -> bool:
+    def holds(self, route: str, model: Model, build: str) -> bool:
         """Return whether `begin` has something to give."""
         ...
 
+    def unable(self, route: str, model: Model, body: bytes) -> BadRequest | None:
+        """Return the error for what a model is known not to do. It is asked before the model is loaded.
+
+        A route with an empty body: for what no body changes.
+        """
+        ...
+
     def begin(self, route: str, model: Model, build: str, body: bytes) -> Repairing | None:
-        """Begin with what has helped before. Raises BadRequest for what the model would pass over in silence."""
+        """Begin with what has helped before."""
         ...
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from msgspec import Struct, structs
 
 from appliance.core.bodies import head as heads
@@ -9,7 +12,7 @@ from appliance.core.bodies.filters import Edits, rewrite_field, rewrite_urlencod
 from appliance.core.bodies.head import RequestHead
 from appliance.core.headers import without
 from appliance.core.models.model import Model
-from appliance.traffic.request import Request
+from appliance.traffic.request import Headers, Request
 from appliance.upstream.address import OWN_TO_THIS_HOP, Address
 
 FORM = "application/x-www-form-urlencoded"
@@ -20,6 +23,9 @@ IDENTITY = b"x-appliance-identity"
 """Identity of the one model that may answer (`core.models.identity`), from another box of the pool."""
 _NOT_FOR_MODELS = OWN_TO_THIS_HOP | {CONVERSATION, IDENTITY}
 """With the id of a conversation, llama-server would go on when this program hangs up."""
+
+
+_UNTELLABLE, _MOST = re.compile("[^ -~]"), 4000
 
 
 class Format(Struct, frozen=True):
@@ -105,3 +111,12 @@ def sent_headers(request: Request, model: Model, *, keys_are_ours: bool) -> list
     if chain:
         headers.append((b"X-Forwarded-For", b", ".join(chain)))
     return headers + given
+
+
+def ignored(names: Sequence[str]) -> Headers:
+    """Return the header that tells a client which parts of its request have no effect; none where all have one.
+
+    The client has written some of the names.
+    """
+    told = _UNTELLABLE.sub("?", ", ".join(names))[:_MOST]
+    return ((b"X-Appliance-Ignored", told.encode()),) if told else ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 
 import trio
 from msgspec import Struct
@@ -24,11 +25,12 @@ from appliance.http.way.ask import Ask
 from appliance.http.way.context import ModelRequest
 from appliance.http.way.course import AskAgain, Course
 from appliance.http.way.hooks import EngineTranslate, Repairing
-from appliance.http.way.outgoing import JSON, edited, reached, renamed, sent_headers
+from appliance.http.way.outgoing import JSON, edited, ignored, reached, renamed, sent_headers
 from appliance.http.way.progress import LoadingStream, Ping, queue_headers, write_meanwhile
 from appliance.traffic.record import aside
-from appliance.traffic.request import send_whole
+from appliance.traffic.request import Sink, send_whole
 from appliance.traffic.targets import Target
+from appliance.upstream.address import Address
 from appliance.upstream.client import Headers, Outgoing, relay
 
 LEAST_WAIT = 0.001
@@ -67,14 +69,18 @@ class Process:
         self._repairing: Repairing | None = None
 
     def prepare(self) -> bytes:
-        """Return the body with the configuration's edits."""
-        job, model, targets = self.job, self._model, self._ask.targets
+        """Return the body with the configuration's edits. Raises BadRequest for what the model cannot do."""
+        job, model, targets, repair = self.job, self._model, self._ask.targets, self._ask.repair
         body, path, translates = job.body, job.path, tuple[EngineTranslate, ...]()
         if job.edits:
             translates = tuple(each for each in self._ask.translates if each.wants(job.route.name, body, None))
             name = targets.sent_name(self._target)
             body = edited(job.format, body, targets.edits(model), self._target.requested, name)
             path = renamed(path, name)
+        if repair is not None and job.edits:
+            lacks = repair.unable(job.route.name, model, body if job.format == JSON else b"")
+            if lacks is not None:
+                raise lacks
         headers = sent_headers(job.request, model, keys_are_ours=self._ask.guard.asks_for_key)
         self._sent = Sent(path, headers, translates)
         return body
@@ -85,7 +91,7 @@ class Process:
 
     async def answer(self, course: Course) -> None:
         """See `Place`."""
-        job, fleet, pool, settings = self.job, self._fleet, self._ask.pool, self._ask.settings
+        job, fleet, settings = self.job, self._fleet, self._ask.settings
         if self._sent is None:
             self.prepare()
         sent = self._sent
@@ -124,37 +130,18 @@ class Process:
                     fleet.load_soon(self._wanted)  # not before the lease: this load could evict the stand-in
                 if settings.held_for:
                     await trio.sleep(settings.held_for)
-                there = reached(address, course.model, job.request)
                 told = _told_of(place, placed) if not job.request.inward else ()
-                while True:  # until nothing is left to repair
-                    answer = RelayOptions(
-                        label=there.label,
-                        method=job.request.method,
-                        dialect=job.route.dialect,
-                        family=family_of(job.route.name),
-                        headers=(*course.headers, *told, *self._repaired_headers()),
-                        trail=course.trail,
-                        splicer=course.splicer,
-                        holds_refusals=self._repairing is not None,
-                    )
-                    # This comes behind the lease: how a body has to look depends on the engine, and only now is it
-                    # known which one runs.
-                    body, sink = course.body, job.sink
-                    for each in sent.translates:
-                        body = await each.body(job.route.name, body, there, self.build(course.model), pool)
-                        sink = each.sink(job.route.name, job.body, sink) if course.splicer is None else sink
-                    body = lease.placed.named_in(body) if lease.placed is not None else body
-                    watch = job.record.watch
-                    outgoing = Outgoing(there, job.request.method, sent.path, sent.headers, body, pool, watch)
-                    hooks = _Hooks(lease, finish, ping, self._note_repairs)
+                hooks = _Hooks(lease, finish, ping, partial(self._note_repairs, course))
+                while True:
+                    attempt = await self._attempt(course, reached(address, course.model, job.request), told)
                     try:
-                        await relay(outgoing, answer, sink, hooks)
-                        break
+                        await relay(*attempt, hooks)
                     except Refused as refused:
-                        if (final := self.next_after(course, refused)) is not None:
-                            await hooks.end_wait()
-                            await self.refuse(final)
-                            break
+                        if (final := self.next_after(course, refused)) is None:
+                            continue
+                        await hooks.end_wait()
+                        await self.refuse(final)
+                    break
         except RestoreFailed:  # a kept context's file is gone, and the request has reached nobody
             with trio.move_on_after(END_TIME):
                 await fleet.wait_gone(course.model.id)
@@ -163,8 +150,35 @@ class Process:
             if ping is not None:
                 ping.stop()
 
+    async def _attempt(self, course: Course, there: Address, told: Headers) -> tuple[Outgoing, RelayOptions, Sink]:
+        """Return what to relay for the course's body as it is now, and how."""
+        job, lease, sent, repairing = self.job, self._lease, self._sent, self._repairing
+        assert lease is not None
+        assert sent is not None
+        if repairing is not None:
+            names = ", ".join(repairing.names).encode()
+            told = (*told, *(((b"X-Appliance-Repaired", names),) if names else ()), *ignored(repairing.ignored))
+        answer = RelayOptions(
+            label=there.label,
+            method=job.request.method,
+            dialect=job.route.dialect,
+            family=family_of(job.route.name),
+            headers=(*course.headers, *told),
+            trail=course.trail,
+            splicer=course.splicer,
+            holds_refusals=repairing is not None,
+        )
+        # This comes behind the lease: how a body has to look depends on the engine, and only now is it known which one
+        # runs.
+        body, sink, build = course.body, job.sink, self.build(course.model)
+        for each in sent.translates:
+            body = await each.body(job.route.name, body, there, build, self._ask.pool)
+            sink = each.sink(job.route.name, job.body, sink) if course.splicer is None else sink
+        body = lease.placed.named_in(body) if lease.placed is not None else body
+        outgoing = Outgoing(there, job.request.method, sent.path, sent.headers, body, self._ask.pool, job.record.watch)
+        return outgoing, answer, sink
+
     def _begin_repairs(self, course: Course) -> None:
-        """Raises as `Repair.begin`."""
         job, model, repair = self.job, course.model, self._ask.repair
         if repair is not None and self._repairing is None and job.edits and job.format == JSON:
             self._repairing = repair.begin(job.route.name, model, self.build(model), course.body)
@@ -188,13 +202,10 @@ class Process:
             await sink.write(error_in(final.content, final.status, self.job.route.dialect))
             await sink.end()
 
-    def _repaired_headers(self) -> Headers:
-        names = self._repairing.names if self._repairing is not None else ()
-        return ((b"X-Appliance-Repaired", ", ".join(names).encode()),) if names else ()
-
-    def _note_repairs(self) -> None:
+    def _note_repairs(self, course: Course) -> None:
         if self._repairing is not None and self._repairing.names:
             self.job.record.metadata["repaired"] = ", ".join(self._repairing.names)
+            self.job.record.sent = course.body
             self._repairing.helped()
 
     async def broke(self, course: Course) -> Broken:

@@ -31,13 +31,14 @@ from appliance.core.models.download_status import DownloadEvent, DownloadStatus,
 from appliance.core.models.hub_address import HubAccess
 from appliance.errors import ApplianceError, BadRequest, Forbidden, NotFound, UsageError
 from appliance.features.downloads.download import ModelDownload, disk_failed
+from appliance.features.downloads.hub_api import ModelHub
 from appliance.features.downloads.owner import Downloads, open_downloads
 from appliance.features.downloads.plan import NotEnoughSpace, unfinished_in
 from appliance.features.downloads.removal import plan_removal
 from appliance.store import partial_file
 from appliance.store.partial_file import claim, journaled
 from appliance.upstream.file_transfer import UnderWay
-from appliance.upstream.hub import DownloadsOff, GatedRepo, Hub, HubFailed, RepoNotFound, TokenRefused, hub_access
+from appliance.upstream.hub import DownloadsOff, GatedRepo, HubFailed, RepoNotFound, TokenRefused, hub_access
 
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
@@ -536,7 +537,7 @@ async def test_a_pasted_address_brings_that_file_of_that_revision_or_nothing(
 ) -> None:
     write_big(hub.root / REPO / "deep" / "big-F16.gguf", BIG + 32)
     hub.behave(branches={"same": {"new-Q2_K.gguf": NAME}, "v/2": {NAME: "deep/big-F16.gguf"}})
-    commit = await Hub(settings.hub).commit_of(REPO, "same")
+    commit = await ModelHub(settings.hub).commit_of(REPO, "same")
     async with open_downloads(settings) as downloads:
         for at in ("main", "same", commit):
             download = await downloads.fetch(f"{hub.url}/{REPO}/blob/{at}/deep/big-F16.gguf?download=true#x")

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import trio
-from http_harness import CHAT, Answer, Appliance, OpenServer, chat
+from gguf_files import write_model
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from hub_process import FakeHub
 from msgspec import structs
 from waiting import until
 
 from appliance.catalog.supply import DownloadSettings
+from appliance.core.models.download import read_wanted
+from appliance.features import FEATURES
 
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
@@ -127,3 +130,25 @@ async def test_what_the_hub_has_not_is_told_and_shown_as_failed(serve: OpenServe
         await server.refuses(404, "repository_not_found", "POST", CHAT, chat("acme/none"))
         await server.refuses(404, None, "POST", CHAT, chat(f"{REPO}:Q2_K"), words="it has Q8_0")
         assert "there is no repository acme/none" in server.fleet.known("acme/none").error
+
+
+async def test_a_program_without_downloads_serves_what_is_here(
+    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub, tmp_path: Path
+) -> None:
+    here, config = write_model(downloads.models_dir / "here.gguf"), tmp_path / "proxy.json"
+    config.write_text(json.dumps({"server_pool": {"num_servers": 2}}))
+    rest = [each for each in FEATURES if each.name != "downloads"]
+    async with open_server(config=config, downloads=downloads, features=rest) as server:
+        await server.good("POST", CHAT, chat("here"))
+        assert "pull" not in (await server.refuses(404, "model_not_found", "POST", CHAT, chat(MODEL))).error["message"]
+        for method, target in (("POST", "/models"), ("POST", "/models/pause"), ("DELETE", f"/models?model={MODEL}")):
+            await server.refuses(404, "route_not_found", method, target, {"model": MODEL})
+        pulled = await server.ask("POST", "/api/pull", {"model": f"hf.co/{MODEL}", "stream": False})
+        assert (pulled.status, "this program downloads nothing" in pulled.json["error"]) == (404, True)
+        told = await server.good("GET", "/api/disk")
+        assert ["removes no files" in one["why"] for one in told.json["models"]] == [True]
+    wanted = structs.replace(model(here, "alpha"), path="", fetch=(read_wanted(MODEL),))
+    async with open_server(models=[wanted], features=rest) as server:
+        await server.refuses(404, "model_not_found", "POST", CHAT, chat(), words="this program downloads nothing")
+    assert hub.requests() == []
+    assert here.exists()

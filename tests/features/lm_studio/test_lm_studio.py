@@ -253,7 +253,8 @@ async def test_reasoning_is_an_item_of_its_own(open_server: OpenServer, fake_mod
 
 
 async def test_what_the_engine_is_asked(open_server: OpenServer, fake_model: Path):
-    async with open_server(models=[known(fake_model, "alpha", "--script", '[{"echo": true}]')]) as server:
+    echo = known(fake_model, "alpha", "--script", '[{"echo": true}]')
+    async with open_server(models=[structs.replace(echo, input_modalities=("text", "image"))]) as server:
         url = "data:image/png;base64,iVBORw0KGgo="
         parts = [{"type": "message", "content": "What is it?"}, {"type": "image", "data_url": url}]
         body = {

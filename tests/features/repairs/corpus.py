@@ -1,14 +1,17 @@
-"""Every request of `asked_chats` to models with every template: to their engines alone, and through the program."""
+"""Requests of four dialects to models with every template: to their engines alone, and through the program."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
-from asked_chats import REQUESTS
-from http_harness import CHAT, Appliance, model, open_appliance
+from clients import PATHS, message_in, sent
+from dialect_requests import CHATS, ONLY, REFUSED
+from http_harness import Appliance, model, open_appliance
 from msgspec import Struct, structs
+from neutral import DIALECTS, REQUESTS, Json, NotHere
 from templates import write_model
 
 from appliance.core.models.gguf import read_gguf
@@ -19,10 +22,11 @@ from appliance.upstream.client import HttpCall
 
 OWN_FAULT = "The model produced output"
 """An engine's words about a model whose words are random: its fault, whatever was asked."""
+NAMES = {"chat": "chat completions", "messages": "Messages", "responses": "Responses", "ollama": "Ollama's chats"}
 
 
 class Outcome(Struct, frozen=True):
-    """One request to one model. ``alone`` is the status of the engine without the program."""
+    """One request to one model. ``alone`` is the status of the engine without the program; 0: it was not asked."""
 
     alone: int
     status: int
@@ -34,6 +38,25 @@ Outcomes = Mapping[str, Mapping[str, Outcome]]
 """By template and request."""
 
 
+def asked(dialect: str) -> Iterator[tuple[str, Json]]:
+    """The requests of a dialect, each as its client's arguments or, of `CHATS`, as its body."""
+    for name, request in REQUESTS.items():
+        try:
+            yield name, DIALECTS[dialect](request)
+        except NotHere:
+            continue
+    yield from ONLY[dialect].items()
+
+
+@cache
+def bodies(dialect: str) -> Mapping[str, Json]:
+    """The bodies of a dialect's requests, as its client sends them."""
+    return {
+        name: arguments if dialect == "chat" and name in CHATS else json.loads(sent(dialect, arguments, "m"))
+        for name, arguments in asked(dialect)
+    }
+
+
 def random_model(folder: Path, name: str) -> Model:
     path = write_model(folder, name)
     content = path.read_bytes()
@@ -43,31 +66,40 @@ def random_model(folder: Path, name: str) -> Model:
 
 def opened(models: Iterable[Model], file: Path, **settings: object):
     """The program with these models on the embedded engine."""
-    fleet = FleetSettings(stop_timeout=2.0, engine_args=("--ctx-size", "4096", "--parallel", "1", "--threads", "1"))
+    arguments = ("--ctx-size", "8192", "--parallel", "1", "--threads", "1", "--temp", "0")
+    fleet = FleetSettings(stop_timeout=2.0, engine_args=arguments)
     return open_appliance(embedded.command(), file, models=list(models), fleet=fleet, **settings)
 
 
-async def outcomes_of(server: Appliance, name: str) -> dict[str, Outcome]:
+async def outcomes_of(server: Appliance, name: str, dialect: str, *, alone: bool) -> dict[str, Outcome]:
+    """Ask a model for everything in a dialect; ``alone``: for `CHATS`, its engine as well."""
     found: dict[str, Outcome] = {}
-    await server.ask("POST", CHAT, {"model": name, **REQUESTS["plain"]})
-    for what, body in REQUESTS.items():
-        sent = {"model": name, **body}
-        alone = await status_alone(server, name, sent)
-        answer = await server.ask("POST", CHAT, sent)
-        message = answer.error["message"] if answer.status != 200 else ""
-        found[what] = Outcome(alone, answer.status, answer.header("x-appliance-repaired") or "", message)
+    await server.ask("POST", PATHS["chat"], {"model": name, **CHATS["plain"]})
+    for what, body in (CHATS if alone else bodies(dialect)).items():
+        asked = {**body, "model": name}
+        status = await status_alone(server, name, asked) if alone else 0
+        answer = await server.ask("POST", PATHS[dialect], asked)
+        message = message_in(dialect, answer.body) if answer.status != 200 else ""
+        found[what] = Outcome(status, answer.status, answer.header("x-appliance-repaired") or "", message)
     return found
 
 
 async def status_alone(server: Appliance, name: str, body: object) -> int:
     address, content = server.fleet.address(name), json.dumps(body).encode()
-    async with HttpCall(address, "POST", CHAT, ((b"Content-Type", b"application/json"),), content) as answer:
+    async with HttpCall(address, "POST", PATHS["chat"], ((b"Content-Type", b"application/json"),), content) as answer:
         await answer.read(1 << 20)
         return answer.status
 
 
-def is_right(outcome: Outcome) -> bool:
-    """Answered, or a mistake of the client's that is named; or the engine's own fault."""
+def check(outcomes: Mapping[str, Outcome]) -> None:
+    """Each is answered, or a mistake of the client's that is named, or the engine's own fault; none is worse off."""
+    wrong = {what: outcome for what, outcome in outcomes.items() if not _is_right(outcome)}
+    assert not wrong
+    worse = [what for what, one in outcomes.items() if one.alone == 200 and one.status != 200]
+    assert set(worse) <= {"tools required", "tool named", "tool_choice unknown"}
+
+
+def _is_right(outcome: Outcome) -> bool:
     named = 400 <= outcome.status < 500 and len(outcome.message) > 10
     return outcome.status == 200 or named or OWN_FAULT in outcome.message
 
@@ -75,7 +107,7 @@ def is_right(outcome: Outcome) -> bool:
 def table(outcomes: Outcomes) -> str:
     """The table of the documentation."""
     lines = ["| request | engine alone | repaired | repairs |", "|---|---|---|---|"]
-    for what in REQUESTS:
+    for what in CHATS:
         each = [outcomes[name][what] for name in outcomes]
         if all(one.alone == 200 and one.status == 200 and not one.repaired for one in each):
             continue
@@ -84,4 +116,12 @@ def table(outcomes: Outcomes) -> str:
             f"| {what} | {sum(one.alone == 200 for one in each)} | {sum(one.status == 200 for one in each)} | "
             f"{', '.join(names)} |"
         )
+    return "\n".join(lines)
+
+
+def table_of_dialects() -> str:
+    """The table of the documentation about the requests of each dialect."""
+    lines = ["| dialect | requests | of these refused, in words |", "|---|---|---|"]
+    for dialect, name in NAMES.items():
+        lines.append(f"| {name} | {len(bodies(dialect))} | {', '.join(sorted(REFUSED[dialect])) or 'none'} |")
     return "\n".join(lines)

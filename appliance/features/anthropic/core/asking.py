@@ -124,6 +124,9 @@ def _tools(members: JsonObject, notes: Notes) -> JsonObject:
             raise unknown("tool_choice.type", ", ".join(_CHOICES), kind)
         if kind == "tool":  # llama-server knows no choice of one tool, but that of any
             name = text_of(choice.get("name"), "tool_choice.name")
+            for other in made if name in made else ():
+                if other != name:
+                    notes.add("tools", other)
             made = {name: made[name]} if name in made else {}
         if kind in ("any", "tool") and not made:
             why = "the request has no such tool, or Anthropic's servers run it"

@@ -104,7 +104,7 @@ MEMBERS: Mapping[str, Mapping[str, Treated]] = {
     },
     "tool_choice": {
         "type": _used("`auto`, `any`, `tool`, `none`"),
-        "name": _used("the model is given this tool alone, and has to call it"),
+        "name": _used("the model is given this tool alone, and has to call it; the others are noted"),
         "disable_parallel_tool_use": _used("`parallel_tool_calls`"),
     },
     "tools": {

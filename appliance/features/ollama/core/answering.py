@@ -105,11 +105,30 @@ class PromptLine(Struct, omit_defaults=True):
     logprobs: Sequence[JsonObject] = ()
 
 
-class Translator:
-    """Turns the answer to one request. ``model`` is the name that the request has. No input makes it raise."""
+class ErrorsAlone:
+    """Turns errors alone; an `AnswerTranslate` of `core.answers.translate`. ``model``: its name in the request."""
+
+    def __init__(self, model: str = "") -> None:
+        self._model = model
+
+    def feed(self, data: bytes) -> bytes:
+        return data
+
+    def end(self) -> bytes:
+        return b""
+
+    def whole(self, content: bytes) -> tuple[int, bytes]:
+        return 200, content
+
+    def refused(self, status: int, content: bytes) -> tuple[int, bytes]:
+        return translated_error(status, content, self._model)
+
+
+class Translator(ErrorsAlone):
+    """Turns the answer to one request. No input makes it raise."""
 
     def __init__(self, model: str, clock: Clock, *, chat: bool) -> None:
-        self._model = model
+        super().__init__(model)
         self._clock = clock
         self._chat = chat
         self._records = ChatRecords()

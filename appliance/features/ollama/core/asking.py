@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from appliance.core.bodies.head import EXTENSION
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.bodies.keep_alive import kind_of, seconds_of
 from appliance.core.lenient_json import UNREADABLE
@@ -38,6 +39,14 @@ _OPTIONS = {
     "use_mmap": "boolean",
 }
 """The type of each option, in Ollama's words."""
+_OF_PROMPTS = ("prompt", "suffix", "images", "system", "raw", "context")
+_MEMBERS = frozenset(
+    (
+        "model", "name", "messages", "tools", "stream", "format", "options", "keep_alive", "think", "truncate",
+        "template", "logprobs", "top_logprobs", "_debug_render_only", EXTENSION, *_OF_PROMPTS,
+    )
+)  # fmt: skip
+_OF_MESSAGES = frozenset(("role", "content", "thinking", "images", "tool_calls", "tool_name", "tool_call_id"))
 _RENAMED = {"num_predict": "max_tokens", "num_keep": "n_keep"}
 """llama-server's names for these; it has Ollama's for all others."""
 _AUDIO = {b"RIFF": "wav", b"ID3": "mp3", b"\xff\xfb": "mp3", b"\xff\xf3": "mp3", b"\xff\xf2": "mp3"}
@@ -112,6 +121,18 @@ def sampling_of(options: Mapping[str, JSON]) -> JsonObject:
     if isinstance(most := checked.get("num_predict"), int) and most < 0:
         del checked["num_predict"]
     return {_RENAMED.get(name, name): value for name, value in checked.items() if name not in _LOADING}
+
+
+def unheeded(asked: OllamaRequest) -> tuple[str, ...]:
+    """Return the parts of a request that have no effect, by their names; as the client may have written these."""
+    names = [name for name, value in asked.members.items() if name not in _MEMBERS and value is not None]
+    heeded = _OPTIONS.keys() - _LOADING
+    names += [f"options.{name}" for name, value in asked.options.items() if name not in heeded and value is not None]
+    messages = asked.members.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        given = message if isinstance(message, dict) else {}
+        names += [f"messages.{name}" for name, value in given.items() if name not in _OF_MESSAGES and value is not None]
+    return tuple(dict.fromkeys(names))
 
 
 def context_of(options: Mapping[str, JSON]) -> int | None:

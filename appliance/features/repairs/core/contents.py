@@ -27,7 +27,8 @@ from appliance.features.repairs.core.messages import (
     words,
 )
 
-_KNOWN = ("text", "image_url", "input_audio", "input_video")
+_MEDIA = ("image_url", "input_audio", "input_video")
+_KNOWN = ("text", *_MEDIA)
 _TEXTS = ("text", "refusal", "thinking", "reasoning")
 """The members in which parts of other dialects have their text."""
 _TEXT_FILE = re.compile(r"data:(?:text/[\w.+-]+|application/json)(?:;charset=[\w-]+)?;base64,([A-Za-z0-9+/=]*)")
@@ -103,6 +104,25 @@ def plain_text(messages: Messages) -> Messages:
         return message if said is None or text(content) is not None else {**message, "content": raw(said)}
 
     return _changed(messages, change)
+
+
+def unseen(messages: Messages) -> Messages:
+    """Put a note in the place of pictures and sounds in results of tools, as the conversation has to go on."""
+
+    def change(message: Message) -> Message:
+        given = parts(message.get("content")) if role(message) == "tool" else None
+        found = [_noted(one) for one in given or ()]
+        return {**message, "content": raw(found)} if given is not None and found != given else message
+
+    return _changed(messages, change)
+
+
+def _noted(given: Raw) -> Raw:
+    kind = text((members(given) or {}).get("type"))
+    what = (
+        "an image, which this model cannot see" if kind == "image_url" else "a recording, which this model cannot use"
+    )
+    return given if kind not in _MEDIA else raw({"type": "text", "text": f"[{what}]"})
 
 
 # ---- calls of tools --------------------------------------------------------------------------------------------------

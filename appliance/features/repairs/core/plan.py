@@ -24,6 +24,7 @@ OF_MESSAGES: dict[str, Callable[[Messages], Messages]] = {
     "call-ids": contents.short_ids,
     "content": contents.contents,
     "parts": contents.neighbouring_parts,
+    "unseen": contents.unseen,
     "plain-text": contents.plain_text,
     "function-role": contents.function_role,
     "developer": messages.developer,
@@ -74,10 +75,14 @@ def _reason(pattern: str, words: str, *repairs: str, kept: bool = True) -> Reaso
 _TEMPLATE = "the model's chat template refuses these messages"
 REASONS = (
     _reason(
-        "image input is not supported", "this model reads no pictures: leave them out, or ask one with a projector"
+        "image input is not supported",
+        "this model reads no pictures: leave them out, or ask one with a projector",
+        "unseen",
     ),
     _reason(
-        "(audio|video) input is not supported", "this model reads no sound or film: leave it out, or ask one that does"
+        "(audio|video) input is not supported",
+        "this model reads no sound or film: leave it out, or ask one that does",
+        "unseen",
     ),
     _reason(
         "tool call arguments|filter 'items'|item pairs",

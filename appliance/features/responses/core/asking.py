@@ -190,14 +190,15 @@ class _Tools:
         self.names: dict[str, ToolName] = {}
         self._functions: dict[str, JsonObject] = {}
         self._left_out: set[str] = set()
+        self._ignored = ignored
         for number, tool in enumerate(list_of(given.get("tools", []), "tools")):
-            self._add(object_of(tool, f"tools[{number}]"), f"tools[{number}]", "", ignored)
+            self._add(object_of(tool, f"tools[{number}]"), f"tools[{number}]", "")
 
-    def _add(self, tool: JsonObject, path: str, namespace: str, ignored: list[str]) -> None:
+    def _add(self, tool: JsonObject, path: str, namespace: str) -> None:
         kind = text_of(tool.get("type"), f"{path}.type")
         if kind not in TOOLS:
             self._left_out.add(kind)
-            ignored.append(f"{path} ({kind})")
+            self._ignored.append(f"{path} ({kind})")
             return
         inner = tool.get("function")
         said = inner if kind == "function" and isinstance(inner, dict) else tool  # as in a chat completion
@@ -205,8 +206,9 @@ class _Tools:
         if not name:
             raise BadRequest(f"'{path}.name' is empty", param=f"{path}.name")
         if kind == "namespace":
+            self._ignored += [f"{path}.description"] if said.get("description") else []
             for number, one in enumerate(list_of(said.get("tools"), f"{path}.tools")):
-                self._add(object_of(one, f"{path}.tools[{number}]"), f"{path}.tools[{number}]", name, ignored)
+                self._add(object_of(one, f"{path}.tools[{number}]"), f"{path}.tools[{number}]", name)
             return
         told = chat_name(name, namespace)
         self.names[told] = ToolName(name, namespace, kind == "custom")
@@ -237,6 +239,7 @@ class _Tools:
             raise BadRequest("'tool_choice' requires a call, and no tool is there to be called", param="tool_choice")
         if not wanted:
             return {}
+        self._ignored += [f"tools ({name})" for name in self._functions if name not in wanted]
         tools: list[JSON] = [{"type": "function", "function": self._functions[name]} for name in wanted]
         return {"tools": tools} if mode == "auto" else {"tools": tools, "tool_choice": mode}
 

@@ -39,7 +39,8 @@ MEMBERS: Mapping[str, KnownMember] = {
     "tool_choice": KnownMember(
         "used",
         (str, dict),
-        "`none`, `auto`, `required`, one function or custom tool, `allowed_tools`; a tool that is ignored is refused",
+        "`none`, `auto`, `required`, one function or custom tool, `allowed_tools`; the other tools are ignored then. A "
+        "tool that is ignored is refused",
     ),
     "parallel_tool_calls": KnownMember("used", TRUTH),
     "text": KnownMember("used", _OBJECT, "`format`: `text`, `json_object`, `json_schema`; `verbosity` is ignored"),
@@ -119,7 +120,7 @@ PARTS: Mapping[str, tuple[str, str]] = {
 TOOLS: Mapping[str, tuple[str, str]] = {
     "function": ("used", ""),
     "custom": ("used", "as a function with the argument `input`; the model reads a grammar, which is not enforced"),
-    "namespace": ("used", "its tools, with the namespace before their names"),
+    "namespace": ("used", "its tools, with the namespace before their names; its description is ignored"),
 }
 """All others are ignored: they would run on OpenAI's servers, or need a model that was trained for them."""
 

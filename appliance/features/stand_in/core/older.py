@@ -16,10 +16,8 @@ from appliance.core.llama.flags import FALSE_WORDS, TRUE_WORDS, Option
 from appliance.errors import UsageError
 
 _CHOSEN = TRUE_WORDS | FALSE_WORDS | {"auto", "-1"}
-_BARE = frozenset({"-fa", "--flash-attn", "--log-colors"})
-"""Switches that have become choices."""
-_SCALED = frozenset({"--lora-scaled", "--control-vector-scaled"})
-"""Took the file and its scale as two words."""
+_BARE = frozenset({"-fa", "--flash-attn", "--log-colors"})  # switches that have become choices
+_SCALED = frozenset({"--lora-scaled", "--control-vector-scaled"})  # took the file and its scale as two words
 _RENAMED = {
     **dict.fromkeys(("--draft", "--draft-n", "--draft-max"), "--spec-draft-n-max"),
     **dict.fromkeys(("--draft-min", "--draft-n-min"), "--spec-draft-n-min"),
@@ -29,9 +27,7 @@ _NO_EFFECT = {
     "--verbose-prompt": (0, "llama-server no longer prints prompts at the start; --log-prompts-dir DIR keeps them"),
     **dict.fromkeys(("-dkvc", "--dump-kv-cache"), (0, "llama-server no longer prints its cache; GET /slots shows it")),
     **dict.fromkeys(("-cd", "--ctx-size-draft"), (1, "the draft model now has the context of the model, --ctx-size")),
-}
-"""The number of values, and what there is instead."""
-
+}  # the number of values, and what there is instead
 _VARIABLES = {
     "LLAMA_ARG_MODEL_DRAFT": "LLAMA_ARG_SPEC_DRAFT_MODEL",
     "LLAMA_ARG_DRAFT_P_MIN": "LLAMA_ARG_SPEC_DRAFT_P_MIN",
@@ -43,8 +39,6 @@ _VARIABLES = {
     "LLAMA_LOG_PREFIX": "LLAMA_ARG_LOG_PREFIX",
     "LLAMA_LOG_TIMESTAMPS": "LLAMA_ARG_LOG_TIMESTAMPS",
 }
-_LOAD_MODE = "LLAMA_ARG_LOAD_MODE"
-_MLOCK, _NO_MMAP = "LLAMA_ARG_MLOCK", "LLAMA_ARG_NO_MMAP"
 _NO_VARIABLE = {"LLAMA_ARG_CTX_SIZE_DRAFT": _NO_EFFECT["--ctx-size-draft"][1]}
 _HUB = "--hf-repo ggml-org/"
 _FIM = "--port 8012 --ubatch-size 1024 --batch-size 1024 --ctx-size 0 --cache-reuse 256"
@@ -116,9 +110,9 @@ def modern_variables(environ: Mapping[str, str]) -> tuple[dict[str, str], list[s
     for older, name in _VARIABLES.items():
         if older in modern:
             modern.setdefault(name, modern.pop(older))
-    locked, unmapped = (_is_on(modern, name) for name in (_MLOCK, _NO_MMAP))
+    locked, unmapped = (_is_on(modern, name) for name in ("LLAMA_ARG_MLOCK", "LLAMA_ARG_NO_MMAP"))
     if locked or unmapped:
-        modern.setdefault(_LOAD_MODE, "mlock" if locked else "none")
+        modern.setdefault("LLAMA_ARG_LOAD_MODE", "mlock" if locked else "none")
     notes = [f"{name} has no effect: {why}" for name, why in _NO_VARIABLE.items() if name in modern]
     return modern, notes
 

@@ -1,5 +1,4 @@
-"""The text of llama-server's model presets, and one option of a model as a key, the command line or a variable gives
-it.
+"""The text of model presets, and one option of a model as a key, the command line or a variable gives it.
 
 The INI dialect is llama.cpp b11434's, tried out against its ``llama-server``: a section header and ``key = value``
 begin in the first column; a comment begins with ``;`` or ``#`` anywhere, so that no value can hold either; blank lines
@@ -24,11 +23,8 @@ from appliance.core.llama.flags import FALSE_WORDS, FLAGS, REPLACEMENT, TRUE_WOR
 from appliance.core.rpc_workers import endpoints_of
 from appliance.errors import UsageError
 
-DEFAULT = "default"
-"""The model for settings before the first section."""
-EVERYWHERE = "*"
-"""The section for every model."""
-
+DEFAULT = "default"  # the model for settings before the first section
+EVERYWHERE = "*"  # the section for every model
 _ENDS = re.compile(r"\r\n|\n|\r")
 _HEADER = re.compile(r"\[([^\]]*)\][ \t]*(?:[;#].*)?")
 _SETTING = re.compile(r"(-*)([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*(.*)")
@@ -37,16 +33,14 @@ LOAD_ON_STARTUP = "load-on-startup"
 STOP_TIMEOUT = "stop-timeout"
 DEDUP = "dedup-cache-models"
 ENGINE = "engine"
-PRESET_ONLY = (DEDUP, ENGINE, LOAD_ON_STARTUP, STOP_TIMEOUT)
-"""Keys for the router alone; they are not options of llama-server."""
+PRESET_ONLY = (DEDUP, ENGINE, LOAD_ON_STARTUP, STOP_TIMEOUT)  # for the router alone; no options of llama-server
 HF_TOKEN = "HF_TOKEN"
 _SAMPLERS = {
     "dry": "d", "top_k": "k", "typ_p": "y", "top_p": "p", "top_n_sigma": "s", "min_p": "m", "temperature": "t",
     "xtc": "x", "infill": "i", "penalties": "e", "adaptive_p": "a",
 }  # fmt: skip
 """Names of samplers and their letters in ``--sampler-seq`` (llama.cpp b11434)."""
-_OPPOSITE = {"mmap": "none", "none": "mmap"}
-"""The load mode that the former ``mmap = false`` and ``no-mmap = false`` mean."""
+_OPPOSITE = {"mmap": "none", "none": "mmap"}  # load modes that ``mmap = false`` and ``no-mmap = false`` once meant
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 NONE: Choices = MappingProxyType({})
@@ -78,10 +72,10 @@ def parse(text: str, file: str) -> tuple[list[PresetSection], list[Problem]]:
                 problems.append(line)
             case PresetSection():
                 opened.append((line, []))
-            case Setting():
-                if not opened:
-                    opened.append((PresetSection(name=DEFAULT, at=line.at), []))
+            case Setting() if opened:
                 opened[-1][1].append(line)
+            case Setting():
+                opened.append((PresetSection(name=DEFAULT, at=line.at), [line]))
     sections: dict[str, PresetSection] = {}
     for header, settings in opened:
         if earlier := sections.pop(header.name, None):
@@ -123,20 +117,19 @@ def _header(line: str, at: Position) -> PresetSection | Problem:
 def _setting(line: str, at: Position) -> Iterator[Setting | Problem]:
     match = _SETTING.fullmatch(line)
     if match is None:
-        yield Problem(message=_not_a_setting(line), at=at)
+        key, equals, _ = line.partition("=")
+        wrong = (
+            f"{key.strip()!r} cannot be a key: it begins with a letter and holds letters, digits, '_', '.' and '-'"
+            if equals
+            else f"{line[:40]!r} is neither [section] nor key = value; a flag without a value is written key = true"
+        )
+        yield Problem(message=wrong, at=at)
         return
     dashes, key, rest = match.groups()
     value = _COMMENT.split(rest, maxsplit=1)[0]
     for oddity in _oddities(dashes, key, value, rest):
         yield Problem(message=oddity, at=at, level="warning")
     yield Setting(key=key, value=value.rstrip(" \t"), at=at)
-
-
-def _not_a_setting(line: str) -> str:
-    key, equals, _ = line.partition("=")
-    if not equals:
-        return f"{line[:40]!r} is neither [section] nor key = value; a flag without a value is written key = true"
-    return f"{key.strip()!r} cannot be a key: it begins with a letter and holds letters, digits, '_', '.' and '-'"
 
 
 def _oddities(dashes: str, key: str, value: str, rest: str) -> Iterator[str]:
@@ -162,17 +155,13 @@ class EffectiveOption(Struct, frozen=True, kw_only=True):
     """One option as it counts for a model. ``name`` is llama-server's own spelling, or one of `PRESET_ONLY`."""
 
     name: str
-    words: tuple[str, ...] = ()
-    """Words for the engine's command line; none for a switch that is off."""
-    text: str
-    """The value as llama-server writes it into an INI."""
+    words: tuple[str, ...] = ()  # for the engine's command line; none for a switch that is off
+    text: str  # the value as llama-server writes it into an INI
     on: bool = True
-    origin: str
-    """Its source: a place in a file, a variable, a flag of the command line."""
+    origin: str  # a place in a file, a variable, a flag of the command line
 
 
-Choices = Mapping[str, EffectiveOption]
-"""By `EffectiveOption.name`."""
+Choices = Mapping[str, EffectiveOption]  # by `EffectiveOption.name`
 
 
 def _flag_of(name: str) -> Flag:
@@ -199,8 +188,7 @@ FRONTS_OWN = canonical((
 llama-server's own router passes some of them on; ``--hf-token`` would then be visible to every client in the list of
 models.
 """
-NOT_FOR_ALL = canonical(("--model", "--mmproj", "--alias", "--hf-repo", "--log-file"))
-"""Options that apply only to a particular model."""
+NOT_FOR_ALL = canonical(("--model", "--mmproj", "--alias", "--hf-repo", "--log-file"))  # of one particular model
 ENDS_AT_ONCE = canonical(("--help", "--version", "--cache-list", "--completion-bash", "--list-devices"))
 NOT_FROM_STRANGERS = canonical((
     "--rpc", "--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled", "--model-url", "--mmproj-url",
@@ -235,16 +223,11 @@ def choice_of(
     return EffectiveOption(name=flag.name, words=words, text=spoken if text is None else text, on=on, origin=origin)
 
 
-def is_known(key: str) -> bool:
-    """True if the key names an option of llama-server."""
-    return key in _KEYS
-
-
 def read_key(key: str, value: str, origin: str) -> EffectiveOption | str:
     """Return the option that ``key = value`` chooses, or its mistake."""
     if key in PRESET_ONLY:
         return _for_the_router(key, value, origin)
-    flag, on = _KEYS.get(key, (None, True))
+    flag, on = KEYS.get(key, (None, True))
     if flag is None:
         return _former(key, value, origin) or _unknown(key)
     if flag.kind is Kind.REMOVED:
@@ -263,14 +246,11 @@ def read_key(key: str, value: str, origin: str) -> EffectiveOption | str:
 
 
 def _for_the_router(key: str, value: str, origin: str) -> EffectiveOption | str:
-    if key == STOP_TIMEOUT:
-        if not (value.isascii() and value.isdecimal()):
-            return f"{key} is a whole number of seconds, not {value!r}; write {key} = 10"
-        return EffectiveOption(name=key, text=value, origin=origin)
-    if key == ENGINE:
-        wrong = f"{key} has no value; write {key} = auto, or a backend such as vulkan"
-        return EffectiveOption(name=key, text=value, origin=origin) if value else wrong
-    on = _boolean(value)
+    if key == STOP_TIMEOUT and not (value.isascii() and value.isdecimal()):
+        return f"{key} is a whole number of seconds, not {value!r}; write {key} = 10"
+    if key == ENGINE and not value:
+        return f"{key} has no value; write {key} = auto, or a backend such as vulkan"
+    on = True if key in (STOP_TIMEOUT, ENGINE) else _boolean(value)
     return _not_boolean(key, value) if on is None else EffectiveOption(name=key, text=value, on=on, origin=origin)
 
 
@@ -284,9 +264,7 @@ def _switch(flag: Flag, positive: bool, key: str, value: str, origin: str) -> Ef
 
 
 def _boolean(value: str) -> bool | None:
-    """llama-server takes every word but its own for off as on, even ``no`` and ``False``; here these two are
-    mistakes.
-    """
+    """llama-server takes every word but its own for off as on; here ``no`` and ``False`` are mistakes."""
     if value in FALSE_WORDS:
         return False
     return True if not value or value.lower() in TRUE_WORDS else None
@@ -330,7 +308,7 @@ def _former(key: str, value: str, origin: str) -> EffectiveOption | str | None:
 def _unknown(key: str) -> str:
     from difflib import get_close_matches  # only on the way to an error
 
-    known = (*_KEYS, *PRESET_ONLY)
+    known = (*KEYS, *PRESET_ONLY)
     near = next(iter(get_close_matches(key.lower().replace("_", "-"), known, n=1, cutoff=0.75)), None)
     return f"llama-server has no option '{key}'" + (f"; did you mean {near}?" if near else "")
 
@@ -346,4 +324,4 @@ def _keys() -> dict[str, tuple[Flag, bool]]:
     return keys
 
 
-_KEYS = _keys()
+KEYS = _keys()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Literal
 
 from msgspec import Struct
 
@@ -35,8 +36,7 @@ from appliance.features.stand_in.core.preset_file import (
     read_key,
 )
 
-IGNORED = "version"
-"""A key that llama-server ignores."""
+IGNORED = "version"  # a key that llama-server ignores
 WHERE_FROM = canonical(("--model", "--model-url", "--hf-repo", "--hf-file", "--docker-repo"))
 """A layer with one of these options says where the model is; weaker layers no longer count for that."""
 
@@ -54,8 +54,7 @@ ALIAS = "--alias"
 TAGS = "--tags"
 NO_FLAGS = frozenset((MODEL, PROJECTOR, DRAFT, REPO, REPO_FILE, DRAFT_REPO, URL, PROJECTOR_URL, IMAGE, ALIAS, TAGS))
 """Choices with a field of their own in `Definition`. (The names are llama-server's own, see `EffectiveOption.name`.)"""
-FILES = "files"
-"""Options that the model's own files need."""
+FILES = "files"  # the layer of options that the model's own files need
 EVERY_MODEL = "[*]"
 
 
@@ -131,42 +130,32 @@ def canonical_name(name: str) -> str:
 
 def _understand(section: PresetSection, problems: list[Problem], strange: bool) -> Choices:
     """llama-server sorts keys by their letters: of two spellings of an option the later one in the alphabet counts."""
+
+    def tell(message: str, setting: Setting, level: Literal["error", "warning"] = "warning") -> None:
+        problems.append(Problem(message=message, path=f"[{section.name}]", at=setting.at, level=level))
+
     choices: dict[str, EffectiveOption] = {}
     said_by: dict[str, Setting] = {}
     last = {setting.key: setting for setting in section.settings}
-    for setting in sorted(last.values(), key=lambda setting: setting.key):
-        if setting.key == IGNORED:
+    for key, setting in sorted(last.items()):
+        if key == IGNORED:
             continue
-        path, at = f"[{section.name}]", setting.at
-        choice = read_key(setting.key, setting.value, f"{at.file}:{at.line}")
+        choice = read_key(key, setting.value, f"{setting.at.file}:{setting.at.line}")
         if isinstance(choice, str):
-            problems.append(Problem(message=choice, path=path, at=at))
+            tell(choice, setting, "error")
         elif strange and choice.name in NOT_FROM_STRANGERS:
-            message = f"{setting.key} is not taken from a repository; to trust the file, give it with --models-preset"
-            problems.append(Problem(message=message, path=path, at=at))
+            advice = "to trust the file, give it with --models-preset"
+            tell(f"{key} is not taken from a repository; {advice}", setting, "error")
         elif choice.name in FRONTS_OWN:
-            message = f"{setting.key} is for the server, not for a model, and is ignored; give it on the command line"
-            problems.append(Problem(message=message, path=path, at=at, level="warning"))
+            tell(f"{key} is for the server, not for a model, and is ignored; give it on the command line", setting)
         else:
             if before := said_by.get(choice.name):
-                message = f"{setting.key} and {before.key} in line {before.at.line} are one option; this one counts"
-                problems.append(Problem(message=message, path=path, at=at, level="warning"))
+                tell(f"{key} and {before.key} in line {before.at.line} are one option; this one counts", setting)
             choices[choice.name], said_by[choice.name] = choice, setting
-    problems += _repeated(section, last)
+    for setting in section.settings:
+        if (counts := last[setting.key]) is not setting:
+            tell(f"{setting.key} is repeated in line {counts.at.line}, which counts; remove one", setting)
     return choices
-
-
-def _repeated(section: PresetSection, last: Mapping[str, Setting]) -> list[Problem]:
-    return [
-        Problem(
-            message=f"{setting.key} is repeated in line {last[setting.key].at.line}, which counts; remove one",
-            path=f"[{section.name}]",
-            at=setting.at,
-            level="warning",
-        )
-        for setting in section.settings
-        if last[setting.key] is not setting
-    ]
 
 
 def _clashes(everywhere: Choices, sections: Mapping[str, Choices], places: Mapping[str, Position]) -> list[Problem]:
@@ -188,54 +177,54 @@ class Definition(ModelPreset, frozen=True, kw_only=True):
     model: str = ""
     mmproj: str = ""
     draft: str = ""
-    repo: str = ""
-    """``org/repo`` or ``org/repo:TAG`` on Hugging Face."""
+    repo: str = ""  # ``org/repo`` or ``org/repo:TAG`` on Hugging Face
     repo_file: str = ""
     draft_repo: str = ""
-    image: str = ""
-    """In a registry of container images."""
-    url: str = ""
-    """The address of a file, which is stored at ``model`` if that is set."""
+    image: str = ""  # in a registry of container images
+    url: str = ""  # the address of a file, which is stored at ``model`` if that is set
     mmproj_url: str = ""
-    projector: bool = True
-    """Use a projector that is found beside the model."""
-    args: tuple[str, ...] = ()
-    """The engine's flags, without those that say where the files are."""
-    dedup: bool = False
-    """Do not list the cached models that this one stands for."""
+    projector: bool = True  # use a projector that is found beside the model
+    args: tuple[str, ...] = ()  # the engine's flags, without those that say where the files are
+    dedup: bool = False  # do not list the cached models that this one stands for
 
 
 def define(model_id: str, choices: Choices) -> Definition:
     """Sum up the choices for a model."""
-    ordered = sorted(choices.values(), key=_place)
+
+    def place(choice: EffectiveOption) -> str:
+        """llama-server's order: by the first spelling, its router's own keys last."""
+        flag = flags.lookup(choice.name)
+        return flag.spellings[0] if flag is not None else choice.name
+
+    def text(name: str) -> str:
+        return choices[name].text if name in choices else ""
+
+    def is_on(name: str, *, unsaid: bool = False) -> bool:
+        return choices[name].on if name in choices else unsaid
+
+    ordered = sorted(choices.values(), key=place)
     stop = choices.get(STOP_TIMEOUT)
     return Definition(
         aliases=tuple(alias for alias in listed(choices, ALIAS) if alias != model_id),
         tags=listed(choices, TAGS),
-        model=_text(choices, MODEL),
-        mmproj=_text(choices, PROJECTOR),
-        draft=_text(choices, DRAFT),
-        repo=_text(choices, REPO),
-        repo_file=_text(choices, REPO_FILE),
-        draft_repo=_text(choices, DRAFT_REPO),
-        image=_text(choices, IMAGE),
-        url=_text(choices, URL),
-        mmproj_url=_text(choices, PROJECTOR_URL),
-        projector=_is_on(choices, "--mmproj-auto", unsaid=True),
+        model=text(MODEL),
+        mmproj=text(PROJECTOR),
+        draft=text(DRAFT),
+        repo=text(REPO),
+        repo_file=text(REPO_FILE),
+        draft_repo=text(DRAFT_REPO),
+        image=text(IMAGE),
+        url=text(URL),
+        mmproj_url=text(PROJECTOR_URL),
+        projector=is_on("--mmproj-auto", unsaid=True),
         args=tuple(word for choice in ordered if choice.name not in NO_FLAGS for word in choice.words),
-        load_on_startup=_is_on(choices, LOAD_ON_STARTUP),
+        load_on_startup=is_on(LOAD_ON_STARTUP),
         stop_timeout=float(stop.text) if stop is not None else None,
-        engine=_text(choices, ENGINE),
-        dedup=_is_on(choices, DEDUP),
+        engine=text(ENGINE),
+        dedup=is_on(DEDUP),
         preset=_ini(model_id, ordered),
         origins=tuple((choice.name, choice.origin) for choice in ordered),
     )
-
-
-def _place(choice: EffectiveOption) -> str:
-    """llama-server's order: by the first spelling, its router's own keys last."""
-    flag = flags.lookup(choice.name)
-    return flag.spellings[0] if flag is not None else choice.name
 
 
 def _ini(model_id: str, choices: Iterable[EffectiveOption]) -> str:
@@ -243,23 +232,16 @@ def _ini(model_id: str, choices: Iterable[EffectiveOption]) -> str:
     return "".join(f"{line}\n" for line in (f"[{model_id}]", *lines, ""))
 
 
-def _text(choices: Choices, name: str) -> str:
-    choice = choices.get(name)
-    return choice.text if choice is not None else ""
-
-
-def _is_on(choices: Choices, name: str, *, unsaid: bool = False) -> bool:
-    choice = choices.get(name)
-    return choice.on if choice is not None else unsaid
-
-
 class SourcedValue(Struct, frozen=True, kw_only=True):
     """A value and its source. ``layer``: ``command line``, ``section``, `FILES`, `EVERY_MODEL` or ``environment``."""
 
     value: str
     layer: str
-    origin: str
-    """A place in a file, a variable, a flag; for `FILES` the place where the model was found."""
+    origin: str  # a place in a file, a variable, a flag; for `FILES` the place where the model was found
+
+    @property
+    def source(self) -> str:
+        return f"{self.layer} ({self.origin})"
 
 
 class ToldOption(Struct, frozen=True, kw_only=True):
@@ -279,10 +261,8 @@ def explain(
         layered = list(_choices(layers, section, option))
         at = next((number for number, said in enumerate(layered) if said.origin == origin), None)
         if at is None:
-            counts, weaker = (
-                SourcedValue(value=values.get(option, ""), layer=FILES, origin=origin),
-                _behind_files(layered),
-            )
+            counts = SourcedValue(value=values.get(option, ""), layer=FILES, origin=origin)
+            weaker = [said for said in layered if said.layer in (EVERY_MODEL, "environment")]
         else:
             counts, weaker = layered[at], layered[at + 1 :]
         told.append(ToldOption(option=option.lstrip("-"), said=counts, instead_of=tuple(weaker)))
@@ -297,10 +277,5 @@ def _choices(layers: Layers, section: str, option: str) -> Iterator[SourcedValue
         (EVERY_MODEL, layers.presets.everywhere),
         ("environment", layers.environment),
     ):
-        choice: EffectiveOption | None = layer.get(option)
-        if choice is not None:
+        if (choice := layer.get(option)) is not None:
             yield SourcedValue(value=choice.text, layer=name, origin=choice.origin)
-
-
-def _behind_files(layered: Iterable[SourcedValue]) -> list[SourcedValue]:
-    return [said for said in layered if said.layer in (EVERY_MODEL, "environment")]

@@ -21,6 +21,7 @@ export const words = {
   asPretty: { en: "Formatted", de: "Formatiert" },
   asRaw: { en: "Raw", de: "Roh" },
   theRequest: { en: "Request", de: "Anfrage" },
+  theRepaired: { en: "Request as the engine took it", de: "Anfrage, wie die Engine sie nahm" },
   timeLoaded: { en: "Loaded the model", de: "Modell geladen" },
   timePrompt: { en: "Read the prompt", de: "Prompt gelesen" },
   timeAnswer: { en: "Answered", de: "Geantwortet" },

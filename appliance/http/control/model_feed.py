@@ -197,23 +197,10 @@ def as_in_readme(event: ModelEvent | DownloadEvent) -> ModelEvent | DownloadEven
     return event
 
 
-class ModelRoutes:
-    """Every method is one route."""
-
-    def __init__(self, owners: Owners, lifetime: Lifetime) -> None:
-        self._owners = owners
-        self._lifetime = lifetime
-
-    async def events(self) -> Response:
+def add_model_feed(app: Routes, owners: Owners, lifetime: Lifetime) -> None:
+    @app.get("/models/sse", facts=FOLLOWS)
+    async def model_events() -> Response:
         """``?snapshot=1`` begins with the state of every model, ``?names=readme`` has the events as in the README."""
-        feed = ModelFeed(
-            self._owners,
-            self._lifetime,
-            everything=request.args.get("snapshot") in ("true", "1"),
-            readme=request.args.get("names") == "readme",
-        )
-        return endless_answer(feed, EVENT_STREAM, self._lifetime.feeds)
-
-
-def add_model_routes(app: Routes, routes: ModelRoutes) -> None:
-    app.add_url_rule("/models/sse", "model events", routes.events, facts=FOLLOWS)
+        everything = request.args.get("snapshot") in ("true", "1")
+        feed = ModelFeed(owners, lifetime, everything=everything, readme=request.args.get("names") == "readme")
+        return endless_answer(feed, EVENT_STREAM, lifetime.feeds)
