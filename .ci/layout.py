@@ -17,15 +17,14 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_KERNEL = 18
+FROM_KERNEL = 0
 """Imports by the kernel of what is to be a feature."""
-BETWEEN = 5
+BETWEEN = 0
 """Imports by what is to be a feature of what is to be another one."""
 PLANNED = {
     "engines": "cli.engines* core.engines* engines.background engines.carried engines.choosing engines.findings "
     "engines.found engines.installing engines.owner engines.probing engines.proving engines.shelf engines.table "
     "engines.trial engines.updating fleet.rpc_server store.engine_state",
-    "fit": "core.fit* fleet.outlook cli.memory",
 }
 LISTS = {"__main__", "main", "composition", "feature", "features"}
 """These put the program together: they name what they open."""

@@ -20,9 +20,8 @@ from appliance.catalog.supply import DownloadSettings, SupplyGround
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
-from appliance.core.examination import Examiner
-from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
+from appliance.core.memory import gpu_memory
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.feature import (
@@ -31,6 +30,7 @@ from appliance.feature import (
     Footing,
     Ground,
     ServerParts,
+    estimate_of,
     examiners_of,
     open_first,
     open_parts,
@@ -146,6 +146,7 @@ async def open_appliance(
             gpus=gpus,
             tell=history.add,
             hold=slots,
+            estimate=estimate_of(features),
         ) as fleet,
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
         open_parts(
@@ -226,7 +227,7 @@ async def open_appliance(
             hooks=lambda: hooks,
             data=places.data,
             files=settings.files,
-            examiners=lambda: [*_examiners(), *examiners_of((*opened, *supplied, *held))],
+            examiners=lambda: examiners_of((*opened, *supplied, *held)),
             defaults=places.defaults,
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
@@ -277,12 +278,6 @@ def _sockets(parts: Iterable[ServerParts], kernel: Kernel, pipeline: Pipeline) -
     from appliance.http.sockets.sockets import WebSockets
 
     return WebSockets(kernel.edge, [make(kernel, pipeline) for each in parts for make in each.sockets])
-
-
-def _examiners() -> Sequence[Examiner]:
-    from appliance.core.fit.findings import fit_examiner
-
-    return [fit_examiner()]
 
 
 def _folders(

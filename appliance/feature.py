@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
     from appliance.fleet.chooser import Chooser, EngineChoice, EngineSource
+    from appliance.fleet.estimate import Estimate
     from appliance.fleet.hold import SlotHold
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
@@ -112,8 +113,8 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
     serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends the
     start there, with UsageError. ``supply`` opens what brings models that are not here; one feature at most has that.
-    ``engines`` imports the engines of this machine, ``engine`` is the one inside the program; the first feature with
-    some has that.
+    ``engines`` imports the engines of this machine, ``engine`` is the one inside the program, ``estimate`` knows what
+    models take of memory; the first feature with one has it.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     slots: Callable[[Footing], AbstractAsyncContextManager[tuple[SlotHold, ServerParts]]] | None = None
     beside: Callable[[AppSettings], Awaitable[None]] | None = None
     engines: Callable[[], EngineSource] | None = None
+    estimate: Callable[[], Estimate] | None = None
 
 
 class Footing(Struct, frozen=True, kw_only=True):
@@ -169,6 +171,16 @@ class Assembled(Struct, frozen=True, kw_only=True):
     kernel: Kernel
     hold: FastHold | None
     door: Callable[[], Sequence[EdgeRoute]]
+
+
+def estimate_of(features: Iterable[Feature]) -> Estimate:
+    """Return what knows the memory that models take. Without a feature for it, the size of a file says it all."""
+    found = next((each.estimate for each in features if each.estimate is not None), None)
+    if found is None:
+        from appliance.fleet.estimate import PlainEstimate
+
+        return PlainEstimate()
+    return found()
 
 
 @asynccontextmanager
@@ -253,6 +265,4 @@ def examiners_of(parts: Iterable[ServerParts]) -> Sequence[Examiner]:
 
 def all_examiners(features: Iterable[Feature]) -> Sequence[Examiner]:
     """Return the examiners of a command, where no server is at hand."""
-    from appliance.core.fit.findings import fit_examiner
-
-    return [fit_examiner(), *examiners_of(features)]
+    return examiners_of(features)

@@ -79,12 +79,12 @@ ROOMS = {
     "core/engines": "core/test_engine_state.py platform/test_machine_limits.py engines/test_ballast_file.py "
     "engines/test_known.py",
     "core/llama": "features/stand_in features/ollama/test_ollama.py",
-    "core/models": "core/fit/test_fit_estimate.py core/fit/test_fit_plan.py features/stand_in",
+    "core/models": "features/fit/test_fit_estimate.py features/fit/test_fit_plan.py features/stand_in",
     "core/runs": "features/plugins/test_chain.py cli/test_chat_stream.py",
     "core/tools": "features/tools",
     "core/turns": "features/runs/test_run_routes.py features/tools/test_chat_tools.py",
     "engines": "engines",
-    "fleet": "owners children/test_fleet*.py children/test_budgets.py children/test_child_buffers.py "
+    "fleet": "owners children/test_fleet*.py features/fit "
     "children/test_port_holders.py children/test_configured.py http/test_loading.py http/test_metrics.py",
     "http": "http/test_errors.py http/test_shutdown.py",
     "http/bytes": "http/test_wire.py http/test_tls.py http/test_unix_sockets.py http/test_shutdown.py "

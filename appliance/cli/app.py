@@ -21,6 +21,7 @@ from appliance.settings import Program, Start
 if TYPE_CHECKING:
     from appliance.core.examination import Examiner
     from appliance.fleet.chooser import EngineSource
+    from appliance.fleet.estimate import Estimate
 
 
 class CommandLine(click.Group):
@@ -96,6 +97,13 @@ def engines_of(ctx: click.Context) -> EngineSource:
     from appliance.fleet.chooser import NamedEngine
 
     return NamedEngine()
+
+
+def estimate_of(ctx: click.Context) -> Estimate:
+    """Return what knows the memory that models take, for a command of this program."""
+    from appliance.fleet.estimate import PlainEstimate
+
+    return next((verb.estimate for verb in verbs_of(ctx) if verb.estimate is not None), PlainEstimate)()
 
 
 def presets_of(ctx: click.Context) -> ReadPresets:

@@ -12,7 +12,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.sources import ModelFolders
-from appliance.cli.app import engines_of
+from appliance.cli.app import engines_of, estimate_of
 from appliance.cli.options import ModelOptions, catalog_options
 from appliance.cli.remote import (
     ANSWER_TIME,
@@ -29,6 +29,7 @@ from appliance.cli.remote import (
 from appliance.cli.show import json_option, print_json, print_table
 from appliance.errors import UpstreamFailed
 from appliance.fleet.chooser import EngineSource
+from appliance.fleet.estimate import Estimate
 from appliance.platform.console import EXIT_OURS, say
 from appliance.upstream.client import HttpAnswer, HttpCall
 
@@ -114,7 +115,7 @@ async def load(
       llama-appliance load starter --dry-run
     """
     if dry_run:
-        return await _print_plan(choice.sources(), engines_of(ctx), model, as_json)
+        return await _print_plan(choice.sources(), engines_of(ctx), model, as_json, estimate_of(ctx))
     began = trio.current_time()
     # the server knows how long a model may take
     await ask_raw(server, "POST", "/models/load", {"model": model, "wait": True}, patience=math.inf)
@@ -126,12 +127,14 @@ async def load(
     return 0
 
 
-async def _print_plan(sources: ModelFolders, engines: EngineSource, name: str, as_json: bool) -> int:
+async def _print_plan(
+    sources: ModelFolders, engines: EngineSource, name: str, as_json: bool, estimate: Estimate
+) -> int:
     from appliance.catalog.catalog import scan_models  # only this verb of these reads model files
     from appliance.cli.models import machine_room, planned, print_plan
 
     snapshot = await trio.to_thread.run_sync(scan_models, sources)
-    model, plan = planned(snapshot.models, name, *await machine_room(engines))
+    model, plan = planned(snapshot.models, name, *await machine_room(engines), estimate)
     if as_json:
         print_json(plan)
     else:

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.sources import ModelFolders, default_models_dir
-from appliance.cli.app import engines_of
+from appliance.cli.app import engines_of, estimate_of
 from appliance.cli.options import ModelOptions, catalog_options
 from appliance.cli.remote import (
     ModelList,
@@ -25,16 +25,13 @@ from appliance.cli.remote import (
 )
 from appliance.cli.show import human_count, human_size, json_option, print_json, print_table
 from appliance.core.engine import Manual
-from appliance.core.fit.budget import room_of
-from appliance.core.fit.estimate import RAM
-from appliance.core.fit.plan import FitPlan
+from appliance.core.memory import RAM, FitPlan, room_of
 from appliance.core.models.model import Model
 from appliance.core.near_names import did_you_mean
-from appliance.core.settings import FleetSettings
 from appliance.engines.manuals import manual_of
 from appliance.errors import EngineNotFound, UsageError
-from appliance.fleet.budgets import plan_of, reserve_here
 from appliance.fleet.chooser import EngineSource
+from appliance.fleet.estimate import Estimate
 from appliance.fleet.model_rows import ModelRow, ModelTable, model_rows
 from appliance.platform.children import open_children
 from appliance.platform.console import say
@@ -66,7 +63,7 @@ async def machine_room(engines: EngineSource) -> tuple[Mapping[str, int], Manual
 
 
 def planned(
-    models: Sequence[Model], name: str, room: Mapping[str, int], manual: Manual | None
+    models: Sequence[Model], name: str, room: Mapping[str, int], manual: Manual | None, estimate: Estimate
 ) -> tuple[Model, FitPlan]:
     """Return the plan for the model with this id or alias. Raises UsageError if there is none."""
     model = next((m for m in models if name in (m.id, *m.aliases)), None)
@@ -75,7 +72,7 @@ def planned(
         raise UsageError(f"there is no model '{name}'{meant}")
     if model.error:
         raise UsageError(f"{model.id} cannot be used: {model.error} ({model.path})")
-    plan = plan_of(model, FleetSettings(), room, reserve_here(), manual=manual)
+    plan = estimate.plan(model, room, manual)
     if plan is None:
         why = "its own command starts it" if model.config else "its file does not say enough, or is not here yet"
         raise UsageError(f"what {model.id} takes cannot be predicted: {why}")
@@ -112,7 +109,7 @@ async def ls(ctx: click.Context, choice: ModelOptions, server: RunningServer, as
     """
     table = await server_table(server) if choice == ModelOptions() else None
     if table is None:
-        table = await _own_table(choice.sources(), server, engines_of(ctx))
+        table = await _own_table(choice.sources(), server, engines_of(ctx), estimate_of(ctx))
     if as_json:
         print_json(table)
         return 0
@@ -146,12 +143,14 @@ async def server_table(server: RunningServer) -> ModelTable | None:
     return structs.replace(found, server=server.url)
 
 
-async def _own_table(sources: ModelFolders, server: RunningServer, engines: EngineSource) -> ModelTable:
+async def _own_table(
+    sources: ModelFolders, server: RunningServer, engines: EngineSource, estimate: Estimate
+) -> ModelTable:
     snapshot = await trio.to_thread.run_sync(scan_models, sources)
     states = await states_of(server)
     room, manual = await machine_room(engines)
     return ModelTable(
-        models=model_rows(snapshot.models, states, room, manual, {}),
+        models=model_rows(snapshot.models, states, room, manual, {}, estimate),
         models_dir=str(sources.models_dir) if sources.models_dir else None,
         server=None if states is None else server.url,
         notes=snapshot.notes,

@@ -22,7 +22,7 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import scan_models
-from appliance.cli.app import engines_of
+from appliance.cli.app import engines_of, estimate_of
 from appliance.cli.options import ModelOptions, catalog_options, gathered
 from appliance.cli.remote import (
     CHAT_PATH,
@@ -108,7 +108,7 @@ async def run_model(
     outcome: int | Exception
     async with (
         found.open() as engines,
-        open_fleet(FleetSettings(models_max=1), engines) as fleet,
+        open_fleet(FleetSettings(models_max=1), engines, estimate=estimate_of(ctx)) as fleet,
     ):
         try:
             outcome = await _converse(partial(_ask_fleet, fleet, model), chat, question)

@@ -14,7 +14,7 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import STARTER_ID, scan_models
-from appliance.cli.app import engines_of
+from appliance.cli.app import engines_of, estimate_of
 from appliance.cli.options import ModelOptions
 from appliance.cli.remote import (
     CHAT_PATH,
@@ -106,7 +106,8 @@ async def selftest(ctx: click.Context, engine: str | None, model: str, as_json: 
     trial = SelftestTrial(found, quiet=as_json)
     if not as_json:
         click.echo(f"{PROGRAM} selftest: engine {chosen.in_words()}, model {found.id}")
-    async with open_fleet(FleetSettings(models_max=1, load_timeout=LOAD_TIME), chosen) as fleet:
+    settings = FleetSettings(models_max=1, load_timeout=LOAD_TIME)
+    async with open_fleet(settings, chosen, estimate=estimate_of(ctx)) as fleet:
         await trial.run(fleet)
     report = SelftestReport(
         ok=all(step.ok for step in trial.steps),

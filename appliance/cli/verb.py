@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from appliance.core.models.download import Remote
     from appliance.core.models.hub_address import HubAccess
     from appliance.fleet.chooser import EngineSource
+    from appliance.fleet.estimate import Estimate
 
 Group = Literal["models", "server", "this machine", "several machines", "for developers"]
 """The parts of the help, in their order."""
@@ -47,7 +48,7 @@ class Verb(NamedTuple):
     which takes the place of the help. ``page`` is the document in docs/ that says more. ``removed`` is called with each
     model whose files were removed while no server runs. ``exits_with_1`` after every error, as llama-server does.
     ``presets`` reads the files of ``--models-preset``, ``brings`` downloads models for other verbs, ``engines`` imports
-    the engines of this machine.
+    the engines of this machine, ``estimate`` knows what models take of memory.
     """
 
     name: str
@@ -61,3 +62,4 @@ class Verb(NamedTuple):
     presets: ReadPresets | None = None
     brings: Bring | None = None
     engines: Callable[[], EngineSource] | None = None
+    estimate: Callable[[], Estimate] | None = None

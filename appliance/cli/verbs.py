@@ -65,12 +65,6 @@ def _unload() -> click.Command:
     return unload
 
 
-def _memory() -> click.Command:
-    from appliance.cli.memory import memory
-
-    return memory
-
-
 def _selftest() -> click.Command:
     from appliance.cli.selftest import selftest
 
@@ -99,13 +93,6 @@ KERNEL_VERBS = (
     Verb("ps", "models", "List the models that are running.", _ps),
     Verb("load", "models", "Load a model into the running server.", _load),
     Verb("unload", "models", "Unload a model from the running server.", _unload),
-    Verb(
-        "memory",
-        "models",
-        "Show the memory of the machine, and what one more model would push out.",
-        _memory,
-        page="memory.md",
-    ),
     Verb("selftest", "this machine", "Prove that the engine and the starter model work here.", _selftest),
     Verb("version", "this machine", "Show versions of the program, Python, platform and engine.", _version),
     Verb("load-test", "for developers", "Ask models many times at once, and show how fast each answers.", _load_test),

@@ -21,6 +21,7 @@ from appliance.features.downloads.feature import DOWNLOADS
 from appliance.features.embedded.feature import EMBEDDED
 from appliance.features.engines.feature import ENGINES
 from appliance.features.explain.feature import EXPLAIN
+from appliance.features.fit.feature import FIT
 from appliance.features.launch.feature import LAUNCH
 from appliance.features.lm_studio.feature import LM_STUDIO
 from appliance.features.names.feature import NAMES
@@ -54,6 +55,7 @@ FEATURES: tuple[Feature, ...] = (
     EMBEDDED,
     ENGINES,
     EXPLAIN,
+    FIT,
     LAUNCH,
     LM_STUDIO,
     NAMES,

@@ -11,8 +11,8 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.core.fit.estimate import Buffers
 from appliance.core.lenient_json import UNREADABLE
+from appliance.core.llama.buffers import Buffers
 from appliance.core.records.flood import WINDOW, FloodGate
 from appliance.errors import Busy, UpstreamFailed
 from appliance.fleet.launch import Launch

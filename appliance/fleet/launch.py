@@ -22,8 +22,7 @@ from msgspec import Struct, structs
 from appliance.core.command_words import split_command
 from appliance.core.config.types import ModelConfig
 from appliance.core.engine import Engine
-from appliance.core.fit.estimate import DeviceUse
-from appliance.core.fit.plan import FitPlan
+from appliance.core.memory import DeviceUse, FitPlan
 from appliance.core.models.model import Model, start_flags, started_with
 from appliance.core.rpc_workers import NO_DEBUGGER, Crew, RpcWorker, command_on, stands_for_engine, workers_named
 from appliance.core.settings import FleetSettings

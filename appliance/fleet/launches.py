@@ -12,9 +12,9 @@ from appliance.catalog.identities import made_of
 from appliance.core.config.types import ModelConfig
 from appliance.core.engine import Engine
 from appliance.core.engine_output import explanation
-from appliance.core.fit.plan import FitPlan
 from appliance.core.llama.flags import split
 from appliance.core.machine_look import MachineLook
+from appliance.core.memory import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.rpc_workers import Crew, RpcWorker, room_of
 from appliance.core.scheduling.policy import NO_MEMORY

@@ -8,10 +8,9 @@ from datetime import datetime
 from msgspec import Struct
 
 from appliance.core.engine import Manual
-from appliance.core.fit.plan import FitPlan
+from appliance.core.memory import FitPlan
 from appliance.core.models.model import Model
-from appliance.core.settings import FleetSettings
-from appliance.fleet.budgets import plan_of, reserve_here
+from appliance.fleet.estimate import Estimate
 
 
 class ModelRow(Struct, frozen=True, kw_only=True):
@@ -51,15 +50,15 @@ def model_rows(
     room: Mapping[str, int],
     manual: Manual | None,
     last_used: Mapping[str, datetime],
+    estimate: Estimate,
 ) -> list[ModelRow]:
     """Return a row for each model, then one for each other name in ``states``. Asks the disk for sizes."""
-    reserve = reserve_here()
     known = {model.id: model for model in models}
     rows = [
         _row(
             model,
             None if states is None else states.get(model.id, "unknown"),
-            plan_of(model, FleetSettings(), room, reserve, manual=manual),
+            estimate.plan(model, room, manual),
             last_used.get(model.id),
         )
         for model in known.values()

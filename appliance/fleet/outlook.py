@@ -7,16 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 import trio
 
 from appliance.core.engine import Engine
-from appliance.core.fit.picture import DeviceMemory, LoadForecast, picture
-from appliance.core.fit.plan import FitPlan
+from appliance.core.machine_look import MachineLook
+from appliance.core.memory import FitPlan, GpuMemory
 from appliance.core.models.model import Model
-from appliance.core.scheduling.effects import ProcessState
+from appliance.core.scheduling.effects import Foresight, ProcessState
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.scheduling.schedule import Schedule
 from appliance.core.scheduling.waiting import LoadTimes
 from appliance.fleet.budgets import Budgets
 from appliance.fleet.run import ModelRun
-from appliance.fleet.status import memory_of_runs, status_of
 
 
 class Outlook:
@@ -29,6 +28,11 @@ class Outlook:
         self._runs = runs
         self._budgets = budgets
         self._load_times = load_times
+
+    @property
+    def look(self) -> MachineLook | None:
+        """The machine that the budgets are for; None before the first look."""
+        return self._budgets.look
 
     def plan(
         self,
@@ -56,32 +60,21 @@ class Outlook:
             further = {device: size + freed[device] for device, size in room.items()} | dict(further)
         return self._budgets.plan(model, engine, further, others, cached)
 
-    def foresee(self, model: Model, engine: Engine | None) -> LoadForecast:
-        """Return the effect that a request for the model would have now. Asks the system."""
-        terms = self._budgets.terms(model, engine)
-        found = self._schedule.foresee(model.id, terms, trio.current_time())
-        status = status_of(model.id, self._schedule, self._runs.get(model.id), None)
-        ready = self._schedule.state(model.id) is ProcessState.READY
-        plan = self.plan(model, engine, going=found.goes)
-        return LoadForecast(
-            model=model.id,
-            state=status.state,
-            takes=self._schedule.memory(model.id) or terms.memory,
-            goes=found.goes,
-            held=found.held,
-            before=found.before,
-            expected=self.time_to_load([*found.before, *([] if ready else [model.id])]),
-            fits=plan.verdict if plan is not None else None,
-            why=str(found.refused) if found.refused is not None else plan.why if plan is not None else "",
-            refused=found.refused is not None,
-        )
+    def takes(self, model: Model, engine: Engine | None) -> Mapping[str, int]:
+        """Return the bytes by device that count for the model's process, or would if it had one on this engine."""
+        return self._schedule.memory(model.id) or self._budgets.terms(model, engine).memory
 
-    def memory(self) -> tuple[DeviceMemory, ...]:
-        """Return every device with the models on it. Asks the system."""
-        look = self._budgets.look
-        names = {f"gpu{number}": gpu.name for number, gpu in enumerate(look.gpus if look is not None else ())}
-        running = memory_of_runs(self._schedule, self._runs)
-        return picture(self._budgets.devices(), names, self._schedule.limits.memory, running)
+    def foresee(self, model: Model, engine: Engine | None) -> Foresight:
+        """Return the effect that a request for the model would have now. Asks the system."""
+        return self._schedule.foresee(model.id, self._budgets.terms(model, engine), trio.current_time())
+
+    def devices(self) -> Mapping[str, GpuMemory]:
+        """Return main memory and the cards, with what is used of each by anybody. Asks the system."""
+        return self._budgets.devices()
+
+    def budgets(self) -> Mapping[str, int]:
+        """The most that all models may take of each device that has a limit, in bytes."""
+        return self._schedule.limits.memory
 
     def wait_of(self, ticket: int) -> float | None:
         """Seconds until all is loaded that this ticket waits for; None where that was not measured before."""

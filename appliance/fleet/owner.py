@@ -13,13 +13,14 @@ import trio
 from appliance.catalog.supply import Supply
 from appliance.core.config.types import Config
 from appliance.core.engine import Engine, same_start
-from appliance.core.fit.budget import GpuMemory
+from appliance.core.memory import GpuMemory
 from appliance.core.models.model import Model
 from appliance.core.records.history import Tell, refusal, told_to_nobody
 from appliance.core.scheduling.effects import Cause, ProcessState, Terms
 from appliance.core.settings import FleetSettings
 from appliance.errors import ApplianceError, ModelNotFound, ModelUnloaded
 from appliance.fleet.chooser import Chooser, OneEngine
+from appliance.fleet.estimate import Estimate, PlainEstimate
 from appliance.fleet.failures import Hangs
 from appliance.fleet.hold import SlotHold
 from appliance.fleet.lease import Lease, QueuePlace
@@ -54,8 +55,9 @@ class Fleet(FleetView):
         news: News,
         supply: Supply | None,
         hold: SlotHold,
+        estimate: Estimate,
     ) -> None:
-        super().__init__(FleetState(settings, news.logs), chooser, hold)
+        super().__init__(FleetState(settings, news.logs, estimate), chooser, hold)
         self.tell = news.tell
         self._news, self._supply, self._nursery, self.children = news, supply, means.nursery, means.children
         self._performer = Performer(self._state, means, news, self.launches, hold, self._failures)
@@ -330,18 +332,19 @@ async def open_fleet(
     gpus: Gpus | None = None,
     tell: Tell = told_to_nobody,
     hold: SlotHold | None = None,
+    estimate: Estimate | None = None,
 ) -> AsyncGenerator[Fleet]:
     """Own every model process. Leaving the block stops them all, politely at first; cancelling kills.
 
     Without engines only configured models can be started. ``supply`` fetches what a model lacks before it is started;
     without one its engine has to. ``observer`` counts what happens; ``echo`` is called with every line that a process
     prints; ``gpus`` is how memory of NVIDIA's GPUs is measured; ``tell`` is called with every decision; ``hold``
-    gives requests their slots.
+    gives requests their slots; ``estimate`` knows what models take (`PlainEstimate`).
     """
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
         means, news = Means(children, nursery, gpus or Gpus(None)), News(Logs(echo), tell, observer)
-        fleet = Fleet(settings, chooser, means, news, supply, hold or SlotHold())
+        fleet = Fleet(settings, chooser, means, news, supply, hold or SlotHold(), estimate or PlainEstimate())
         nursery.start_soon(fleet.keep_time)
         yield fleet
         # The nursery ends by itself: every `_own` returns with its process, and `keep_time` after the last of them. The

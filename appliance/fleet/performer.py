@@ -10,7 +10,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.engine import NO_GPUS
-from appliance.core.fit.budget import GpuMemory, gpu_memory
+from appliance.core.memory import GpuMemory, gpu_memory
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import EVICTING, Drain, Effect, Grant, Refuse, Start, Stop
 from appliance.errors import ApplianceError, ModelUnloaded

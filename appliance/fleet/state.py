@@ -12,6 +12,7 @@ from appliance.core.scheduling.schedule import Schedule
 from appliance.core.scheduling.waiting import LoadTimes
 from appliance.core.settings import FleetSettings
 from appliance.fleet.budgets import Budgets
+from appliance.fleet.estimate import Estimate
 from appliance.fleet.lease import Lease
 from appliance.fleet.logs import Logs
 from appliance.fleet.run import ModelRun
@@ -25,10 +26,10 @@ log = logging.getLogger("appliance.fleet.owner")
 class FleetState:
     """Owned by the fleet. A change of it awaits nothing."""
 
-    def __init__(self, settings: FleetSettings, logs: Logs) -> None:
+    def __init__(self, settings: FleetSettings, logs: Logs, estimate: Estimate) -> None:
         self.settings, self.logs = settings, logs
         self.config: Config | None = None
-        self.budgets = Budgets(settings)
+        self.budgets = Budgets(settings, estimate)
         self.schedule = Schedule(self.budgets.limits(None), FreePolicy())
         self.runs: dict[str, ModelRun] = {}
         self.load_times = LoadTimes()

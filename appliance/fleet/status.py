@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
-from appliance.core.fit.picture import ModelMemory
 from appliance.core.records.cache_misses import CacheRoom
 from appliance.core.scheduling.effects import ProcessState, Rule
 from appliance.core.scheduling.schedule import Schedule
 from appliance.errors import ApplianceError
-from appliance.fleet.launch import NO_USE
 from appliance.fleet.run import ModelRun, RunEnd
 
 log = logging.getLogger(__name__)
@@ -183,19 +180,6 @@ def status_of(
         slot_context=process.launch.slot_context if process else 0,
         held=held,
     )
-
-
-def memory_of_runs(schedule: Schedule, runs: Mapping[str, ModelRun]) -> list[ModelMemory]:
-    """Return what each model's process takes, and what it was planned to take."""
-    return [
-        ModelMemory(
-            model=model_id,
-            state=status_of(model_id, schedule, run, None).state,
-            taken=schedule.memory(model_id),
-            planned=run.process.launch.memory if run.process is not None else NO_USE,
-        )
-        for model_id, run in sorted(runs.items())
-    ]
 
 
 def progress_of(run: ModelRun | None) -> msgspec.Raw | None:

@@ -9,13 +9,14 @@ import trio
 
 from appliance.catalog.identities import made_of
 from appliance.core.bodies.head import ODD_SLOT
+from appliance.core.memory import DeviceUse
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import GOING
 from appliance.errors import KillsEngines, ModelUnloaded, ShuttingDown
 from appliance.fleet.chooser import Chooser
 from appliance.fleet.failures import Failures
 from appliance.fleet.hold import SlotHold
-from appliance.fleet.launch import Launch, same_launch
+from appliance.fleet.launch import NO_USE, Launch, same_launch
 from appliance.fleet.launches import Launches
 from appliance.fleet.outlook import Outlook
 from appliance.fleet.run import END_NOTICED
@@ -29,6 +30,7 @@ class FleetView:
 
     def __init__(self, state: FleetState, chooser: Chooser | None, hold: SlotHold) -> None:
         self.logs = state.logs
+        self.estimate = state.budgets.estimate
         self.hold = hold
         self._state, self._schedule, self._runs = state, state.schedule, state.runs
         self.outlook = Outlook(state.schedule, state.runs, state.budgets, state.load_times)
@@ -103,6 +105,11 @@ class FleetView:
     def memory(self, model_id: str) -> Mapping[str, int]:
         """Bytes by device that the model's process takes, as it was measured or is expected."""
         return self._schedule.memory(model_id)
+
+    def planned_memory(self, model_id: str) -> Mapping[str, DeviceUse]:
+        """The parts of what the model's process takes, as they were planned; empty where nothing is known of them."""
+        launch = self._launch(model_id)
+        return launch.memory if launch is not None else NO_USE
 
     def room(self) -> Mapping[str, int]:
         """Return the bytes that are free now for a model that is not here yet, by device."""

@@ -19,8 +19,8 @@ from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
 from program import Server, StartServer
 
-from appliance.core.fit.recommended import RECOMMENDED
 from appliance.engines.named import ENGINE_VARIABLE
+from appliance.features.downloads.recommended import RECOMMENDED
 
 PLAY = Path(__file__).resolve().parents[1] / "web" / "play.mjs"
 SIZE = 24 << 20

@@ -115,6 +115,13 @@ class Foresight(Struct, frozen=True, kw_only=True):
     refused: ApplianceError | None = None
     """The error that it would get at once."""
 
+    @property
+    def room(self) -> Literal["free", "idle", "none"]:
+        """Memory for the model: free now, free once idle models go, or there is none before a model in use ends."""
+        if self.refused is not None or self.held:
+            return "none"
+        return "idle" if self.goes else "free"
+
 
 class Drain(Struct, frozen=True):
     """The model should go but is leased: call `Schedule.expire` when its leases have had enough time."""

@@ -27,6 +27,7 @@ from appliance.features.doctor.core.facts import Examined, Facts, read_examined
 from appliance.features.doctor.core.findings import dated, is_wrong
 from appliance.features.doctor.gathering import LACKS, added, begun, examine, read_config, with_models
 from appliance.features.doctor.system import port_owner
+from appliance.fleet.estimate import Estimate, PlainEstimate
 
 PATIENCE = 10.0  # seconds for each answer; short, because a person waits for the page
 LOOKS = 60.0  # seconds for the server's examination: after its start it may have to look at drivers first
@@ -39,6 +40,7 @@ class DoctorOptions(Struct, frozen=True, kw_only=True):
     config: Path | None = None
     models_dir: str | None = None
     model: str = ""  # the model to rank engines for; empty: a model about which nothing is known
+    estimate: Estimate = PlainEstimate()
 
 
 class Timeline(Struct, frozen=True):
@@ -68,13 +70,15 @@ async def look(wish: DoctorOptions, examiners: Sequence[Examiner]) -> Examined:
         if config is not None:
             known = structs.replace(known, config=config[0])
         if config is not None or wish.models_dir is not None:
-            known = await added("the models", known, partial(with_models, catalog=catalog))
+            models = partial(with_models, catalog=catalog, estimate=wish.estimate)
+            known = await added("the models", known, models)
         facts = Facts(known, told.facts.own)
     else:
         port = None
         if told is not None and told.answer != "answers" and is_loopback(wish.server.address.host):
             port = await trio.to_thread.run_sync(port_owner, wish.server.address.port)
-        facts = await examine(structs.replace(known, server=told, port=port), examiners, catalog, wish.model)
+        known = structs.replace(known, server=told, port=port)
+        facts = await examine(known, examiners, catalog, wish.estimate, wish.model)
     findings = dated(diagnose(facts), told.findings if isinstance(told, Examined) else ())
     return Examined(ok=not is_wrong(findings), findings=findings, facts=facts)
 

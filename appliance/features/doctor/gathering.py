@@ -27,22 +27,22 @@ from appliance.catalog.sources import ModelFolders, default_models_dir
 from appliance.core.config.types import Config
 from appliance.core.examination import ConfigFact, Examiner, Known, ModelFact, OwnFacts
 from appliance.core.findings import Finding
-from appliance.core.fit.estimate import RAM
-from appliance.core.fit.plan import FitPlan
+from appliance.core.memory import RAM, FitPlan
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening
-from appliance.core.settings import FleetSettings
 from appliance.errors import ApplianceError
 from appliance.features.doctor.core.bundle import ReportFile, Versions, report_files, report_of
 from appliance.features.doctor.core.facts import Facts
 from appliance.features.doctor.system import checkup
-from appliance.fleet.budgets import plan_of, reserve_here
+from appliance.fleet.estimate import Estimate
 
 LACKS = (ApplianceError, OSError, psutil.Error, ValueError)
 """The errors of a part that cannot be examined."""
 
 
-async def examine(known: Known, examiners: Iterable[Examiner], catalog: Catalog, model: str = "") -> Facts:
+async def examine(
+    known: Known, examiners: Iterable[Examiner], catalog: Catalog, estimate: Estimate, model: str = ""
+) -> Facts:
     """Add the facts of features, of models and of the system to what is known.
 
     ``model`` is the one to rank engines for; empty: one about which nothing is known.
@@ -56,7 +56,7 @@ async def examine(known: Known, examiners: Iterable[Examiner], catalog: Catalog,
             except LACKS as cause:
                 known = known.without(each.part, cause)
         own.append(facts)
-    known = await added("the models", known, partial(with_models, catalog=catalog))
+    known = await added("the models", known, partial(with_models, catalog=catalog, estimate=estimate))
     known = await added("the system", known, partial(_with_system, sources=catalog.sources, examiners=examiners))
     return Facts(known, tuple(own))
 
@@ -93,12 +93,12 @@ async def config_in_force(configuration: ConfigInForce) -> ConfigFact:
         return ConfigFact(files=files, unreadable=str(error))
 
 
-async def with_models(known: Known, catalog: Catalog) -> Known:
+async def with_models(known: Known, catalog: Catalog, estimate: Estimate) -> Known:
     """Return what is known with these models, which are looked for anew. Raises OSError."""
     # The machine's total memory: models that use some of it now could make way.
     cards = enumerate(gpu.total for gpu in known.gpus if gpu.total and not gpu.integrated)
     memory = known.look.memory_total if known.look is not None else psutil.virtual_memory().total
-    room, reserve = {**{f"gpu{index}": total for index, total in cards}, RAM: memory}, reserve_here()
+    room = {**{f"gpu{index}": total for index, total in cards}, RAM: memory}
 
     def look() -> Known:
         catalog.refresh(0.0, math.inf)
@@ -106,7 +106,7 @@ async def with_models(known: Known, catalog: Catalog) -> Known:
         snapshot = catalog.snapshot
         return structs.replace(
             known,
-            models=tuple(_model(model, plan_of(model, FleetSettings(), room, reserve)) for model in snapshot.models),
+            models=tuple(_model(model, estimate.plan(model, room)) for model in snapshot.models),
             models_dir=str(_folder(catalog.sources)),
             notes=snapshot.notes,
         )

@@ -23,6 +23,7 @@ from appliance import __version__
 from appliance.core.config.types import Config
 from appliance.core.examination import Known, Lately, ServedModel, ServerFact
 from appliance.core.findings import Finding
+from appliance.core.llama.buffers import OFFLOADED
 from appliance.core.records.history import MAX_LIMIT, HistoryQuery
 from appliance.features.doctor.core.bundle import REPORTED, known_secrets, log_names
 from appliance.features.doctor.core.diagnose import diagnose
@@ -42,8 +43,6 @@ EVERY = 5.0  # seconds for which an examination is good
 READ_LOGS = 16  # number of loaded models whose log is read
 WITHOUT_EFFECT = re.compile(r"\b(?:has no effect|will be ignored)\b")
 """The words with which engines name an option that they do not follow."""
-OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
-"""Layers on GPUs, of how many, in the words of llama-server."""
 LOADED = ("loaded", "sleeping")
 _Told = tuple[tuple[int, int] | None, tuple[str, ...]]  # of a model's log: its `ServedModel.layers` and ``unheeded``
 NOTHING_TOLD: _Told = (None, ())
@@ -115,7 +114,7 @@ class _Examination:
             ),
         )
         known = await added("the last hour", structs.replace(known, server=server), self._with_last_hour)
-        facts = await examine(known, self._kernel.examiners(), owners.catalog, model)
+        facts = await examine(known, self._kernel.examiners(), owners.catalog, owners.fleet.estimate, model)
         found = dated(diagnose(facts), self._found, facts.known.now)
         if not model:
             self._found = found

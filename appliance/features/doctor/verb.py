@@ -18,9 +18,10 @@ from typing import NoReturn
 import click
 import msgspec
 import trio
+from msgspec import structs
 
 from appliance.catalog.configuration import Files
-from appliance.cli.app import examiners_of
+from appliance.cli.app import estimate_of, examiners_of
 from appliance.cli.options import gathered, models_dir_option
 from appliance.cli.remote import server_options
 from appliance.cli.show import human_size, print_json, print_table
@@ -97,7 +98,7 @@ async def doctor(
         raise UsageError(f"{'--yes' if yes else '--logs'} needs --report")
     if sum((report is not None, as_json, line, watching)) > 1:
         raise UsageError("--json, --line, --watch and --report are forms of the answer; give one of them")
-    examiners = examiners_of(ctx)
+    examiners, wish = examiners_of(ctx), structs.replace(wish, estimate=estimate_of(ctx))
     if report is not None:
         return await write_report(wish, examiners, report, logs=logs, yes=yes)
     if sys.stderr.isatty():

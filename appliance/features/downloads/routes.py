@@ -11,11 +11,10 @@ from msgspec import Struct, structs
 from quart import Response, request
 
 from appliance.core.bodies.head import read_json
-from appliance.core.fit.plan import Foretold, judged_by_size
-from appliance.core.fit.recommended import Recommendation, cards
 from appliance.core.lenient_json import decoded
 from appliance.core.models.model import Model
 from appliance.errors import BadRequest, Conflict
+from appliance.features.downloads.recommended import Foretold, Recommendation, cards, judged_by_size
 from appliance.http.control.answers import is_trusted, json_answer, read_body
 from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel

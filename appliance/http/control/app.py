@@ -1,8 +1,6 @@
 """The program's own routes on Quart: load and unload, downloads, runs, logs, events, introspection.
 
 Imported when the first of them is asked for: Quart costs 17 MB and a third of a second that inference does not need.
-
-How a model would fit beside what is loaded now is the plan, without loading it.
 """
 
 from __future__ import annotations
@@ -13,16 +11,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 import trio
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
 from appliance.catalog.catalog import find_model
-from appliance.core.fit.picture import MemoryTable
 from appliance.errors import (
     BadRequest,
-    NotFound,
     RouteNotFound,
 )
 from appliance.fleet.status import state_of
@@ -48,29 +44,12 @@ class ControlRequest(Struct):
 
 
 class Control:
-    """Models here: what one would take, load, unload, and their kept contexts. Every method is one route."""
+    """Models here: load and unload. Every method is one route."""
 
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
         self._fleet = owners.fleet
         self._catalog = owners.catalog
-
-    async def fit(self) -> Response:
-        name = request.args.get("model", "")
-        if not name:
-            raise BadRequest("say which model: /api/fit?model=NAME", param="model")
-        model = await find_model(self._catalog, name)
-        plan = self._fleet.outlook.plan(model, self._fleet.launches.engine_for(model))
-        if plan is None:
-            raise NotFound(f"what model '{name}' takes cannot be foretold: no file here says enough of it")
-        return json_answer({"model": name, **to_builtins(plan)})
-
-    async def memory(self) -> Response:
-        name = request.args.get("model", "")
-        model = await find_model(self._catalog, name) if name else None
-        outlook, launches = self._fleet.outlook, self._fleet.launches
-        load = outlook.foresee(model, launches.engine_for(model)) if model is not None else None
-        return json_answer(MemoryTable(devices=outlook.memory(), load=load))
 
     async def load(self) -> Response:
         asked = await _control_request()
@@ -115,8 +94,6 @@ def create_app(
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
     own = Routes("own")
-    own.add_url_rule("/api/fit", "fit", control.fit)
-    own.add_url_rule("/api/memory", "memory", control.memory, facts=RouteFacts(gives=MemoryTable))
     own.add_url_rule("/models/load", "load", control.load, methods=["POST"], facts=RouteFacts(takes=ControlRequest))
     own.add_url_rule(
         "/models/unload", "unload", control.unload, methods=["POST"], facts=RouteFacts(takes=ControlRequest)

@@ -181,12 +181,12 @@ class EdgeRoutes:
         last_used: dict[str, datetime] = {}
         with suppress(Busy):  # another program has locked the log: the list comes without
             last_used = await self._traffic.recorder.read(ActivityTable.last_used)
-        engine, room = self._fleet.launches.engine, self._fleet.room()
+        engine, room, estimate = self._fleet.launches.engine, self._fleet.room(), self._fleet.estimate
         manual = engine.manual if engine is not None else None
 
         def table() -> ModelTable:
             return ModelTable(
-                models=model_rows(snapshot.models, states, room, manual, last_used),
+                models=model_rows(snapshot.models, states, room, manual, last_used, estimate),
                 models_dir=str(sources.models_dir) if sources.models_dir else None,
                 notes=snapshot.notes,
                 stores=sources.others,

@@ -34,12 +34,12 @@ from appliance.core.examination import (
     ServerFact,
     TurnedAway,
 )
-from appliance.core.fit.findings import FitExamined
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.records.activity import EndedRequests
 from appliance.core.versions import RefusedUpdate
 from appliance.features.doctor.core.facts import Facts
 from appliance.features.downloads.findings import DownloadsExamined
+from appliance.features.fit.core.findings import FitExamined
 from appliance.features.pool.findings import PoolExamined
 from appliance.features.programs.findings import VersionsExamined
 from appliance.features.traces.findings import TracesExamined

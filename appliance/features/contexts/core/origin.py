@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.engine import Manual
-from appliance.core.fit.plan import CACHE
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option, last
 from appliance.core.models.identity import OF_SEAT, WITHOUT_EFFECT, FileIdentity
@@ -25,7 +24,7 @@ from appliance.features.contexts.core.slots import LEAST_SIMILARITY
 _FILES = tuple(map(flags.canonical, ("--model", "--mmproj")))
 _VECTORS, _SCALED_VECTORS = "--control-vector", "--control-vector-scaled"
 """Nothing is kept of a model with a draft or an adapter: see `context_flags`."""
-SAVE_PATH, KEEP_SLOTS = "--slot-save-path", "--no-cache-idle-slots"
+SAVE_PATH, KEEP_SLOTS, _CACHE = "--slot-save-path", "--no-cache-idle-slots", "--cache-ram"
 SIMILARITY = "--slot-prompt-similarity"
 """llama-server's own is a tenth of a prompt. Many helpers have more than that in common with their main session."""
 _NO_CONTEXT = ("--embedding", "--reranking", "--pooling", "--model-draft", "--spec-type", "--lora", "--lora-scaled")
@@ -71,8 +70,8 @@ def may_name_slots(manual: Manual, said: Sequence[Option]) -> bool:
     about the slots in use. So only an engine without that cache is given names. The others choose, and find in their
     cache what has lost its slot.
     """
-    cache = last(said, CACHE)
-    return cache.values == ("0",) if cache is not None else not manual.names(CACHE)
+    cache = last(said, _CACHE)
+    return cache.values == ("0",) if cache is not None else not manual.names(_CACHE)
 
 
 def files_named(options: Iterable[Option]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ const FORECAST: fc.Arbitrary<Forecast> = fc
 test("it knows the states and the members of the server's answer", () => {
   const told = /state: str\n {4}"""(.*)"""/.exec(source("fleet/status.py"))![1]!;
   expect([...told.matchAll(/``(\w+)``/g)].map((match) => match[1])).toEqual(Object.keys(STATES));
-  const members = /class LoadForecast.*?@property/s.exec(source("core/fit/picture.py"))![0];
+  const members = /class LoadForecast.*?\n\n\n/s.exec(source("features/fit/core/picture.py"))![0];
   const names = [...members.matchAll(/^ {4}(\w+):/gm)].map((match) => match[1]);
   const [one] = fc.sample(FORECAST, 1);
   expect(names.sort()).toEqual(Object.keys(one!).sort());

@@ -8,7 +8,7 @@ import click
 
 from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
-from appliance.core.fit.picture import LoadForecast, MemoryShare, MemoryTable
+from appliance.features.fit.core.picture import LoadForecast, MemoryShare, MemoryTable
 
 COLUMNS = ("DEVICE", "NAME", "TOTAL", "FREE", "OTHER PROGRAMS", "MODELS")
 SHARES = ("DEVICE", "MODEL", "STATE", "MEMORY", "WEIGHTS", "CONTEXT", "COMPUTE", "REST")

@@ -1,44 +1,23 @@
-"""A model's memory on each device as llama-server (b11434) allocates it: estimated before, read from its log after."""
+"""A model's memory on each device, as llama-server (b11434) allocates it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from math import ceil
 
 from msgspec import Struct
 
-from appliance.core.fit.compute import FLOAT, Batch, compute_of, inputs_of
+from appliance.core.memory import RAM, DeviceUse
 from appliance.core.models.gguf_bytes import TENSOR_TYPES
 from appliance.core.models.shape import ModelLayer, Shape
-from appliance.core.sizes import MIB
+from appliance.features.fit.core.compute import FLOAT, Batch, compute_of, inputs_of
 
-RAM = "ram"
 CELLS = 256
 """Contexts are rounded up to a multiple of this many cells."""
 AUTO_PARALLEL = 4
 """Slots without ``--parallel``; they then share one context."""
 BYTES = {name.lower(): size / block for name, block, size in TENSOR_TYPES.values()}
 """Bytes of one number, by the types' names for ``--cache-type-k``."""
-BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +([\d.]{1,20}) MiB")
-OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
-"""Layers on GPUs, of how many. A server without a GPU also counts all of them, so look at the buffers."""
-FITTED = "fitting params to free memory took"
-"""Before this line llama-server tries settings out: those buffers do not exist."""
-LOADING = "load_model: loading model '"
-"""A server that wakes up allocates everything anew."""
-LOADED = ": model loaded"
-ON_DEVICE = re.compile(r"([A-Za-z]+)(\d+)?(\[.*\])?$")
-LONGEST = 1000
-"""Characters examined in a line; llama-server's lines are shorter, and a hostile one would take too long."""
-MOST = 1 << 50
-"""More bytes than any machine has: an absurd line is ignored."""
-NO_NAMES: Mapping[str, str] = {}
-CHATTER = re.compile(
-    r"^\t|(?: I |^)(?:slot (?:get_availabl: .* - |launch_slot_: .*sampler|process_sing|prompt_clear|init_sampler|"
-    r"  operator\(\))|srv +(?:update_slots: all slots are idle|server_strea))"
-)
-"""Lines that ``-lv 4`` adds for each request, about twenty; nobody asked for them."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -70,29 +49,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """Names of the devices beside the processor, in the order in which they are filled."""
 
 
-class DeviceUse(Struct, frozen=True, kw_only=True):
-    """Bytes on one device, by kind; the kinds are those of the lines that llama-server prints."""
-
-    model: int = 0
-    cache: int = 0
-    """Context and states."""
-    compute: int = 0
-    output: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.model + self.cache + self.compute + self.output
-
-    def __add__(self, other: DeviceUse) -> DeviceUse:
-        return DeviceUse(
-            model=self.model + other.model,
-            cache=self.cache + other.cache,
-            compute=self.compute + other.compute,
-            output=self.output + other.output,
-        )
-
-
-class Estimate(Struct, frozen=True, kw_only=True):
+class Estimated(Struct, frozen=True, kw_only=True):
     """Bytes by device: ``ram`` or one of the `Options.gpus`."""
 
     devices: Mapping[str, DeviceUse]
@@ -130,13 +87,13 @@ class Costs(Struct, frozen=True, kw_only=True):
     slots: int
 
 
-def estimate(shape: Shape, options: Options) -> Estimate:
+def estimate(shape: Shape, options: Options) -> Estimated:
     """Pure and total: any shape and any options have an estimate."""
     places = places_of(len(shape.layers), options)
     return placed(costs_of(shape, options), places, options.gpus)
 
 
-def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Estimate:
+def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Estimated:
     """Return the estimate for layers, and at the end the output, on these devices."""
     models, caches = dict.fromkeys((RAM, *gpus), 0), dict.fromkeys((RAM, *gpus), 0)
     for place, weights, in_ram, kept in zip(places, costs.weights, costs.in_ram, costs.kept, strict=True):
@@ -156,7 +113,7 @@ def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Estimate
         uses[gpu] += DeviceUse(compute=compute)
     uses[gpus[0] if gpus else RAM] += costs.extra
     on_gpus = sum(place != RAM for place in places)
-    return Estimate(devices=uses, context=costs.context, parallel=costs.slots, gpu_layers=on_gpus, layers=len(places))
+    return Estimated(devices=uses, context=costs.context, parallel=costs.slots, gpu_layers=on_gpus, layers=len(places))
 
 
 def costs_of(shape: Shape, options: Options) -> Costs:
@@ -260,65 +217,3 @@ def _kept(layer: ModelLayer, options: Options, batch: Batch, slots: int, each: i
 
 def _padded(cells: int) -> int:
     return -(-cells // CELLS) * CELLS
-
-
-class Buffers:
-    """One process's buffers. Pass it every line of its log."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[tuple[str, str], float] = {}
-        self._whole = False
-
-    def read(self, line: str) -> bool:
-        """Read a line; return True if it is useful to people."""
-        if len(line) > LONGEST:
-            return True
-        if self._whole:
-            if LOADING not in line:
-                return CHATTER.search(line) is None
-            self._forget()
-        elif found := BUFFER.search(line):
-            self._add(found[1], found[2], found[3])
-        elif FITTED in line:
-            self._forget()
-        elif LOADED in line:
-            self._whole = True
-        return True
-
-    def by_device(self, names: Mapping[str, str] = NO_NAMES) -> Mapping[str, int]:
-        """Return bytes by device, nothing before the model is loaded.
-
-        ``names`` maps device names, ``{"Vulkan0": "gpu1"}``; otherwise ``CUDA1`` is ``gpu1``, and a worker goes by its
-        address.
-        """
-        sizes: dict[str, int] = {}
-        for (name, _), size in self.by_kind().items() if self._whole else ():
-            device = names.get(name) or _device(name)
-            sizes[device] = sizes.get(device, 0) + size
-        return sizes
-
-    def by_kind(self) -> Mapping[tuple[str, str], int]:
-        """Return bytes by buffer name and kind (model, KV, RS, output, compute), as printed."""
-        return {key: round(size * MIB) for key, size in self._sizes.items()}
-
-    def _add(self, name: str, kind: str, size: str) -> None:
-        try:
-            number = float(size)
-        except ValueError:
-            return
-        if number * MIB < MOST:
-            self._sizes[name, kind] = self._sizes.get((name, kind), 0.0) + number
-
-    def _forget(self) -> None:
-        self._sizes.clear()
-        self._whole = False
-
-
-def _device(name: str) -> str:
-    """``CPU_Mapped`` and ``CUDA_Host`` are main memory, ``CUDA0`` the first GPU, ``RPC0[host:port]`` a worker."""
-    found = ON_DEVICE.match(name)
-    if name.startswith("CPU") or found is None:
-        return RAM
-    if found[3]:
-        return f"rpc:{found[3][1:-1]}"
-    return f"gpu{int(found[2] or 0)}"

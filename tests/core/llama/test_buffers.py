@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.fit.estimate import Buffers
+from appliance.core.llama.buffers import Buffers
 
 MIB = 1 << 20
 

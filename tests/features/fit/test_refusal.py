@@ -6,10 +6,10 @@ from hollow_models import dense, shape_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.fit.estimate import RAM
-from appliance.core.fit.plan import asked_of, plan
-from appliance.core.fit.refusal import reserve_in, why_refused
+from appliance.core.memory import RAM
 from appliance.core.models.shape import Shape
+from appliance.features.fit.core.plan import asked_of, plan
+from appliance.features.fit.core.refusal import reserve_in, why_refused
 
 MIB = 1 << 20
 SHAPES = tuple(shape_of(dense(layers=layers, width=64 * layers)) for layers in (1, 8, 24))

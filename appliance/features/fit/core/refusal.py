@@ -6,9 +6,9 @@ read from its file as it goes may work, slowly.
 
 from __future__ import annotations
 
-from appliance.core.fit.estimate import RAM
-from appliance.core.fit.plan import RESERVE, FitPlan
+from appliance.core.memory import RAM, FitPlan
 from appliance.core.sizes import MIB
+from appliance.features.fit.core.plan import RESERVE
 
 
 def reserve_in(total: int) -> int:

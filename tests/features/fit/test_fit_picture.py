@@ -1,13 +1,12 @@
-"""core.fit.picture: nothing is lost of a device, and nothing is there twice."""
+"""The picture of memory: nothing is lost of a device, and nothing is there twice."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.fit.budget import GpuMemory
-from appliance.core.fit.estimate import DeviceUse
-from appliance.core.fit.picture import ModelMemory, picture
+from appliance.core.memory import DeviceUse, GpuMemory
+from appliance.features.fit.core.picture import ModelMemory, picture
 
 DEVICES = ("ram", "gpu0", "gpu1")
 sizes = st.integers(0, 1000)

@@ -16,10 +16,12 @@ from msgspec import Struct, structs
 from needs import compiled
 from slow import one_of
 
-from appliance.core.fit.estimate import OFFLOADED, RAM, Buffers, Estimate, estimate
-from appliance.core.fit.plan import asked_of
+from appliance.core.llama.buffers import OFFLOADED, Buffers
+from appliance.core.memory import RAM
 from appliance.core.models.gguf import read_gguf
 from appliance.features.embedded import available, command
+from appliance.features.fit.core.estimate import Estimated, estimate
+from appliance.features.fit.core.plan import asked_of
 
 MIB = 1 << 20
 NEAR = 0.10
@@ -121,7 +123,7 @@ def said(buffers: Buffers) -> dict[tuple[str, str], int]:
     return sizes
 
 
-def estimated(path: Path, words: list[str], gpus: tuple[str, ...] = ()) -> Estimate:
+def estimated(path: Path, words: list[str], gpus: tuple[str, ...] = ()) -> Estimated:
     size = path.stat().st_size
     with path.open("rb") as file:
 
@@ -133,7 +135,7 @@ def estimated(path: Path, words: list[str], gpus: tuple[str, ...] = ()) -> Estim
     return estimate(shape, structs.replace(asked_of(words, gpus=gpus).options))
 
 
-def check(name: str, expected: Estimate, buffers: Buffers) -> None:
+def check(name: str, expected: Estimated, buffers: Buffers) -> None:
     """Each kind and the whole; the figures are printed, as `pytest -rP` shows them."""
     real = said(buffers)
     wrong: list[str] = []

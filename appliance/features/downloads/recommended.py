@@ -11,7 +11,23 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.fit.plan import Foretold, judged_by_size
+from appliance.core.memory import RAM, Verdict
+from appliance.core.sizes import GIB, MIB
+
+RESERVE = GIB
+"""Bytes that stay free on each device, as a plan has it."""
+RAM_SPEED, GPU_SPEED = 30 * GIB, 300 * GIB
+"""Bytes a second that usual memory gives, of a machine and of its cards."""
+
+
+class Foretold(Struct, frozen=True, kw_only=True):
+    """The needs of a model that is not here yet, in bytes; ``free`` is the memory that it could have now."""
+
+    verdict: Verdict
+    needed: int
+    free: int
+    speed: Literal["fast", "medium", "slow"]
+    """Faster than one reads, about as fast, slower."""
 
 
 class Recommended(Struct, frozen=True, kw_only=True):
@@ -114,3 +130,23 @@ def cards(room: Mapping[str, int], known: Sequence[Recommended] = RECOMMENDED) -
     if best > fast:
         chosen[best] = "best"
     return [Recommendation(wish=wish, model=fitting[at][0], fit=fitting[at][1]) for at, wish in chosen.items()]
+
+
+def judged_by_size(size: int, room: Mapping[str, int]) -> Foretold:
+    """Judge a model by the size of its files alone, less the reserve.
+
+    A small context and the room to compute with take an eighth of the files at least. Every token reads them all once,
+    so the speed of memory bounds the speed of answers.
+    """
+    needed = size + max(size // 8, 512 * MIB)
+    gpus = sum(max(0, free - RESERVE) for device, free in room.items() if device != RAM)
+    ram = max(0, room.get(RAM, 0) - RESERVE)
+    whole = gpus >= needed if gpus else ram >= needed
+    verdict: Verdict = "fits" if whole else "partly" if gpus + ram >= needed else "no"
+    rate = (GPU_SPEED if gpus >= needed else RAM_SPEED) / max(size, 1)
+    return Foretold(
+        verdict=verdict,
+        needed=needed,
+        free=gpus if gpus >= needed else gpus + ram,
+        speed="fast" if rate >= 15 else "medium" if rate >= 6 else "slow",
+    )

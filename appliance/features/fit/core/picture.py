@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.fit.budget import GpuMemory
-from appliance.core.fit.estimate import DeviceUse
+from appliance.core.memory import DeviceUse, GpuMemory
 
 
 class ModelMemory(Struct, frozen=True, kw_only=True):
@@ -66,13 +64,6 @@ class LoadForecast(Struct, frozen=True, kw_only=True):
     why: str
     """The reason for that, or for the refusal."""
     refused: bool
-
-    @property
-    def room(self) -> Literal["free", "idle", "none"]:
-        """Memory for the model: free now, free once idle models go, or there is none before a model in use ends."""
-        if self.refused or self.held:
-            return "none"
-        return "idle" if self.goes else "free"
 
 
 class MemoryTable(Struct, frozen=True, kw_only=True):

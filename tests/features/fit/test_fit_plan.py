@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.engine import Manual
-from appliance.core.fit.estimate import AUTO_PARALLEL, RAM, estimate
-from appliance.core.fit.plan import (
+from appliance.core.memory import RAM, FitPlan
+from appliance.core.models.shape import Shape
+from appliance.features.fit.core.estimate import AUTO_PARALLEL, estimate
+from appliance.features.fit.core.plan import (
     CACHE,
     CHECKPOINTS,
     LEAST_CONTEXT,
     PER_SLOT,
     SHARE,
     FitOptions,
-    FitPlan,
     asked_of,
     plan,
 )
-from appliance.core.models.shape import Shape
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -7,10 +7,9 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.fit.plan import RESERVE, judged_by_size
-from appliance.core.fit.recommended import RECOMMENDED, cards
 from appliance.core.models.download import RemoteFile, choose, parse_reference
 from appliance.core.models.names import stem_of, tag_of
+from appliance.features.downloads.recommended import RECOMMENDED, RESERVE, cards, judged_by_size
 
 GIB = 1 << 30
 ROOM = st.dictionaries(st.sampled_from(["ram", "gpu0", "gpu1"]), st.integers(0, 200 * GIB)).map(

@@ -13,10 +13,11 @@ from hollow_models import dense, write_hollow
 from waiting import until
 
 from appliance.catalog.headers import Headers
-from appliance.core.fit.budget import GpuMemory
 from appliance.core.machine_look import Gpu, MachineLook
+from appliance.core.memory import GpuMemory
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
+from appliance.features.fit.estimating import HeaderEstimate
 from appliance.fleet.owner import Fleet, open_fleet
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -36,7 +37,7 @@ def machine(*, ram: int, gpu: int) -> InOrder:
 @asynccontextmanager
 async def fleet_on(chooser: InOrder, *, fit: bool = True) -> AsyncGenerator[Fleet]:
     with trio.fail_after(30):
-        async with open_fleet(FleetSettings(threads=1, fit=fit), chooser) as fleet:
+        async with open_fleet(FleetSettings(threads=1, fit=fit), chooser, estimate=HeaderEstimate()) as fleet:
             fleet.see_machine()
             yield fleet
     assert chooser.told == []

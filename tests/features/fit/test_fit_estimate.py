@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.fit.estimate import RAM, DeviceUse, Options, estimate
+from appliance.core.memory import RAM, DeviceUse
 from appliance.core.models.gguf import merge_shards
 from appliance.core.models.shape import Shape
+from appliance.features.fit.core.estimate import Options, estimate
 
 MIB = 1 << 20
 

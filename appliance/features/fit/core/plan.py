@@ -14,28 +14,26 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
 
 from msgspec import Struct, structs
 
 from appliance.core.engine import Manual
-from appliance.core.fit.compute import FLOAT
-from appliance.core.fit.estimate import (
+from appliance.core.llama.flags import Option, from_env, last, merge, split
+from appliance.core.memory import RAM, DeviceUse, FitPlan
+from appliance.core.models.shape import Shape
+from appliance.core.sizes import GIB, MIB
+from appliance.errors import UsageError
+from appliance.features.fit.core.compute import FLOAT
+from appliance.features.fit.core.estimate import (
     AUTO_PARALLEL,
-    RAM,
     Costs,
-    DeviceUse,
-    Estimate,
+    Estimated,
     Options,
     costs_of,
     placed,
     places_of,
     slots_of,
 )
-from appliance.core.llama.flags import Option, from_env, last, merge, split
-from appliance.core.models.shape import Shape
-from appliance.core.sizes import GIB, MIB
-from appliance.errors import UsageError
 
 NOTHING: Mapping[str, str] = {}
 MOST = 1 << 31
@@ -50,8 +48,6 @@ LEAST_CONTEXT = 4096
 """A smaller context is never chosen, unless the model was trained for less."""
 RESERVE = 1 << 30
 """Bytes that stay free on each device; llama-server's own ``--fit-target``."""
-RAM_SPEED, GPU_SPEED = 30 * GIB, 300 * GIB
-"""Bytes a second that usual memory gives, of a machine and of its cards."""
 SHARE = 16384
 """Tokens that a slot can have before there is another one beside it, or all that the model was trained for."""
 CACHE_STEP = 64 * MIB
@@ -163,49 +159,6 @@ class _Words:
         return self.toggle(name) is True
 
 
-Verdict = Literal["fits", "partly", "no"]
-
-
-class FitPlan(Struct, frozen=True, kw_only=True):
-    """The plan, for people and programs. ``flags`` are added to the user's own; sizes in bytes.
-
-    With the verdict "no" it is the plan of the smallest start.
-    """
-
-    verdict: Verdict
-    why: str
-    flags: tuple[str, ...]
-    context: int
-    """Tokens of all slots together."""
-    parallel: int
-    gpu_layers: int
-    layers: int
-    memory: Mapping[str, DeviceUse]
-    """The use of each device that has a part of it."""
-    room: Mapping[str, int]
-    """The free memory of each device; ``reserve`` of it stays free."""
-    reserve: int
-    prompt_cache: int = 0
-    """Bytes that the process may keep of earlier prompts, in main memory and beyond ``memory``."""
-    slot_context: int
-    """Tokens that one slot can have."""
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes that a token of context takes, with its share of states."""
-        return sum(use.cache for use in self.memory.values()) // max(self.context, 1)
-
-    @property
-    def word(self) -> str:
-        """A word for a column of a table."""
-        if self.verdict == "partly":
-            return f"partly: {self.gpu_layers} of {self.layers} layers"
-        return "fits" if self.verdict == "fits" else "will not fit"
-
-    def by_device(self) -> dict[str, int]:
-        return {device: use.total for device, use in self.memory.items()}
-
-
 class _Try(Struct, frozen=True):
     """One way to start it: the options, and the places of its layers if they all find one."""
 
@@ -254,36 +207,6 @@ def plan(
         reserve=reserve,
         prompt_cache=cached,
         slot_context=_each(one, asked),
-    )
-
-
-class Foretold(Struct, frozen=True, kw_only=True):
-    """The needs of a model that is not here yet, in bytes; ``free`` is the memory that it could have now."""
-
-    verdict: Verdict
-    needed: int
-    free: int
-    speed: Literal["fast", "medium", "slow"]
-    """Faster than one reads, about as fast, slower."""
-
-
-def judged_by_size(size: int, room: Mapping[str, int], *, reserve: int = RESERVE) -> Foretold:
-    """Judge a model by the size of its files alone, with the reserve of `plan`. Pure.
-
-    A small context and the room to compute with take an eighth of the files at least. Every token reads them all once,
-    so the speed of memory bounds the speed of answers.
-    """
-    needed = size + max(size // 8, 512 * MIB)
-    gpus = sum(max(0, free - reserve) for device, free in room.items() if device != RAM)
-    ram = max(0, room.get(RAM, 0) - reserve)
-    whole = gpus >= needed if gpus else ram >= needed
-    verdict: Verdict = "fits" if whole else "partly" if gpus + ram >= needed else "no"
-    rate = (GPU_SPEED if gpus >= needed else RAM_SPEED) / max(size, 1)
-    return Foretold(
-        verdict=verdict,
-        needed=needed,
-        free=gpus if gpus >= needed else gpus + ram,
-        speed="fast" if rate >= 15 else "medium" if rate >= 6 else "slow",
     )
 
 
@@ -416,7 +339,7 @@ def _flags(chosen: _Try, shape: Shape, asked: FitOptions, gpus: Sequence[str], r
 # drops the oldest when all of them are larger than --cache-ram. The memory is taken as prompts come, so that neither
 # the estimate nor what is free shows it: ``spoken_for`` is what other processes may still take. Half of the
 # rest leaves the same to the next model, and so on; together they never take more than there is.
-def _prompt_cache(found: Estimate, left: Mapping[str, int], asked: FitOptions, spoken_for: int) -> int:
+def _prompt_cache(found: Estimated, left: Mapping[str, int], asked: FitOptions, spoken_for: int) -> int:
     if asked.prompt_cache is not None:
         return asked.prompt_cache
     if asked.options.embedding or not asked.caches:
@@ -442,7 +365,7 @@ def _checkpoint_flags(shape: Shape, cached: int, slots: int, asked: FitOptions) 
     return (CHECKPOINTS, str(most)) if most < MOST_CHECKPOINTS else ()
 
 
-def _why(found: Estimate, shape: Shape, asked: FitOptions, left: Mapping[str, int], gpus: Sequence[str]) -> str:
+def _why(found: Estimated, shape: Shape, asked: FitOptions, left: Mapping[str, int], gpus: Sequence[str]) -> str:
     words = [", ".join(_of(device, use.total, left) for device, use in found.devices.items() if use.total)]
     if not asked.context and 0 < found.context < shape.trained:
         words.append(f"context {found.context} of {shape.trained} tokens, so that it fits")
@@ -463,7 +386,7 @@ def _why(found: Estimate, shape: Shape, asked: FitOptions, left: Mapping[str, in
     return "; ".join(words)
 
 
-def _too_large(found: Estimate, left: Mapping[str, int]) -> str:
+def _too_large(found: Estimated, left: Mapping[str, int]) -> str:
     over = [(device, use) for device, use in found.devices.items() if use.total > left.get(device, use.total)]
     said = " and ".join(_of(device, use.total, left) for device, use in over)
     greatest = max((use for _, use in over), key=lambda use: use.total, default=DeviceUse())

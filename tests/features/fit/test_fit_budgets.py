@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.fit.budget import GpuMemory, budgets_of, room_of, squeezed
 from appliance.core.machine_look import Gpu, MachineLook
+from appliance.core.memory import GpuMemory, room_of
+from appliance.features.fit.core.budget import budgets_of, squeezed
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -41,9 +42,9 @@ def test_gpus_without_memory_of_their_own_have_no_budget_and_keep_their_number()
     assert budgets_of(look(memory=0)) == {}
 
 
-def test_room_is_what_is_free_and_what_will_be():
-    seen = look(gpu(24 * GIB, 5 * GIB))
-    assert room_of(seen, {"gpu0": GIB}) == {"ram": 16 * GIB, "gpu0": 6 * GIB}
+def test_room_is_what_is_free():
+    cards = gpu(8 * GIB, 4 * GIB, integrated=True), gpu(None), gpu(24 * GIB, 5 * GIB), gpu(GIB, -1)
+    assert room_of(look(*cards)) == {"ram": 16 * GIB, "gpu2": 5 * GIB, "gpu3": 0}
 
 
 def test_a_game_takes_from_the_budget_and_gives_it_back():

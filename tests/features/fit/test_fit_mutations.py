@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.fit.estimate import RAM, Options, estimate
-from appliance.core.fit.plan import asked_of, plan
+from appliance.core.memory import RAM
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
+from appliance.features.fit.core.estimate import Options, estimate
+from appliance.features.fit.core.plan import asked_of, plan
 
 MOST_MEMORY = 32 << 20
 """Bytes; the headers are a hundredth of that."""

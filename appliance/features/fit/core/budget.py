@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from msgspec import Struct
-
-from appliance.core.fit.estimate import RAM
-from appliance.core.machine import GpuSample
 from appliance.core.machine_look import MachineLook
-from appliance.core.sizes import GIB, MIB
+from appliance.core.memory import RAM, GpuMemory
+from appliance.core.sizes import GIB
 
 NO_MEMORY: Mapping[str, int] = {}
 
 
 RAM_RESERVE, GPU_RESERVE = 2 * GIB, GIB
 """Bytes that are left to others."""
-
-
-class GpuMemory(Struct, frozen=True):
-    """One GPU at one moment, in bytes."""
-
-    used: int
-    total: int
-
-
-def gpu_memory(samples: Iterable[GpuSample]) -> Mapping[str, GpuMemory]:
-    """Return the GPUs' memory by the names that budgets use."""
-    return {
-        f"gpu{gpu.id}": GpuMemory(gpu.mem_used_mb * MIB, gpu.mem_total_mb * MIB)
-        for gpu in samples
-        if gpu.mem_used_mb is not None and gpu.mem_total_mb
-    }
 
 
 def budgets_of(look: MachineLook) -> Mapping[str, int]:
@@ -46,20 +27,10 @@ def budgets_of(look: MachineLook) -> Mapping[str, int]:
     return budgets
 
 
-def room_of(look: MachineLook, own: Mapping[str, int] = NO_MEMORY) -> Mapping[str, int]:
-    """Return the bytes that are free now, by device; ``own`` is the use of a process that ends before."""
-    room = {RAM: look.memory_available + own.get(RAM, 0)}
-    for number, gpu in enumerate(look.gpus):
-        if gpu.free is not None and not gpu.integrated:
-            room[f"gpu{number}"] = max(0, gpu.free) + own.get(f"gpu{number}", 0)
-    return room
-
-
 def squeezed(
     budgets: Mapping[str, int],
     samples: Mapping[str, GpuMemory],
     own: Mapping[str, int],
-    *,
     before: Mapping[str, int] = NO_MEMORY,
 ) -> Mapping[str, int]:
     """The budgets that hold while others use the GPUs.

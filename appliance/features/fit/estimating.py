@@ -1,0 +1,132 @@
+"""The estimate that the fleet asks for: from the header of a model's file, the flags of its start, and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from appliance.catalog.headers import Headers
+from appliance.core.engine import Engine, Manual
+from appliance.core.memory import RAM, FitPlan
+from appliance.core.models.model import Model, start_flags
+from appliance.core.models.shape import Shape
+from appliance.core.scheduling.policy import NO_MEMORY
+from appliance.features.fit.core.budget import budgets_of, squeezed
+from appliance.features.fit.core.estimate import estimate
+from appliance.features.fit.core.plan import FitOptions, asked_of, plan
+from appliance.features.fit.core.refusal import reserve_in, why_refused
+from appliance.fleet.budgets import in_bytes
+from appliance.fleet.estimate import BESIDE_WEIGHTS, by_size
+from appliance.platform.machine import group_memory, own_bytes, total_memory
+
+EXPECTATIONS = 256
+"""Models whose estimates are kept; one takes about a millisecond, and every request asks."""
+
+_Start = tuple[Shape, tuple[str, ...], tuple[int, Shape | None]]
+"""The shape of a model, its flags, and its `_companions`. A folder holds the same model under several
+names, and in several finetunes, which take the same memory."""
+
+
+class HeaderEstimate:
+    """See `appliance.fleet.estimate.Estimate`; it keeps nothing but what it has computed."""
+
+    budgets = staticmethod(budgets_of)
+    squeeze = staticmethod(squeezed)
+
+    def expect(
+        self,
+        model: Model,
+        room: Mapping[str, int] = NO_MEMORY,
+        manual: Manual | None = None,
+        engine_args: tuple[str, ...] = (),
+    ) -> Mapping[str, int]:
+        start = _start_of(model, engine_args)
+        return _expected(start, tuple(room.items()), manual) if start is not None else by_size(model)
+
+    def plan(
+        self,
+        model: Model,
+        room: Mapping[str, int],
+        manual: Manual | None = None,
+        engine_args: tuple[str, ...] = (),
+        *,
+        budget: int | None = None,
+        cached: int = 0,
+    ) -> FitPlan | None:
+        start, reserve = _start_of(model, engine_args), reserve_in(total_memory())
+        if start is None:
+            return None
+        # Memory that is free, but beyond the budget that the other models leave, is not this model's to take. It counts
+        # as spoken for, like the caches that other models may still fill.
+        beyond = max(0, room[RAM] - reserve - budget) if budget is not None else 0
+        return _plan(start, tuple(room.items()), manual, reserve, cached + beyond)
+
+    def why_refused(
+        self,
+        model: Model,
+        engine: Engine | None,
+        room: Mapping[str, int],
+        engine_args: tuple[str, ...],
+        found: FitPlan | None,
+    ) -> str:
+        group = group_memory()
+        if group is None:
+            return ""
+        limit, left = group
+        if found is not None:
+            return why_refused(found, left, limit)
+        left = max(0, limit - own_bytes())
+        needed: int | FitPlan = 0
+        if model.config is not None and RAM in (said := in_bytes(model.config.memory)):
+            needed = said[RAM]
+        elif engine is not None:
+            alone = {**room, RAM: left}
+            found = self.plan(model, alone, engine.manual, engine_args) if model.config is None else None
+            needed = found or (0 if len(alone) > 1 else model.size)
+        return why_refused(needed, left, limit)
+
+
+def _start_of(model: Model, engine_args: tuple[str, ...]) -> _Start | None:
+    """None where the model's file does not say enough. Asks the disk for the sizes of its companions."""
+    shape = model.info.shape if model.info is not None else None
+    if shape is None:
+        return None
+    return shape, start_flags(model, engine_args), _companions(model.mmproj, model.draft, model.created)
+
+
+@lru_cache(maxsize=EXPECTATIONS)
+def _plan(
+    start: _Start, room: tuple[tuple[str, int], ...], manual: Manual | None, reserve: int, spoken_for: int
+) -> FitPlan:
+    asked = _asked(start[1:], tuple(device for device, _ in room if device != RAM), manual)
+    return plan(start[0], dict(room), asked, reserve=reserve, spoken_for=spoken_for)
+
+
+@lru_cache(maxsize=EXPECTATIONS)
+def _expected(start: _Start, room: tuple[tuple[str, int], ...], manual: Manual | None) -> Mapping[str, int]:
+    asked = _asked(start[1:], tuple(device for device, _ in room if device != RAM), manual)
+    found = plan(start[0], dict(room), asked, reserve=0) if room else estimate(start[0], asked.options)
+    return found.by_device()
+
+
+@lru_cache(maxsize=EXPECTATIONS)
+def _asked(
+    said: tuple[tuple[str, ...], tuple[int, Shape | None]], gpus: tuple[str, ...], manual: Manual | None
+) -> FitOptions:
+    """Most models of a folder are started with the same flags."""
+    flags, (projector, draft) = said
+    return asked_of(flags, gpus=gpus, projector=projector, draft=draft, manual=manual)
+
+
+@lru_cache(maxsize=EXPECTATIONS)
+def _companions(projector: str | None, draft: str | None, as_of: int) -> tuple[int, Shape | None]:
+    """Bytes of the projector's file, and the draft model's shape; asks the disk once for each pair of files.
+
+    ``as_of`` is when the model itself was last changed. A draft model whose header tells nothing counts by its size.
+    """
+    headers = Headers()
+    size = headers.read(projector).size if projector else 0
+    drafting = headers.read(draft) if draft else None
+    if drafting is None or drafting.info is None or drafting.info.shape is None:
+        return size + (round(drafting.size * BESIDE_WEIGHTS) if drafting is not None else 0), None
+    return size, drafting.info.shape

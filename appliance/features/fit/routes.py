@@ -1,0 +1,73 @@
+"""``GET /api/fit``: how a model would be started. ``GET /api/memory``: what lies where, and what would go for it."""
+
+from __future__ import annotations
+
+from msgspec import to_builtins
+from quart import Response, request
+
+from appliance.catalog.catalog import find_model
+from appliance.core.models.model import Model
+from appliance.errors import BadRequest, NotFound
+from appliance.features.fit.core.picture import DeviceMemory, LoadForecast, MemoryTable, ModelMemory, picture
+from appliance.fleet.owner import Fleet
+from appliance.http.control.answers import json_answer
+from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.kernel import Kernel
+
+
+def memory_routes(kernel: Kernel) -> Routes:
+    routes, fleet, catalog = Routes("fit"), kernel.owners.fleet, kernel.owners.catalog
+
+    @routes.get("/api/fit")
+    async def fit() -> Response:
+        name = request.args.get("model", "")
+        if not name:
+            raise BadRequest("say which model: /api/fit?model=NAME", param="model")
+        model = await find_model(catalog, name)
+        plan = fleet.outlook.plan(model, fleet.launches.engine_for(model))
+        if plan is None:
+            raise NotFound(f"what model '{name}' takes cannot be foretold: no file here says enough of it")
+        return json_answer({"model": name, **to_builtins(plan)})
+
+    @routes.get("/api/memory", facts=RouteFacts(gives=MemoryTable))
+    async def memory() -> Response:
+        name = request.args.get("model", "")
+        load = foresee(fleet, await find_model(catalog, name)) if name else None
+        return json_answer(MemoryTable(devices=show_memory(fleet), load=load))
+
+    return routes
+
+
+def foresee(fleet: Fleet, model: Model) -> LoadForecast:
+    """Return the effect that a request for the model would have now. Asks the system."""
+    outlook, engine = fleet.outlook, fleet.launches.engine_for(model)
+    known, found = fleet.known(model.id), outlook.foresee(model, engine)
+    plan = outlook.plan(model, engine, going=found.goes)
+    return LoadForecast(
+        model=model.id,
+        state=known.state if known is not None else "unloaded",
+        takes=outlook.takes(model, engine),
+        goes=found.goes,
+        held=found.held,
+        before=found.before,
+        expected=outlook.time_to_load([*found.before, *([] if fleet.is_ready(model.id) else [model.id])]),
+        fits=plan.verdict if plan is not None else None,
+        why=str(found.refused) if found.refused is not None else plan.why if plan is not None else "",
+        refused=found.refused is not None,
+    )
+
+
+def show_memory(fleet: Fleet) -> tuple[DeviceMemory, ...]:
+    """Return every device with the models on it. Asks the system."""
+    outlook = fleet.outlook
+    names = {f"gpu{n}": gpu.name for n, gpu in enumerate(outlook.look.gpus if outlook.look is not None else ())}
+    running = (
+        ModelMemory(
+            model=one.model,
+            state=one.state,
+            taken=fleet.memory(one.model),
+            planned=fleet.planned_memory(one.model),
+        )
+        for one in fleet.status()
+    )
+    return picture(outlook.devices(), names, outlook.budgets(), running)
