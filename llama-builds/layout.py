@@ -2,7 +2,7 @@
 
     <engines>/<platform>-<backend>/<build>/llama-server, its libraries, licenses/, engine.json
 
-``engine.json`` is `appliance.core.engines.builds.Build`, written here without importing the program: the scripts of
+``engine.json`` is `appliance.features.engines.core.builds.Build`, written here without importing the program: the scripts of
 this folder run on a bare Python. ``tests/test_llama_builds.py`` holds the two together.
 """
 

@@ -37,8 +37,8 @@ WINE_LACKS: dict[str, str] = {
     "tests/children/test_configured.py::test_a_command_that_cannot_run_says_so[too long]": "wine runs command lines "
     "that are longer than Windows allows",
     "tests/features/embedded/test_embedded.py::test_one_thread_is": CLOCK,
-    "tests/engines/test_rpc_look.py::test_one_that_ends_or_breaks": "wine 8 ends a connection in order where SO_LINGER "
-    "asks for a reset",
+    "tests/features/engines/test_rpc_look.py::test_one_that_ends_or_breaks": "wine 8 ends a connection in order where "
+    "SO_LINGER asks for a reset",
     "tests/features/doctor/test_checkup.py::test_who_listens_on_a_port": "wine 8 says of no port whose it is",
     "tests/children/test_port_holders.py": "wine 8 says of no port whose it is",
     "tests/platform/test_samples.py::test_a_sample_agrees": "psutil asks performance counters, which wine lacks",

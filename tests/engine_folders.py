@@ -20,9 +20,9 @@ import msgspec
 from msgspec import Struct, field, structs
 
 from appliance.core.builds import MANIFEST, Build, FileSum
-from appliance.core.engines.trials import KNOWN
 from appliance.core.machine_look import platform_of
 from appliance.engines.builds import EXECUTABLE
+from appliance.features.engines.core.trials import KNOWN
 
 LYING_ENGINE = Path(__file__).parent / "fakes" / "lying_engine.py"
 LIES = "lies.json"

@@ -49,7 +49,7 @@ DEBIAN = {
 def compiled(backend: str = "") -> Iterator[Path]:
     """Yield the programs of llama.cpp that were built and are whole, those for the processor first."""
     from appliance.core.engine import EMBEDDED
-    from appliance.engines.found import list_engines  # not at the top: most tests do without
+    from appliance.features.engines.found import list_engines  # not at the top: most tests do without
 
     found = [each for each in list_engines() if each.name != EMBEDDED and not each.damage]
     for engine in sorted(found, key=lambda engine: engine.backend != "cpu"):
@@ -64,7 +64,7 @@ def _has_loader() -> bool:
 
 
 def _has_worker() -> bool:
-    from appliance.fleet.rpc_server import PROGRAM
+    from appliance.features.engines.rpc_server import PROGRAM
 
     return any(program.resolve().with_name(PROGRAM).is_file() for program in compiled("cpu"))
 

@@ -17,10 +17,10 @@ from waiting import until
 
 from appliance.core.engine import Engine
 from appliance.core.rpc_workers import NO_DEBUGGER
-from appliance.engines.found import list_engines
 from appliance.engines.rpc_workers import look_at_worker
 from appliance.errors import UsageError
-from appliance.fleet.rpc_server import server_program
+from appliance.features.engines.found import list_engines
+from appliance.features.engines.rpc_server import server_program
 from appliance.platform.children import inherited_env
 from appliance.platform.ports import free_port
 

@@ -27,19 +27,19 @@ from msgspec import structs
 
 from appliance import plugins
 from appliance.cli.app import command_line
-from appliance.cli.engines.commands import engines
 from appliance.cli.serve import serve
 from appliance.core.answers.families import FAMILIES
 from appliance.core.config.additions import PluginConfig, RunsConfig
 from appliance.core.config.types import Config
-from appliance.core.engines.choice import Standing
-from appliance.core.engines.proofs import SPEED_KEPT
 from appliance.core.llama import flags
 from appliance.core.turns.messages import FailReason, FinishReason, RunState
 from appliance.errors import ApplianceError
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
 from appliance.features.config_editing.verb import config
+from appliance.features.engines.core.choice import Standing
+from appliance.features.engines.core.proofs import SPEED_KEPT
+from appliance.features.engines.verbs.commands import engines
 from appliance.features.plugins.registry import AgentList, ListedPlugin
 from appliance.features.runs.record import RunResult, RunStatus
 from appliance.features.runs.routes import KEYS

@@ -11,15 +11,15 @@ from click.testing import CliRunner
 from gguf_files import write_model
 
 from appliance.catalog.catalog import Catalog
-from appliance.cli.engines.changes import working
-from appliance.cli.engines.commands import engines
-from appliance.cli.engines.update import TriedRow, models_to_try, most_used
 from appliance.cli.options import ModelOptions
 from appliance.cli.remote import find_server
 from appliance.core.config.types import Config, StoreConfig
-from appliance.core.engines.choice import Ranked, Seat, Standing
-from appliance.core.engines.listing import cpu_device
 from appliance.errors import ModelNotFound
+from appliance.features.engines.core.choice import Ranked, Seat, Standing
+from appliance.features.engines.core.listing import cpu_device
+from appliance.features.engines.verbs.changes import working
+from appliance.features.engines.verbs.commands import engines
+from appliance.features.engines.verbs.update import TriedRow, models_to_try, most_used
 from appliance.store.activity import open_activity
 from appliance.wire import Row
 

@@ -16,8 +16,8 @@ from msgspec import structs
 from program import Server, answer, http
 
 from appliance.core.builds import MANIFEST
-from appliance.core.engines.trials import KNOWN, KnownCompletion
 from appliance.engines.builds import read_build
+from appliance.features.engines.core.trials import KNOWN, KnownCompletion
 
 PROOFS_TIME = 400.0
 """Seconds for ``engines prove``; with a cold shader cache a software renderer takes one minute, and two on a busy

@@ -30,9 +30,9 @@ from appliance.core.config.types import Config
 from appliance.core.engine import Engine
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
-from appliance.engines.found import Finder
 from appliance.feature import Feature, ServerParts
 from appliance.features import FEATURES
+from appliance.features.engines.found import Finder
 from appliance.features.engines.source import FoundHere
 from appliance.features.tools.box import OpenToolbox
 from appliance.features.tools.feature import TOOLS, tool_parts

@@ -13,7 +13,7 @@ from slow import one_of
 from test_fallback import records, said
 
 from appliance.core.engine import EMBEDDED
-from appliance.engines.found import find_engine, list_engines
+from appliance.features.engines.found import find_engine, list_engines
 
 LENGTH = 600
 """Tokens: enough that an engine can be killed before it has said all of them."""

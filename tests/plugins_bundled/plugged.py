@@ -16,7 +16,7 @@ from http_harness import CHAT, Answer, Appliance, open_appliance
 from port_blocks import port_block
 from swap_harness import configure
 
-from appliance.engines.found import find_engine
+from appliance.features.engines.found import find_engine
 
 PATIENCE = 60.0
 """Seconds for one request on a machine that has much else to do."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from appliance.core.programs import LINE
 from appliance.core.versions import BuildLine, StepDone, UpdateBegun, VersionState
+from appliance.features.engines.engine_state import StateFile
 from appliance.start import program_file
-from appliance.store.engine_state import StateFile
 from appliance.store.version_file import FILE
 
 OLD, NEW = f"{LINE}/0.1.0-aaaaaaaaaaaa", f"{LINE}/0.2.0-bbbbbbbbbbbb"

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def _verb() -> click.Command:
-    from appliance.cli.engines.commands import engines
+    from appliance.features.engines.verbs.commands import engines
 
     return engines
 
 
 def _rpc_worker() -> click.Command:
-    from appliance.cli.engines.commands import rpc_worker
+    from appliance.features.engines.verbs.commands import rpc_worker
 
     return rpc_worker
 
 
 def _examiner() -> Examiner:
-    from appliance.cli.engines.findings import command_examiner
+    from appliance.features.engines.verbs.findings import command_examiner
 
     return command_examiner()
 
@@ -44,8 +44,8 @@ def _source() -> EngineSource:
 
 @asynccontextmanager
 async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
-    from appliance.engines.background import keeping_up
-    from appliance.engines.owner import Engines
+    from appliance.features.engines.background import keeping_up
+    from appliance.features.engines.owner import Engines
 
     engines, fleet = ground.engines, ground.fleet
     if not isinstance(engines, Engines):
@@ -60,7 +60,7 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
         )
 
     def examiner() -> Examiner:
-        from appliance.engines.findings import running_examiner
+        from appliance.features.engines.findings import running_examiner
 
         return running_examiner(engines)
 

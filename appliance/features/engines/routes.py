@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct
 from quart import Response
 
-from appliance.core.engines.choice import EngineWish, Seat
-from appliance.engines.choosing import prefer, roll_back
-from appliance.engines.owner import Engines
-from appliance.engines.shelf import Shelf
-from appliance.engines.table import Table, table
 from appliance.errors import AdminOff, Conflict, NotFound
+from appliance.features.engines.choosing import prefer, roll_back
+from appliance.features.engines.core.choice import EngineWish, Seat
+from appliance.features.engines.owner import Engines
+from appliance.features.engines.shelf import Shelf
+from appliance.features.engines.table import Table, table
 from appliance.fleet.status import ChildStatus
 from appliance.http.control.answers import json_answer, parse_as, read_as, read_body
 from appliance.http.control.routes import RouteFacts, Routes
@@ -48,7 +48,7 @@ def engine_routes(
 
     async def answer() -> Response:
         await engines.sync()  # another program may have chosen, or be at an update
-        from appliance.engines.installing import versions  # with archives, which few requests need
+        from appliance.features.engines.installing import versions  # with archives, which few requests need
 
         shown = table(
             engines.engines,

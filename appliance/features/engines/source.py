@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from appliance.core.engine import Engine
-from appliance.engines.found import Finder, find_engine, finder, list_engines
 from appliance.errors import EngineNotFound
+from appliance.features.engines.found import Finder, find_engine, finder, list_engines
 from appliance.platform.home import engines_folder
 
 if TYPE_CHECKING:
     from appliance.core.records.history import Tell
-    from appliance.engines.owner import Engines
+    from appliance.features.engines.owner import Engines
     from appliance.store.carried import CarriedEngines
 
 
@@ -28,8 +28,8 @@ class FoundHere(Struct, frozen=True):
     def open(self, tell: Tell | None = None) -> AbstractAsyncContextManager[Engines]:
         from appliance.catalog.sources import STARTER
         from appliance.core.records.history import told_to_nobody
-        from appliance.engines.owner import open_engines  # with trio, which `version` does without
-        from appliance.store.engine_state import StateFile
+        from appliance.features.engines.engine_state import StateFile
+        from appliance.features.engines.owner import open_engines  # with trio, which `version` does without
 
         file, only = StateFile(self.folder), self.finder.only
         return open_engines(self.finder.find, file, starter=STARTER, only=only, tell=tell or told_to_nobody)
@@ -53,11 +53,11 @@ class MachineEngines:
         return FoundHere(Finder(list_engines), engines_folder())
 
     def carried(self, packaged: Path | None) -> CarriedEngines:
-        from appliance.engines.carried import carried_here
+        from appliance.features.engines.carried import carried_here
 
         return carried_here(packaged)
 
     def recover(self) -> None:
-        from appliance.engines.shelf import Shelf
+        from appliance.features.engines.shelf import Shelf
 
         Shelf(engines_folder()).recover()

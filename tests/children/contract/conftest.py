@@ -11,7 +11,7 @@ import pytest
 from contract_harness import Engine, Json, Running, Start, started
 
 from appliance.core.engine import EMBEDDED
-from appliance.engines.found import list_engines
+from appliance.features.engines.found import list_engines
 
 LONG: Json = {"n_predict": 100_000, "max_tokens": 100_000, "ignore_eos": True}
 

@@ -16,7 +16,7 @@ from http_harness import Answer, Appliance, OpenServer, chat, model
 from strict_types import count_of, error_of, event_of, message_of
 
 from appliance.core.engine import EMBEDDED
-from appliance.engines.found import find_engine, list_engines
+from appliance.features.engines.found import find_engine, list_engines
 
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 ASK: dict[str, Any] = {

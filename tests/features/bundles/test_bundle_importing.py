@@ -12,14 +12,14 @@ from payload_folders import make_payload, name_of
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import ModelFolders
-from appliance.engines.carried import CarriedHere
-from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.features.bundles import contents
 from appliance.features.bundles.container import Bundle, write_bundle
 from appliance.features.bundles.core.manifest import FORMAT, BundleItem, BundleManifest
 from appliance.features.bundles.core.plan import UNSIGNED
 from appliance.features.bundles.importing import Homes, bring, known, plan
+from appliance.features.engines.carried import CarriedHere
+from appliance.features.engines.shelf import Shelf
 from appliance.start import linked
 from appliance.store.carried import NoCarriedEngines
 

@@ -25,8 +25,8 @@ from program import COMMAND
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import STARTER, ModelFolders
-from appliance.engines.found import EngineFolders, list_engines
 from appliance.features.bundles.container import Bundle
+from appliance.features.engines.found import EngineFolders, list_engines
 from appliance.store.partial_file import claim
 
 if sys.platform == "win32":

@@ -9,14 +9,6 @@ from msgspec import structs
 
 from appliance.core.builds import BuildNeeds
 from appliance.core.config.nodes import Position, Problem
-from appliance.core.engines.builds import Archive, AvailableBuild, Catalogue
-from appliance.core.engines.choice import Ranked, Seat, Standing
-from appliance.core.engines.examined import Installed
-from appliance.core.engines.findings import EnginesExamined
-from appliance.core.engines.listing import Device, cpu_device
-from appliance.core.engines.offers import offers
-from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
-from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices
 from appliance.core.examination import (
     BusCard,
     Checkup,
@@ -39,6 +31,14 @@ from appliance.core.records.activity import EndedRequests
 from appliance.core.versions import RefusedUpdate
 from appliance.features.doctor.core.facts import Facts
 from appliance.features.downloads.findings import DownloadsExamined
+from appliance.features.engines.core.builds import Archive, AvailableBuild, Catalogue
+from appliance.features.engines.core.choice import Ranked, Seat, Standing
+from appliance.features.engines.core.examined import Installed
+from appliance.features.engines.core.findings import EnginesExamined
+from appliance.features.engines.core.listing import Device, cpu_device
+from appliance.features.engines.core.offers import offers
+from appliance.features.engines.core.proofs import Fault, Probation, Proof, ProofKey
+from appliance.features.engines.core.state import ContextTrial, EngineState, ListedDevices
 from appliance.features.fit.core.findings import FitExamined
 from appliance.features.pool.findings import PoolExamined
 from appliance.features.programs.findings import VersionsExamined

@@ -19,14 +19,14 @@ from waiting import PATIENCE, until
 from appliance.catalog.sources import STARTER
 from appliance.core.engine import Engine
 from appliance.core.versions import StepDone, UpdateBegun
-from appliance.engines.found import EngineFolders, list_engines
-from appliance.engines.owner import open_engines
-from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError
+from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.found import EngineFolders, list_engines
+from appliance.features.engines.owner import open_engines
 from appliance.features.engines.routes import engine_routes, seats_in_use
+from appliance.features.engines.shelf import Shelf
 from appliance.fleet.status import ChildStatus
 from appliance.http import errors
-from appliance.store.engine_state import StateFile
 from appliance.store.shelf import alone
 
 CARD = Listed(name="Vulkan0")

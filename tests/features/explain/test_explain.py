@@ -17,7 +17,7 @@ from swap_harness import Configure
 
 from appliance.core.engine import EMBEDDED
 from appliance.core.records.captures import CaptureBuffer
-from appliance.engines.found import find_engine
+from appliance.features.engines.found import find_engine
 
 ChatMessage = dict[str, object]
 TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}

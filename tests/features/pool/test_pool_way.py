@@ -18,8 +18,8 @@ from waiting import until
 
 from appliance.core.engine import EMBEDDED
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import find_engine
 from appliance.errors import NotPlaced
+from appliance.features.engines.found import find_engine
 from appliance.features.pool import remote_peer as owner
 from appliance.features.pool.at_boxes import admit
 from appliance.features.pool.core.placing import BoxChoice, Need

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.state import EngineState
 from appliance.core.payload import Payload, PayloadFile
+from appliance.features.engines.core.state import EngineState
 from appliance.features.programs.rules import matching, misplaced, model_to_ask, refusal, words_for_trial
 
 OLD, NEW = "programs/0.2.0-aaaaaaaaaaaa", "programs/0.3.0-bbbbbbbbbbbb"

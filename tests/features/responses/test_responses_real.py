@@ -15,8 +15,8 @@ from msgspec import structs
 from random_models import random_dense, write_random
 
 from appliance.core.engine import EMBEDDED
-from appliance.engines.found import find_engine
 from appliance.features.embedded import available
+from appliance.features.engines.found import find_engine
 
 pytestmark = pytest.mark.skipif(not available(), reason="the wheel xllamacpp is not installed")
 PATH = "/v1/responses"

@@ -1,0 +1,51 @@
+"""The user's choices among the engines that are here. The caller has the shelf to itself (`store.shelf.alone`)."""
+
+from __future__ import annotations
+
+import trio
+
+from appliance.core.versions import RolledBack, lines_to_roll_back
+from appliance.errors import UsageError
+from appliance.features.engines.core.choice import AUTO, EngineWish, check_choice
+from appliance.features.engines.core.events import EngineChosen
+from appliance.features.engines.owner import Engines
+from appliance.features.engines.shelf import Shelf
+
+
+async def prefer(shelf: Shelf, engines: Engines, wish: EngineWish, *, only_proven: bool = False) -> str:
+    """Remember the choice; return why that engine cannot be used now, or an empty text.
+
+    Raises UsageError for a choice that `check_choice` refuses, and OSError.
+    """
+    word = wish.engine
+    note = check_choice(wish, engines.ranked(word=word), only_proven=only_proven)
+    named = dict.fromkeys(seat.build for seat in engines.seats if word in (seat.id, seat.build))
+    chosen = None if word == AUTO else word
+    engines.apply(EngineChosen(word=chosen, model=wish.model, pinned=wish.pinned, builds=tuple(named)))
+    await keep(shelf, engines)
+    return note
+
+
+async def roll_back(shelf: Shelf, engines: Engines, backend: str | None) -> tuple[str, list[str]]:
+    """Return to the build before the last update: its id, and the lines that have been updated, the one meant last.
+
+    Raises UsageError if there is none, and OSError.
+    """
+    here = tuple(engine.id for engine in engines.engines if not engine.damage)
+    lines = [line.name for line in lines_to_roll_back(engines.state, backend, here)]
+    event = RolledBack(kind=backend, here=here, why="'engines rollback' replaced it")
+    try:
+        state = await trio.to_thread.run_sync(shelf.state.apply, [event])
+    except UsageError as cause:
+        raise UsageError(f"{cause}; 'llama-appliance engines use BUILD' switches to another build") from None
+    await engines.sync()
+    line = state.line(lines[-1])
+    assert line is not None
+    return line.current, lines
+
+
+async def keep(shelf: Shelf, engines: Engines) -> None:
+    """Make sure that everything is in the file, or raise OSError."""
+    await engines.sync()
+    if not engines.is_saved:
+        raise OSError(None, f"nothing has changed: {shelf.state.path} cannot be written; {shelf.make_room}")

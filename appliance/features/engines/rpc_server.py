@@ -1,0 +1,194 @@
+"""A worker for other machines: one process of llama.cpp's ``ggml-rpc-server``, started again when it dies."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import trio
+from msgspec import Struct
+
+from appliance.core.engine import Engine
+from appliance.core.rpc_workers import NO_DEBUGGER, RpcWorker
+from appliance.engines.rpc_workers import look_at_worker
+from appliance.errors import UsageError
+from appliance.features.engines.core.listing import LINE
+from appliance.platform.children import Child, Children, describe_status, inherited_env
+from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of
+from appliance.trio_parts import Changed
+
+PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
+WITHOUT_SIGPIPE = () if sys.platform == "win32" else ("/bin/sh", "-c", "trap '' PIPE; exec \"$@\"", PROGRAM)
+"""A worker leaves SIGPIPE at its default, and a client that gives up waiting would end it (b11434): the shell ignores
+it.
+"""
+
+START_TIME = 90.0
+"""Seconds within which it must answer: drivers of graphics cards take their time at first."""
+LOOK_PAUSE = 0.05
+STOP_TIME = 2.0
+"""Seconds that it gets to end by itself."""
+REST_TIME = 5.0
+"""Seconds to read the rest of its output, where something that it left behind holds the pipe."""
+NAMES_TIME = 1.0
+"""Seconds in which the lines that name its devices must have come, once it answers."""
+BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds until it is started again after the first, second ... death in a row; the last for every later one."""
+LIVED = 60.0
+"""Seconds after which a death is the first in a row again."""
+TAIL = 20
+"""Lines of its output that are kept, and searched for what went wrong."""
+
+ANYWHERE = "0.0.0.0"
+LOOPBACK = "127.0.0.1"
+
+
+class RpcServing(Struct, frozen=True, kw_only=True):
+    """The devices to serve, and the address. ``host`` is an IPv4 address."""
+
+    program: str
+    host: str
+    port: int
+    devices: tuple[str, ...] = ()
+    """Names as the engine lists them; none: all graphics cards, or the processor where there is none."""
+    threads: int
+    cache: bool = False
+    """Keep tensors that were sent in files, so that they need not be sent again."""
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint at which this machine reaches it."""
+        return f"{LOOPBACK if self.host == ANYWHERE else self.host}:{self.port}"
+
+    def argv(self) -> tuple[str, ...]:
+        devices = ("-d", ",".join(self.devices)) if self.devices else ()
+        cache = ("-c",) if self.cache else ()
+        where = ("-H", self.host, "-p", str(self.port))
+        return (*WITHOUT_SIGPIPE, self.program, *where, "-t", str(self.threads), *devices, *cache)
+
+
+class Up(Struct, frozen=True, kw_only=True):
+    """It answers. ``devices`` are the lines in which it names them."""
+
+    worker: RpcWorker
+    devices: tuple[str, ...]
+
+
+def server_program(engine: Engine) -> str:
+    """The ``ggml-rpc-server`` that goes with an engine. Raises UsageError where there is none."""
+    program = Path(engine.command[0]).resolve().with_name(PROGRAM)
+    if len(engine.command) == 1 and program.is_file():
+        return str(program)
+    raise UsageError(
+        f"engine {engine.id or engine.name} has no {PROGRAM}; 'llama-appliance engines install cpu' or "
+        "'python3 llama-builds/build.py' gets a build that has, and --engine names another one"
+    )
+
+
+def claim_port(host: str, port: int) -> int:
+    """The port, or a free one for 0. Raises UsageError when it cannot be listened on."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            if sys.platform != "win32":
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            probe.listen(1)
+            return int(probe.getsockname()[1])
+        except OSError as cause:
+            advice = {
+                errno.EADDRINUSE: "another program has it, perhaps another rpc-worker; change --listen",
+                errno.EADDRNOTAVAIL: "it is no address of this machine; --listen 0.0.0.0:PORT takes all there are",
+                errno.EACCES: "ports below 1024 need privileges; choose another one",
+            }.get(cause.errno or 0, cause.strerror or str(cause))
+            raise UsageError(f"cannot listen on {host}:{port}: {advice}") from None
+
+
+async def keep_serving(
+    serving: RpcServing, children: Children, *, up: Callable[[Up], None], log: Callable[[str], None]
+) -> None:
+    """Own the process until cancelled; ``up`` is called when it answers, ``log`` gets its output line by line.
+
+    Raises UsageError when it does not come to answering the first time.
+    """
+    failures, was_up = 0, False
+    while True:
+        began = trio.current_time()
+        run = _Run(serving, up, log)
+        why = await run.run(children)
+        was_up = was_up or run.was_up
+        if not was_up:
+            raise UsageError(why)
+        # A worker that has lived for a while starts the count anew: the long pauses are for one that fails again and
+        # again. One that never came up is not tried again, because its command line is to blame.
+        failures = 1 if run.was_up and trio.current_time() - began > LIVED else failures + 1
+        wait = BACK_OFF[min(failures, len(BACK_OFF)) - 1]
+        log(f"{why}; it is started again in {wait:g} s")
+        await trio.sleep(wait)
+
+
+class _Run:
+    """One process from spawn to reap."""
+
+    def __init__(self, serving: RpcServing, up: Callable[[Up], None], log: Callable[[str], None]) -> None:
+        self.was_up = False
+        self._serving = serving
+        self._up = up
+        self._log = log
+        self._tail: deque[str] = deque(maxlen=TAIL)
+        self._named: list[str] = []
+        self._more = Changed()
+        self._silent = False
+
+    async def run(self, children: Children) -> str:
+        """Run the worker, and describe its end in words. Cancelling ends it."""
+        command = Command(
+            argv=self._serving.argv(),
+            env={**inherited_env(), **NO_DEBUGGER},
+            stdin=None,
+            ending=StopSteps(asked=STOP_TIME),
+        )
+        async with open_process(children, command, LineSink(self._line), rest=REST_TIME) as child:
+            await before_end(child, partial(self._see_it_up, child))
+            status = await child.wait()
+        return self._why(status)
+
+    def _line(self, line: bytes) -> None:
+        text = text_of(line)
+        self._tail.append(text)
+        if LINE.fullmatch(text):
+            self._named.append(text.strip())
+            self._more.wake()
+        self._log(text)
+
+    async def _see_it_up(self, child: Child) -> None:
+        """Look until it answers. A worker that serves a client does not answer, but is up."""
+        with trio.move_on_after(START_TIME):
+            worker = await look_at_worker(self._serving.endpoint)
+            while worker.state == "unreachable":
+                await trio.sleep(LOOK_PAUSE)
+                worker = await look_at_worker(self._serving.endpoint)
+            # The names come by the output and the answer by the socket, so either may be first.
+            with trio.move_on_after(NAMES_TIME):
+                while len(self._named) < len(worker.devices):
+                    await self._more.wait()
+            self.was_up = True
+            self._up(Up(worker=worker, devices=tuple(self._named)))
+            return
+        self._silent = True
+        child.kill()
+
+    def _why(self, status: int) -> str:
+        where = f"{PROGRAM} on {self._serving.host}:{self._serving.port}"
+        if self._silent:
+            return f"{where} did not answer within {START_TIME:g} s"
+        unknown = next((line for line in self._tail if "unknown device: " in line), None)
+        if unknown is not None:
+            known = ", ".join(self._named) or "none"
+            return f"there is no device '{unknown.partition('unknown device: ')[2]}'; this engine has: {known}"
+        last = next((line.strip() for line in reversed(self._tail) if line.strip()), "")
+        return f"{where} ended with {describe_status(status)}" + (f": {last}" if last else "")

@@ -1,0 +1,170 @@
+"""The table of ``engines ls`` and ``GET /api/engines``: every build on every device, which one is used, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from appliance.core.engine import Engine
+from appliance.core.versions import Role
+from appliance.features.engines.core.builds import Catalogue, UpdateChannel
+from appliance.features.engines.core.choice import Ranked, Seat, Standing, best
+from appliance.features.engines.core.offers import EngineOffer
+from appliance.features.engines.core.state import EngineState
+from appliance.features.engines.installing import offers_here
+
+
+class SeatRow(Struct, frozen=True, kw_only=True):
+    """A build on devices. Speeds in tokens per second of the measuring model, None where they were not measured."""
+
+    id: str
+    devices: tuple[str, ...]
+    standing: Standing
+    why: str
+    prompt_speed: float | None = None
+    generation_speed: float | None = None
+    asked_for: bool = False
+    """By ``engines use`` or ``engines pin``."""
+    tried_at: float | None = None
+    """Unix time of the last trial on any of the devices that still counts; None: none does."""
+    used: bool = False
+    """A model that is loaded now gets it."""
+
+
+class BuildRow(Struct, frozen=True, kw_only=True):
+    """A build, or another engine."""
+
+    id: str
+    backend: str
+    version: str | None
+    release: str = ""
+    """The version of llama.cpp that it is, ``0.6.0``; empty for a build between two."""
+    source: str
+    folder: str | None = None
+    damage: str = ""
+    role: Role = ""
+    """Empty where no update has been."""
+    withdrawn: str = ""
+    """The reason why it was rolled back; empty if it was not."""
+    seats: tuple[SeatRow, ...] = ()
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """Everything. Builds in the order in which they were found, their seats best first."""
+
+    builds: tuple[BuildRow, ...]
+    used: str | None = None
+    """The seat that a model gets of which nothing is known."""
+    reason: str = ""
+    """Why that one, in a sentence."""
+    order: tuple[str, ...] = ()
+    """All seats that can be used, best first."""
+    use: str | None = None
+    pinned: bool = False
+    models: Mapping[str, str] = {}
+    """The choices for single models, by ``engines use`` and ``engines pin`` with --model."""
+    channel: UpdateChannel = "latest"
+    """The channel of ``engines update``."""
+    update: str | None = None
+    """The build that an update is under way to."""
+    running: Mapping[str, str] = {}
+    """Models that have a process, and the seat of each."""
+    offers: tuple[EngineOffer, ...] = ()
+    """Builds for graphics cards that none of these can use."""
+    trying: str = ""
+    """The seat under trial; empty: none."""
+    may_choose: bool = False
+    """True if the server lets its clients choose (``serve --admin``)."""
+    problems: tuple[str, ...] = ()
+    """Drivers that are there and do not answer."""
+    server: str | None = None
+    """The server whose view this is; None: the command's own."""
+
+
+def table(
+    engines: Sequence[Engine],
+    ranked: Sequence[Ranked],
+    state: EngineState,
+    catalogue: Catalogue,
+    *,
+    running: Mapping[str, str],
+    now: float,
+    trying: str = "",
+    may_choose: bool = False,
+) -> Table:
+    """``ranked`` is the order for a model of which nothing is known; ``now`` a Unix time."""
+    used = best(ranked)
+
+    def row(one: Ranked) -> SeatRow:
+        proofs = state.proofs_of(one.seat, now)
+        speeds = [proof for proof in proofs if proof.ok]
+        return SeatRow(
+            id=one.seat.id,
+            devices=tuple(_device(one.seat, index) for index in range(len(one.seat.devices))),
+            standing=one.standing,
+            why=one.why,
+            prompt_speed=min((proof.prompt_speed for proof in speeds if proof.prompt_speed), default=None),
+            generation_speed=min((proof.generation_speed for proof in speeds if proof.generation_speed), default=None),
+            tried_at=max((proof.at for proof in proofs), default=None),
+            asked_for=one.wanted,
+            used=used is not None and one.seat.id == used.seat.id,
+        )
+
+    return Table(
+        builds=tuple(
+            BuildRow(
+                id=engine.id,
+                backend=engine.backend,
+                version=engine.version,
+                release=catalogue.version_of(engine.version or ""),
+                source=engine.source,
+                folder=engine.folder,
+                damage=next((one.seat.damage for one in ranked if one.seat.build == engine.id), engine.damage),
+                role=state.role(engine.id),
+                withdrawn=state.withdrawn.get(engine.id, ""),
+                seats=tuple(
+                    row(one) for one in ranked if one.seat.build == engine.id and one.seat.digest == engine.digest
+                ),
+            )
+            for engine in engines
+        ),
+        used=used.seat.id if used is not None else None,
+        reason=reason(ranked, state),
+        order=tuple(one.seat.id for one in ranked if one.usable),
+        use=state.use,
+        pinned=state.pinned,
+        models=state.models,
+        channel=state.channel,
+        update=state.journal.build if state.journal is not None else None,
+        running=running,
+        offers=offers_here(state.look, {engine.backend for engine in engines if not engine.damage}, catalogue),
+        trying=trying,
+        may_choose=may_choose,
+        problems=state.look.problems if state.look is not None else (),
+    )
+
+
+def reason(ranked: Sequence[Ranked], state: EngineState) -> str:
+    """Why the first seat is the one that is used."""
+    used = best(ranked)
+    if used is None:
+        return "no engine can be used: see why at each of them"
+    if used.wanted:
+        return f"'{state.use}' was asked for by 'engines {'pin' if state.pinned else 'use'}'"
+    asked = f"'{state.use}' was asked for and cannot be used; " if state.use not in (None, "auto") else ""
+    match used.standing:
+        case "proven":
+            others = sum(one.standing == "proven" for one in ranked)
+            if state.role(used.seat.build) == "current" and others > 1:
+                return f"{asked}the best of {others} that are proven here; an update brought it, and went well"
+            return f"{asked}the best of {others} that are proven here" if others > 1 else f"{asked}proven here"
+        case "untried":
+            return f"{asked}a first choice: nothing is proven here yet ('engines prove' does it now)"
+        case _:
+            return f"{asked}nothing better is left: {used.why}"
+
+
+def _device(seat: Seat, index: int) -> str:
+    device = seat.devices[index]
+    return device.name if device.description in ("", device.name) else f"{device.name} ({device.description})"
