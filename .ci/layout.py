@@ -1,4 +1,4 @@
-"""The size of the kernel and of each feature, and the imports that cross a feature's border. Run by `bootstrap.py check`.
+"""The sizes of the kernel and of each feature, and imports that cross a feature's border. `bootstrap.py check` runs it.
 
 Only `appliance.__main__` knows the list of features, and no feature knows another one. The contracts of import-linter
 see to both; here every import that breaks one of these rules is named, and their number stands beside the sizes.

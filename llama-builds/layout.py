@@ -2,8 +2,8 @@
 
     <engines>/<platform>-<backend>/<build>/llama-server, its libraries, licenses/, engine.json
 
-``engine.json`` is `appliance.features.engines.core.builds.Build`, written here without importing the program: the scripts of
-this folder run on a bare Python. ``tests/test_llama_builds.py`` holds the two together.
+``engine.json`` is `appliance.core.builds.Build`, written here without importing the program: the scripts of this
+folder run on a bare Python. ``tests/test_llama_builds.py`` holds the two together.
 """
 
 from __future__ import annotations
