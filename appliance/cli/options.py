@@ -51,7 +51,7 @@ def gathered(
     def add(command: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(command)
         def with_options(**given: object) -> T:
-            found = {field: given.pop(field) for field in kind.__struct_fields__}
+            found = {field: given.pop(field) for field in kind.__struct_fields__ if field in given}
             return command(**given, **{name: kind(**found)})
 
         return reduce(lambda made, option: option(made), reversed(options), with_options)

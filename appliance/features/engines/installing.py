@@ -31,7 +31,7 @@ from appliance.store.shelf import CannotInstall, copy_folder, size_of
 from appliance.store.unpacking import check_links, read_member, unpack
 
 SHIPPED = Path(__file__).with_name("manifest.toml")
-CHECKOUT = Path(__file__).parents[2] / "llama-builds" / "manifest.toml"
+CHECKOUT = Path(__file__).parents[3] / "llama-builds" / "manifest.toml"
 UNPACKED = 4  # known archives grow to at most so many times their size; says whether the disk has room
 NO_SUMS: Mapping[str, str] = {}
 Fetch = Callable[[Archive, Path], Awaitable[None]]

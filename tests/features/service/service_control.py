@@ -264,10 +264,13 @@ def main() -> None:
     from appliance.cli.app import run
     from appliance.feature import all_verbs
     from appliance.features import FEATURES
+    from appliance.features.embedded.feature import EMBEDDED
     from appliance.features.service.core.windows import ADVICE
     from appliance.features.service.windows import run_service
+    from appliance.platform.inside import bring_engine
     from appliance.platform.win32 import Win32
 
+    bring_engine(EMBEDDED.engine)
     home, controls, *words = sys.argv[1:]
     scm = ServiceControl()
     out = os.fdopen(os.dup(1), "w", buffering=1)  # the program takes standard output for its log
