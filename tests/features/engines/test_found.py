@@ -23,7 +23,6 @@ from appliance.features.engines.found import EngineFolders, find_engine, list_en
 from appliance.platform.home import ENGINES_VARIABLE
 from appliance.platform.machine import this_platform
 
-ROOT = Path(__file__).resolve().parents[2]
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no execute permission")
 
 

@@ -342,7 +342,7 @@ const still = (page, chosen) =>
       await new Promise(requestAnimationFrame);
       return JSON.stringify(document.querySelector(chosen).getBoundingClientRect());
     };
-    for (let last = ""; last !== (last = await place()); );
+    for (let last = ""; last !== (last = await place()););
   }, chosen);
 
 /** However long the name of a model is, no button of the composer lies on another one. */
