@@ -227,7 +227,7 @@ async def open_appliance(
             hooks=lambda: hooks,
             data=places.data,
             files=settings.files,
-            examiners=lambda: examiners_of((*opened, *supplied, *held)),
+            examiners=lambda: examiners_of((*opened, *supplied, *held)),  # `opened` has the features themselves
             defaults=places.defaults,
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),

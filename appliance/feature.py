@@ -258,11 +258,9 @@ def all_verbs(features: Iterable[Feature]) -> tuple[Verb, ...]:
 
 
 def examiners_of(parts: Iterable[ServerParts]) -> Sequence[Examiner]:
-    """Return the examiners of these parts. Of two for the same thing the later one is made with more at hand."""
+    """Return the examiners of these parts: of a server's, or of the features alone for a command.
+
+    Of two for the same `part` the later one counts, so the parts of an owner come behind its feature.
+    """
     made = [make() for each in parts for make in each.examiners]
     return list({each.part: each for each in made}.values())
-
-
-def all_examiners(features: Iterable[Feature]) -> Sequence[Examiner]:
-    """Return the examiners of a command, where no server is at hand."""
-    return examiners_of(features)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -151,9 +150,6 @@ class SupplyGround(Struct, frozen=True, kw_only=True):
     settings: DownloadSettings
     unload: Callable[[str], Awaitable[object]]
     removed: Callable[[str], Awaitable[None]]
-
-
-OpenSupply = Callable[[SupplyGround], AbstractAsyncContextManager[Supply]]
 
 
 class NoSupply:

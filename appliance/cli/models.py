@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import click
 import trio
@@ -37,9 +36,6 @@ from appliance.platform.children import open_children
 from appliance.platform.console import say
 from appliance.platform.drivers import look
 from appliance.platform.machine import free_memory
-
-if TYPE_CHECKING:
-    pass
 
 COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE", "LAST USED")
 NUMBERS = ("PARAMETERS", "SIZE", "CONTEXT")

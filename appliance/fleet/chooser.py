@@ -219,6 +219,8 @@ class NamedEngine:
 
 
 class FoundOne(Struct, frozen=True):
+    """One engine to choose from; None: there is not any."""
+
     engine: Engine | None
 
     @asynccontextmanager

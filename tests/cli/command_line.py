@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from appliance import __main__ as main
 from appliance.cli.app import run
-from appliance.feature import all_examiners, all_verbs
+from appliance.feature import all_verbs, examiners_of
 from appliance.features import FEATURES
 from appliance.settings import AppSettings, Later, Program
 
@@ -38,7 +38,7 @@ def run_here(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subproce
         patched.chdir(cwd)
         patched.setattr(sys, "stdin", io.StringIO())
         with redirect_stdout(out), redirect_stderr(err):
-            status = run(argv, main.start, all_verbs(FEATURES), partial(all_examiners, FEATURES))
+            status = run(argv, main.start, all_verbs(FEATURES), partial(examiners_of, FEATURES))
         told = [(file.seek(0), file.read())[1] for file in (out, err)]
     return subprocess.CompletedProcess(argv, status, *told)
 
@@ -82,7 +82,7 @@ class Command:
                 (*self.first, *map(str, words), *self.last),
                 start,
                 all_verbs(FEATURES),
-                partial(all_examiners, FEATURES),
+                partial(examiners_of, FEATURES),
             )
         out, err = self.capfd.readouterr()
         return Outcome(status=status, out=out, err=err, program=started[0] if started else None)

@@ -70,9 +70,7 @@ class ModelSupply:
         return self.downloads.snapshot() if self._catalog.sources.lookup is not None else ()
 
     def under_way(self, name: str, model: Model | None) -> ModelDownload | None:
-        """By its own name, as what ``model`` of this name waits for, or, where there is no such model, by the only one
-        of its repository.
-        """
+        """The download of that name, else the one that ``model`` waits for. A repository means its only download."""
         going = [status for status in self.snapshot() if not status.ended]
         found = [status.model for status in going if status.model.casefold() == name.casefold()]
         if not found and model is not None:
