@@ -39,12 +39,12 @@ WINE_LACKS: dict[str, str] = {
     "tests/features/embedded/test_embedded.py::test_one_thread_is": CLOCK,
     "tests/features/engines/test_rpc_look.py::test_one_that_ends_or_breaks": "wine 8 ends a connection in order where "
     "SO_LINGER asks for a reset",
-    "tests/features/doctor/test_checkup.py::test_who_listens_on_a_port": "wine 8 says of no port whose it is",
+    "tests/features/doctor/test_doctor_route.py::test_who_listens_on_a_port": "wine 8 says of no port whose it is",
     "tests/children/test_port_holders.py": "wine 8 says of no port whose it is",
     "tests/platform/test_samples.py::test_a_sample_agrees": "psutil asks performance counters, which wine lacks",
     "tests/platform/test_poller.py::test_a_broken_connection": "wine 8 tells of a reset as of an end, even to a plain "
     "recv of a connection that Linux has reset",
-    "tests/features/tools/test_mcp_http.py::test_streams_of_events[flags2]": "40 MiB of events have to pass in 10 s; "
+    "tests/features/tools/test_mcp_stdio.py::test_streams_of_events[flags2]": "40 MiB of events have to pass in 10 s; "
     "they took "
     "12 on a busy machine, and Windows has not been asked",
     "tests/features/tools/test_mcp_stdio.py::test_output_closed_without_dying": "for a process without a window "

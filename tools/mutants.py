@@ -78,7 +78,7 @@ ROOMS = {
     "core/config": "features/config_editing/test_secret_places.py",
     "core/llama": "features/stand_in features/ollama/test_ollama.py",
     "core/models": "features/fit/test_fit_estimate.py features/fit/test_fit_plan.py features/stand_in",
-    "core/runs": "features/plugins/test_chain.py cli/test_chat_stream.py",
+    "core/runs": "features/plugins/test_chain.py cli/test_server_verbs.py",
     "core/tools": "features/tools",
     "core/turns": "features/runs/test_run_routes.py features/tools/test_chat_tools.py",
     "engines": "features/engines",
@@ -94,7 +94,7 @@ ROOMS = {
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "
     "http/test_swap_pipeline.py http/test_swap_upstream.py features/pool/test_pool_way.py http/test_loading.py "
     "features/streams http/test_disconnect.py http/test_hangs.py features/ollama/test_ollama.py "
-    "features/plugins/test_plugin_chain.py http/test_inward.py features/tools/test_tool_routes.py "
+    "features/plugins/test_plugin_chain.py http/test_inward.py features/tools/test_tool_runtimes.py "
     "features/pool/peers/test_peer_relay.py features/tools/test_chat_tools.py",
     "platform": "platform children/test_platform.py upstream/test_client.py http/test_unix_sockets.py",
     "plugins": "features/plugins plugins_bundled/test_plugin_shapes.py",

@@ -1,8 +1,11 @@
-"""Verbs that ask a running server: what they print for people and for programs, and what cannot be done."""
+"""Verbs that ask a running server, what cannot be done, and chat streams that a real process breaks."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +17,15 @@ from program import begun
 from serving import Serve, followed
 from waiting import wait
 
+from appliance.cli.remote import CHAT_PATH, Ask, ChatRequest, RunMessage, stream_answer, whole_answer
+from appliance.core.engine import Engine
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
+from appliance.errors import UpstreamFailed
 from appliance.features.contexts.files import context_places
+from appliance.fleet.owner import Fleet, open_fleet
 from appliance.platform.home import users_data
+from appliance.upstream.client import HttpAnswer, HttpCall
 
 ONE = FleetSettings(models_max=1, stop_timeout=2.0)
 SAID = "Once upon a time a small llama carried"
@@ -203,3 +212,54 @@ def test_kept_contexts_are_shown_and_cleared_with_and_without_a_server(
     assert "removed 1 kept contexts" in cli.good("cache", "clear", "a")
     assert cli.json("cache", "clear") == {"contexts": 1, "size": len(DATA)}
     assert cli.json("cache")["kept"] == []
+
+
+REQUEST = ChatRequest(model="m", messages=(RunMessage(role="user", content="Tell me a story."),))
+
+
+@asynccontextmanager
+async def ask(fleet: Fleet, model: Model, body: bytes) -> AsyncGenerator[HttpAnswer]:
+    async with (
+        fleet.lease(model) as address,
+        HttpCall(address, "POST", CHAT_PATH, [(b"Content-Type", b"application/json")], body) as response,
+    ):
+        yield response
+
+
+@pytest.fixture
+async def asked(fake_llama_server: tuple[str, ...], fake_model: Path) -> AsyncGenerator[Ask]:
+    engine = Engine(name="fake", backend="cpu", version=None, command=fake_llama_server, source="tests")
+    async with open_fleet(FleetSettings(stop_timeout=1), engine) as fleet:
+        yield partial(ask, fleet, Model(id="m", source="path", path=str(fake_model)))
+
+
+async def test_pieces_arrive_one_by_one_and_make_the_answer(asked: Ask) -> None:
+    pieces: list[str] = []
+    answer = await stream_answer(asked, REQUEST, pieces.append)
+    assert "".join(pieces) == answer.text
+    assert answer.chunks == len(pieces) > 3
+    assert answer.finish_reason in ("stop", "length")
+    assert answer.text.strip().encode() in await whole_answer(asked, REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("FAKE_DIE_AFTER_TOKENS", "3", "ended early|broke the connection"),
+        ("FAKE_CLOSE_AFTER_TOKENS", "3", "ended early|broke the connection"),
+        ("FAKE_ERROR_RECORD", "3", "."),
+        ("FAKE_CLOSE_WITHOUT_ANSWER", "1", "without an answer|ended early"),
+        ("FAKE_NOT_HTTP", "1", "not HTTP"),
+    ],
+)
+async def test_a_broken_stream_is_an_error_and_what_came_before_was_written(
+    name: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch, asked: Ask
+) -> None:
+    monkeypatch.setenv(name, value)
+    pieces: list[str] = []
+    with pytest.raises(UpstreamFailed) as caught:
+        await stream_answer(asked, REQUEST, pieces.append)
+    assert caught.value.model == "m"
+    assert re.search(why, caught.value.why)
+    if value == "3":
+        assert len(pieces) == 3

@@ -1,12 +1,18 @@
-"""The official clients, pointed at the program and given nothing else."""
+"""The official clients pointed at the program and given nothing else, embeddings, and what web pages may do."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from program import STARTER_QUESTION, Server, http
+import yaml
+from hollow_models import dense
+from program import STARTER_QUESTION, Server, StartServer, http, one_engine
+from random_models import write_random
+
+from appliance.engines.named import ENGINE_VARIABLE
 
 if TYPE_CHECKING:  # and in the fixtures: they take two seconds of each process that collects the tests
     import anthropic
@@ -96,3 +102,41 @@ def test_the_activity_log_explains_what_came_from_the_prompt_cache(server: Serve
     assert any(reason in told[0] for reason in reasons), told
     assert of - 16 <= again < of, told
     assert told[1].endswith("came from the cache")
+
+
+def test_a_long_text_is_embedded_on_every_route_that_embeds(serve: StartServer, engine: str, tmp_path: Path) -> None:
+    """llama-server computes a text for embeddings in one batch, and its own has 512 tokens."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    sizes = {"layers": 1, "width": 64, "heads": 2, "kv_heads": 2, "head": 32, "forward": 128, "vocabulary": 2048}
+    write_random(folder / "mean.gguf", dense(**sizes, weights="F32", keys={"pooling_type": 1}))
+    write_random(tmp_path / "plain.gguf", dense(**sizes, weights="F32"))
+    cmd = f"llama-server --embeddings --pooling mean -ub 4096 -b 4096 -m {tmp_path}/plain.gguf --port ${{PORT}} -t 1"
+    config = tmp_path / "c.yaml"
+    config.write_text(yaml.safe_dump({"models": {"configured": {"cmd": cmd, "engine": "auto"}}}))
+    server = serve("--models-dir", str(folder), "--no-stores", "--config", str(config), engine=engine)
+    listed = {entry["id"]: entry for entry in http(server, "GET", "/v1/models").json()["data"]}
+    assert listed["mean"]["context_length"] == listed["mean"]["max_model_len"] == 8192
+    text = "ab " * 700
+    for model in ("mean", "configured"):
+        answer = http(server, "POST", "/v1/embeddings", {"model": model, "input": text})
+        assert answer.status == 200, answer.body
+        assert answer.json()["usage"]["prompt_tokens"] > 3000
+        assert len(http(server, "POST", "/api/embed", {"model": model, "input": text}).json()["embeddings"][0]) == 64
+        assert http(server, "POST", "/api/show", {"model": model}).json()["capabilities"] == ["embedding"]
+
+
+@one_engine
+def test_the_one_model_tells_of_the_page_its_settings_and_the_proxy(
+    start_server: StartServer, engine: str, starter_model: Path
+) -> None:
+    for more, told in ((("--ui-mcp-proxy", "--ui-config", '{"theme": "dark"}'), True), (("--no-ui",), False)):
+        words = ("llama-server", "-m", str(starter_model), "-t", "1", "--port", "0", "-c", "256", *more)
+        server = start_server(*words, env={ENGINE_VARIABLE: engine})
+        server.wait_healthy()
+        props = http(server, "GET", "/props").json()
+        assert (props["cors_proxy_enabled"], props["ui"]) == (told, told)
+        assert props["ui_settings"] == ({"theme": "dark"} if told else {})
+        assert http(server, "GET", "/cors-proxy?url=http://127.0.0.1:1/").status == (502 if told else 403)
+        server.process.terminate()
+        server.wait(15)

@@ -1,8 +1,9 @@
-"""What clients are told of kept contexts, and that they cannot reach the files, with real engines."""
+"""What clients are told of kept contexts, what they cannot reach, and names of slots that spoil no answer."""
 
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 from hollow_models import Hollow
 from homes import Home
-from program import Answer, Server, http
-from random_models import random_dense, random_hybrid, write_random
+from kept_conversations import KINDS
+from program import ANY_PORT, Answer, Server, StartServer, answer, http
+from random_models import EXACT, random_dense, random_hybrid, write_random
 from slow import one_of
 
+from appliance.engines.named import ENGINE_VARIABLE
 from appliance.fleet.hold import SHORT
 
 CHAT = "/v1/chat/completions"
@@ -144,3 +147,43 @@ def test_the_files_stay_closed_where_they_were_found_to_be_of_no_use(tmp_path: P
         server.wait_for(lambda: "contexts of lfm2 models are not kept" in server.told())
         assert http(server, "POST", "/slots/0?action=save&model=a", {"filename": "mine.bin"}).status == 501
         assert not (told.contexts / "mine.bin").exists()
+
+
+LONG = {"prompt": "t1t2t3", "n_predict": 400, "temperature": 0, "ignore_eos": True}
+NAMES = [
+    *(f'"id_slot":{value}' for value in ("0", "1", "0.0", "1.0", "0.5", "1e0", "-0", "true", "false", "-2", "-3", "3")),
+    *(f'"id_slot":{value}' for value in ("4294967297", "1e30", '"1"', "[1]", "null")),
+    '"id_slot":-1,"id_slot":1', '"id_slot":1,"id_slot":0.0', '"\\u0069d_slot":1', '"id\\u005Fslot" : 0.9',
+]  # fmt: skip
+WAYS = [f"{prefix}/completion" for prefix in ("", "/worker/words", "/upstream/words")]
+WAYS += ["/v1/completions", "/upstream/words/v1/completions"]
+
+
+def bodies() -> list[bytes]:
+    """With a byte order mark, and with what only one of two readers may bear."""
+    plain = [f'{{"model":"words","prompt":"{at}","n_predict":1,{name}}}' for at, name in enumerate(NAMES)]
+    odd = [f'{mark}{{"prompt":"x","n_predict":1,"id_slot":{at}{more}}}' for at in (0, 1) for mark, more in ODD]
+    return [each.encode() for each in (*plain, *odd)]
+
+
+ODD = [("\ufeff", ""), ("", ',"model":[]'), ("", ',"x":' + "[" * 2000 + "]" * 2000), ("", ',"stream":0')]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["serve", "llama-server"])
+def test_an_answer_keeps_its_own_words(start_server: StartServer, engine: str, tmp_path: Path, mode: str) -> None:
+    model = write_random(tmp_path / "words.gguf", *KINDS["dense"])
+    options = ("--parallel", "2", "--ctx-size", "2048", *EXACT)
+    if mode == "serve":
+        words = (*ANY_PORT, "--engine", engine, "--model", f"words={model}", "--preload", "words", "--no-starter", "--")
+    else:
+        words = ("-m", str(model), "--port", "0")
+    server = start_server(mode, *words, "--threads", "1", *options, env={ENGINE_VARIABLE: engine})
+    server.wait_healthy()
+    alone = answer(server, "/completion", **LONG)["content"]
+    with ThreadPoolExecutor(9) as clients:  # where a slot is named that is in use, the engine lets its request wait
+        for way in WAYS if mode == "serve" else ("/completion", "/v1/completions"):
+            first = clients.submit(answer, server, "/completion", **LONG)
+            statuses = clients.map(lambda body, way=way: http(server, "POST", way, body).status, bodies())
+            assert {*statuses} <= {200, 400}
+            assert first.result()["content"] == alone, way

@@ -1,4 +1,4 @@
-"""The model of a fresh install answers new users' questions, and every answer ends."""
+"""The model of a fresh install answers new users, and the documentation's examples work as a reader runs them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import Server, one_engine
+from program import STARTER_QUESTION, Server, http, one_engine
 
 from appliance.catalog.sources import STARTER
 
@@ -35,3 +35,40 @@ def test_every_answer_ends(server: Server) -> None:
 
 def test_it_is_small() -> None:
     assert STARTER.stat().st_size <= LIMIT
+
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def run(server: Server, *words: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*words], input=stdin, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.needs("node", "curl", "jq")
+def test_the_chat_script_keeps_the_conversation(server: Server) -> None:
+    done = run(server, "sh", EXAMPLES / "chat.sh", server.url, "starter", stdin=f"{STARTER_QUESTION}\nHello\n")
+    assert done.returncode == 0
+    asked = {"model": "starter", "messages": [{"role": "user", "content": STARTER_QUESTION}]}
+    first = http(server, "POST", "/v1/chat/completions", asked).json()["choices"][0]["message"]["content"]
+    asked["messages"] += [{"role": "assistant", "content": first}, {"role": "user", "content": "Hello"}]
+    second = http(server, "POST", "/v1/chat/completions", asked).json()["choices"][0]["message"]["content"]
+    assert done.stderr == first + second
+
+
+@pytest.mark.needs("node", "curl", "jq")
+def test_the_chat_script_shows_an_error(server: Server) -> None:
+    done = run(server, "sh", EXAMPLES / "chat.sh", server.url, "nobody", stdin="Hello\n")
+    assert "model 'nobody' not found" in done.stderr
+
+
+@pytest.mark.needs("node", "curl", "jq")
+def test_the_completion_module_streams_and_tells_errors(server: Server) -> None:
+    options = '{"model": "starter", "n_predict": 12, "temperature": 0}'
+    done = run(server, "node", EXAMPLES / "completion.mjs", server.url, "Hello", options)
+    assert done.returncode == 0, done.stderr
+    asked = {"model": "starter", "n_predict": 12, "temperature": 0, "prompt": "Hello"}
+    whole = http(server, "POST", "/completion", asked).json()["content"]
+    assert done.stdout == f"{whole}\n"
+    wrong = run(server, "node", EXAMPLES / "completion.mjs", server.url, "Hello", '{"model": "nobody"}')
+    assert wrong.returncode != 0
+    assert "model 'nobody' not found" in wrong.stderr

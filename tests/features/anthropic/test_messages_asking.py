@@ -1,4 +1,4 @@
-"""Messages requests as llama-server's chat completions: each member, each block, and what is wrong with them."""
+"""Messages requests as llama-server's chat completions: members, blocks, mistakes, and the table of the docs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from appliance.errors import BadRequest
 from appliance.features.anthropic.core.asking import AskedMessage, chat_body, read_members
-from appliance.features.anthropic.core.members import CLIENT_TOOLS, MEMBERS, SERVER_TOOLS, Fate
+from appliance.features.anthropic.core.members import CLIENT_TOOLS, MEMBERS, SERVER_TOOLS, Fate, table
 
 JSON = Mapping[str, Any]
 HI: JSON = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
@@ -365,3 +366,12 @@ def test_a_body_that_is_nested_deeply_is_read_or_a_mistake(kind: str, depth: int
         why = str(error)
     assert b"deep" in found or "nested" in why or "recursion" in why
     assert not why or depth > 50
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "dialects.md"
+
+
+def test_the_page_has_the_fate_of_each_member() -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("## Anthropic's Messages\n")[2]
+    rows = section.partition("|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    assert rows == [f"| {member} | {fate} | {why} |" for member, fate, why in table()]

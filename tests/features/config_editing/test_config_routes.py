@@ -1,4 +1,4 @@
-"""The configuration over HTTP: shown, checked, written, restored; and what is never changed there."""
+"""The configuration over HTTP, and the editor's files: shown, checked, written, restored; and what is never changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 import trio
 from http_harness import Answer, Appliance, OpenServer
+from odd_files import KINDS, assert_ends
 from reload_harness import File, load, pid, program_log
+
+from appliance.catalog.configuration import Files
+from appliance.errors import UsageError
+from appliance.features.config_editing.editor import ConfigEditor, KeptTexts
 
 CONFIG = "/api/config"
 CHECK = f"{CONFIG}/check"
@@ -159,3 +164,35 @@ async def test_a_link_and_the_permissions_stay(open_server: OpenServer, file: Fi
             real.parent.chmod(0o500)
             assert "read-only" in (await shown(server))["fixed"]
             real.parent.chmod(0o700)
+
+
+def test_a_file_of_the_configuration_is_opened_by_its_name_or_alone(tmp_path: Path) -> None:
+    one, folder = tmp_path / "one.yaml", tmp_path / "folder"
+    one.write_text("globalTTL: 1\n", "utf-8")
+    folder.mkdir()
+
+    def opened(files: Files, name: str | None = None) -> str:
+        return ConfigEditor(files, tmp_path / "earlier").open(name).text
+
+    alone = Files(config=one)
+    assert opened(alone) == opened(alone, str(one)) == "globalTTL: 1\n"
+    with pytest.raises(UsageError, match=r"x is not a file of the configuration; there is .*one"):
+        opened(alone, "x")
+    with pytest.raises(UsageError, match="there is no configuration file"):
+        opened(Files(config_dir=folder))
+    for name in ("a.yaml", "b.yaml"):
+        (folder / name).write_text(f"# {name}", "utf-8")
+    both = Files(config_dir=folder)
+    with pytest.raises(UsageError, match="has 2 files; name one of"):
+        opened(both)
+    assert opened(both, str(folder / "b.yaml")) == "# b.yaml"
+    assert ConfigEditor(both, tmp_path / "earlier").beside(str(folder / "a.yaml")) == ["# b.yaml"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes in folders")
+@pytest.mark.parametrize("kind", KINDS)
+def test_keeping_never_waits_for_what_is_no_file(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert_ends(lambda path: KeptTexts(path.parent).keep(b"text"), folder / "000001", kind)

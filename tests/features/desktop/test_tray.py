@@ -1,7 +1,8 @@
-"""What the icon shows, what its menu offers, and its answers to any call."""
+"""What the icon shows, what its menu offers, its answers to any call, and the calls of Windows for it."""
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from typing import get_args
 
@@ -9,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jeepney.low_level import Endianness, parse_signature
+from windows_headers import ICON_PROTOTYPES, ICON_STRUCTURES, check_calls
 
 from appliance.features.desktop import rules as tray
+from appliance.features.desktop import windows_calls
 
 CONDITIONS: tuple[tray.Condition, ...] = get_args(tray.Condition)
 facts = st.builds(tray.TrayState, condition=st.sampled_from(CONDITIONS), url=st.text(max_size=20), login=st.booleans())
@@ -88,3 +91,16 @@ def test_only_a_click_on_a_line_that_is_enabled_asks_for_something() -> None:
 def test_the_entry_that_starts_at_login_quotes_what_a_path_may_have() -> None:
     [line] = [line for line in tray.autostart(["/a b/50%/$x", 'q"\\']).splitlines() if line.startswith("Exec=")]
     assert line == 'Exec="/a b/50%%/\\\\$x" "q\\\\"\\\\\\\\"'
+
+
+def test_every_call_has_the_types_of_windows() -> None:
+    check_calls(windows_calls.SIGNATURES, ICON_PROTOTYPES)
+
+
+def test_every_structure_has_the_size_of_windows() -> None:
+    ours = {
+        "WNDCLASSW": windows_calls.WindowClass,
+        "MSG": windows_calls.Message,
+        "NOTIFYICONDATAW": windows_calls.NotifyIcon,
+    }
+    assert {name: ctypes.sizeof(each) for name, each in ours.items()} == ICON_STRUCTURES

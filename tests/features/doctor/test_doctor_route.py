@@ -1,21 +1,31 @@
-"""``GET /api/doctor``: the server's own findings, examined when somebody asks, and shared by those who ask at once."""
+"""What the doctor reads of a system, ``GET /api/doctor``, and the page that a terminal shows of it."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import socket
+import sys
 import zipfile
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from file_trees import card
 from http_harness import CHAT, Appliance, OpenServer, chat
 from swap_harness import Configure
 from waiting import until
 
+from appliance.core.examination import BusCard, Known
 from appliance.core.findings import Finding
+from appliance.errors import UsageError
 from appliance.features.doctor import routes as doctor_routes
+from appliance.features.doctor.core.facts import Facts
+from appliance.features.doctor.system import checkup, port_owner
+from appliance.features.doctor.verb import ALL_WELL, free_path, page
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +135,77 @@ async def test_the_bundle_is_what_the_command_packs_and_logs_come_when_asked_for
         assert [(one["kind"], one["model"]) for one in report["history"]] == [("loading", 1), ("loaded", 1)]
         assert not [name for name, text in whole.items() if key in text or "of-the-server" in text]
         assert set(await files()) == {"report.json"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="symbolic links")
+def test_cards_with_and_without_a_driver(tmp_path: Path) -> None:
+    card(tmp_path, "0000:01:00.0", "0x10de", "0x2684", "nouveau")
+    card(tmp_path, "0000:02:00.0", "0x1002", "0x744c", kind="0x038000")
+    card(tmp_path, "0000:03:00.0", "0x8086", "0x100e", "e1000", kind="0x020000")
+    assert checkup({}, tmp_path).cards == (
+        BusCard(pci="0000:01:00.0", vendor="NVIDIA", driver="nouveau"),
+        BusCard(pci="0000:02:00.0", vendor="AMD", driver=""),
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions are others there")
+def test_files_of_cards_and_who_may_use_them(tmp_path: Path) -> None:
+    folder = tmp_path / "dev" / "dri"
+    folder.mkdir(parents=True)
+    for name in ("renderD128", "card0"):
+        (folder / name).touch()
+    (file,) = checkup({}, tmp_path).device_files
+    assert file.path == str(folder / "renderD128")
+    assert file.usable
+    assert file.group
+    if os.geteuid() != 0:
+        (folder / "renderD128").chmod(0)
+        assert not checkup({}, tmp_path).device_files[0].usable
+
+
+def test_a_folder_that_is_not_there_yet_is_on_the_disk_of_its_parent(tmp_path: Path) -> None:
+    folders = {"models": tmp_path / "a" / "b", "downloads": tmp_path / "c"}
+    (disk,) = checkup(folders).disks
+    assert (disk.what, disk.path) == ("models", str(tmp_path / "a" / "b"))
+    assert 0 < disk.total >= disk.free
+
+
+def test_this_machine_has_processors_and_memory() -> None:
+    found = checkup({})
+    assert found.cores >= 1
+    assert found.memory > 1 << 28
+
+
+def test_who_listens_on_a_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        owner = port_owner(port)
+        assert owner.pid == os.getpid()
+        assert owner.name
+    assert port_owner(port) is None
+
+
+FACTS = Facts(Known(version="1.0", now=0.0))
+
+
+def test_the_page_has_evidence_and_commands_or_fits_a_screen() -> None:
+    finding = Finding(
+        id="x", severity="warning", title="It is slow", evidence=("2 \x1b[31mthreads",), advice="Do this.",
+        commands=("llama-appliance ls",),
+    )  # fmt: skip
+    text = page(FACTS, [finding], colours=False)
+    assert "WARNING It is slow  [x]\n" in text
+    assert "\n        $ llama-appliance ls" in text
+    assert "\x1b" not in text
+    assert ALL_WELL not in text
+    text = page(FACTS, [], colours=False)
+    assert text.endswith(ALL_WELL)
+    assert len(text.splitlines()) <= 24
+
+
+def test_a_folder_that_is_not_there_is_no_place_for_a_bundle(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no folder"):
+        free_path(str(tmp_path / "none" / "x.zip"))
+    (tmp_path / "x.zip").touch()
+    with pytest.raises(UsageError, match="exists already"):
+        free_path(str(tmp_path / "x.zip"))

@@ -1,11 +1,14 @@
-"""Ollama's requests in llama-server's words: names, durations, options, messages, and what is refused."""
+"""Ollama's requests in llama-server's words, chats that are too long, and the file of derived models."""
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import math
 import string
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from drawn_json import json_values
@@ -14,8 +17,10 @@ from hypothesis import strategies as st
 
 from appliance.core.bodies import keep_alive
 from appliance.core.models.names import meanings
-from appliance.features.ollama.core import asking
+from appliance.features.ollama.core import asking, shortening
 from appliance.features.ollama.core.asking import PLAIN, DerivedPreset, OllamaRefusal
+from appliance.features.ollama.core.models import Derived
+from appliance.features.ollama.known import read_derived, write_derived
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 WAV = base64.b64encode(b"RIFF\0\0\0\0WAVEfmt ").decode()
@@ -247,3 +252,87 @@ def test_members_are_found_in_any_case():
     asked = asking.read_asked(b'{"Model":"m","STREAM":false}')
     assert (asked.name, asked.streams) == ("m", False)
     assert asking.read_asked(b'{"name":"n"}').name == "n"
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 100_000}"}}
+CONTENT = st.text(max_size=30) | st.just([{"type": "text", "text": "see"}, PICTURE])
+MESSAGES = st.lists(
+    st.builds(lambda role, content: {"role": role, "content": content}, st.sampled_from(["system", "user"]), CONTENT),
+    min_size=1,
+    max_size=8,
+)
+
+
+def long_chat(messages: list[dict]) -> bytes:
+    return json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
+
+
+@given(MESSAGES, st.integers(0, 10))
+def test_the_oldest_go_first(messages: list[dict], count: int):
+    kept = shortening.chat_messages(shortening.without_oldest(long_chat(messages), count))
+    may_go = [place for place, message in enumerate(messages[:-1]) if message["role"] != "system"]
+    gone = set(may_go[:count])
+    assert kept == [message for place, message in enumerate(messages) if place not in gone]
+    assert json.loads(shortening.without_oldest(long_chat(messages), count))["stream"] is True
+
+
+@given(MESSAGES)
+def test_bytes_bound_tokens_and_pictures_count_by_their_number(messages: list[dict]):
+    body = long_chat(messages)
+    texts = sum(len(str(message["content"]).encode()) for message in messages if isinstance(message["content"], str))
+    seen = sum(isinstance(message["content"], list) for message in messages)
+    assert shortening.pictures(body) == seen
+    least = texts + seen * shortening.IMAGE_TOKENS
+    assert shortening.may_be_too_long(body, max(0, least - 1))
+    assert not shortening.may_be_too_long(body, least + 100 * len(messages) + 4 * texts)
+
+
+@given(MESSAGES)
+def test_only_texts_are_rendered(messages: list[dict]):
+    sent = json.loads(shortening.template_body(long_chat(messages)))
+    assert sent.keys() == {"model", "messages"}
+    assert [message["content"] for message in sent["messages"]] == [
+        message["content"] if isinstance(message["content"], str) else "see" for message in messages
+    ]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+DERIVED = st.dictionaries(st.text(max_size=5), JSON, max_size=3)
+MODELS = st.lists(
+    st.builds(
+        Derived, name=st.text(min_size=1, max_size=8), base=st.text(max_size=8), made_at=st.just(1.5),
+        preset=st.builds(
+            DerivedPreset, system=st.text(max_size=8), parameters=DERIVED,
+            messages=st.lists(DERIVED, max_size=2).map(tuple),
+        ),
+    ),
+    max_size=4,
+)  # fmt: skip
+
+
+@given(MODELS)
+def test_what_is_written_is_read(models: list[Derived]):
+    by_name = {model.name.casefold(): model for model in models}
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "there" / "derived.json"
+        assert read_derived(file) == {}
+        write_derived(file, by_name)
+        assert read_derived(file) == by_name
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"version":2,"models":[]}', b'{"version":1,"models":[{"name":1}]}', b"\xff"]
+)
+def test_a_damaged_file_is_set_aside(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture):
+    path = tmp_path / "derived.json"
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert read_derived(path) == {}
+    assert (tmp_path / "derived.json.unreadable").read_bytes() == content
+    assert len(caplog.messages) == 1
+    write_derived(path, {"a": Derived(name="a", base="b")})
+    assert json.loads(path.read_bytes())["models"][0]["base"] == "b"

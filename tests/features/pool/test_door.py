@@ -1,34 +1,53 @@
-"""The door of a box of a pool: who is let in, what is answered there, and whom a box that joins tells its token."""
+"""The door of a box of a pool: who is let in, what is answered there, and connections that the other side has made."""
 
 from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 import trio
+from connection_harness import Gateway, echo, serving, websocket_server
 from http_harness import CHAT, Appliance, OpenServer, chat
 from msgspec import structs
 from pool_seat import seat_of
+from trio.testing import wait_all_tasks_blocked
 from waiting import until
 
+from appliance.core.config.types import Config, Peer
 from appliance.errors import BadRequest, BoxFailed, Conflict, StoreFailed, UpstreamFailed
 from appliance.features.pool import owner as owner_module
 from appliance.features.pool.core.join_code import TOKEN_SIZE, JoinCode, read_code
 from appliance.features.pool.core.keys import PoolKeys
 from appliance.features.pool.core.roster import Box, Roster
 from appliance.features.pool.core.shapes import CreatePool, PoolState
-from appliance.features.pool.doors import PROTOCOL, ROSTER, JoinRequest, OtherKeys, Ways, ask_at, join_with
+from appliance.features.pool.doors import (
+    PROTOCOL,
+    ROSTER,
+    SWITCHED,
+    Dialled,
+    JoinRequest,
+    OtherKeys,
+    Ways,
+    ask_at,
+    join_with,
+)
 from appliance.features.pool.membership import Membership
+from appliance.features.pool.peers import Peers, open_peers
 from appliance.features.pool.pool_file import KeptPool, write_pool
 from appliance.features.pool.reverse import dial
+from appliance.features.sockets.relay import join_peers
 from appliance.http.bytes import listening
-from appliance.upstream.client import HttpCall
-from appliance.upstream.connect import NotTrusted
+from appliance.http.sockets.handshake import Handshake
+from appliance.traffic.request import Request
+from appliance.upstream.client import Address, HttpCall
+from appliance.upstream.connect import ConnectFailed, NotTrusted
+from appliance.upstream.pool import open_pool
+from appliance.upstream.websocket import Close, open_upstream_websocket
 
 B2 = Box(name="b2", addresses=("127.0.0.1",), port=4280)
 JSON = ((b"Content-Type", b"application/json"),)
@@ -185,3 +204,77 @@ async def test_a_program_that_ends_lets_other_boxes_finish(open_server: OpenServ
         with pytest.raises(UpstreamFailed):
             async with HttpCall(address, "GET", "/health"):
                 pass
+
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    far.settimeout(10)
+    return near, far
+
+
+@pytest.mark.parametrize("polled", [False, True])
+async def test_a_request_goes_out_on_a_connection_that_came_in(polled: bool) -> None:
+    dialled = Dialled()
+    address = Address("box.llama-pool", 1, None, "box", tls=True, dialled=dialled, connect_timeout=5)
+    (broken, gone), (good, far) = pair(), pair()
+    gone.close()
+    far.sendall(ANSWER)
+    async with open_pool() as pool:
+        with dialled.waiting(lambda: None), dialled.waiting(lambda: good), dialled.waiting(lambda: broken):
+            async with HttpCall(address, "GET", "/health", pool=pool if polled else None) as answer:
+                assert await answer.read(10) == b"ok"
+            with far:
+                received = far.recv(4096)
+            assert received.startswith(SWITCHED + b"GET /health HTTP/1.1\r\nHost: box.llama-pool:1\r\n")
+            with pytest.raises(ConnectFailed, match="has no connection to this box"):
+                async with HttpCall(structs.replace(address, connect_timeout=0.01), "GET", "/health"):
+                    pass
+    assert (broken.fileno(), good.fileno()) == (-1, -1)
+
+
+async def test_a_request_waits_for_the_next_connection() -> None:
+    dialled, (near, far) = Dialled(), pair()
+    taken: list[object] = []
+
+    async def take() -> None:
+        taken.append(await dialled.take(10))
+
+    with near, far:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take)
+            await wait_all_tasks_blocked()
+            with dialled.waiting(lambda: near):
+                await wait_all_tasks_blocked()
+                assert taken == [near]
+        with dialled.waiting(lambda: near):
+            pass
+        assert await dialled.take(0.01) is None  # it ended while it waited
+
+
+class Joining(Gateway):
+    """Joins every websocket with a peer's."""
+
+    def __init__(self, peers: Peers, *candidates: str) -> None:
+        self._peers = peers
+        self._candidates = [(name, "m") for name in candidates]
+
+    async def join(self, request: Request, handshake: Handshake) -> None:
+        await join_peers(self._peers, self._candidates, handshake, request.target, request.headers)
+
+
+async def test_it_goes_to_the_peer_that_is_there(free_port: Callable[[], int]):
+    async with websocket_server(echo) as port:
+        gone, well = Peer(proxy=f"http://127.0.0.1:{free_port()}"), Peer(proxy=f"http://127.0.0.1:{port}")
+        async with (
+            open_peers(Config(peers={"gone": gone, "well": well})) as peers,
+            serving(Joining(peers, "gone", "well")) as relay,
+            open_upstream_websocket(Address("127.0.0.1", relay, None, "the relay"), "/") as websocket,
+        ):
+            assert await websocket.send("hello")
+            assert await websocket.receive() == "hello"
+            assert {status.id: status.busy for status in peers.snapshot()} == {"gone": 0, "well": 1}
+            await websocket.close(Close(1000))

@@ -1,4 +1,4 @@
-"""The sender of traces, with collectors that are slow, away, or refuse."""
+"""Traces of requests as a collector gets them, and their sender, where collectors are slow, away, or refuse."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from collections.abc import Sequence
 import pytest
 import trio
 from ended_requests import ended
-from otlp_collector import Collector, open_collector
+from fleet_harness import fake_engine
+from http_harness import CHAT, Appliance, OpenServer, chat
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from otlp_collector import Collector, open_collector, told
+from swap_harness import Configure
+from test_fallback import DIES, serving
+from tool_files import LOOKS, SAYS, Files, asked
 from waiting import until
 
+from appliance import __version__
 from appliance.core.config.additions import TracingConfig
+from appliance.core.config.types import Config
+from appliance.features.tools.box import OpenToolbox
 from appliance.features.traces import otlp
 from appliance.features.traces import tracer as sending
 from appliance.features.traces.rules import TraceContext
@@ -146,3 +155,137 @@ async def test_a_name_that_is_not_unicode_costs_nobody_a_trace():
         tracer = tracer_for(collector.endpoint, ["\ud800", "alpha"])
         assert await tracer.send()
     assert models(collector) == ["?", "alpha"]
+
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+def names(collector: Collector, root: Span) -> list[str]:
+    return [span.name for span in collector.parts(root)]
+
+
+def send_to(server: Appliance, collector: Collector) -> None:
+    """Let a server that has no configuration follow one with this collector."""
+    for part in server.opened.parts:
+        if part.adopt is not None:
+            part.adopt(Config(tracing=TracingConfig(endpoint=collector.endpoint)))
+
+
+def check_order(collector: Collector, root: Span) -> None:
+    """Each part lies within the whole, and begins where the one before it is over."""
+    last = root.start_time_unix_nano
+    for span in collector.parts(root):
+        assert last <= span.start_time_unix_nano < span.end_time_unix_nano <= root.end_time_unix_nano
+        assert span.trace_id == root.trace_id
+        last = span.end_time_unix_nano
+
+
+async def test_a_load_a_prompt_and_an_answer_join_the_trace_of_the_client(
+    open_server: OpenServer, configured: Configure
+):
+    slow = {"alpha": {"args": ("--load-delay", "0.5"), "aliases": ["al"]}}
+    async with open_collector() as collector:
+        tracing = {"endpoint": collector.endpoint, "headers": {"X-Team": "llama"}, "service": "box"}
+        async with open_server(config=configured(slow, tracing=tracing)) as server:
+            parent = [("traceparent", f"00-{TRACE}-{PARENT}-01"), ("tracestate", "vendor=1")]
+            body = chat("al", stream=True, tokens=5, token_delay=0.02, slow_prompt=0.1)
+            assert (await server.ask("POST", CHAT, body, parent)).status == 200
+            assert (await server.ask("POST", CHAT, chat())).status == 200
+            assert (await server.ask("POST", CHAT, chat("nothing"))).status == 404
+            unsampled = [("traceparent", f"00-{TRACE}-{PARENT}-00")]
+            assert (await server.ask("POST", CHAT, chat(), unsampled)).status == 200
+    heads = {(target, head["content-type"], head["x-team"]) for target, head in collector.heads}
+    assert heads == {(b"/v1/traces", "application/x-protobuf", "llama")}
+    [resource] = {str(of.resource) for export in collector.taken for of in export.resource_spans}
+    of = told(collector.taken[0].resource_spans[0].resource.attributes)
+    assert of == {"service.name": "box", "service.version": __version__}, resource
+    first, second, third = collector.roots
+    assert (first.trace_id.hex(), first.parent_span_id.hex(), first.trace_state) == (TRACE, PARENT, "vendor=1")
+    assert first.name == "chat alpha"
+    attributes = told(first.attributes)
+    assert attributes["gen_ai.usage.input_tokens"] > 0
+    assert attributes.items() >= {
+        ("gen_ai.operation.name", "chat"), ("gen_ai.response.model", "alpha"), ("gen_ai.request.model", "al"),
+        ("gen_ai.usage.output_tokens", 5), ("server.address", "localhost"), ("http.route", CHAT),
+        ("http.response.status_code", 200),
+    }  # fmt: skip
+    assert "error.type" not in attributes
+    assert [name for name in names(collector, first) if name != "wait"] == ["load", "prompt", "answer"]
+    check_order(collector, first)
+    [load] = [span for span in collector.parts(first) if span.name == "load"]
+    assert load.end_time_unix_nano - load.start_time_unix_nano > 0.4e9
+    assert second.trace_id.hex() != TRACE
+    assert not second.parent_span_id
+    assert "load" not in names(collector, second)
+    assert "answer" in names(collector, second)
+    assert told(third.attributes)["error.type"] == "404"
+    assert names(collector, third) == []
+    assert third.status.code == Status.STATUS_CODE_UNSET
+
+
+async def test_a_fallback_lies_between_two_answers(open_server: OpenServer):
+    async with (
+        open_collector() as collector,
+        serving(open_server, fake_engine("first:GPU", *DIES), fake_engine("second:CPU")) as server,
+    ):
+        send_to(server, collector)
+        body = chat(stream=True, token_delay=0.02) | {"max_tokens": 8}
+        assert (await server.ask("POST", CHAT, body)).status == 200
+    [root] = collector.roots
+    found = [name for name in names(collector, root) if name != "wait"]
+    assert found == ["load", "prompt", "answer", "fallback", "load", "answer"]
+    check_order(collector, root)
+    [fallback] = [span for span in collector.parts(root) if span.name == "fallback"]
+    note = "continued; from=first:GPU; on=second:CPU"
+    assert told(fallback.attributes) == {"llama_appliance.fallback": note}
+
+
+async def test_tools_lie_between_turns(open_server: OpenServer):
+    async with open_collector() as collector, open_server(tools=OpenToolbox([Files()])) as server:
+        send_to(server, collector)
+        assert (await server.ask("POST", CHAT, asked(LOOKS, SAYS))).status == 200
+    [root] = [span for span in collector.roots if "execute_tool read_file" in names(collector, span)]
+    found = [name for name in names(collector, root) if name != "wait"]
+    assert (found[0], found[-1]) == ("load", "answer")
+    check_order(collector, root)
+    [tool] = [span for span in collector.parts(root) if span.name.startswith("execute_tool")]
+    assert told(tool.attributes) == {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "read_file"}
+
+
+async def test_a_broken_answer_is_an_error(open_server: OpenServer):
+    async with open_collector() as collector, open_server() as server:
+        send_to(server, collector)
+        await server.ask("POST", CHAT, chat(stream=True, close_after_tokens=2))
+    [root] = collector.roots
+    assert root.status.code == Status.STATUS_CODE_ERROR
+    assert told(root.attributes)["error.type"] == "answer_broken"
+
+
+async def test_a_reload_switches_traces_on_and_off(open_server: OpenServer, configured: Configure):
+    async with open_collector() as collector, open_server(config=configured({"alpha": {}})) as server:
+        assert (await server.ask("POST", CHAT, chat())).status == 200
+        configured({"alpha": {}}, tracing={"endpoint": collector.endpoint})
+        assert (await server.ask("POST", "/api/config/reload")).status == 200
+        assert (await server.ask("POST", CHAT, chat())).status == 200
+        await server.rows()
+        await until(lambda: collector.roots)
+        configured({"alpha": {}})
+        assert (await server.ask("POST", "/api/config/reload")).status == 200
+        assert (await server.ask("POST", CHAT, chat())).status == 200
+    assert len(collector.roots) == 1
+
+
+async def test_requests_and_the_end_do_not_wait_for_a_collector(open_server: OpenServer, configured: Configure):
+    async with open_collector() as collector:
+        collector.gate = trio.Event()
+        config = configured({"alpha": {}}, tracing={"endpoint": collector.endpoint})
+        async with open_server(config=config) as server:
+            for _ in range(3):
+                assert (await server.ask("POST", CHAT, chat())).status == 200
+                await server.rows()
+            began = trio.current_time()
+        assert trio.current_time() - began < 15
+        own = server.traffic.metrics.own
+        counters = {counter.name: counter.value for counter in own if counter.name.startswith("traces")}
+        assert counters == {"traces_sent_total": 0, "traces_dropped_total": 3}
+        assert not collector.taken
