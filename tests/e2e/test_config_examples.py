@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from config_files import CHAT, chat, running
+from configured_harness import PLAIN
 from port_blocks import port_block
 from program import ANY_PORT, Server, StartServer, http, wait_gone
 from waiting import wait
@@ -19,29 +20,6 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POS
 SEED = Path(__file__).parents[1] / "examples" / "llama-swap-seed.yaml"
 KEY = "sk-hunter2"
 KEYS = {"API_KEY_1": "one", "API_KEY_2": "two", "OPENROUTER_API_KEY": "three"}
-
-OTHER_SERVER = """
-import http.server, json, sys
-
-class Answers(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        self.tell(200 if self.path == "/custom-endpoint" else 404, b"{}")
-
-    def do_POST(self):
-        self.tell(200, self.rfile.read(int(self.headers["Content-Length"])))
-
-    def tell(self, status, body):
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answers).serve_forever()
-"""
-"""A server that knows nothing of llama.cpp: it is ready at ``/custom-endpoint``, and answers with what it is sent."""
 
 DOCKER = """#!/bin/sh
 # `docker run` waits for a container that is no child of its own, `docker stop` ends it.
@@ -69,13 +47,12 @@ def seed(start_server: StartServer, tmp_path: Path, fake_engine: Path) -> Server
     """The example as it is, with programs of its commands' names; only paths, ports and addresses are others."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "other_server.py").write_text(OTHER_SERVER)
     own, first = port_block(1), port_block(20)
     scripts = {
         "llama-server": f'#!/bin/sh\nexec "{fake_engine}" "$@"\n',
         "sd-server": '#!/bin/sh\nshift\nexec llama-server --port "$@"\n',
         "docker": DOCKER,
-        "llama-server-ec9e0301": f'#!/bin/sh\nexec "{sys.executable}" "{programs}/other_server.py" {own}\n',
+        "llama-server-ec9e0301": f'#!/bin/sh\nexec "{sys.executable}" "{PLAIN}" port={own} check=/custom-endpoint\n',
     }
     for name, text in scripts.items():
         (programs / name).write_text(text)

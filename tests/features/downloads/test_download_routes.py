@@ -1,18 +1,21 @@
-"""Downloads and removal over a real server, with a hub of its own, and what listeners of the feed hear of them."""
+"""Downloads, removal and what could be downloaded, over a real server with a hub of its own; what the feed says."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
+import pytest
 from feed_reader import entries, feed, ok, refused, words
 from gguf_files import write_model
 from http_harness import CHAT, Appliance, OpenServer, chat
-from hub_process import FakeHub
+from hub_process import FakeHub, fake_hub
 from kept_files import kept_of, kept_one
 from msgspec import structs
 from waiting import until
 
 from appliance.catalog.supply import DownloadSettings
+from appliance.core.models.hub_address import HubAccess
 
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
@@ -212,3 +215,57 @@ async def test_only_the_caches_models_are_removed(served: Appliance, downloads: 
     for query, expected in (("", 400), ("?model=", 400), ("?model=nobody", 404), (f"?model={REPO}", 404)):
         assert (await refused(served, "DELETE", f"/models{query}"))[0] == expected
     assert sorted(await entries(served)) == [MODEL, "mine"]
+
+
+@pytest.fixture
+def two_repos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    for name, weights in (("tiny-Q8_0", 2000), ("tiny-Q4_K_M", 1000), ("mmproj-F16", 10)):
+        write_model(tmp_path / "hub" / REPO / f"{name}.gguf", weights=weights)
+    write_model(tmp_path / "hub" / "acme" / "other-GGUF" / "other-Q4_0.gguf")
+    with fake_hub(tmp_path / "hub") as running:
+        yield running
+
+
+def settings_for(endpoint: str, folder: Path, *, offline: bool = False) -> DownloadSettings:
+    return DownloadSettings(cache=folder / "cache", hub=HubAccess(endpoint=endpoint, offline=offline), spare=0)
+
+
+async def test_the_hub_is_searched_and_its_quantisations_are_judged(
+    open_server: OpenServer, two_repos: FakeHub, tmp_path: Path
+) -> None:
+    async with open_server(downloads=settings_for(two_repos.url, tmp_path)) as server:
+        found = (await server.ask("GET", "/api/hub/search?q=tiny")).json["data"]
+        assert found == [{"id": REPO, "downloads": 7, "likes": 1, "gated": False, "tags": []}]
+        assert (await server.ask("GET", "/api/hub/search?q=nothing")).json["data"] == []
+        assert (await server.ask("GET", "/api/hub/search")).status == 400
+        choices = (await server.ask("GET", f"/api/hub/choices?repo={REPO}")).json["data"]
+        assert [choice["model"] for choice in choices] == [f"{REPO}:Q4_K_M", f"{REPO}:Q8_0"]
+        files = two_repos.root / REPO
+        size = sum((files / name).stat().st_size for name in ("tiny-Q4_K_M.gguf", "mmproj-F16.gguf"))
+        first = choices[0]
+        assert (first["size"], first["vision"], first["fit"]["verdict"]) == (size, True, "fits")
+        assert (await server.ask("GET", "/api/hub/choices?repo=acme/none")).status == 404
+        assert (await server.ask("GET", "/api/hub/choices?repo=..")).status == 400
+
+
+async def test_a_recommended_file_must_be_the_one_that_was_recommended(
+    open_server: OpenServer, two_repos: FakeHub, tmp_path: Path
+) -> None:
+    async with open_server(downloads=settings_for(two_repos.url, tmp_path)) as server:
+        body = {"model": f"{REPO}:Q8_0", "sha256": "0" * 64}
+        await server.refuses(409, None, "POST", "/models", body, words="another file")
+        listed = (await server.ask("GET", "/v1/models")).json["data"]
+        assert not [entry for entry in listed if REPO in entry["id"]]
+
+
+async def test_the_server_finds_out_whether_there_is_a_hub(
+    open_server: OpenServer, two_repos: FakeHub, tmp_path: Path
+) -> None:
+    cases = ((two_repos.url, False, True), (two_repos.url, True, False), ("http://127.0.0.1:9", False, False))
+    for endpoint, offline, online in cases:
+        async with open_server(downloads=settings_for(endpoint, tmp_path, offline=offline)) as server:
+            answer = (await server.ask("GET", "/api/recommended")).json
+            assert answer["online"] is online
+            assert answer["data"][0]["wish"] == "fast"
+            assert answer["data"][0]["fit"]["needed"] > answer["data"][0]["model"]["size"]
