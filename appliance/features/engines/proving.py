@@ -21,7 +21,8 @@ from appliance.core.engine_output import printable
 from appliance.core.lenient_json import decoded
 from appliance.features.engines.core import trials
 from appliance.features.engines.core.listing import CPU, Device
-from appliance.features.engines.core.proofs import EngineTimings, Proof, ProofKey, ProvenSpeeds, next_request, speeds_of
+from appliance.features.engines.core.standing import Proof, ProofKey, ProvenSpeeds
+from appliance.features.engines.core.trials import EngineTimings, next_request, speeds_of
 from appliance.features.engines.trial import TrialFailed, TrialServer, open_trial
 from appliance.platform.children import Children
 from appliance.platform.home import users_cache

@@ -11,10 +11,11 @@ from msgspec import Struct
 from appliance.core.engine import Engine
 from appliance.core.lenient_json import UNREADABLE
 from appliance.features.engines.core.choice import Ranked, best
-from appliance.features.engines.core.proofs import EngineTimings, Proof, ProvenSpeeds, canary_failure, speeds_of
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.core.standing import Proof, ProvenSpeeds
+from appliance.features.engines.core.trials import EngineTimings, canary_failure, speeds_of
 from appliance.features.engines.found import find_engine
 from appliance.features.engines.owner import open_engines
+from appliance.features.engines.shelf import StateFile
 from appliance.features.engines.trial import TrialFailed, open_trial
 from appliance.platform.children import Children
 
