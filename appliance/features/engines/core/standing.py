@@ -253,7 +253,7 @@ def key_of(seat: Seat, device: Device, system: str) -> ProofKey:
 
 
 def standing_of(seat: Seat, proofs: Sequence[Proof], waiting: Probation | None, now: float) -> tuple[Standing, str]:
-    """Return the standing, and why, in words. ``proofs`` hold now, one for each device at most; ``waiting`` holds, too.
+    """Return the standing, and why, in words. ``proofs`` and ``waiting`` hold now, one for each device at most.
 
     The first of these facts decides.
     """

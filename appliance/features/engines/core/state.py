@@ -1,8 +1,8 @@
 """Everything that is remembered about engines: one file, one value. `reduce` is the only way to change it.
 
 A line of `core.versions` is the builds for one platform and backend, ``linux-x64-cpu``. Its current build goes before
-the others of the line. A line that nobody has changed has none, and its builds are ranked like any others. What follows
-from updates and from the way back is in `core.versions`; the other events are what was learnt, and what the user chose.
+the others of the line. A line that nobody has changed has none, and its builds are ranked like any others. The events
+of updates and of the way back are in `core.versions`; the others are what was learnt, and what the user chose.
 """
 
 from __future__ import annotations
