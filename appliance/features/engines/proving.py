@@ -113,7 +113,7 @@ async def prove(
         if not device.software:
             speeds = await _measured(engine, device, children, until, measuring) or speeds
     except TrialFailed as failure:
-        failed = failure
+        failed, speeds = failure, None
     place = f" ({pci})" if pci else ""
     return Proof(
         key=key,
@@ -122,8 +122,8 @@ async def prove(
         fault=failed.fault if failed else None,
         why=failed.why if failed else "",
         pci=pci,
-        prompt_speed=speeds.prompt if speeds and not failed else None,
-        generation_speed=speeds.generation if speeds and not failed else None,
+        prompt_speed=speeds.prompt if speeds else None,
+        generation_speed=speeds.generation if speeds else None,
         seconds=trio.current_time() - began,
         at=now,
     )

@@ -100,18 +100,17 @@ async def canary(old: Engine | None, new: Engine, models: Sequence[Candidate], c
 
 async def measure(engine: Engine, model: Path, children: Children) -> ProvenSpeeds | str:
     """Its speed with this model, or why it has none."""
-    answers: list[bytes] = []
+    speeds: list[ProvenSpeeds] = []
     try:
         async with open_trial(engine, (), model, children, seconds=LOAD_TIME) as trial:
             for _ in range(ROUNDS):
-                answers.append(await trial.ask("/completion", REQUEST, seconds=LOAD_TIME))
+                answer = await trial.ask("/completion", REQUEST, seconds=LOAD_TIME)
+                speed = speeds_of([msgspec.json.decode(answer, type=_Answer).timings])
+                if speed is None:
+                    return "it tells a speed of nothing"
+                speeds.append(speed)
     except TrialFailed as cause:
         return cause.why
-    try:
-        timings = [msgspec.json.decode(answer, type=_Answer).timings for answer in answers]
     except UNREADABLE:
         return "its answer is not that of llama-server"
-    speeds = [found for one in timings if (found := speeds_of([one])) is not None]
-    if len(speeds) < len(timings):
-        return "it tells a speed of nothing"
     return min(speeds, key=lambda speed: speed.nominal_seconds)

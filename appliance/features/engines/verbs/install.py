@@ -243,14 +243,16 @@ def sources_of(word: str | None, source: str | None, platform: str, sha256: str 
         raise UsageError(f"--from {source}: no such file or folder")
     if not is_archive(path):
         raise UsageError(f"--from {source}: this is not an archive of a build ({', '.join(SUFFIXES)})")
-    listed = _listed(path.name, platform)
-    sums = (
-        {path.name: sha256 or next((one.sha256 for one in listed.archives if one.name == path.name), "")}
-        if listed
-        else {path.name: sha256 or ""}
-    )
     entry = _named(asked, described(path), path.name, platform)
-    return BuildSources(entry=entry, files=(path,), sums=sums)
+    return BuildSources(entry=entry, files=(path,), sums={path.name: _archive(path.name, sha256).sha256})
+
+
+def _archive(name: str, sha256: str | None, url: str = "") -> Archive:
+    """Return what is known of an archive of this name: the given sum, else what the list of builds has."""
+    if sha256 is not None:
+        return Archive(name=name, url=url, sha256=sha256.lower())
+    listed = (archive for one in read_manifest().entries for archive in one.archives if archive.name == name)
+    return structs.replace(next(listed, Archive(name=name)), url=url)
 
 
 def _address(asked: InstallWish | None, url: str, platform: str, sha256: str | None) -> AvailableBuild:
@@ -258,14 +260,7 @@ def _address(asked: InstallWish | None, url: str, platform: str, sha256: str | N
     name = parts.path.rpartition("/")[2]
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_archive(Path(name or "x")):
         raise UsageError(f"--from {url}: this is not the address of an archive ({', '.join(SUFFIXES)})")
-    listed = _listed(name, platform)
-    known = next((one for one in listed.archives if one.name == name), None) if listed is not None else None
-    archive = Archive(
-        name=name,
-        url=url,
-        sha256=(sha256 or (known.sha256 if known is not None else "")).lower(),
-        size=known.size if known is not None and sha256 is None else 0,
-    )
+    archive = _archive(name, sha256, url)
     if not archive.sha256:
         raise UsageError(f"--from {url}: give its sum with --sha256; only listed archives need none")
     return structs.replace(_named(asked, None, name, platform), archives=(archive,))
@@ -301,21 +296,7 @@ def _named(asked: InstallWish | None, build: Build | None, name: str, platform: 
         release = asked.build or release_of(name)
         if release is None:
             raise UsageError(f"{name} does not say which release it is: name that, such as '{asked.backend}/b11434'")
-        listed = next(
-            (
-                one
-                for one in read_manifest().entries
-                if (one.platform, one.backend, one.build) == (asked.platform, asked.backend, release)
-            ),
-            None,
-        )
-        entry = listed or AvailableBuild(platform=asked.platform, backend=asked.backend, build=release)
+        entry = AvailableBuild(platform=asked.platform, backend=asked.backend, build=release)
+        entry = next((one for one in read_manifest().entries if one.id == entry.id), entry)
     check_entry(entry)
     return entry
-
-
-def _listed(name: str, platform: str) -> AvailableBuild | None:
-    """Return the entry that has an archive of this name."""
-    entries = read_manifest().entries
-    found = [one for one in entries if any(archive.name == name for archive in one.archives)]
-    return next((one for one in found if one.platform == platform), found[0] if found else None)
