@@ -44,7 +44,7 @@ from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.own_routes import OwnRoutes
-from appliance.http.control.predict import Predict
+from appliance.features.predict.route import Predict
 from appliance.http.kernel import EdgeRoute, Kernel
 from appliance.http.owners import Owners
 from appliance.http.server import ApplianceServer, open_listening

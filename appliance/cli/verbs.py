@@ -18,7 +18,7 @@ def _serve() -> click.Command:
 
 
 def _top() -> click.Command:
-    from appliance.cli.top import top
+    from appliance.features.top.verb import top
 
     return top
 
@@ -36,7 +36,7 @@ def _logs() -> click.Command:
 
 
 def _run() -> click.Command:
-    from appliance.cli.run import run_model
+    from appliance.features.terminal.verb import run_model
 
     return run_model
 
@@ -66,7 +66,7 @@ def _unload() -> click.Command:
 
 
 def _selftest() -> click.Command:
-    from appliance.cli.selftest import selftest
+    from appliance.features.selftest.verb import selftest
 
     return selftest
 
@@ -78,7 +78,7 @@ def _version() -> click.Command:
 
 
 def _load_test() -> click.Command:
-    from appliance.cli.load_test import load_test
+    from appliance.features.load_test.verb import load_test
 
     return load_test
 

@@ -46,7 +46,7 @@ from appliance.features.pool import link
 from appliance.features.tools import chat_tools, mcp_offered, mcp_server, tool_routes
 from appliance.features.tools.core import mcp_serving
 from appliance.http.bytes.body import Bodies
-from appliance.http.control import predict
+from appliance.features.predict import route as predict
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.routes import RouteFacts

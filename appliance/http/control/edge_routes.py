@@ -18,7 +18,7 @@ from appliance.core.models.model import Model
 from appliance.errors import Busy, ModelLoading, ModelNotFound, RouteNotFound
 from appliance.fleet.status import state_of
 from appliance.http.bytes.listening import shown
-from appliance.http.control.for_routers import loads, model_info, ready, server_info
+from appliance.features.routers.answers import loads, model_info, ready, server_info
 from appliance.http.control.listing import Object, View, health, list_models, router_props, tell_models
 from appliance.http.control.slots import SlotsInShort, every_slot, slots_of
 from appliance.http.errors import JSON_TYPE

@@ -8,7 +8,7 @@ import pytest
 from http_harness import OpenServer, chat
 
 from appliance.errors import UsageError
-from appliance.http.control.predict import MAX_INSTANCES, alias_of
+from appliance.features.predict.route import MAX_INSTANCES, alias_of
 from appliance.http.way.routes import POSTED
 
 
