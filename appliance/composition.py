@@ -44,7 +44,6 @@ from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.own_routes import OwnRoutes
-from appliance.features.predict.route import Predict
 from appliance.http.kernel import EdgeRoute, Kernel
 from appliance.http.owners import Owners
 from appliance.http.server import ApplianceServer, open_listening
@@ -225,6 +224,7 @@ async def open_appliance(
             ask=ask,
             inward=inward,
             hooks=lambda: hooks,
+            gets=lambda: gets,
             data=places.data,
             files=settings.files,
             examiners=lambda: examiners_of((*opened, *supplied, *held)),  # `opened` has the features themselves
@@ -232,6 +232,7 @@ async def open_appliance(
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
         )
+        gets = {path: get for each in parts if each.gets is not None for path, get in each.gets(kernel).items()}
         hold = next((each.hold(kernel) for each in parts if each.hold is not None), None)
         hooks = Hooks(
             translates=[make(kernel) for each in parts for make in each.translates],
@@ -243,7 +244,7 @@ async def open_appliance(
 
         def gateway() -> Gateway:
             signed_in = [make(kernel) for each in parts for make in each.edges]
-            edges = (*signed_in, Predict(http.predict, inward), EdgeRoutes(edge, owners))
+            edges = (*signed_in, EdgeRoutes(kernel))
             routes = [each.routes for each in parts if each.routes is not None]
             return Gateway(
                 edge,

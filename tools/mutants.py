@@ -89,7 +89,7 @@ ROOMS = {
     "features/sockets/test_websocket.py http/test_disconnect.py",
     "http/control": "http/test_*route*.py http/test_control.py http/test_swap_api.py http/test_events.py "
     "http/test_static_files.py http/test_under_way.py "
-    "http/test_predict.py features/streams",
+    "features/predict features/routers features/streams",
     "http/sockets": "features/sockets features/streams",
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "
     "http/test_swap_pipeline.py http/test_swap_upstream.py features/pool/test_pool_way.py http/test_loading.py "

@@ -24,22 +24,28 @@ from appliance.features.explain.feature import EXPLAIN
 from appliance.features.fit.feature import FIT
 from appliance.features.launch.feature import LAUNCH
 from appliance.features.lm_studio.feature import LM_STUDIO
+from appliance.features.load_test.feature import LOAD_TEST
 from appliance.features.names.feature import NAMES
 from appliance.features.older.feature import OLDER
 from appliance.features.ollama.feature import OLLAMA
 from appliance.features.plugins.feature import PLUGINS
 from appliance.features.pool.feature import POOL
+from appliance.features.predict.feature import PREDICT
 from appliance.features.programs.feature import PROGRAMS
 from appliance.features.repairs.feature import REPAIRS
 from appliance.features.responses.feature import RESPONSES
+from appliance.features.routers.feature import ROUTERS
 from appliance.features.runs.feature import RUNS
+from appliance.features.selftest.feature import SELFTEST
 from appliance.features.service.feature import SERVICE
 from appliance.features.sockets.feature import SOCKETS
 from appliance.features.speed.feature import SPEED
 from appliance.features.stand_in.feature import STAND_IN
 from appliance.features.streams.feature import STREAMS
+from appliance.features.terminal.feature import TERMINAL
 from appliance.features.timeline.feature import TIMELINE
 from appliance.features.tools.feature import TOOLS
+from appliance.features.top.feature import TOP
 from appliance.features.traces.feature import TRACES
 
 FEATURES: tuple[Feature, ...] = (
@@ -58,21 +64,27 @@ FEATURES: tuple[Feature, ...] = (
     FIT,
     LAUNCH,
     LM_STUDIO,
+    LOAD_TEST,
     NAMES,
     OLDER,
     OLLAMA,
     PLUGINS,
     POOL,
+    PREDICT,
     PROGRAMS,
     REPAIRS,
+    ROUTERS,
     RUNS,
+    SELFTEST,
     SERVICE,
     SOCKETS,
     SPEED,
     STAND_IN,
     STREAMS,
+    TERMINAL,
     TIMELINE,
     TOOLS,
+    TOP,
     TRACES,
     ANTHROPIC,
     RESPONSES,

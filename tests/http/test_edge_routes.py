@@ -10,7 +10,7 @@ import pytest
 from http_harness import CHAT, Answer, Appliance, chat, request
 
 from appliance.http.control import own_routes, page
-from appliance.http.control.edge_routes import MAX_CONTROL_BODY, ONE_MODEL, EdgeRoutes
+from appliance.http.control.edge_routes import MAX_CONTROL_BODY, ONE_MODEL
 from appliance.http.control.own_routes import ON_QUART
 from appliance.http.control.page import accepts_gzip
 from appliance.traffic.request import PAGE_PATHS, PUBLIC_PATHS
@@ -19,7 +19,7 @@ BROWSER = ("Accept", "text/html")
 FILES = {path.name: path.read_bytes() for path in (page.DIST / "assets").iterdir()}
 ASSETS = sorted(name for name, content in FILES.items() if len(content) > 1000)
 PATHS = (
-    *sorted(EdgeRoutes.ROUTES.keys() | PAGE_PATHS),
+    *sorted(PAGE_PATHS),
     *(f"{ONE_MODEL}alpha", "/ui/", "/ui/status", "/ui/sandbox", f"/ui/assets/{ASSETS[0]}"),
 )
 LED = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document")]
@@ -34,7 +34,7 @@ async def test_quart_has_no_route_that_is_answered_before_it(server: Appliance):
     rules = [(rule.rule, rule.methods or set()) for rule in app.url_map.iter_rules()]
     assert {path.split("/")[1] for path, _ in rules} == set(ON_QUART)
     asked = {path for path, methods in rules if "GET" in methods}
-    assert not asked & (EdgeRoutes.ROUTES.keys() | PUBLIC_PATHS)
+    assert not asked & (any_request.edge_gets(server).keys() | PUBLIC_PATHS)
     assert not [path for path in asked if path.startswith((ONE_MODEL, "/ui"))]
 
 
@@ -46,7 +46,7 @@ def test_nothing_public_leads_to_quart():
 async def test_head_is_get_without_its_body_and_a_slash_behind_a_path_changes_nothing(server: Appliance):
     await server.ask("POST", CHAT, chat())
     await server.wait_idle("alpha")
-    for path in PATHS:
+    for path in (*sorted(any_request.edge_gets(server)), *PATHS):
         full = await server.ask("GET", path, headers=[BROWSER])
         assert full.status == (302 if path == "/upstream" else 200), path
         assert full.header("location") == ("ui/" if path == "/upstream" else None)

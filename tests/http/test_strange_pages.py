@@ -21,7 +21,7 @@ FORMS = ("text/plain;charset=UTF-8", "application/x-www-form-urlencoded")
 
 async def refused(server: Appliance, status: int, headers: list[tuple[str, str]], public: str) -> None:
     """Ask everything, and have this status of all but the public paths."""
-    routes = any_request.all_routes(any_request.app_of(server))
+    routes = any_request.all_routes(server)
     every = {(method, re.sub("<[^>]*>", "x", route.path)) for route in routes for method in (*route.methods, "POST")}
     assert len(every) > 200
     for number, (method, path) in enumerate(sorted(every)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import trio
@@ -28,7 +28,7 @@ from appliance.http.control.listing import View
 from appliance.http.control.model_feed import add_model_feed
 from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
-from appliance.http.kernel import Kernel
+from appliance.http.kernel import Get, Kernel
 from appliance.http.owners import Owners
 from appliance.platform.hardware import detect
 from appliance.trio_parts import Memo
@@ -103,7 +103,7 @@ def create_app(
     add_routes(own, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_feed(own, owners, traffic.lifetime)
     facts: dict[str, RouteFacts] = {}
-    for routes in (own, _openapi_routes(app, facts), *(make(kernel) for make in features)):
+    for routes in (own, _openapi_routes(app, facts, kernel.gets()), *(make(kernel) for make in features)):
         app.register_blueprint(routes)
         facts |= routes.facts
     app.register_error_handler(HTTPException, _pass_on)
@@ -111,7 +111,7 @@ def create_app(
     return app, facts
 
 
-def _openapi_routes(app: QuartTrio, facts: dict[str, RouteFacts]) -> Routes:
+def _openapi_routes(app: QuartTrio, facts: dict[str, RouteFacts], gets: Mapping[str, Get]) -> Routes:
     routes, described = Routes("openapi"), Memo[dict[str, object]](math.inf)
 
     @routes.get("/openapi.json")
@@ -119,7 +119,7 @@ def _openapi_routes(app: QuartTrio, facts: dict[str, RouteFacts]) -> Routes:
         """This document."""
         from appliance.http.control.openapi import openapi_document
 
-        describe = partial(openapi_document, app, facts)  # for a hundred shapes that takes 30 ms
+        describe = partial(openapi_document, app, facts, gets)  # for a hundred shapes that takes 30 ms
         return json_answer(await described.get(partial(trio.to_thread.run_sync, describe)))
 
     return routes
