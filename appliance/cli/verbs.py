@@ -18,7 +18,7 @@ def _serve() -> click.Command:
 
 
 def _activity() -> click.Command:
-    from appliance.cli.activity import activity
+    from appliance.features.activity.verb import activity
 
     return activity
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.parameters import read_time, read_whole, shown
-from appliance.core.records.export import Format
+from appliance.features.activity.rules import Format
 from appliance.errors import BadRequest
 from appliance.wire import Histogram, Row
 

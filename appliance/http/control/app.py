@@ -23,11 +23,11 @@ from appliance.errors import (
 )
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
-from appliance.http.control.events import EventSources
+from appliance.features.llama_swap.events import EventSources
 from appliance.http.control.listing import View
 from appliance.http.control.model_feed import add_model_feed
 from appliance.http.control.routes import RouteFacts, Routes
-from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
+from appliance.features.llama_swap.routes import RecordRoutes, SwapApi, add_routes
 from appliance.http.kernel import Get, Kernel
 from appliance.http.owners import Owners
 from appliance.platform.hardware import detect

@@ -20,8 +20,8 @@ from swap_harness import Configure
 from appliance.core.machine import Hardware
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError
-from appliance.http.control import swap_api
-from appliance.http.control.swap_api import RecordRoutes
+from appliance.features.llama_swap import routes as swap_api
+from appliance.features.llama_swap.routes import RecordRoutes
 from appliance.http.errors import describe
 from appliance.platform.drivers import Gpus
 from appliance.platform.hardware import detect

@@ -16,12 +16,12 @@ from appliance.catalog.configuration import Reloaded
 from appliance.core.machine import Hardware
 from appliance.core.parameters import read_time, read_whole
 from appliance.core.records.activity import MAX_LIMIT, Query, parse_format, parse_models, parse_query
-from appliance.core.records.export import Format, head, lines
+from appliance.features.activity.rules import Format, head, lines
 from appliance.core.records.history import parse_history_query
 from appliance.core.records.history_words import told
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
 from appliance.http.control.answers import Pieces, json_answer, parameters, read_as, text_answer
-from appliance.http.control.events import EventSources, FeedRoutes
+from appliance.features.llama_swap.events import EventSources, FeedRoutes
 from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
 from appliance.http.way.routes import RELOAD
 from appliance.platform.samples import Samples

@@ -18,7 +18,7 @@ from waiting import PATIENCE, until
 from appliance.catalog.catalog import Snapshot
 from appliance.core.config.types import Config, ModelConfig, Peer
 from appliance.core.records.history import Happening
-from appliance.http.control import events
+from appliance.features.llama_swap import events
 from appliance.http.control.listing import View
 from appliance.traffic import traffic
 

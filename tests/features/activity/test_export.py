@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from appliance.core.records.export import COLUMNS, FORMULA, head, lines
+from appliance.features.activity.rules import COLUMNS, FORMULA, head, lines
 from appliance.wire import Row, Tokens
 
 texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(",\"\r\n\t =;'"), max_size=20)
