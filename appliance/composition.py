@@ -18,10 +18,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
 from appliance.catalog.supply import DownloadSettings, SupplyGround
 from appliance.core.config.nodes import Problem
-from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
-from appliance.core.machine import Sample
-from appliance.core.memory import gpu_memory
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.feature import (
@@ -56,7 +53,6 @@ from appliance.http.way.handover import Inward
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.platform.drivers import open_gpus
-from appliance.platform.samples import open_samples
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
@@ -119,7 +115,7 @@ async def open_appliance(
         open_activity(*log) as activity,
         open_history(*log) as history,
         open_first(features, settings) as first,
-        open_recorder(activity, observers=(metrics,), rooms=metrics.rooms) as recorder,
+        open_recorder(activity, rooms=metrics.rooms) as recorder,
         open_pool() as pool,
         open_supply(
             features,
@@ -140,14 +136,13 @@ async def open_appliance(
             settings.fleet,
             places.chooser or engines,
             supply=supply,
-            observer=metrics,
             echo=places.echo,
             gpus=gpus,
             tell=history.add,
             hold=slots,
             estimate=estimate_of(features),
+            rooms=metrics.rooms,
         ) as fleet,
-        open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
         open_parts(
             features,
             Ground(
@@ -156,6 +151,8 @@ async def open_appliance(
                 data=places.data,
                 engines=engines,
                 learns=places.learns,
+                samples=places.samples,
+                gpus=gpus,
                 fleet=fleet,
                 catalog=catalog,
                 recorder=recorder,
@@ -202,7 +199,6 @@ async def open_appliance(
             fleet=fleet,
             catalog=catalog,
             peers=others,
-            samples=samples,
             supply=supply,
             configuration=configuration,
             tools=tools_of(first.values()),
@@ -297,16 +293,6 @@ def _folders(
         **{kind: path for each in parts for kind, path in each.folders.items()},
     }
     return {kind: path.absolute() for kind, path in found.items() if path is not None}
-
-
-def _sampling(config: Config) -> float | None:
-    """Seconds between samples of the machine, None for none at all."""
-    performance = config.performance
-    return None if performance.disabled else parse_duration(performance.every)
-
-
-def _see_gpus(fleet: Fleet, sample: Sample) -> None:
-    fleet.see_gpus(gpu_memory(sample.gpus))
 
 
 def _configuration(

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from appliance.http.way.fast_path import FastHold
     from appliance.http.way.hooks import EngineTranslate, Placing, Repair, Translate, Turn
     from appliance.http.way.pipeline import Pipeline
+    from appliance.platform.drivers import Gpus
     from appliance.replay.generation import Audience
     from appliance.settings import AppSettings
     from appliance.store.history import History
@@ -146,7 +147,8 @@ class Ground(Struct, frozen=True, kw_only=True):
     """The facts and the owners of the kernel with which a feature opens its own.
 
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
-    as its own client, from the moment it serves. ``learns``: what is not known of engines is found out meanwhile.
+    as its own client, from the moment it serves. ``learns``: what is not known of engines is found out meanwhile;
+    ``samples``: the machine is sampled, if the configuration does not say otherwise. ``gpus`` are those of the drivers.
     ``recorder`` notifies observers of requests, ``metrics`` has counters for what a feature counts, ``tools`` are those
     that models may use. ``assembled`` returns as soon as the program is put together.
     """
@@ -156,6 +158,8 @@ class Ground(Struct, frozen=True, kw_only=True):
     data: Path
     engines: EngineChoice
     learns: bool
+    samples: bool
+    gpus: Gpus
     fleet: Fleet
     catalog: Catalog
     recorder: Recorder

@@ -17,12 +17,6 @@ def _serve() -> click.Command:
     return serve
 
 
-def _activity() -> click.Command:
-    from appliance.features.activity.verb import activity
-
-    return activity
-
-
 def _logs() -> click.Command:
     from appliance.cli.control import logs
 
@@ -61,7 +55,6 @@ def _version() -> click.Command:
 
 KERNEL_VERBS = (
     Verb("serve", "server", "Run the server.", _serve),
-    Verb("activity", "server", "List the latest requests of the running server, or export all.", _activity),
     Verb("logs", "server", "Show the output of the model processes.", _logs),
     Verb("ls", "models", "List the models on this machine.", _ls),
     Verb("ps", "models", "List the models that are running.", _ps),

@@ -8,6 +8,7 @@ anything else: what two features need is the kernel's.
 from __future__ import annotations
 
 from appliance.feature import Feature
+from appliance.features.activity.feature import ACTIVITY
 from appliance.features.anthropic.feature import ANTHROPIC
 from appliance.features.bundles.feature import BUNDLES
 from appliance.features.config_editing.feature import CONFIG_EDITING
@@ -23,8 +24,10 @@ from appliance.features.engines.feature import ENGINES
 from appliance.features.explain.feature import EXPLAIN
 from appliance.features.fit.feature import FIT
 from appliance.features.launch.feature import LAUNCH
+from appliance.features.llama_swap.feature import LLAMA_SWAP
 from appliance.features.lm_studio.feature import LM_STUDIO
 from appliance.features.load_test.feature import LOAD_TEST
+from appliance.features.metrics.feature import METRICS
 from appliance.features.names.feature import NAMES
 from appliance.features.older.feature import OLDER
 from appliance.features.ollama.feature import OLLAMA
@@ -49,6 +52,7 @@ from appliance.features.top.feature import TOP
 from appliance.features.traces.feature import TRACES
 
 FEATURES: tuple[Feature, ...] = (
+    ACTIVITY,
     BUNDLES,
     CONFIG_EDITING,
     CONTEXTS,
@@ -63,8 +67,10 @@ FEATURES: tuple[Feature, ...] = (
     EXPLAIN,
     FIT,
     LAUNCH,
+    LLAMA_SWAP,
     LM_STUDIO,
     LOAD_TEST,
+    METRICS,
     NAMES,
     OLDER,
     OLLAMA,

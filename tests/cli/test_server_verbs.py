@@ -11,7 +11,6 @@ from command_line import Command
 from gguf_files import write_model
 from kept_files import DATA, kept_one, opened
 from serving import Serve, followed
-from waiting import wait
 
 from appliance.core.settings import FleetSettings
 from appliance.features.contexts.files import context_places

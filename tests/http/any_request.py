@@ -43,10 +43,10 @@ from appliance.features.lm_studio import rules as lm_studio
 from appliance.features.ollama import sink as ollama
 from appliance.features.plugins import turn
 from appliance.features.pool import link
+from appliance.features.predict import route as predict
 from appliance.features.tools import chat_tools, mcp_offered, mcp_server, tool_routes
 from appliance.features.tools.core import mcp_serving
 from appliance.http.bytes.body import Bodies
-from appliance.features.predict import route as predict
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.routes import RouteFacts

@@ -23,14 +23,10 @@ from appliance.errors import (
 )
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
-from appliance.features.llama_swap.events import EventSources
-from appliance.http.control.listing import View
 from appliance.http.control.model_feed import add_model_feed
 from appliance.http.control.routes import RouteFacts, Routes
-from appliance.features.llama_swap.routes import RecordRoutes, SwapApi, add_routes
 from appliance.http.kernel import Get, Kernel
 from appliance.http.owners import Owners
-from appliance.platform.hardware import detect
 from appliance.trio_parts import Memo
 
 log = logging.getLogger(__name__)
@@ -85,7 +81,6 @@ def create_app(
     The gateway has checked Host, Origin and key before.
     """
     owners, traffic = kernel.owners, kernel.traffic
-    view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
     control = Control(owners)
     app = QuartTrio("appliance.http", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = None  # the body has been read, and bounded, before
@@ -98,9 +93,6 @@ def create_app(
     own.add_url_rule(
         "/models/unload", "unload", control.unload, methods=["POST"], facts=RouteFacts(takes=ControlRequest)
     )
-    sources = EventSources(view, traffic, owners.history)
-    records = RecordRoutes(traffic.recorder, owners.history, owners.samples, detect)
-    add_routes(own, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_feed(own, owners, traffic.lifetime)
     facts: dict[str, RouteFacts] = {}
     for routes in (own, _openapi_routes(app, facts, kernel.gets()), *(make(kernel) for make in features)):

@@ -23,7 +23,6 @@ from appliance.http.errors import JSON_TYPE
 from appliance.http.kernel import Get, Kernel
 from appliance.http.way.context import RequestContext
 from appliance.store.activity import ActivityTable
-from appliance.traffic.metrics import CONTENT_TYPE
 from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX, Request, send_whole
 from appliance.traffic.targets import refresh
 from appliance.wire import ListedModels
@@ -51,7 +50,6 @@ class EdgeRoutes:
         self._bound = edge.bound
         self._guard = edge.guard
         self._traffic = edge.traffic
-        self._bodies = edge.bodies
         self._owners = owners
         self._fleet = owners.fleet
         self._catalog = owners.catalog
@@ -96,19 +94,6 @@ class EdgeRoutes:
 
     async def _props(self, context: RequestContext) -> None:
         await send_json(context, router_props(self._fleet, self._settings, tools=self._owners.tools.enabled))
-
-    async def _metrics(self, context: RequestContext) -> None:
-        self._traffic.recorder.settle()
-        children, machine, held = self._fleet.status(), self._owners.samples.latest, self._bodies.held
-        taken = {child.model: self._fleet.memory(child.model) for child in children if child.pid is not None}
-
-        def render() -> bytes:
-            from appliance.traffic.exposition import exposition  # its library takes 25 ms, and few ask
-
-            return exposition(self._traffic.metrics, children, machine, taken=taken, bodies_held=held).encode()
-
-        content = await trio.to_thread.run_sync(render)
-        await send_whole(context.sink, 200, ((b"Content-Type", CONTENT_TYPE.encode()),), content)
 
     async def _slots(self, context: RequestContext) -> None:
         """The slots of every loaded model, each with its model's id. Wakes and loads nothing."""
@@ -209,7 +194,6 @@ class EdgeRoutes:
         "/api/ls": _table,
         "/favicon.ico": _icon,
         "/health": _health,
-        "/metrics": _metrics,
         "/models": _models,
         "/props": _props,
         "/running": _running,

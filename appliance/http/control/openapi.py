@@ -26,9 +26,7 @@ PART = re.compile(r"<(?:\w+:)?(\w+)>")
 JSON = "application/json"
 
 
-def openapi_document(
-    app: QuartTrio, facts: Mapping[str, RouteFacts], gets: Mapping[str, Get]
-) -> dict[str, object]:
+def openapi_document(app: QuartTrio, facts: Mapping[str, RouteFacts], gets: Mapping[str, Get]) -> dict[str, object]:
     """Describe the routes of ``app``, those that need no Quart, and those of models. ``facts`` are by endpoint,
     ``gets`` those of features without Quart.
     """

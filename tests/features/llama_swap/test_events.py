@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import trio
 import trio.lowlevel
+from event_reader import FIRST, feed
 from http_harness import CHAT, UPGRADE, Appliance, Client, OpenServer, chat, model
 from swap_harness import Configure
 from waiting import PATIENCE, until
@@ -21,45 +21,6 @@ from appliance.core.records.history import Happening
 from appliance.features.llama_swap import events
 from appliance.http.control.listing import View
 from appliance.traffic import traffic
-
-FIRST = ["logData", "logData", "modelStatus", "uiConfig", "profileChanged", "inflight"]
-
-
-class Feed:
-    """Messages of one connection."""
-
-    def __init__(self, client: Client) -> None:
-        self.record = client.record
-
-    async def message(self) -> tuple[str, object]:
-        """The next message's type and data; comments are passed over."""
-        while (record := await self.record()) == b": ping":
-            pass
-        assert record.startswith(b"event:message\ndata:")
-        message = json.loads(record.removeprefix(b"event:message\ndata:"))
-        assert sorted(message) == ["data", "type"]
-        return message["type"], json.loads(message["data"])
-
-    async def first(self) -> dict[str, object]:
-        """The messages that every client begins with; of the logs the last one."""
-        found = [await self.message() for _ in FIRST]
-        assert [kind for kind, _ in found] == FIRST
-        assert [data["source"] for kind, data in found[:2]] == ["proxy", "upstream"]
-        return dict(found)
-
-    async def until(self, wanted: str):
-        """The next message of one type."""
-        with trio.fail_after(10):
-            while True:
-                kind, data = await self.message()
-                if kind == wanted:
-                    return data
-
-
-@asynccontextmanager
-async def feed(server: Appliance) -> AsyncGenerator[Feed]:
-    async with server.events("/api/events") as client:
-        yield Feed(client)
 
 
 async def test_a_client_begins_with_the_whole_picture(open_server: OpenServer, configured: Configure):
