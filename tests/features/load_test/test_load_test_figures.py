@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.records.load_test import MeasuredRequest, summed_up
+from appliance.features.load_test.rules import MeasuredRequest, summed_up
 
 times = st.floats(0, 1e4)
 
