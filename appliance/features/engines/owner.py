@@ -24,7 +24,7 @@ from appliance.core.records.history import Happening, Tell, told_to_nobody
 from appliance.engines.builds import check_build
 from appliance.engines.manuals import read_manual
 from appliance.features.engines.core.cards import seats_on, why_none
-from appliance.features.engines.core.choice import Ranked, WantedEngine, arrange, best, device_flags, rank, seats_of
+from appliance.features.engines.core.choice import Ranked, WantedEngine, best, device_flags, rank, seats_of
 from appliance.features.engines.core.listing import Device, cpu_device, drivers_of, identify, memory_names
 from appliance.features.engines.core.standing import (
     ContextTrial,
@@ -107,10 +107,8 @@ class Engines:
         known = self._ranked.get((model, word, cards))
         if known is None or abs(now - known[0]) > RANKED_FOR:
             seats = seats_on(self._seats, cards)
-            proofs = {seat.id: self.state.proofs_of(seat, now) for seat in seats}
-            wanted = self._wanted(model, word)
-            ranked = rank(seats, proofs, self.state.probations, wanted=wanted, model=model, now=now)
-            known = self._ranked[model, word, cards] = now, arrange(ranked, self.state)
+            ranked = rank(seats, self.state, wanted=self._wanted(model, word), model=model, now=now)
+            known = self._ranked[model, word, cards] = now, ranked
         return known[1]
 
     def choose(

@@ -52,8 +52,7 @@ class Engines(RuleBasedStateMachine):
         self.state = reduce(self.state, event)
 
     def ranked(self, model: str) -> list[Ranked]:
-        known = {one.id: self.state.proofs_of(one, self.now) for one in SEATS}
-        return rank(SEATS, known, self.state.probations, model=model, now=self.now)
+        return rank(SEATS, self.state, model=model, now=self.now)
 
     @initialize(number=numbers)
     def is_proven(self, number: int) -> None:
@@ -122,9 +121,8 @@ class Engines(RuleBasedStateMachine):
     @invariant()
     def nothing_is_out_for_ever(self) -> None:
         later = self.now + max(LONGEST, FAILED_HOLDS) + 120.0
-        known = {one.id: self.state.proofs_of(one, later) for one in SEATS}
         for model in MODELS:
-            ranked = rank(SEATS, known, self.state.probations, model=model, now=later)
+            ranked = rank(SEATS, self.state, model=model, now=later)
             assert all(one.standing in ("proven", "untried") for one in ranked) or self._from_the_future()
 
     def _from_the_future(self) -> bool:

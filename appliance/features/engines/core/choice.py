@@ -14,14 +14,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct, structs
 
 from appliance.core.versions import line_of
 from appliance.errors import Conflict, UsageError
 from appliance.features.engines.core.listing import CPU, Device
-from appliance.features.engines.core.standing import Probation, Proof, Seat, Standing, standing_of
+from appliance.features.engines.core.standing import Seat, Standing, standing_of
 from appliance.features.engines.core.state import EngineState
 
 MARGIN = 0.9
@@ -103,23 +103,26 @@ def device_flags(seat: Seat, listed: Sequence[Device]) -> tuple[str, ...]:
 
 def rank(
     seats: Sequence[Seat],
-    proofs: Mapping[str, Sequence[Proof]],
-    probations: Iterable[Probation] = (),
+    state: EngineState,
     *,
     wanted: WantedEngine | None = None,
     model: str = "",
     now: float = 0.0,
 ) -> list[Ranked]:
-    """Return every seat, best first; unusable ones at the end.
-
-    ``proofs`` are by seat id, one for each of its devices, and only those that are valid now. ``model`` narrows
-    ``probations`` to its own.
-    """
-    waiting = {one.seat: one for one in probations if one.model == model and one.holds(now)}
-    judged = [_judged(seat, proofs.get(seat.id, ()), waiting.get(seat.id), wanted, now) for seat in seats]
-    if wanted is not None and wanted.only:
-        judged = [one for one in judged if one.wanted]
-    return sorted(_by_speed(sorted(judged, key=lambda one: (_group(one), one.seat.place, one.seat.id))), key=_group)
+    """Return every seat, best first for this model; unusable ones at the end."""
+    waiting = {one.seat: one for one in state.probations if one.model == model and one.holds(now)}
+    judged: list[Ranked] = []
+    for seat in seats:
+        proofs = state.proofs_of(seat, now)
+        standing, why = standing_of(seat, proofs, waiting.get(seat.id), now)
+        is_wanted = wanted is not None and wanted.matches(seat)
+        seconds = max((proof.nominal_seconds or 0.0 for proof in proofs), default=0.0) or None
+        if standing not in ("proven", "probation"):
+            seconds = None
+        if is_wanted or wanted is None or not wanted.only:
+            judged.append(Ranked(seat=seat, standing=standing, why=why, wanted=is_wanted, seconds=seconds))
+    placed = sorted(judged, key=lambda one: (_group(one), one.seat.place, one.seat.id))
+    return arrange(sorted(_by_speed(placed), key=_group), state)
 
 
 def arrange(ranked: Sequence[Ranked], state: EngineState) -> list[Ranked]:
@@ -211,20 +214,6 @@ def check_removable(
         raise Conflict(
             f"a running model uses '{build}'; unload it first ('llama-appliance unload MODEL'), or add --force"
         )
-
-
-def _judged(
-    seat: Seat, proofs: Sequence[Proof], waiting: Probation | None, wanted: WantedEngine | None, now: float
-) -> Ranked:
-    standing, why = standing_of(seat, proofs, waiting, now)
-    seconds = max((proof.nominal_seconds or 0.0 for proof in proofs), default=0.0) or None
-    return Ranked(
-        seat=seat,
-        standing=standing,
-        why=why,
-        wanted=wanted is not None and wanted.matches(seat),
-        seconds=seconds if standing in ("proven", "probation") else None,
-    )
 
 
 def _group(one: Ranked) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from appliance.features.engines.core.standing import ProvenSpeeds
 
 # The starter model's answers: an engine that computes correctly says exactly this, whatever it runs on. The short
 # questions go through kernels for a few tokens, the long conversations through those for batches. The constants belong
-# to the starter's weights: when it is trained anew, tests/features/engines/test_trials.py fails and prints the new ones.
+# to the starter's weights: when it is trained anew, tests/features/engines/test_trials.py fails and prints new ones.
 
 LOST_LIBRARY = re.compile(
     r"error while loading shared libraries|library not loaded|symbol lookup error|a DLL it needs", re.IGNORECASE
