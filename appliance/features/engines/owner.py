@@ -41,7 +41,7 @@ from appliance.features.engines.shelf import StateFile
 from appliance.platform.children import Children, open_children
 from appliance.platform.drivers import look
 from appliance.platform.machine import here
-from appliance.trio_parts import WriteBehind, beside, persist
+from appliance.trio_parts import Changed, WriteBehind, beside, persist
 
 RANKED_FOR = 1.0
 """Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""
@@ -72,7 +72,7 @@ class Engines:
         """Reasons of builds that have not told their devices yet, by the digests of the builds."""
         self._seats: list[Seat] = []
         self._suspects: set[str] = set()
-        self._suspected = trio.Event()
+        self._suspected = Changed()
         self._ranked: dict[tuple[str, str, tuple[str, ...]], tuple[float, list[Ranked]]] = {}
         """The answers of `ranked` since the last `_arrange`, with their times."""
         self._events: list[Learnt] = []
@@ -168,7 +168,7 @@ class Engines:
         )
         if any(seat.id == engine.seat and seat.devices for seat in self._seats):
             self._suspects.add(engine.seat)
-            self._suspected.set()
+            self._suspected.wake()
 
     def pardoned(self, seat: str, model: str) -> None:
         """See `Chooser.pardoned`."""
@@ -316,8 +316,6 @@ class Engines:
                 if not again and all(seat.id != named.id for seat in self.in_doubt()):
                     continue
                 self._suspects.discard(named.id)
-                if not self._suspects:
-                    self._suspected = trio.Event()
                 seat = next((one for one in self._seats if one.id == named.id), None)
                 if seat is None:
                     continue  # its build or its device went while others were proven
@@ -388,7 +386,8 @@ class Engines:
 
     async def wait_suspect(self) -> None:
         """Wait until a seat has failed at work."""
-        await self._suspected.wait()
+        while not self._suspects:
+            await self._suspected.wait()
 
     def has_changed(self) -> bool:
         """True if drivers, cards, or what is hidden of them, changed since the machine was last looked at."""

@@ -16,7 +16,7 @@ import msgspec
 import trio
 from msgspec import Struct, structs
 
-from appliance.catalog.catalog import STARTER_ID, Snapshot, scan_models
+from appliance.catalog.catalog import STARTER_ID, scan_models
 from appliance.catalog.configuration import Files
 from appliance.catalog.sources import STARTER
 from appliance.cli.options import ModelOptions, source_options
@@ -84,20 +84,15 @@ async def models_to_try(server: RunningServer, config: Config | None, named: str
         return [Candidate(model.id, Path(model.path))] if model.path else []
     used = most_used(await _rows(server, config))
     names = dict.fromkeys([*used, *await _loaded(server), STARTER_ID])
-    return [found for name in names if (found := _candidate(snapshot, name)) is not None][:MOST]
+    found = [model for name in names if (model := snapshot.find(name)) is not None and not model.error]
+    files = [Candidate(model.id, Path(model.path)) for model in found if model.path]
+    return [one for one in files if one.path.is_file()][:MOST]
 
 
 def most_used(rows: list[TriedRow]) -> list[str]:
     """Return models by the number of their answers, most first; on a tie, the most recently used one first."""
     answered = [row.model for row in rows if row.resp_status_code < 400]  # newest first
     return [name for name, _ in Counter(answered).most_common()]
-
-
-def _candidate(snapshot: Snapshot, name: str) -> Candidate | None:
-    model = snapshot.find(name)
-    if model is None or model.error or not model.path or not Path(model.path).is_file():
-        return None
-    return Candidate(model.id, Path(model.path))
 
 
 async def _rows(server: RunningServer, config: Config | None) -> list[TriedRow]:
