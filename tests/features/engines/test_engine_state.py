@@ -144,10 +144,11 @@ def test_a_pair_waits_once_and_a_build_is_listed_once(
     assert listed in found.listed
 
 
-@given(states(), st.sampled_from(["a:CUDA0", "b:CPU"]))
+@given(states(), some_failure(), st.sampled_from(["a:CUDA0", "b:CPU"]))
 def test_a_seat_that_is_proven_again_waits_a_short_while_and_the_others_as_before(
-    state: EngineState, seat: str
+    state: EngineState, failure: SeatFailed, seat: str
 ) -> None:
+    state = after(state, *[structs.replace(failure, others=True)] * 4)
     found = after(state, Trusted(seat))
     for before, one in zip(state.probations, found.probations, strict=True):
         assert one.until == (min(before.until, before.since + EASED) if before.seat == seat else before.until)
