@@ -6,7 +6,7 @@ from pathlib import Path
 
 from appliance.core.programs import LINE
 from appliance.core.versions import BuildLine, StepDone, UpdateBegun, VersionState
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.shelf import StateFile
 from appliance.start import program_file
 from appliance.store.version_file import FILE
 
