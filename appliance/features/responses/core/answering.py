@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.answers.faults import fault_in
 from appliance.core.answers.translate import ChatRecords
 from appliance.core.bodies.json_text import OBJECT, JsonObject
 from appliance.core.lenient_json import UNREADABLE, decoded
@@ -206,6 +207,8 @@ class ResponseAnswer:
         told = given if isinstance(given, dict) else told
         if told.get("type") == _OVERFLOW:
             status, told = 400, {**told, "type": "invalid_request_error", "code": TOO_LONG, "param": "input"}
+        elif status >= 500 and fault_in(error_text(content)) is not None:
+            status, told = 400, {**told, "type": "invalid_request_error", "code": None}
         return status, _encode({"error": {"param": None, **told}})
 
     # ---- records -----------------------------------------------------------------------------------------------------
