@@ -55,9 +55,7 @@ FAULTS = {
         "'content' to be a string|'content' or 'tool_calls'|missing 'content'",
         "a content is a text or a list of parts",
     ),
-    "assistants": _fault(
-        "2 or more assistant messages", "the answer can go on with one message of the assistant only"
-    ),
+    "assistants": _fault("2 or more assistant messages", "the answer can go on with one message of the assistant only"),
     "member": _fault(
         r"\A(?!.*(jinja|while executing)).*(is required|type must be \w+, but is)",
         "a member is missing, or of the wrong type",

@@ -16,7 +16,6 @@ from msgspec import Struct
 from appliance.catalog.catalog import find_model
 from appliance.core.bodies.json_text import OBJECT, JsonObject
 from appliance.core.lenient_json import decoded
-from appliance.core.models.model import Model
 from appliance.core.models.names import meanings
 from appliance.errors import ModelNotFound, NotFound, RouteNotFound
 from appliance.features.lm_studio import rules

@@ -19,10 +19,10 @@ from appliance.core.exchange import Refused
 from appliance.core.models.model import Model
 from appliance.features.repairs.core.messages import FIRST, LAST
 from appliance.features.repairs.core.plan import (
-    OF_MESSAGES,
-    OF_TOOLS,
     OF_FAULTS,
+    OF_MESSAGES,
     OF_TEMPLATES,
+    OF_TOOLS,
     Attempt,
     final,
     kept_names,
