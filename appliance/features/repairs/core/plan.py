@@ -1,6 +1,7 @@
 """The meaning of an engine's refusal, the repairs to try next, and the blame in the end.
 
-The repairs of a reason are in the order of how much they change. The first that changes something is tried, then the next one with it, and at last each alone, on top of those that have removed another reason.
+The repairs of a reason are in the order of how much they change. The first that changes something is tried, then the
+next one with it, and at last each alone, on top of those that have removed another reason.
 """
 
 from __future__ import annotations
