@@ -148,11 +148,15 @@ class _Item:
 class ResponseAnswer:
     """The answer to one request; see `AnswerTranslate`.
 
-    ``ident`` makes the ids of the response and its items, ``now`` returns seconds since 1970.
+    ``ident`` makes the ids of the response and its items, ``now`` returns seconds since 1970. ``keep`` gets each item
+    that is whole, with its id.
     """
 
-    def __init__(self, asked: AskedResponse, ident: str, now: Callable[[], float]) -> None:
+    def __init__(
+        self, asked: AskedResponse, ident: str, now: Callable[[], float], keep: Callable[[str, bytes], None] | None = None
+    ) -> None:
         self._asked = asked
+        self._keep = keep
         self._ident = ident
         self._now = now
         self._created = int(now())
@@ -340,6 +344,8 @@ class ResponseAnswer:
         shown = _encode(told)
         if keep:
             self._output[item.at] = Raw(shown)
+            if self._keep is not None:
+                self._keep(item.id, shown)
         return self._event(name, b'"output_index":%d,"item":%b' % (item.at, shown))
 
     # ---- the response ------------------------------------------------------------------------------------------------
