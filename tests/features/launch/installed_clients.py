@@ -39,7 +39,7 @@ class InstalledClient(Struct, frozen=True, kw_only=True):
     expects: str = ""
 
 
-OPENAI = '''
+OPENAI = """
 from openai import OpenAI
 from pydantic import BaseModel
 
@@ -47,7 +47,8 @@ class Said(BaseModel):
     answer: str
 
 client, asked = OpenAI(), {"role": "user", "content": "What is in the notes?"}
-path = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"], "additionalProperties": False}
+path = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+path["additionalProperties"] = False
 look = {"name": "look", "description": "Reads a file.", "parameters": path, "strict": True}
 tools, messages = [{"type": "function", "function": look}], [{"role": "developer", "content": "Be brief."}, asked]
 with client.chat.completions.stream(model="alpha", messages=messages, tools=tools) as stream:
@@ -65,7 +66,7 @@ with client.responses.stream(
 calls = [item for item in output if item.type == "function_call"]
 items += [*output, *({"type": "function_call_output", "call_id": call.call_id, "output": "SECRET"} for call in calls)]
 print(client.responses.parse(model="alpha", input=items, tools=tools, text_format=Said).output_parsed.answer)
-'''
+"""
 ANTHROPIC = '''
 from anthropic import Anthropic, beta_tool
 
