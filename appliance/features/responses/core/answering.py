@@ -129,6 +129,9 @@ class _Item:
         self.pieces: list[str] = []
         self.logprobs: list[bytes] = []
         self.place = b'"item_id":%b,"output_index":%d,%b' % (_encode(item_id), at, kind.place)
+        name, place = b"%b.delta" % kind.event, self.place.replace(b"%", b"%%")
+        # A stream has one for each token, so all but the number, the text and more members is written once.
+        self.delta = b'event: %b\ndata: {"type":"%b","sequence_number":%%d,%b"delta":%%b%%b}\n\n' % (name, name, place)
 
     def text(self) -> str:
         """Return all of it; for a custom tool its one argument, or else whatever the model wrote."""
@@ -230,11 +233,15 @@ class ResponseAnswer:
             begun = self._begin()
         if chunk.error != NULL:
             return begun + self._fail(chunk.error)
-        for name, told in ((b"prompt_progress", chunk.prompt_progress), (b"appliance", chunk.appliance)):
-            if told != NULL:
-                progress = b'"%b":%b,"response":%b' % (name, told, self._response("in_progress"))
-                begun += self._event(b"response.in_progress", progress)
+        if chunk.prompt_progress != NULL:
+            begun += self._progress(b"prompt_progress", chunk.prompt_progress)
+        if chunk.appliance != NULL:
+            begun += self._progress(b"appliance", chunk.appliance)
         return begun + self._take(chunk)
+
+    def _progress(self, name: bytes, told: Raw) -> bytes:
+        progress = b'"%b":%b,"response":%b' % (name, told, self._response("in_progress"))
+        return self._event(b"response.in_progress", progress)
 
     def _take(self, chunk: _Chunk) -> bytes:
         """Return the events for what a chunk says, or for a whole answer."""
@@ -303,7 +310,8 @@ class ResponseAnswer:
         return events
 
     def _grown(self, item: _Item, text: str, extra: bytes = b"") -> bytes:
-        return self._event(b"%b.delta" % item.kind.event, b'%b"delta":%b%b' % (item.place, _encode(text), extra))
+        number, self._number = self._number, self._number + 1
+        return item.delta % (number, _encode(text), extra)
 
     def _close(self) -> bytes:
         """Return the events that end every open item."""
