@@ -25,7 +25,7 @@ MAX_KEPT = 4 << 20  # bytes of items
 class KeptItems:
     """The items of the last responses, in memory: some clients send their ids back, and not the items themselves.
 
-    An id is no secret of a person's, but nobody can guess it.
+    Ids are random: nobody can guess those of another client.
     """
 
     def __init__(self) -> None:
@@ -64,9 +64,7 @@ class ResponsesDialect:
             answer = ResponseTokens(asked, "", time.time)
         else:
             answer = answer_to(asked, self._items if asked.stores else None)
-        return Translated(
-            path=CHAT_TOKENS if counts else CHATS, body=asked.body, answer=answer, ignored=asked.ignored
-        )
+        return Translated(path=CHAT_TOKENS if counts else CHATS, body=asked.body, answer=answer, ignored=asked.ignored)
 
 
 def answer_to(asked: AskedResponse, items: KeptItems | None = None) -> ResponseAnswer:

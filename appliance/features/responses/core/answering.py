@@ -156,7 +156,11 @@ class ResponseAnswer:
     """
 
     def __init__(
-        self, asked: AskedResponse, ident: str, now: Callable[[], float], keep: Callable[[str, bytes], None] | None = None
+        self,
+        asked: AskedResponse,
+        ident: str,
+        now: Callable[[], float],
+        keep: Callable[[str, bytes], None] | None = None,
     ) -> None:
         self._asked = asked
         self._keep = keep
