@@ -109,12 +109,3 @@ export async function plugins({ page, url, told }) {
   await page.getByRole("button", { name: t("Look again") }).click();
   await broken.getByText(t("Ready"), { exact: true }).waitFor();
 }
-
-/** The same with a real model. */
-export async function real({ page, url }) {
-  const run = await begin(page, url, "What is Llama Appliance?");
-  await run.getByText(t("Done"), { exact: true }).waitFor({ timeout: 60_000 });
-  await run.getByText(like("runTurn", { number: 1 })).waitFor();
-  await run.getByText(like("tokens", { count: /[1-9]\d*/ })).waitFor();
-  assert.ok((await run.locator("p").allInnerTexts()).join("").trim(), "it has said something");
-}

@@ -1,6 +1,6 @@
 // The view "Engines": trials, the choice, and the support bundle.
 import assert from "node:assert/strict";
-import { accessible } from "../browser.mjs";
+import { accessible, saved } from "../browser.mjs";
 import { like, t } from "../words.mjs";
 
 const seat = (page, id) => page.getByRole("article", { name: id, exact: true });
@@ -30,10 +30,7 @@ export async function engines({ page, url, more: [good, bad] }) {
   const shown = await bundle.getByRole("region", { name: "report.json" }).textContent();
   assert.ok(JSON.parse(shown).seats.some(({ id, standing }) => id === bad && standing === "failed"));
   await accessible(page, "the bundle");
-  const [download] = await Promise.all([
-    page.waitForEvent("download"),
-    bundle.getByRole("button", { name: new RegExp(`^${t("Save")} `) }).click(),
-  ]);
+  const download = await saved(page, bundle.getByRole("button", { name: new RegExp(`^${t("Save")} `) }));
   assert.equal(download.suggestedFilename(), "llama-appliance-report.zip");
 }
 

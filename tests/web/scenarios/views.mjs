@@ -1,6 +1,6 @@
 // Views whose routes fail: each in turn, in every way, at each view.
 import assert from "node:assert/strict";
-import { accessible, field, messages } from "../browser.mjs";
+import { accessible, field, fits, messages } from "../browser.mjs";
 import { like, size, t } from "../words.mjs";
 
 /** Every view with its routes, and what stands there when they answer. */
@@ -186,8 +186,10 @@ export async function found({ page, url, allow }) {
     await link.click();
     await page.getByRole("heading", { level: 1, name, exact: true }).waitFor();
     assert.equal(await page.title(), `${name} · ${t("Machine")} · Llama Appliance`);
-    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${name} fits`);
+    await fits(page, name);
   }
+  await page.getByText(/start the server with --admin/).waitFor(); // the last view shows nothing of the file without it
+  assert.equal(await page.locator("textarea").count(), 0);
   for (const word of ["logs", "protokoll", "console", t("Logs").toLowerCase()]) {
     await page.goto(`${url}/#/settings`);
     await page.getByRole("heading", { level: 1, name: t("Settings") }).waitFor();
