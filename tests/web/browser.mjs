@@ -61,12 +61,15 @@ export async function another(browser, url, options = {}) {
   return { context, page, wrong, allow };
 }
 
+/** In ms, for anything that a scenario waits for, on a machine that is far too busy. It only bounds a failure. */
+export const PATIENCE = 90_000;
+
 /** Looks again and again until what is found is so, and returns it. It fails with the last thing that was found. */
 export async function until(look, isSo, what) {
-  for (const end = Date.now() + 20_000; ; await new Promise((resolve) => setTimeout(resolve, 50))) {
+  for (const end = Date.now() + PATIENCE; ; await new Promise((resolve) => setTimeout(resolve, 50))) {
     const found = await look();
     if (isSo(found)) return found;
-    assert.ok(Date.now() < end, `not so within 20 s: ${what}; ${JSON.stringify(found)}`);
+    assert.ok(Date.now() < end, `not so within ${PATIENCE} ms: ${what}; ${JSON.stringify(found)}`);
   }
 }
 
@@ -126,8 +129,7 @@ export async function say(page, text) {
 /** No answer is on its way. */
 export const idle = (page) =>
   page.waitForFunction((stop) => !document.querySelector(`[aria-label="${stop}"]`), t("Stop"));
-export const answered = (page) =>
-  page.getByText(t("The answer is complete.")).waitFor({ state: "attached", timeout: 60_000 });
+export const answered = (page) => page.getByText(t("The answer is complete.")).waitFor({ state: "attached" });
 
 /** What is in the clipboard. Not every browser lets a page read it, but each one pastes. */
 export async function pasted(page) {

@@ -12,11 +12,11 @@ export async function engines({ page, url, more: [good, bad] }) {
   await seat(page, bad).waitFor();
   await page.getByRole("button", { name: t("Try all untried ones") }).click();
   await page.getByText(like("engineTrying", { seat: /.+/ })).waitFor();
-  await seat(page, good).getByText(t("Proven"), { exact: true }).waitFor({ timeout: 60_000 });
+  await seat(page, good).getByText(t("Proven"), { exact: true }).waitFor();
   await seat(page, good)
     .getByText(like("engineTriedAt", { when: /.+/ }))
     .waitFor();
-  await seat(page, bad).getByText(t("Does not work")).waitFor({ timeout: 60_000 });
+  await seat(page, bad).getByText(t("Does not work")).waitFor();
   await seat(page, bad).getByText("it computes wrongly").waitFor();
   await seat(page, good).getByText(t("Use it")).click();
   await seat(page, good).getByText(`llama-appliance engines use ${good}`).waitFor();

@@ -80,7 +80,7 @@ export async function hub({ page, url, allow }) {
   await page.goto(`${url}/#/models`);
   const card = messages(page).first();
   await card.getByRole("button", { name: t("Load"), exact: true }).click();
-  await card.getByText(t("Loaded"), { exact: true }).waitFor({ timeout: 30_000 });
+  await card.getByText(t("Loaded"), { exact: true }).waitFor();
   await card.getByLabel(t("Stays loaded")).selectOption("-1");
   await card.getByText(`· ${t("stays loaded")}`).waitFor();
   await card.getByRole("button", { name: t("What it takes") }).click();

@@ -144,7 +144,7 @@ export async function load({ page, url }) {
   await page.goto(`${url}/#/machine/now`);
   await page.getByLabel(t("What to try")).waitFor({ state: "detached" });
   await page.goBack();
-  await start.waitFor({ timeout: 60_000 });
+  await start.waitFor();
   for (const model of ["small", "other"]) {
     const [done, failed, ...figures] = await row(model).locator("td").allTextContents();
     assert.deepEqual([done, failed], ["2", "0"]);

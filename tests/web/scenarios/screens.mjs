@@ -141,7 +141,7 @@ export async function lan({ page, allow }) {
   await say(page, "Code");
   await answered(page);
   await press(page, t("Copy the code"));
-  await page.getByText(t("Copied")).waitFor();
+  await page.getByRole("button", { name: t("Copied") }).waitFor();
   await field(page).click();
   await page.keyboard.press("Control+V");
   await page.waitForFunction(() => document.querySelector("form textarea").value.includes("def f"));

@@ -79,7 +79,7 @@ export async function curves({ page, url, allow }) {
   await row(page, "one/1.0").waitFor({ state: "detached" });
   await row(page, "two/1.0, 127").getByText(number(1), { exact: true }).waitFor();
   const machine = page.getByRole("region", { name: t("The machine in the last hour") });
-  await machine.locator("canvas").nth(1).waitFor({ timeout: 40_000 });
+  await machine.locator("canvas").nth(1).waitFor();
   await machine.getByText(size()).first().waitFor();
   await accessible(page, "the machine's charts");
   allow(/ 503 /);

@@ -69,8 +69,7 @@ export async function spoken({ page, url }) {
 export async function gestures({ page }) {
   await watch(page);
   const pressed = () => button(page).getAttribute("aria-pressed");
-  const heard = () =>
-    page.waitForFunction(() => document.querySelector("textarea").value.includes("file="), null, { timeout: 8000 });
+  const heard = () => page.waitForFunction(() => document.querySelector("textarea").value.includes("file="));
   const ended = () => page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
   const cases = {
     "released beside the button": async () => {
