@@ -15,13 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from appliance.core.records.activity import (
-    Query,
-    histogram,
-    parse_models,
-    parse_query,
-    with_captures,
-)
+from appliance.core.records.activity import Query, histogram, parse_models, parse_query, with_captures
 from appliance.core.records.export import COLUMNS, FORMULA, head, lines
 from appliance.errors import BadRequest
 from appliance.wire import Row, Tokens

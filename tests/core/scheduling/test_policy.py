@@ -7,15 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.config.matrix import Matrix, MatrixError
-from appliance.core.config.types import (
-    Config,
-    Group,
-    MatrixConfig,
-    ModelConfig,
-    RouterConfig,
-    RouterSettings,
-    Routing,
-)
+from appliance.core.config.types import Config, Group, MatrixConfig, ModelConfig, RouterConfig, RouterSettings, Routing
 from appliance.core.scheduling.policy import Eviction, FreePolicy, GroupPolicy, MatrixPolicy, Policy, policy_of
 
 GROUPS = {
