@@ -42,7 +42,8 @@ WINE_LACKS: dict[str, str] = {
     "SO_LINGER asks for a reset",
     "tests/features/doctor/test_checkup.py::test_who_listens_on_a_port": "wine 8 says of no port whose it is",
     "tests/children/test_port_holders.py": "wine 8 says of no port whose it is",
-    "tests/platform/test_samples.py::test_a_sample_agrees": "psutil asks performance counters, which wine lacks",
+    "tests/features/metrics/test_samples.py::test_a_sample_agrees": "psutil asks performance counters, which wine "
+    "lacks",
     "tests/platform/test_poller.py::test_a_broken_connection": "wine 8 tells of a reset as of an end, even to a plain "
     "recv of a connection that Linux has reset",
     "tests/features/tools/test_mcp_http.py::test_streams_of_events[flags2]": "40 MiB of events have to pass in 10 s; "

@@ -83,13 +83,13 @@ ROOMS = {
     "core/turns": "features/runs/test_run_routes.py features/tools/test_chat_tools.py",
     "engines": "features/engines",
     "fleet": "owners children/test_fleet*.py features/fit "
-    "children/test_port_holders.py children/test_configured.py http/test_loading.py http/test_metrics.py",
+    "children/test_port_holders.py children/test_configured.py http/test_loading.py features/metrics",
     "http": "http/test_errors.py http/test_shutdown.py",
     "http/bytes": "http/test_wire.py http/test_tls.py http/test_unix_sockets.py http/test_shutdown.py "
     "features/sockets/test_websocket.py",
-    "http/control": "http/test_*route*.py http/test_control.py http/test_swap_api.py http/test_events.py "
+    "http/control": "http/test_*route*.py http/test_control.py features/llama_swap "
     "http/test_static_files.py http/test_under_way.py "
-    "http/test_for_routers.py features/streams",
+    "features/predict features/routers features/streams",
     "http/sockets": "features/sockets features/streams",
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "
     "http/test_swap_upstream.py features/pool/test_pool_way.py http/test_loading.py "
@@ -101,7 +101,7 @@ ROOMS = {
     "replay": "features/streams features/runs/test_run_routes.py",
     "store": "store features/downloads/test_downloads.py",
     "top": "test_trio_parts.py http/test_errors.py http/test_reload*.py e2e/test_lifetimes.py",
-    "traffic": "traffic http/test_under_way.py http/test_metrics.py http/test_program_log.py http/test_events.py",
+    "traffic": "traffic http/test_under_way.py features/metrics http/test_program_log.py features/timeline",
     "upstream": "upstream features/downloads",
 }
 """The tests of each room, below tests/. A folder of core has the folder there as well, and so has a feature."""

@@ -14,7 +14,7 @@ from http_harness import CHAT, Answer, Appliance, OpenServer, chat, request
 from slow import one_of
 
 from appliance.http.control import own_routes, page
-from appliance.http.control.edge_routes import MAX_CONTROL_BODY, ONE_MODEL, EdgeRoutes
+from appliance.http.control.edge_routes import MAX_CONTROL_BODY, ONE_MODEL
 from appliance.http.control.openapi import PART
 from appliance.http.control.own_routes import ON_QUART
 from appliance.http.control.page import accepts_gzip
@@ -25,7 +25,7 @@ BROWSER = ("Accept", "text/html")
 FILES = {path.name: path.read_bytes() for path in (page.DIST / "assets").iterdir()}
 ASSETS = sorted(name for name, content in FILES.items() if len(content) > 1000)
 PATHS = (
-    *sorted(EdgeRoutes.ROUTES.keys() | PAGE_PATHS),
+    *sorted(PAGE_PATHS),
     *(f"{ONE_MODEL}alpha", "/ui/", "/ui/status", "/ui/sandbox", f"/ui/assets/{ASSETS[0]}"),
 )
 LED = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document")]
@@ -40,7 +40,7 @@ async def test_quart_has_no_route_that_is_answered_before_it(server: Appliance):
     rules = [(rule.rule, rule.methods or set()) for rule in app.url_map.iter_rules()]
     assert {path.split("/")[1] for path, _ in rules} == set(ON_QUART)
     asked = {path for path, methods in rules if "GET" in methods}
-    assert not asked & (EdgeRoutes.ROUTES.keys() | PUBLIC_PATHS)
+    assert not asked & (any_request.edge_gets(server).keys() | PUBLIC_PATHS)
     assert not [path for path in asked if path.startswith((ONE_MODEL, "/ui"))]
 
 
@@ -52,7 +52,7 @@ def test_nothing_public_leads_to_quart():
 async def test_head_is_get_without_its_body_and_a_slash_behind_a_path_changes_nothing(server: Appliance):
     await server.ask("POST", CHAT, chat())
     await server.wait_idle("alpha")
-    for path in PATHS:
+    for path in (*sorted(any_request.edge_gets(server)), *PATHS):
         full = await server.ask("GET", path, headers=[BROWSER])
         assert full.status == (302 if path == "/upstream" else 200), path
         assert full.header("location") == ("ui/" if path == "/upstream" else None)
@@ -164,7 +164,7 @@ async def test_every_route_is_described_and_every_shape_is_there(server: Applian
     for rule in any_request.app_of(server).url_map.iter_rules():
         operations = told["paths"][PART.sub(r"{\1}", rule.rule)]
         assert {method.lower() for method in rule.methods or ()} - {"head", "options"} <= set(operations)
-    assert set(EdgeRoutes.ROUTES) | POSTED <= set(told["paths"])
+    assert any_request.edge_gets(server).keys() | POSTED <= set(told["paths"])
     assert {name.rpartition("/")[2] for name in references(told)} <= set(told["components"]["schemas"])
     message = told["paths"]["/api/conversations/{conversation}/messages/{message}"]["put"]
     assert message["requestBody"]["content"]["application/json"]["schema"] == {
@@ -193,7 +193,7 @@ FORMS = ("text/plain;charset=UTF-8", "application/x-www-form-urlencoded")
 
 async def refused(server: Appliance, status: int, headers: list[tuple[str, str]], public: str) -> None:
     """Ask everything, and have this status of all but the public paths."""
-    routes = any_request.all_routes(any_request.app_of(server))
+    routes = any_request.all_routes(server)
     every = {(method, re.sub("<[^>]*>", "x", route.path)) for route in routes for method in (*route.methods, "POST")}
     assert len(every) > 200
     for number, (method, path) in enumerate(sorted(every)):

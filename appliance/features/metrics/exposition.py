@@ -14,9 +14,10 @@ from appliance import __version__
 from appliance.core.machine import GpuSample, Sample, SystemSample
 from appliance.core.scheduling.effects import EVICTING
 from appliance.core.sizes import MIB
+from appliance.features.metrics.counts import BUCKETS, Counters, Durations, ModelCounts
 from appliance.fleet.status import ChildStatus
 from appliance.platform.machine import resident_bytes
-from appliance.traffic.metrics import BUCKETS, OTHER, Durations, Metrics, ModelCounts
+from appliance.traffic.metrics import OTHER
 
 STATES = ("queued", "loading", "loaded", "sleeping", "stopping")
 OWN = "llama_appliance_"
@@ -54,7 +55,7 @@ GPU: Sequence[tuple[str, str, Callable[[GpuSample], float | None]]] = (
 
 
 def exposition(
-    metrics: Metrics,
+    counters: Counters,
     children: Sequence[ChildStatus],
     machine: Sample | None = None,
     *,
@@ -68,7 +69,7 @@ def exposition(
     `MAX_MODELS` it takes a fifth of a second.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(metrics, children, machine, taken, bodies_held))
+    registry.register(_Families(counters, children, machine, taken, bodies_held))
     return generate_latest(registry).decode()
 
 
@@ -77,13 +78,14 @@ class _Families(Collector):
 
     def __init__(
         self,
-        metrics: Metrics,
+        counters: Counters,
         children: Sequence[ChildStatus],
         machine: Sample | None,
         taken: Mapping[str, Mapping[str, int]],
         bodies_held: int,
     ) -> None:
-        self._metrics = metrics
+        self._metrics = counters.server
+        self._counts = counters.models
         self._children = children
         self._machine = machine
         self._taken = taken
@@ -151,7 +153,7 @@ class _Families(Collector):
         return [({"model": model}, number) for model, number in sums.items()]
 
     def _models(self) -> Iterator[Metric]:
-        models = sorted(dict(self._metrics.models).items())
+        models = sorted(dict(self._counts).items())
         requests = [
             ({"model": model, "route": route, "status": str(status)}, number)
             for model, counts in models

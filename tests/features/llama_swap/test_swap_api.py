@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from itertools import product
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
-import trio
 from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
-from quart import Response
-from quart_trio import QuartTrio
 from swap_harness import Configure
 
-from appliance.core.machine import Hardware
 from appliance.core.models.model import Model
-from appliance.errors import ApplianceError
-from appliance.http.control import swap_api
-from appliance.http.control.swap_api import RecordRoutes
-from appliance.http.errors import describe
-from appliance.platform.drivers import Gpus
-from appliance.platform.hardware import detect
-from appliance.platform.samples import open_samples
-from appliance.store.activity import open_activity
-from appliance.store.history import open_history
-from appliance.traffic.recorder import open_recorder
 
 
 @pytest.fixture
@@ -186,47 +168,6 @@ async def test_log_streams(open_server: OpenServer, configured: Configure):
             assert seen == expected, target
 
 
-# ---- records ---------------------------------------------------------------------------------------------------------
-
-
-async def test_activity_statistics_and_captures(
-    open_server: OpenServer, configured: Configure, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(swap_api, "MAX_LIMIT", 1)  # an export takes more than one look
-    file = configured({"alpha": {"aliases": ["al"]}, "beta": {}}, captureBuffer=5)
-    async with open_server(config=file) as server:
-        empty = (await server.ask("GET", "/api/metrics/activity")).json
-        assert empty == {"data": [], "page": 1, "limit": 25, "total": 0, "total_pages": 0}
-        await server.ask("POST", CHAT, chat("al"), headers=[("Authorization", "Bearer secret")])
-        await server.ask("POST", CHAT, chat("beta", stream=True))
-        page = (await server.ask("GET", "/api/metrics/activity?limit=1&sort=id&order=asc")).json
-        assert (page["total"], page["total_pages"]) == (2, 2)
-        [first] = page["data"]
-        assert (first["client"], first["build"]) == ("127.0.0.1", ""), "its command is the configuration's"
-        assert 0 <= first["first_token_ms"] <= first["duration_ms"]
-        assert (first["model"], first["req_path"], first["resp_status_code"]) == ("alpha", CHAT, 200)
-        assert first["has_capture"] is True
-        some = (await server.ask("GET", "/api/metrics/activity?model=beta&model=gamma")).json["data"]
-        assert [found["model"] for found in some] == ["beta"]
-        assert (await server.ask("GET", "/api/metrics/activity?failed=1")).json["total"] == 0
-        assert (await server.ask("GET", "/api/metrics/activity?search=BETA")).json["total"] == 1
-        exported = await server.ask("GET", "/api/metrics/activity/export?format=csv")
-        assert [line.split(",")[2] for line in exported.body.decode().splitlines()] == ["model", "beta", "alpha"]
-        exported = await server.ask("GET", "/api/metrics/activity/export?model=beta")
-        assert [json.loads(line)["model"] for line in exported.body.splitlines()] == ["beta"]
-        assert int(json.loads(exported.body)["metadata"]["waited_ms"]) > 0, "its model was loaded for it"
-        assert (await server.ask("GET", "/api/metrics/activity/export?format=xml")).error["param"] == "format"
-        stats = (await server.ask("GET", "/api/metrics/stats")).json
-        assert (stats["total_requests"], stats["total_output_tokens"] > 0) == (2, True)
-        assert (await server.ask("GET", "/api/metrics/stats?model=gamma")).json["gen_histogram"] is None
-        capture = (await server.ask("GET", f"/api/captures/{first['id']}")).json
-        assert capture["req_path"] == CHAT
-        assert capture["req_headers"]["Authorization"] == "[REDACTED]"
-        assert b'"al"' in base64.b64decode(capture["req_body"])
-        assert b"choices" in base64.b64decode(capture["resp_body"])
-        await server.refuses(404, "not_found", "GET", "/api/captures/999")
-
-
 async def test_bad_requests_are_the_callers_fault_and_say_where(server: Appliance):
     asked = "/api/metrics/activity?"
     questions = ("limit=0", "limit=1000", "page=0", "sort=colour", "start=yesterday")
@@ -235,63 +176,6 @@ async def test_bad_requests_are_the_callers_fault_and_say_where(server: Applianc
         assert answer.error["param"] in f"{target} id"
     for body in (b"", b"{", b"{}", b"[]", b'{"name":1}', b'{"other":null}'):
         await server.refuses(400, "invalid_request", "PUT", "/api/profiles/active", body)
-
-
-@asynccontextmanager
-async def records(
-    every: float | None, detect: Callable[[], Awaitable[Hardware | None]] = detect
-) -> AsyncGenerator[Callable[[str], Awaitable[Response]]]:
-    """Ask the routes of a Quart application about a machine that is sampled so often."""
-    app = QuartTrio("appliance.http", static_folder=None)
-
-    async def refuse(error: ApplianceError) -> tuple[str, int]:
-        return str(error), describe(error).code
-
-    app.register_error_handler(ApplianceError, refuse)
-    async with (
-        open_activity(None, 10) as activity,
-        open_recorder(activity) as recorder,
-        open_history(None, 10) as history,
-        open_samples(Gpus(None), every) as samples,
-    ):
-        told = RecordRoutes(recorder, history, samples, detect)
-        app.add_url_rule("/api/performance", "performance", told.performance)
-        app.add_url_rule("/api/hardware", "hardware", told.hardware)
-        yield app.test_client().get
-
-
-async def test_performance(server: Appliance):
-    off = await server.ask("GET", "/api/performance")
-    assert (off.status, off.json) == (503, {"enabled": False})
-    async with records(0.05) as get:
-        on = {"sys_stats": []}
-        with trio.fail_after(10):
-            while not on["sys_stats"]:
-                on = await (await get("/api/performance")).get_json()
-        assert on["enabled"] is True
-        assert on["sys_stats"][0]["mem_total_mb"] > 0
-        assert "gpu_stats" in on
-        later = quote("2100-01-01T00:00:00+02:00")
-        assert (await (await get(f"/api/performance?after={later}")).get_json())["sys_stats"] == []
-        for wrong in ("noon", "2026-01-01T00:00:00"):
-            refused = await get(f"/api/performance?after={wrong}")
-            assert refused.status_code == 400
-            assert "after must be" in await refused.get_data(as_text=True)
-
-
-async def test_hardware_and_version(server: Appliance):
-    async def fail() -> None:
-        return None
-
-    async with records(None, fail) as get:
-        refused = await get("/api/hardware")
-        assert refused.status_code == 503
-        assert "cannot be described" in await refused.get_data(as_text=True)
-    hardware = await server.good("GET", "/api/hardware")
-    assert hardware.json["cpu"]["logical_thread_count"] >= 1
-    assert (await server.ask("GET", "/api/hardware")).json == hardware.json  # looked at once
-    version = (await server.ask("GET", "/api/version")).json
-    assert sorted(version) == ["build_date", "commit", "llama_appliance", "version"]
 
 
 async def test_a_log_is_searched_by_the_server(server: Appliance):

@@ -18,25 +18,24 @@ from prometheus_client.parser import text_string_to_metric_families
 from appliance import __version__
 from appliance.core.machine import GpuSample, NetworkCounters, Sample, SystemSample
 from appliance.core.records.accounting import Usage
-from appliance.core.records.cache_misses import CacheRoom
 from appliance.core.records.ended import EndedRequest
+from appliance.features.metrics.counts import BUCKETS, Counters
+from appliance.features.metrics.exposition import exposition
 from appliance.fleet.status import ChildStatus
-from appliance.traffic.exposition import exposition
-from appliance.traffic.metrics import BUCKETS, MAX_MODELS, OTHER, Metrics
+from appliance.traffic.metrics import MAX_MODELS, OTHER, Metrics
 from appliance.wire import Tokens
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-ROOM = CacheRoom(0.0)
 GIB = 1 << 30
 Read = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
+def metrics() -> Counters:
+    return Counters(Metrics())
 
 
-def read(metrics: Metrics, children: Sequence[ChildStatus] = (), machine: Sample | None = None) -> Read:
+def read(metrics: Counters, children: Sequence[ChildStatus] = (), machine: Sample | None = None) -> Read:
     """Every sample by name and labels; none may be there twice."""
     found: Read = {}
     for family in text_string_to_metric_families(exposition(metrics, children, machine)):
@@ -56,8 +55,8 @@ def key(name: str, /, by: str = "llama_appliance", **labels: str) -> tuple[str, 
 swap = partial(key, by="llamaswap")
 
 
-def test_a_new_server(metrics: Metrics):
-    metrics.under_way += 3
+def test_a_new_server(metrics: Counters):
+    metrics.server.under_way += 3
     found = read(metrics)
     assert found[key("build_info", version=__version__)] == 1
     assert found[key("requests_under_way")] == 3
@@ -66,7 +65,7 @@ def test_a_new_server(metrics: Metrics):
     assert not any(name.startswith("llamaswap_") for name, _ in found)
 
 
-def test_a_model_tells_its_engine_and_its_memory(metrics: Metrics):
+def test_a_model_tells_its_engine_and_its_memory(metrics: Counters):
     children = [
         ChildStatus(model="a", state="loaded", pid=os.getpid(), seat="linux-x64-cpu/b1:CPU", leases=2),
         ChildStatus(model="b", state="loading", waiting=4),
@@ -93,7 +92,7 @@ def test_a_model_tells_its_engine_and_its_memory(metrics: Metrics):
     [(0, 0, 4, 0, 0), (3, 2, 4, 2, 3), (6, 1, 4, 3, 4), (6, 1, 0, 1, 6)],
 )
 def test_what_waits_inside_an_engine_is_queued(
-    metrics: Metrics, leases: int, waiting: int, slots: int, queued: int, running: int
+    metrics: Counters, leases: int, waiting: int, slots: int, queued: int, running: int
 ):
     child = ChildStatus(model="a", state="loaded", leases=leases, waiting=waiting, slots=slots, context=8192, held=2048)
     found = read(metrics, [child, ChildStatus(model="b", state="loaded", held=9), ChildStatus(model="c", state="x")])
@@ -141,8 +140,8 @@ def done(model: str, *, tokens: tuple[int, int, int] | None = None, **more: obje
         (
             [
                 ("waited", "a", 1.5),
-                ("loaded", "a", 12.0, ROOM),
-                ("loaded", "a", 8.0, ROOM),
+                ("loaded", "a", 12.0),
+                ("loaded", "a", 8.0),
                 ("evicted", "a", "memory"),
                 ("load_failed", "b"),
                 ("on_request_ended", done("a", tokens=(1, 1, 0), first_token=0.5)),
@@ -164,7 +163,7 @@ def done(model: str, *, tokens: tuple[int, int, int] | None = None, **more: obje
         ),
         ([("died", "a")], {key("child_deaths_total", model="a"): 1, key("child_restarts_total", model="a"): 0}),
         (
-            [("died", "a"), ("loaded", "a", 1, ROOM), ("loaded", "a", 1, ROOM)],
+            [("died", "a"), ("loaded", "a", 1), ("loaded", "a", 1)],
             {key("child_restarts_total", model="a"): 1},
         ),
         (
@@ -191,16 +190,16 @@ def done(model: str, *, tokens: tuple[int, int, int] | None = None, **more: obje
     ],
 )
 def test_what_is_counted_is_told(
-    metrics: Metrics, counted: list[tuple[str, Any]], expected: dict[tuple[str, Any], float | None]
+    metrics: Counters, counted: list[tuple[str, Any]], expected: dict[tuple[str, Any], float | None]
 ):
     for name, *facts in counted:
-        getattr(metrics, name)(*facts)
+        getattr(metrics.server if name == "count" else metrics, name)(*facts)
     found = read(metrics)
     assert {each: found.get(each) for each in expected} == expected
 
 
-def test_a_feature_has_counters_of_its_own(metrics: Metrics):
-    counter = metrics.counter("lost_total", "What was lost.")
+def test_a_feature_has_counters_of_its_own(metrics: Counters):
+    counter = metrics.server.counter("lost_total", "What was lost.")
     counter.value += 3
     assert (
         "# HELP llama_appliance_lost_total What was lost.\n# TYPE llama_appliance_lost_total counter\n"
@@ -209,7 +208,7 @@ def test_a_feature_has_counters_of_its_own(metrics: Metrics):
     assert read(metrics)[key("lost_total")] == 3
 
 
-def test_models_beyond_the_limit_share_a_label(metrics: Metrics):
+def test_models_beyond_the_limit_share_a_label(metrics: Counters):
     for number in range(MAX_MODELS + 7):
         metrics.on_request_ended(done(f"model-{number}", tokens=(1, 0, 0)))
     metrics.on_request_ended(done("model-0", tokens=(1, 0, 0)))
@@ -223,10 +222,10 @@ def test_models_beyond_the_limit_share_a_label(metrics: Metrics):
     assert found[key("leases", model="model-3")] == 5
 
 
-def test_labels_may_hold_anything(metrics: Metrics):
+def test_labels_may_hold_anything(metrics: Counters):
     names = ['quo"te', "back\\slash", "new\nline", "größe:7b/é", "{}=,"]
     for name in names:
-        metrics.loaded(name, 1, ROOM)
+        metrics.loaded(name, 1)
     found = read(metrics)
     assert {dict(labels)["model"] for key_, labels in found if key_.endswith("load_seconds_count")} == set(names)
 
@@ -240,7 +239,7 @@ def machine(*gpus: GpuSample) -> Sample:
     return Sample(system=system, gpus=gpus)
 
 
-def test_the_families_of_llama_swap(metrics: Metrics):
+def test_the_families_of_llama_swap(metrics: Counters):
     full = GpuSample(
         timestamp=NOW, id=0, name="NVIDIA H200", uuid="GPU-1", temp_c=41, vram_temp_c=47, gpu_util_pct=87,
         mem_util_pct=35, mem_used_mb=1024, mem_total_mb=143360, fan_speed_pct=30, power_draw_w=123.5,
@@ -273,7 +272,7 @@ def test_the_families_of_llama_swap(metrics: Metrics):
 
 
 @pytest.mark.slow
-async def test_rendering_in_a_thread_while_counting(metrics: Metrics):
+async def test_rendering_in_a_thread_while_counting(metrics: Counters):
     """No count is lost, and no reading breaks on a model or status that is new."""
     until = time.monotonic() + 0.3
     texts: list[str] = []
@@ -288,7 +287,7 @@ async def test_rendering_in_a_thread_while_counting(metrics: Metrics):
         while time.monotonic() < until:
             one = done(f"m{rounds % MAX_MODELS}", route=f"route {rounds % 40}", status=rounds % 700, ended=0.1)
             metrics.on_request_ended(one)
-            metrics.count(f"route {rounds % 40}", rounds % 700, 1)
+            metrics.server.count(f"route {rounds % 40}", rounds % 700, 1)
             rounds += 1
             if rounds % 20 == 0:
                 await trio.lowlevel.checkpoint()
@@ -297,7 +296,7 @@ async def test_rendering_in_a_thread_while_counting(metrics: Metrics):
     assert total == rounds
 
 
-def test_counters_and_histograms_say_what_they_are(metrics: Metrics):
+def test_counters_and_histograms_say_what_they_are(metrics: Counters):
     metrics.on_request_ended(done("a"))
     text = exposition(metrics, (), machine())
     for line in (

@@ -33,10 +33,10 @@ def alias_of(path: str) -> str:
 class Predict:
     """Answers the route. Raises UsageError when its path is another route's."""
 
-    def __init__(self, path: str | None, inward: Asker) -> None:
+    def __init__(self, path: str, inward: Asker) -> None:
         self.path = path
         self._inward = inward
-        if self.path is not None and (self.path in PUBLIC_PATHS or self.path in POSTED):
+        if self.path in PUBLIC_PATHS or self.path in POSTED:
             raise UsageError(f"AIP_PREDICT_ROUTE={self.path} is a route of the server already; choose another path")
         # Where two routes share an alias, it means the one with a version.
         self._formats = {alias_of(path): path for path in sorted(POSTED)} | {path: path for path in POSTED}

@@ -24,8 +24,8 @@ from appliance.cli.show import json_option, print_json, print_table
 from appliance.core.headers import field
 from appliance.core.lenient_json import decoded
 from appliance.core.openai import ChatCompletion
-from appliance.core.records.load_test import MeasuredModel, MeasuredRequest, summed_up
 from appliance.errors import ApplianceError
+from appliance.features.load_test.rules import MeasuredModel, MeasuredRequest, summed_up
 from appliance.platform.console import EXIT_OURS, say
 from appliance.upstream.client import HttpAnswer
 

@@ -13,8 +13,8 @@ from file_trees import write
 
 from appliance import __version__
 from appliance.core.machine import CpuNames, Environment, architecture_of
+from appliance.features.metrics.hardware import detect
 from appliance.platform import machine_linux as linux
-from appliance.platform.hardware import detect
 
 KINDS = ("native", "container", "virtual_machine", "wsl", "unknown")
 XEON = """processor\t: 0

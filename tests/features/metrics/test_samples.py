@@ -17,9 +17,9 @@ from waiting import until
 
 from appliance.core.machine import GpuSample, Sample, SystemSample
 from appliance.core.sizes import MIB
+from appliance.features.metrics.samples import Samples, open_samples
 from appliance.platform.drivers import Gpus
 from appliance.platform.sampler import MAX_INTERFACES, new_sampler
-from appliance.platform.samples import Samples, open_samples
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
