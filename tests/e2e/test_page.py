@@ -36,7 +36,7 @@ from waiting import wait
 from appliance.core.engine import EMBEDDED
 from appliance.core.versions import StepDone, UpdateBegun
 from appliance.features.embedded import available
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.shelf import StateFile
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_file
 from appliance.store.model_files import taken_in

@@ -13,7 +13,7 @@ from appliance.core.programs import LINE
 from appliance.core.versions import BuildLine, StepDone, UpdateBegun, VersionState
 from appliance.errors import UsageError
 from appliance.features.conversations.store import VERSION, ConversationStore
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.shelf import StateFile
 from appliance.start import program_file
 from appliance.store.version_file import FILE
 from appliance.store.versions import keep, restored

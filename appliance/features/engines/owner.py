@@ -2,7 +2,7 @@
 
 It answers at once with what is known. The rest it finds out by a look at the machine, by asking every build for its
 devices, and by proving seats: when a caller asks for it, or in the task of `background` beside it. Each finding is an
-event (`core.events`): it counts at once here, and is in the file a moment later, so that the next start knows it.
+event (`core.state`): it counts at once here, and is in the file a moment later, so that the next start knows it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,20 @@ from appliance.core.records.history import Happening, Tell, told_to_nobody
 from appliance.engines.builds import check_build
 from appliance.engines.manuals import read_manual
 from appliance.features.engines.core.cards import seats_on, why_none
-from appliance.features.engines.core.choice import Ranked, Seat, WantedEngine, best, device_flags, rank, seats_of
-from appliance.features.engines.core.events import Learnt, MachineSeen, Pardoned, SeatFailed, Trusted, reduce
+from appliance.features.engines.core.choice import Ranked, WantedEngine, arrange, best, device_flags, rank, seats_of
 from appliance.features.engines.core.listing import Device, cpu_device, drivers_of, identify, memory_names
-from appliance.features.engines.core.proofs import Proof, ProofKey
-from appliance.features.engines.core.state import ContextTrial, EngineState, ListedDevices, key_of
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.core.standing import (
+    ContextTrial,
+    ListedDevices,
+    Proof,
+    ProofKey,
+    Seat,
+    SeatFailed,
+    key_of,
+)
+from appliance.features.engines.core.state import EngineState, Learnt, MachineSeen, Pardoned, Trusted, reduce
 from appliance.features.engines.probing import list_devices
+from appliance.features.engines.shelf import StateFile
 from appliance.platform.children import Children, open_children
 from appliance.platform.drivers import look
 from appliance.platform.machine import here
@@ -103,7 +110,7 @@ class Engines:
             proofs = {seat.id: self.state.proofs_of(seat, now) for seat in seats}
             wanted = self._wanted(model, word)
             ranked = rank(seats, proofs, self.state.probations, wanted=wanted, model=model, now=now)
-            known = self._ranked[model, word, cards] = now, self.state.arrange(ranked)
+            known = self._ranked[model, word, cards] = now, arrange(ranked, self.state)
         return known[1]
 
     def choose(

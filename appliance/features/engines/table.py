@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from appliance.core.engine import Engine
 from appliance.core.versions import Role
-from appliance.features.engines.core.builds import Catalogue, UpdateChannel
-from appliance.features.engines.core.choice import Ranked, Seat, Standing, best
-from appliance.features.engines.core.offers import EngineOffer
+from appliance.features.engines.core.builds import Catalogue, EngineOffer, UpdateChannel
+from appliance.features.engines.core.choice import Ranked, best
+from appliance.features.engines.core.standing import Seat, Standing
 from appliance.features.engines.core.state import EngineState
 from appliance.features.engines.installing import offers_here
 

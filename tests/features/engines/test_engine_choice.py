@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.features.engines.core.choice import Ranked, Seat, WantedEngine, best, rank
-from appliance.features.engines.core.listing import CPU, Device
-from appliance.features.engines.core.proofs import Fault, Probation, Proof, ProofKey
+from appliance.features.engines.core.choice import Ranked, WantedEngine, best, rank
+from appliance.features.engines.core.listing import CPU, Device, Fault
+from appliance.features.engines.core.standing import Probation, Proof, ProofKey, Seat
 
 NOW = 1000.0
 FAULTS: list[Fault] = ["load", "crash", "garbage", "hang", "memory", "missing"]

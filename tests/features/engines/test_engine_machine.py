@@ -12,11 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec import structs
 
 from appliance.core.machine_look import MachineLook
-from appliance.features.engines.core.choice import Ranked, Seat, best, rank
-from appliance.features.engines.core.events import Forgotten, Learnt, SeatFailed, reduce
-from appliance.features.engines.core.listing import CPU, Device
-from appliance.features.engines.core.proofs import BACK_OFF, FAILED_HOLDS, Fault, Proof, kept
-from appliance.features.engines.core.state import EngineState, key_of
+from appliance.features.engines.core.choice import Ranked, best, rank
+from appliance.features.engines.core.listing import CPU, Device, Fault
+from appliance.features.engines.core.standing import BACK_OFF, FAILED_HOLDS, Proof, Seat, SeatFailed, key_of
+from appliance.features.engines.core.state import EngineState, Forgotten, Learnt, reduce
 
 SYSTEM = "Test 1"
 LOOK = MachineLook(platform="linux-x64", system=SYSTEM, environment="native", cpu="Test CPU")
@@ -98,7 +97,8 @@ class Engines(RuleBasedStateMachine):
     @rule()
     def what_says_nothing_any_more_is_dropped(self) -> None:
         before = {model: [one.seat.id for one in self.ranked(model)] for model in MODELS}
-        self.state = structs.replace(self.state, probations=kept(self.state.probations, self.now))
+        left = tuple(one for one in self.state.probations if one.counts(self.now))
+        self.state = structs.replace(self.state, probations=left)
         assert before == {model: [one.seat.id for one in self.ranked(model)] for model in MODELS}
 
     @rule(number=numbers)

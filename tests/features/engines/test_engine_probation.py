@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.features.engines.core.proofs import (
+from appliance.features.engines.core.standing import (
     BACK_OFF,
     CLOCK_SLACK,
     EASED,
     FORGOTTEN,
     Probation,
+    SeatFailed,
     after_failure,
     eased,
-    kept,
 )
 
 DAY = 86400.0
@@ -21,7 +21,9 @@ times = st.floats(0, 4e9)
 
 
 def failed(before: Probation | None, now: float, digest: str = "d", why: str = "it died") -> Probation:
-    return after_failure(before, seat="s", digest=digest, model="m", why=why, now=now)
+    return after_failure(
+        before, SeatFailed(build="b", seat="s", digest=digest, model="m", why=why, at=now, others=True)
+    )
 
 
 @given(times, st.lists(st.floats(0, 30 * DAY), max_size=12))
@@ -71,11 +73,8 @@ def test_another_build_starts_anew(start: float) -> None:
 
 @given(times, st.lists(st.floats(0, 20 * DAY), max_size=8))
 def test_only_what_counts_for_the_next_failure_is_kept(now: float, ages: list[float]) -> None:
-    every = [failed(None, now - age) for age in ages]
-    left = kept(every, now)
-    assert set(left) <= set(every)
-    for one in every:
-        assert (one in left) == (failed(one, now).failures == 2)
+    for one in [failed(None, now - age) for age in ages]:
+        assert one.counts(now) == (failed(one, now).failures == 2)
 
 
 @given(times, st.integers(1, 12))

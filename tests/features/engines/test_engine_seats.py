@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.features.engines.core.choice import Seat, device_flags, seats_of
+from appliance.features.engines.core.choice import device_flags, seats_of
 from appliance.features.engines.core.listing import Device, cpu_device
+from appliance.features.engines.core.standing import Seat
 
 PROCESSOR = cpu_device("Test CPU", 1 << 34)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.features.engines.core.proofs import (
+from appliance.features.engines.core.trials import (
     BUDGET,
     ROUNDS,
     SMALL,

@@ -9,22 +9,31 @@ from msgspec import structs
 
 from appliance.core.machine_look import MachineLook
 from appliance.core.versions import BuildLine
-from appliance.features.engines.core.choice import Seat
-from appliance.features.engines.core.events import (
-    MAX_PROOFS,
+from appliance.features.engines.core.listing import Device, Fault
+from appliance.features.engines.core.standing import (
+    EASED,
+    FAILED_HOLDS,
+    FORGOTTEN,
+    ContextTrial,
+    ListedDevices,
+    Proof,
+    ProofKey,
+    Seat,
+    SeatFailed,
+    key_of,
+)
+from appliance.features.engines.core.state import (
+    MOST_KEPT,
     BuildRemoved,
     EngineChosen,
+    EngineState,
     Followed,
     Forgotten,
     Learnt,
     MachineSeen,
-    SeatFailed,
     Trusted,
     reduce,
 )
-from appliance.features.engines.core.listing import Device
-from appliance.features.engines.core.proofs import EASED, FAILED_HOLDS, FORGOTTEN, Fault, Proof, ProofKey
-from appliance.features.engines.core.state import ContextTrial, EngineState, ListedDevices, key_of
 
 SYSTEM = "Linux 6.1.0"
 LOOK = MachineLook(platform="linux-x64", system=SYSTEM, environment="native", cpu="Test CPU")
@@ -204,11 +213,11 @@ def test_the_latest_trial_of_keeping_contexts_counts_until_the_build_is_another(
 
 def test_the_memory_does_not_grow_for_ever() -> None:
     state = EngineState()
-    for number in range(MAX_PROOFS + 50):
+    for number in range(MOST_KEPT + 50):
         key = ProofKey(digest=f"d{number}", device="c", driver="", system=SYSTEM)
         state = after(state, Proof(key=key, build="b", device="c", fault=None))
-    assert len(state.proofs) == MAX_PROOFS
-    assert state.proofs[-1].key.digest == f"d{MAX_PROOFS + 49}"
+    assert len(state.proofs) == MOST_KEPT
+    assert state.proofs[-1].key.digest == f"d{MOST_KEPT + 49}"
     for week in range(50):
         at, seat = week * 2 * FORGOTTEN, f"s{week}"
         died = SeatFailed(build="b", seat=seat, digest="d", model="m", why="it died", at=at, others=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from engine_logs import KERNEL, LOST, NO_LIBRARY, NO_MODEL, NO_ROOM
 
-from appliance.features.engines.core.proofs import Fault
+from appliance.features.engines.core.listing import Fault
 from appliance.features.engines.core.trials import (
     fault_of_death,
     fault_of_start,

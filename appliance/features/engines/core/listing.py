@@ -14,13 +14,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from msgspec import Struct, structs
 
 from appliance.core.engine_output import MAX_TEXT, lines_of, printable
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.sizes import MIB
-from appliance.features.engines.core.proofs import Fault
+
+Fault = Literal["list", "load", "crash", "garbage", "hang", "memory", "damaged", "missing"]
+"""The fault: listing its devices failed, the model did not load, it died at work, it gave a wrong answer, it did not
+answer in time, it reported absurd memory or found none free, its files have changed, a library is missing.
+"""
 
 CPU = "CPU"
 """The name of the device that every build has: the machine's processors and main memory."""

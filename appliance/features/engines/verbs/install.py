@@ -1,38 +1,26 @@
-"""Shared by the verbs of ``engines``: the folder of builds, what is remembered, the server; where builds come from.
+"""``engines install``: a build from the list, an archive, an address, or a folder, beside the others.
 
-``--from`` and the word before it mean an entry of the list, an archive, an address, or a folder. Archives are
-downloaded in the same way as models: resumable and checked.
+Archives are downloaded in the same way as models: resumable and checked.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import click
 import trio
 from msgspec import structs
 
-from appliance.catalog.sources import STARTER
-from appliance.cli.remote import (
-    NotRunning,
-    RequestRefused,
-    RunningServer,
-    ServerFailed,
-    ask,
-    ask_raw,
-)
+from appliance.cli.remote import RunningServer, home_options
 from appliance.cli.show import human_size
 from appliance.core.builds import Build
 from appliance.core.models.hub_address import HubAccess
 from appliance.core.models.transfer import Throttle
-from appliance.core.versions import line_of
-from appliance.engines.builds import EXECUTABLE
-from appliance.engines.named import ENGINE_VARIABLE
+from appliance.engines.builds import EXECUTABLE, check_build
 from appliance.errors import UsageError
 from appliance.features.engines.core.builds import (
     Archive,
@@ -42,117 +30,136 @@ from appliance.features.engines.core.builds import (
     find_entry,
     parse_asked,
     release_of,
-    unmet,
 )
-from appliance.features.engines.core.choice import Ranked, Seat
-from appliance.features.engines.core.offers import EngineOffer
-from appliance.features.engines.core.proofs import Proof
-from appliance.features.engines.found import EngineFolders, list_engines
-from appliance.features.engines.installing import BuildSources, described, read_manifest, system_versions, versions
-from appliance.features.engines.owner import Engines, open_engines
+from appliance.features.engines.installing import BuildSources, check_sums, described, offers_here, read_manifest
+from appliance.features.engines.installing import install as put
+from appliance.features.engines.owner import Engines
 from appliance.features.engines.shelf import Shelf
-from appliance.features.engines.table import Table, table
-from appliance.platform.console import say
-from appliance.platform.home import engines_folder, expanded
-from appliance.store.shelf import CannotInstall
+from appliance.features.engines.verbs.here import (
+    check_needs,
+    offer_in_words,
+    opened,
+    own_shelf,
+    print_proof,
+    refresh_server,
+)
+from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
+from appliance.platform.home import expanded
+from appliance.platform.machine import this_platform
+from appliance.store.shelf import CannotInstall, alone
 from appliance.store.unpacking import SUFFIXES, is_archive
-from appliance.trio_parts import plain_nursery
 from appliance.upstream.file_transfer import PlannedFile, Transfer, fetch
 from appliance.upstream.hub import DownloadsOff, GatedRepo, Hub, HubFailed, RepoNotFound, hub_access
 
-PROBE_TIME = 300.0
-"""Seconds that a running server gets to look at all its builds again."""
 STEP = 10
 """Percent between two lines of progress."""
 FROM_HELP = "Install from a folder or an archive on this machine, or from an address (with --sha256)."
 
 
-def own_shelf() -> Shelf:
-    return Shelf(engines_folder())
+@click.command()
+@click.argument("word", metavar="[BACKEND|BUILD]", required=False)
+@click.option("--from", "source", metavar="DIR|ARCHIVE|URL", help=FROM_HELP)
+@click.option("--sha256", metavar="SUM", help="The SHA-256 of the file that --from names.")
+@click.option(
+    "--platform",
+    "for_platform",
+    metavar="PLATFORM",
+    default=this_platform,
+    help="For another machine, such as windows-x64.",
+)
+@click.option(
+    "--force", is_flag=True, help="Install even if this machine does not meet the build's stated requirements."
+)
+@home_options
+async def install(
+    server: RunningServer,
+    word: str | None,
+    source: str | None,
+    sha256: str | None,
+    for_platform: str,
+    force: bool,
+) -> int:
+    """Install a build of llama.cpp beside the others, and try it. Without a word: the best one for a card without.
 
+    It is used when it is the best, or after 'engines use'. An interrupted download resumes where it stopped. Nothing
+    else changes.
 
-@asynccontextmanager
-async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
-    """Return this machine's engines, after a look at them if drivers have changed or a build is new since the last."""
+    \b
+    Examples:
+      llama-appliance engines install vulkan
+      llama-appliance engines install cuda12 --from /media/usb/builds
+      llama-appliance engines install cpu --from llama-b11434-bin-ubuntu-x64.tar.gz
+    """
+    shelf = own_shelf()
+    if word is None and source is None and for_platform == this_platform():
+        word = await _offered(shelf)
     try:
-        await trio.to_thread.run_sync(shelf.recover)
-    except OSError as cause:
-        say(f"note: the remains of an update or an installation cannot be removed: {cause}")
-    find = partial(list_engines, EngineFolders.of_this_machine())
-    async with plain_nursery(), open_engines(find, shelf.state, starter=STARTER) as engines:
-        if engines.look is None or engines.unlisted:
-            await engines.probe()
-        yield engines
+        sources = await trio.to_thread.run_sync(sources_of, word, source, for_platform, sha256)
+        entry = sources.entry
+        if entry.platform != for_platform:
+            raise UsageError(f"this build is for {entry.platform}; --platform {entry.platform} installs it anyway")
+        async with alone(shelf), opened(shelf) as owner:
+            if await _is_here(shelf, entry) and not force:
+                await trio.to_thread.run_sync(check_sums, sources, sources.files, trio.from_thread.check_cancelled)
+                given = source is not None and "://" in source
+                say(f"{entry.id} is installed already, and complete{f'; {source} was not fetched' if given else ''}")
+                if entry.platform != this_platform():
+                    return 0
+                standings = {one.standing for one in owner.ranked() if one.seat.build == entry.id}
+                if "proven" in standings:
+                    return 0
+                if standings and "untried" not in standings:
+                    return _does_not_work(entry)
+            else:
+                if entry.platform == this_platform():
+                    check_needs(entry, owner, force)
+                place = await put(shelf, sources, fetch_archive)
+                say(f"{entry.id} is in {place}")
+                if entry.platform != this_platform():
+                    return 0
+            ok = await _prove(owner, entry.id)
+    except CannotInstall as cause:
+        return say_error(str(cause), EXIT_OURS)
+    await refresh_server(server)
+    click.echo(entry.id)
+    return 0 if ok else _does_not_work(entry)
 
 
-async def own_table(engines: Engines) -> Table:
-    """Return the engines' standing without a server."""
-    await engines.sync()
-    return table(engines.engines, engines.ranked(), engines.state, versions(), running={}, now=time.time())
-
-
-async def server_table(server: RunningServer) -> Table | None:
-    """Return a running server's view, or None if no server runs, or another program. A named server must answer."""
-    try:
-        answer = await ask(server, "GET", "/api/engines", Table)
-    except (NotRunning, RequestRefused, ServerFailed):
-        if server.named:
-            raise
+async def _offered(shelf: Shelf) -> str | None:
+    """Return the build that a card here needs, if somebody at a terminal wants it; None where no card needs one."""
+    async with opened(shelf) as owner:
+        found = offers_here(owner.look, {engine.backend for engine in owner.engines if not engine.damage})
+    for offer in found:
+        say(offer_in_words(offer))
+    offer = next((one for one in found if one.word), None)
+    if offer is None or not can_ask():
         return None
-    return structs.replace(answer, server=server.url)
+    confirm = partial(click.confirm, f"Install {offer.build}?", default=True, abort=True)
+    await trio.to_thread.run_sync(confirm, abandon_on_cancel=True)
+    return offer.word
 
 
-async def refresh_server(server: RunningServer) -> None:
-    """Make a running server look at builds and state again. It is not an error if no server runs."""
-    try:
-        await ask_raw(server, "POST", "/api/engines/probe", patience=PROBE_TIME)
-    except NotRunning:
-        return
-    except (RequestRefused, ServerFailed) as cause:
-        say(f"note: the running server could not be notified: {cause}; restart it to use the change")
+def _does_not_work(entry: AvailableBuild) -> int:
+    what = f"{entry.id} does not work on this machine and is not used; 'engines remove' removes it"
+    return say_error(what, EXIT_OURS)
 
 
-def seats_named(engines: Engines, names: tuple[str, ...]) -> list[Seat]:
-    """Return the seats with these ids, of these builds, or of a backend. Raises UsageError."""
-    found: dict[str, Seat] = {}
-    for name in names:
-        named = {seat.id: seat for seat in engines.seats if name in (seat.id, seat.build, seat.backend)}
-        if not named:
-            known = ", ".join(seat.id for seat in engines.seats) or "none"
-            raise UsageError(f"there is no engine '{name}' here; there is {known}")
-        found |= named
-    return list(found.values())
+async def _prove(owner: Engines, build: str) -> bool:
+    """True if the build works on any device."""
+    await owner.probe()
+    say("trying it:")
+    proofs = await owner.prove([seat for seat in owner.seats if seat.build == build], print_proof)
+    return any(proof.ok for proof in proofs)
 
 
-def in_use(ranked: list[Ranked], line: str) -> Ranked | None:
-    """Return the best usable seat of a line."""
-    return next((one for one in ranked if one.usable and line_of(one.seat.build) == line), None)
-
-
-def print_proof(proof: Proof) -> None:
-    """Describe a proof in one line."""
-    if not proof.ok:
-        say(f"  {proof.build} on {proof.device}: FAILED: {proof.why}")
-    elif proof.nominal_seconds:
-        speeds = f"{proof.shown_speeds} tokens/s (prompt and answer)"
-        say(f"  {proof.build} on {proof.device}: works, at {speeds}")
-    else:
-        say(f"  {proof.build} on {proof.device}: works")
-
-
-def offer_in_words(offer: EngineOffer) -> str:
-    """Describe what a card could have, in a sentence."""
-    why = f" ({'; '.join(offer.problems)})" if offer.problems else ""
-    if not offer.word:
-        return f"{offer.card} computes nothing here, and no listed build can use it{why}"
-    size = f", {human_size(offer.size)}" if offer.size else ""
-    return f"{offer.card} computes nothing here: {offer.build} can use it{size}{why}; 'engines install {offer.word}'"
-
-
-def note_named_engine(environ: dict[str, str]) -> None:
-    """Warn that choices made here do not apply to servers with a named engine."""
-    if named := environ.get(ENGINE_VARIABLE):
-        say(f"note: {ENGINE_VARIABLE}={named} overrides every choice made here")
+async def _is_here(shelf: Shelf, entry: AvailableBuild) -> bool:
+    folder = shelf.place_of(entry.id)
+    if not folder.is_dir():
+        return False
+    damage = await trio.to_thread.run_sync(check_build, folder)
+    if damage:
+        say(f"{entry.id} is installed, but {damage}; it is installed again")
+    return not damage
 
 
 async def fetch_archive(archive: Archive, path: Path) -> None:
@@ -236,14 +243,16 @@ def sources_of(word: str | None, source: str | None, platform: str, sha256: str 
         raise UsageError(f"--from {source}: no such file or folder")
     if not is_archive(path):
         raise UsageError(f"--from {source}: this is not an archive of a build ({', '.join(SUFFIXES)})")
-    listed = _listed(path.name, platform)
-    sums = (
-        {path.name: sha256 or next((one.sha256 for one in listed.archives if one.name == path.name), "")}
-        if listed
-        else {path.name: sha256 or ""}
-    )
     entry = _named(asked, described(path), path.name, platform)
-    return BuildSources(entry=entry, files=(path,), sums=sums)
+    return BuildSources(entry=entry, files=(path,), sums={path.name: _archive(path.name, sha256).sha256})
+
+
+def _archive(name: str, sha256: str | None, url: str = "") -> Archive:
+    """Return what is known of an archive of this name: the given sum, else what the list of builds has."""
+    if sha256 is not None:
+        return Archive(name=name, url=url, sha256=sha256.lower())
+    listed = (archive for one in read_manifest().entries for archive in one.archives if archive.name == name)
+    return structs.replace(next(listed, Archive(name=name)), url=url)
 
 
 def _address(asked: InstallWish | None, url: str, platform: str, sha256: str | None) -> AvailableBuild:
@@ -251,14 +260,7 @@ def _address(asked: InstallWish | None, url: str, platform: str, sha256: str | N
     name = parts.path.rpartition("/")[2]
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_archive(Path(name or "x")):
         raise UsageError(f"--from {url}: this is not the address of an archive ({', '.join(SUFFIXES)})")
-    listed = _listed(name, platform)
-    known = next((one for one in listed.archives if one.name == name), None) if listed is not None else None
-    archive = Archive(
-        name=name,
-        url=url,
-        sha256=(sha256 or (known.sha256 if known is not None else "")).lower(),
-        size=known.size if known is not None and sha256 is None else 0,
-    )
+    archive = _archive(name, sha256, url)
     if not archive.sha256:
         raise UsageError(f"--from {url}: give its sum with --sha256; only listed archives need none")
     return structs.replace(_named(asked, None, name, platform), archives=(archive,))
@@ -294,36 +296,7 @@ def _named(asked: InstallWish | None, build: Build | None, name: str, platform: 
         release = asked.build or release_of(name)
         if release is None:
             raise UsageError(f"{name} does not say which release it is: name that, such as '{asked.backend}/b11434'")
-        listed = next(
-            (
-                one
-                for one in read_manifest().entries
-                if (one.platform, one.backend, one.build) == (asked.platform, asked.backend, release)
-            ),
-            None,
-        )
-        entry = listed or AvailableBuild(platform=asked.platform, backend=asked.backend, build=release)
+        entry = AvailableBuild(platform=asked.platform, backend=asked.backend, build=release)
+        entry = next((one for one in read_manifest().entries if one.id == entry.id), entry)
     check_entry(entry)
     return entry
-
-
-def _listed(name: str, platform: str) -> AvailableBuild | None:
-    """Return the entry that has an archive of this name."""
-    entries = read_manifest().entries
-    found = [one for one in entries if any(archive.name == name for archive in one.archives)]
-    return next((one for one in found if one.platform == platform), found[0] if found else None)
-
-
-def check_needs(entry: AvailableBuild, owner: Engines, force: bool) -> None:
-    """Raises UsageError for a build that cannot run here."""
-    if owner.look is None or force:
-        return
-    problems = unmet(
-        entry.needs,
-        entry.backend,
-        entry.platform,
-        owner.look,
-        **system_versions(),
-    )
-    if problems:
-        raise UsageError(f"{entry.id} cannot run here: {'; '.join(problems)} (--force installs it anyway)")
