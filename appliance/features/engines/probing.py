@@ -10,7 +10,6 @@ from appliance.core.rpc_workers import NO_DEBUGGER
 from appliance.engines.manuals import LIMIT
 from appliance.features.engines.core.listing import DeviceListing, parse_listing
 from appliance.features.engines.core.proofs import Fault
-from appliance.features.engines.core.trials import LOST_LIBRARY
 from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import MOST, Ran, run_to_end
 from appliance.trio_parts import lacking
@@ -50,6 +49,8 @@ def _wrong(ran: Ran, log: str, limit: float) -> tuple[Fault, str] | None:
     status = ran.status
     if status == 0:
         return None
+    from appliance.features.engines.core.trials import LOST_LIBRARY  # with the trials, which few starts need
+
     last = next((printable(line) for line in reversed(log.splitlines()) if line.strip()), "")
     if lost := next((line for line in (*log.splitlines(), describe_status(status)) if LOST_LIBRARY.search(line)), ""):
         return "missing", printable(lost)

@@ -17,6 +17,7 @@ from appliance.core.bodies.sse import Decoder
 from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker
 from appliance.errors import ApplianceError, BadRequest
+from appliance.features.responses.core.answering import ResponseAnswer
 from appliance.features.responses.core.asking import asked_of
 from appliance.features.responses.reading import PATHS, answer_to
 from appliance.http import errors
@@ -75,7 +76,7 @@ class ResponseSockets:
         generates = members.pop("generate", None) is not False
         members |= {"input": items, "stream": True}
         if not generates:
-            events = answer_to(asked_of(members, streams=True)).end()
+            events = answer_to(asked_of(members, streams=True), ResponseAnswer).end()
             return await _pass_on(client, lane, Decoder(), events, items, last)
         async with self._inward.ask(PATHS[0], msgspec.json.encode(members), origin=origin) as reply:
             if not reply.event_stream:
