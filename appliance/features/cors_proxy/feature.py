@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def _route(kernel: Kernel) -> EdgeRoute:
-    """A mistake in what it may reach ends the start."""
+    """A mistake in what it may reach ends the start; llama-server's own proxy reaches ``loopback``."""
     from appliance.http.late import LateRoute
     from appliance.http.way.routes import CORS_PROXY
 
@@ -21,7 +21,7 @@ def _route(kernel: Kernel) -> EdgeRoute:
         return CorsProxy(kernel)
 
     route = LateRoute(lambda request: request.path == CORS_PROXY, make)
-    if kernel.settings.cors_proxy_allow:
+    if {*kernel.settings.cors_proxy_allow} - {"loopback"}:
         route.made()
     return route
 
