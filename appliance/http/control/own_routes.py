@@ -15,7 +15,6 @@ from appliance.core.bodies.http_request import HttpHead
 from appliance.errors import RouteNotFound
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
-from appliance.http.control.static_files import StaticFiles
 from appliance.http.kernel import EdgeRoute, Kernel
 from appliance.http.way.context import RequestContext
 from appliance.http.way.routes import OTHER, Route
@@ -24,6 +23,7 @@ from appliance.traffic.request import PAGE_PATHS, Request
 if TYPE_CHECKING:
     from appliance.http.control.quart_behind import QuartBehind
     from appliance.http.control.routes import Routes
+    from appliance.http.control.static_files import StaticFiles
 
 ON_QUART = ("api", "logs", "models", "openapi.json", "unload", "v1")
 """The first parts of the paths that Quart has routes for."""
@@ -41,7 +41,11 @@ class OwnRoutes:
         self._kernel = kernel
         self._edges = edges
         self._routes = routes
-        self._files = StaticFiles(kernel.settings.static) if kernel.settings.static is not None else None
+        self._files: StaticFiles | None = None
+        if kernel.settings.static is not None:
+            from appliance.http.control.static_files import StaticFiles
+
+            self._files = StaticFiles(kernel.settings.static)
         self._quart: QuartBehind | None = None
         self._making_quart = trio.Lock()
 
