@@ -40,6 +40,7 @@ MOST_MEMORY = 64 << 40
 
 HEAD = "Available devices:"
 LINE = r" +(\S{1,128}): (.*) \((-?[0-9]+) MiB, (-?[0-9]+) MiB free\)\s*"
+LOST_LIBRARY = r"(?i)error while loading shared libraries|library not loaded|symbol lookup error|a DLL it needs"
 VULKAN = r"ggml_vulkan: ([0-9]{1,3}) = (.*) \| uma: ([01]) "
 VULKAN_CPU = "ggml_vulkan: Warning: Device type is CPU"
 CUDA = r"\bDevice ([0-9]{1,3}): .*, (?:compute capability ([0-9]{1,3}\.[0-9]{1,3})|(gfx[0-9a-f]{3,6}))\b"
