@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     from appliance.fleet.hold import SlotHold
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
-    from appliance.http.kernel import EdgeRoute, Kernel
+    from appliance.http.kernel import EdgeRoute, Get, Kernel
     from appliance.http.sockets.sockets import SocketRoute
     from appliance.http.way.fast_path import FastHold
     from appliance.http.way.hooks import EngineTranslate, Placing, Repair, Translate, Turn
     from appliance.http.way.pipeline import Pipeline
+    from appliance.platform.drivers import Gpus
     from appliance.replay.generation import Audience
     from appliance.settings import AppSettings
     from appliance.store.history import History
@@ -59,6 +60,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
 
     ``routes`` makes the blueprint of its own routes, once for a server, when the first route on Quart is asked for.
     ``edges`` make routes that are answered without Quart, at the start: they import what is large when they are asked.
+    ``gets`` are the same by their path, for GET and HEAD alone; a slash behind the path changes nothing.
     ``sockets`` make routes of websockets, when the first websocket comes. ``folders`` are what it keeps on the disk, by
     kind. ``audience`` is notified of every generation that outlives its request.
 
@@ -81,6 +83,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
 
     routes: Callable[[Kernel], Routes] | None = None
     edges: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
+    gets: Callable[[Kernel], Mapping[str, Get]] | None = None
     sockets: tuple[Callable[[Kernel, Pipeline], SocketRoute], ...] = ()
     folders: Mapping[str, Path] = {}
     audience: Audience | None = None
@@ -144,7 +147,8 @@ class Ground(Struct, frozen=True, kw_only=True):
     """The facts and the owners of the kernel with which a feature opens its own.
 
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
-    as its own client, from the moment it serves. ``learns``: what is not known of engines is found out meanwhile.
+    as its own client, from the moment it serves. ``learns``: what is not known of engines is found out meanwhile;
+    ``samples``: the machine is sampled, if the configuration does not say otherwise. ``gpus`` are those of the drivers.
     ``recorder`` notifies observers of requests, ``metrics`` has counters for what a feature counts, ``tools`` are those
     that models may use. ``assembled`` returns as soon as the program is put together.
     """
@@ -154,6 +158,8 @@ class Ground(Struct, frozen=True, kw_only=True):
     data: Path
     engines: EngineChoice
     learns: bool
+    samples: bool
+    gpus: Gpus
     fleet: Fleet
     catalog: Catalog
     recorder: Recorder

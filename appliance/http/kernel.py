@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from appliance.http.way.pipeline import Hooks
 
 
+Get = Callable[[RequestContext], Awaitable[None]]
+"""Answers GET and HEAD of a path. Raises ApplianceError and ClientLeft."""
+
+
 class Kernel(Struct, frozen=True, kw_only=True):
     """The owners of the program, the parts of its server, and the program as its own client."""
 
@@ -35,6 +39,8 @@ class Kernel(Struct, frozen=True, kw_only=True):
     inward: Asker
     hooks: Callable[[], Hooks]
     """The hooks of features, as soon as the program is put together."""
+    gets: Callable[[], Mapping[str, Get]]
+    """The paths of features that are answered without Quart, as soon as the program is put together."""
     data: Path
     """The program's data folder, in which a feature has folders of its own."""
     files: Files | None

@@ -13,7 +13,6 @@ from appliance.catalog.supply import Supply
 from appliance.core.tools.box import Toolbox
 from appliance.fleet.chooser import EngineChoice
 from appliance.fleet.owner import Fleet
-from appliance.platform.samples import Samples
 from appliance.store.history import History
 from appliance.traffic.other_servers import OtherServers
 
@@ -25,7 +24,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     fleet: Fleet
     catalog: Catalog
     peers: OtherServers
-    samples: Samples
     supply: Supply
     configuration: ConfigInForce | None
     tools: Toolbox

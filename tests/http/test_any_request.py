@@ -118,7 +118,7 @@ class Strange:
 
     def __init__(self, server: Appliance, caplog: pytest.LogCaptureFixture) -> None:
         self.port = server.port
-        self.routes = any_request.all_routes(any_request.app_of(server))
+        self.routes = any_request.all_routes(server)
         self.talker = Talker(server.port)
         self._caplog = caplog
         self._usual: dict[object, Answer] = {}

@@ -15,10 +15,10 @@ from trio.testing import wait_all_tasks_blocked
 from waiting import until
 
 from appliance.core.machine import AcceleratorMemory, Driver
+from appliance.features.metrics.hardware import detect
+from appliance.features.metrics.samples import open_samples
 from appliance.platform import drivers as module
 from appliance.platform.drivers import Gpus, open_gpus, process_memory
-from appliance.platform.hardware import detect
-from appliance.platform.samples import open_samples
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="libraries as Linux has them"),
