@@ -25,7 +25,7 @@ class InstalledClient(Struct, frozen=True, kw_only=True):
 
     A library has a ``program`` instead, for Node or for Python. ``tool`` is what the model calls in the first turn,
     with ``arguments``; "": the client has no tools. ``example_turns``: those that its prompt begins with. ``expects``:
-    the word of the one error after which the client goes on.
+    words of the one error after which the client goes on.
     """
 
     packages: tuple[str, ...]
@@ -225,7 +225,7 @@ CLIENTS = {
         python=True,
         program=ANTHROPIC,
         environment=OF_ANTHROPIC,
-        expects="thread_unsupported_request",
+        expects="'thread' is not supported",
     ),
     "langchain": InstalledClient(
         packages=("langchain-openai", "langchain-anthropic"),
