@@ -52,7 +52,7 @@ from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
-from appliance.platform.drivers import open_gpus
+from appliance.features.engines.drivers import open_gpus
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity

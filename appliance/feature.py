@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from appliance.http.way.fast_path import FastHold
     from appliance.http.way.hooks import EngineTranslate, Placing, Repair, Translate, Turn
     from appliance.http.way.pipeline import Pipeline
-    from appliance.platform.drivers import Gpus
+    from appliance.features.engines.drivers import Gpus
     from appliance.replay.generation import Audience
     from appliance.settings import AppSettings
     from appliance.store.history import History

@@ -34,7 +34,7 @@ from appliance.fleet.estimate import Estimate, PlainEstimate
 from appliance.fleet.model_rows import ModelRow, ModelTable, model_rows
 from appliance.platform.children import open_children
 from appliance.platform.console import say
-from appliance.platform.drivers import look
+from appliance.features.engines.drivers import look
 from appliance.platform.machine import free_memory
 
 COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE", "LAST USED")

@@ -1,4 +1,4 @@
-"""The result of one look at the machine. A separate process looks (`platform.driver_process`), because drivers may
+"""The result of one look at the machine. A separate process looks (`features.engines.driver_process`), because drivers may
 crash it. Levels of processors follow the x86-64 psABI.
 """
 

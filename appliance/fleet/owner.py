@@ -32,7 +32,7 @@ from appliance.fleet.state import FleetState, log
 from appliance.fleet.status import Observer, progress_of
 from appliance.fleet.view import FleetView
 from appliance.platform.children import REAP_TIME, open_children
-from appliance.platform.drivers import Gpus
+from appliance.features.engines.drivers import Gpus
 from appliance.trio_parts import beside
 from appliance.upstream.client import Address
 

@@ -32,7 +32,7 @@ from appliance.features.engines.core.state import ContextTrial, EngineState, Lis
 from appliance.features.engines.engine_state import StateFile
 from appliance.features.engines.probing import list_devices
 from appliance.platform.children import Children, open_children
-from appliance.platform.drivers import look
+from appliance.features.engines.drivers import look
 from appliance.platform.machine import here
 from appliance.trio_parts import WriteBehind, beside, persist
 

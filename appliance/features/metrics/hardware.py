@@ -23,7 +23,7 @@ from appliance.core.machine import (
 )
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.platform.children import open_children
-from appliance.platform.drivers import look
+from appliance.features.engines.drivers import look
 from appliance.platform.machine import here
 
 BUDGET = 10.0

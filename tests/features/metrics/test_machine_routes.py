@@ -17,7 +17,7 @@ from appliance.features.metrics.hardware import detect
 from appliance.features.metrics.routes import machine_routes
 from appliance.features.metrics.samples import open_samples
 from appliance.http.errors import describe
-from appliance.platform.drivers import Gpus
+from appliance.features.engines.drivers import Gpus
 
 
 @asynccontextmanager

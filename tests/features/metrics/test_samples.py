@@ -14,7 +14,7 @@ from waiting import until
 from appliance.core.machine import GpuSample, Sample, SystemSample
 from appliance.core.sizes import MIB
 from appliance.features.metrics.samples import Samples, open_samples
-from appliance.platform.drivers import Gpus
+from appliance.features.engines.drivers import Gpus
 from appliance.platform.sampler import MAX_INTERFACES, new_sampler
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

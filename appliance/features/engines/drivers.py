@@ -1,4 +1,4 @@
-"""Drivers, asked through a process of their own (`platform.driver_process`), which they may crash or stop.
+"""Drivers, asked through a process of their own (`features.engines.driver_process`), which they may crash or stop.
 
 `look` asks everything once, of a throw-away process. `open_gpus` keeps a process that NVIDIA's driver is asked through
 again and again. It starts with the first question, and only if the driver's library is installed; after a failure it
@@ -25,9 +25,9 @@ from appliance.core.engine_output import printable
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.machine import GpuSample
 from appliance.core.machine_look import MachineLook
-from appliance.platform import driver_process
+from appliance.features.engines import driver_process
 from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children, own_process
-from appliance.platform.driver_process import (
+from appliance.features.engines.driver_process import (
     LOOK,
     PROCESSES,
     SAMPLES,

@@ -18,7 +18,7 @@ from appliance.core.machine import AcceleratorMemory, Driver
 from appliance.features.metrics.hardware import detect
 from appliance.features.metrics.samples import open_samples
 from appliance.platform import drivers as module
-from appliance.platform.drivers import Gpus, open_gpus, process_memory
+from appliance.features.engines.drivers import Gpus, open_gpus, process_memory
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="libraries as Linux has them"),
