@@ -27,6 +27,7 @@ from appliance.feature import (
     Footing,
     Ground,
     ServerParts,
+    engines_of,
     estimate_of,
     examiners_of,
     open_first,
@@ -52,7 +53,6 @@ from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
-from appliance.features.engines.drivers import open_gpus
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
@@ -108,7 +108,7 @@ async def open_appliance(
     """
     config, catalog, http = settings.config, places.catalog, settings.http
     catalog.engine_args = settings.fleet.engine_args
-    applies = config or places.defaults
+    applies, source = config or places.defaults, engines_of(features)
     log, inward, metrics, assembled = activity_log(config), Inward(), Metrics(), Awaited[Assembled]()
     async with (
         open_listening(http) as listening,
@@ -127,7 +127,7 @@ async def open_appliance(
             ),
         ) as (supply, supplied),
         places.engines.open(history.add) as engines,
-        open_gpus() as gpus,
+        source.gpus() as gpus,
         open_slots(
             features,
             Footing(settings=settings, config=applies, data=places.data, chooser=places.chooser or engines),
@@ -152,6 +152,7 @@ async def open_appliance(
                 engines=engines,
                 learns=places.learns,
                 samples=places.samples,
+                look=source.look,
                 gpus=gpus,
                 fleet=fleet,
                 catalog=catalog,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from appliance.core.config.types import Config
     from appliance.core.engine import EngineInside
     from appliance.core.examination import Examiner
+    from appliance.core.machine_look import MachineLook
     from appliance.core.runs.inward import Asker
     from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from appliance.http.way.fast_path import FastHold
     from appliance.http.way.hooks import EngineTranslate, Placing, Repair, Translate, Turn
     from appliance.http.way.pipeline import Pipeline
-    from appliance.features.engines.drivers import Gpus
+    from appliance.platform.gpus import Gpus
     from appliance.replay.generation import Audience
     from appliance.settings import AppSettings
     from appliance.store.history import History
@@ -148,7 +149,8 @@ class Ground(Struct, frozen=True, kw_only=True):
 
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
     as its own client, from the moment it serves. ``learns``: what is not known of engines is found out meanwhile;
-    ``samples``: the machine is sampled, if the configuration does not say otherwise. ``gpus`` are those of the drivers.
+    ``samples``: the machine is sampled, if the configuration does not say otherwise. ``gpus`` are asked
+    by their drivers, ``look`` looks at the machine once.
     ``recorder`` notifies observers of requests, ``metrics`` has counters for what a feature counts, ``tools`` are those
     that models may use. ``assembled`` returns as soon as the program is put together.
     """
@@ -160,6 +162,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     learns: bool
     samples: bool
     gpus: Gpus
+    look: Callable[[], Awaitable[MachineLook]]
     fleet: Fleet
     catalog: Catalog
     recorder: Recorder

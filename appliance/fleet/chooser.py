@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Collection
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, structs
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.core.records.history import Tell  # with the scheduling, which `version` does without
+    from appliance.platform.gpus import Gpus
     from appliance.store.carried import CarriedEngines
 
 
@@ -124,6 +125,14 @@ class EngineSource(Protocol):
         """Return the engines' part in bundles. ``packaged`` is this program's folder, if a package manager keeps it."""
         ...
 
+    def gpus(self) -> AbstractAsyncContextManager[Gpus]:
+        """Own what asks the drivers of graphics cards, for the length of the block."""
+        ...
+
+    async def look(self) -> MachineLook:
+        """Look at the machine once. A driver that does not answer is one of the look's problems, by name."""
+        ...
+
     def recover(self) -> None:
         """Put in place, or away, what a killed program has left. Waits for the disk; raises OSError."""
         ...
@@ -213,6 +222,16 @@ class NamedEngine:
         from appliance.store.carried import NoCarriedEngines
 
         return NoCarriedEngines()
+
+    def gpus(self) -> AbstractAsyncContextManager[Gpus]:
+        from appliance.platform.gpus import NoGpus
+
+        return nullcontext(NoGpus())
+
+    async def look(self) -> MachineLook:
+        from appliance.platform.gpus import plain_look
+
+        return plain_look()
 
     def recover(self) -> None:
         """Nothing is ever changed."""

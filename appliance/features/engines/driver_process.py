@@ -149,8 +149,8 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
 
 def _through_nvml(root: Path, problems: list[str]) -> list[Gpu]:
     """NVIDIA's cards, where its library is installed; a library without its driver is a problem."""
-    from appliance.platform.libraries import NVML, find_library
     from appliance.features.engines.nvml import open_nvml
+    from appliance.platform.libraries import NVML, find_library
 
     if not find_library(NVML, root):
         return []

@@ -29,10 +29,10 @@ from appliance.features.engines.core.events import Learnt, MachineSeen, Pardoned
 from appliance.features.engines.core.listing import Device, cpu_device, drivers_of, identify, memory_names
 from appliance.features.engines.core.proofs import Proof, ProofKey
 from appliance.features.engines.core.state import ContextTrial, EngineState, ListedDevices, key_of
+from appliance.features.engines.drivers import look
 from appliance.features.engines.engine_state import StateFile
 from appliance.features.engines.probing import list_devices
 from appliance.platform.children import Children, open_children
-from appliance.features.engines.drivers import look
 from appliance.platform.machine import here
 from appliance.trio_parts import WriteBehind, beside, persist
 

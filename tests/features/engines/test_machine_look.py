@@ -13,8 +13,8 @@ from fake_nvml_library import build
 from file_trees import write
 
 from appliance.core.machine_look import MachineLook
-from appliance.platform.children import inherited_env, open_children
 from appliance.features.engines.drivers import look
+from appliance.platform.children import inherited_env, open_children
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="libraries and files as Linux has them")
 XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Gold 6430\nflags\t\t: sse2 pni cx16 popcnt ssse3 sse4_1 sse4_2\n"
