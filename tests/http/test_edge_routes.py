@@ -12,7 +12,7 @@ from http_harness import CHAT, Answer, Appliance, chat, request
 from appliance.http.control import own_routes, page
 from appliance.http.control.edge_routes import MAX_CONTROL_BODY, ONE_MODEL
 from appliance.http.control.own_routes import ON_QUART
-from appliance.http.control.page import accepts_gzip
+from appliance.features.page.page import accepts_gzip
 from appliance.traffic.request import PAGE_PATHS, PUBLIC_PATHS
 
 BROWSER = ("Accept", "text/html")

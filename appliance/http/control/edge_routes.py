@@ -28,7 +28,7 @@ from appliance.traffic.targets import refresh
 from appliance.wire import ListedModels
 
 if TYPE_CHECKING:
-    from appliance.http.control.page import PageRoutes
+    from appliance.features.page.page import PageRoutes
 
 MAX_CONTROL_BODY = 1 << 20
 """Bytes of a request to the program's own routes, but for a few that say otherwise."""
@@ -174,13 +174,13 @@ class EdgeRoutes:
         if not self._settings.page:
             raise RouteNotFound(context.request.method, context.request.path)
         if self._page is None:
-            from appliance.http.control.page import PageRoutes  # with a template and a table of HTML's names
+            from appliance.features.page.page import PageRoutes  # with a template and a table of HTML's names
 
             self._page = PageRoutes(self._settings.api_prefix, self._status_page)
         await self._page.answer(context)
 
     def _status_page(self, request: Request) -> str:
-        from appliance.http.control.page import render
+        from appliance.features.page.page import render
 
         models, folder = None, None
         if self._guard.knows(request):

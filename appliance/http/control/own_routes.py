@@ -15,7 +15,7 @@ from appliance.core.bodies.http_request import HttpHead
 from appliance.errors import RouteNotFound
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
-from appliance.http.control.static_files import StaticFiles
+from appliance.features.page.static_files import StaticFiles
 from appliance.http.kernel import EdgeRoute, Kernel
 from appliance.http.way.context import RequestContext
 from appliance.http.way.routes import OTHER, Route

@@ -27,7 +27,7 @@ from appliance.core.engine import Engine
 from appliance.core.settings import Listen
 from appliance.errors import RouteNotFound
 from appliance.http.bytes.listening import shown
-from appliance.http.control.static_files import OTHER_TYPE, TYPES, is_known
+from appliance.features.page.static_files import OTHER_TYPE, TYPES, is_known
 from appliance.http.way.context import RequestContext
 from appliance.traffic.request import MANIFEST, PAGE_PREFIX, PAGE_VERSION, WORKER, Headers, Request, send_whole
 from appliance.wire import ListedModel, ListedModels
