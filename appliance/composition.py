@@ -246,7 +246,7 @@ async def open_appliance(
             return Gateway(
                 edge,
                 pipeline,
-                OwnRoutes(kernel, edges, routes),
+                OwnRoutes(kernel, edges, routes, next((each.files(kernel) for each in parts if each.files), None)),
                 partial(_sockets, parts, kernel, pipeline),
                 partial(FastPath, edge, pipeline, ask, hold),
             )

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from appliance.fleet.hold import SlotHold
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
-    from appliance.http.kernel import EdgeRoute, Get, Kernel
+    from appliance.http.kernel import EdgeRoute, FilesInPlace, Get, Kernel
     from appliance.http.sockets.sockets import SocketRoute
     from appliance.http.way.fast_path import FastHold
     from appliance.http.way.hooks import EngineTranslate, Placing, Repair, Translate, Turn
@@ -62,8 +62,9 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     ``routes`` makes the blueprint of its own routes, once for a server, when the first route on Quart is asked for.
     ``edges`` make routes that are answered without Quart, at the start: they import what is large when they are asked.
     ``gets`` are the same by their path, for GET and HEAD alone; a slash behind the path changes nothing.
-    ``sockets`` make routes of websockets, when the first websocket comes. ``folders`` are what it keeps on the disk, by
-    kind. ``audience`` is notified of every generation that outlives its request.
+    ``files`` stand in the place of the page; UsageError for a folder that cannot be served. ``sockets`` make routes of
+    websockets, when the first websocket comes. ``folders`` are what it keeps on the disk, by kind. ``audience`` is
+    notified of every generation that outlives its request.
 
     ``translates``, ``turns``, ``placings`` and ``engine_translates`` are hooks of the way of a request
     (`appliance.http.way.hooks`), which are asked in the order of the list of features. ``hold`` is the one for requests
@@ -85,6 +86,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     routes: Callable[[Kernel], Routes] | None = None
     edges: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
     gets: Callable[[Kernel], Mapping[str, Get]] | None = None
+    files: Callable[[Kernel], FilesInPlace | None] | None = None
     sockets: tuple[Callable[[Kernel, Pipeline], SocketRoute], ...] = ()
     folders: Mapping[str, Path] = {}
     audience: Audience | None = None

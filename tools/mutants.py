@@ -88,7 +88,7 @@ ROOMS = {
     "http/bytes": "http/test_wire.py http/test_tls.py http/test_unix_sockets.py http/test_shutdown.py "
     "features/sockets/test_websocket.py http/test_disconnect.py",
     "http/control": "http/test_*route*.py http/test_control.py features/llama_swap "
-    "http/test_static_files.py http/test_under_way.py "
+    "features/page http/test_under_way.py "
     "features/predict features/routers features/streams",
     "http/sockets": "features/sockets features/streams",
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "

@@ -31,6 +31,7 @@ from appliance.features.metrics.feature import METRICS
 from appliance.features.names.feature import NAMES
 from appliance.features.older.feature import OLDER
 from appliance.features.ollama.feature import OLLAMA
+from appliance.features.page.feature import PAGE
 from appliance.features.plugins.feature import PLUGINS
 from appliance.features.pool.feature import POOL
 from appliance.features.predict.feature import PREDICT
@@ -74,6 +75,7 @@ FEATURES: tuple[Feature, ...] = (
     NAMES,
     OLDER,
     OLLAMA,
+    PAGE,
     PLUGINS,
     POOL,
     PREDICT,
