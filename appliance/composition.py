@@ -56,7 +56,7 @@ from appliance.http.way.progress import Pings
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
-from appliance.store.history import open_history
+from appliance.features.timeline.store import open_history
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.other_servers import NoOtherServers
 from appliance.traffic.recorder import open_recorder

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from appliance.platform.gpus import Gpus
     from appliance.replay.generation import Audience
     from appliance.settings import AppSettings
-    from appliance.store.history import History
+    from appliance.features.timeline.store import History
     from appliance.traffic.metrics import Metrics
     from appliance.traffic.other_servers import OtherServers
     from appliance.traffic.recorder import Recorder

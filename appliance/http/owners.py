@@ -13,7 +13,7 @@ from appliance.catalog.supply import Supply
 from appliance.core.tools.box import Toolbox
 from appliance.fleet.chooser import EngineChoice
 from appliance.fleet.owner import Fleet
-from appliance.store.history import History
+from appliance.features.timeline.store import History
 from appliance.traffic.other_servers import OtherServers
 
 

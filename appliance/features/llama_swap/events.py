@@ -25,7 +25,7 @@ from appliance.core.records.history_words import told
 from appliance.errors import ModelNotFound
 from appliance.http.control.answers import EVENT_STREAM, TEXT, Pieces, endless_answer, see, text_answer
 from appliance.http.control.listing import View
-from appliance.store.history import History
+from appliance.features.timeline.store import History
 from appliance.traffic.inflight import InFlightChange
 from appliance.traffic.program_log import LogReader
 from appliance.traffic.traffic import Lifetime, Traffic

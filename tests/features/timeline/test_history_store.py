@@ -15,7 +15,7 @@ from appliance.core.records.history import Happening, HistoryQuery
 from appliance.core.scheduling.effects import Cause
 from appliance.errors import UsageError
 from appliance.store.activity import open_activity
-from appliance.store.history import History, open_history
+from appliance.features.timeline.store import History, open_history
 
 
 def entry(model: str, by: str = "") -> Happening:
