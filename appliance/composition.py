@@ -34,6 +34,7 @@ from appliance.feature import (
     open_parts,
     open_slots,
     open_supply,
+    open_timeline,
     tools_of,
 )
 from appliance.fleet.chooser import Chooser, FoundEngines
@@ -56,7 +57,6 @@ from appliance.http.way.progress import Pings
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
-from appliance.features.timeline.store import open_history
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.other_servers import NoOtherServers
 from appliance.traffic.recorder import open_recorder
@@ -113,7 +113,7 @@ async def open_appliance(
     async with (
         open_listening(http) as listening,
         open_activity(*log) as activity,
-        open_history(*log) as history,
+        open_timeline(features, *log) as history,
         open_first(features, settings) as first,
         open_recorder(activity, rooms=metrics.rooms) as recorder,
         open_pool() as pool,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from appliance.core.engine import EngineInside
     from appliance.core.examination import Examiner
     from appliance.core.machine_look import MachineLook
+    from appliance.core.records.history import Timeline
     from appliance.core.runs.inward import Asker
     from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from appliance.platform.gpus import Gpus
     from appliance.replay.generation import Audience
     from appliance.settings import AppSettings
-    from appliance.features.timeline.store import History
     from appliance.traffic.metrics import Metrics
     from appliance.traffic.other_servers import OtherServers
     from appliance.traffic.recorder import Recorder
@@ -118,7 +118,8 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     gives requests their slots, and yields it with the parts that need it; one feature at most has that. ``check`` looks
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
     serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends the
-    start there, with UsageError. ``supply`` opens what brings models that are not here; one feature at most has that.
+    start there, with UsageError. ``timeline`` opens what keeps the timeline, in a file or the newest
+    entries; ``supply`` opens what brings models that are not here; one feature at most has each.
     ``engines`` imports the engines of this machine, ``engine`` is the one inside the program, ``estimate`` knows what
     models take of memory; the first feature with one has it.
     """
@@ -126,6 +127,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     name: str
     verbs: tuple[Verb, ...] = ()
     open_first: Callable[[AppSettings], AbstractAsyncContextManager[ServerParts]] | None = None
+    timeline: Callable[[Path | None, int], AbstractAsyncContextManager[Timeline]] | None = None
     supply: Callable[[SupplyGround], AbstractAsyncContextManager[tuple[Supply, ServerParts]]] | None = None
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
     open_last: Callable[[Ground, Sequence[ServerParts]], AbstractAsyncContextManager[ServerParts]] | None = None
@@ -169,7 +171,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     catalog: Catalog
     recorder: Recorder
     metrics: Metrics
-    history: History
+    history: Timeline
     inward: Asker
     supply: Supply
     tools: Toolbox
@@ -207,6 +209,22 @@ async def open_supply(
         return
     async with held(ground) as (supply, parts):
         yield supply, (parts,)
+
+
+@asynccontextmanager
+async def open_timeline(features: Iterable[Feature], path: Path | None, keep: int) -> AsyncGenerator[Timeline]:
+    """Open what keeps the timeline in this file, or without one ``keep`` entries; or nothing, without a feature for it.
+
+    Raises UsageError for a file that cannot be used.
+    """
+    held = next((each.timeline for each in features if each.timeline is not None), None)
+    if held is None:
+        from appliance.core.records.history import NoTimeline
+
+        yield NoTimeline()
+        return
+    async with held(path, keep) as timeline:
+        yield timeline
 
 
 @asynccontextmanager
