@@ -444,3 +444,8 @@ def test_every_promise_of_the_seeds_names_tests_that_run_or_a_reason(request: py
     counts = dict(re.findall(r"^\| (works|differs|partly|missing) \| (\d+) \|$", coverage, re.MULTILINE))
     assert {state: str(sum(row["state"] == state for row in rows)) for state in counts} == counts
     assert len(counts) == 4
+
+
+def test_every_mutant_that_no_test_can_see_is_of_a_line_that_there_is() -> None:
+    for each in tomllib.loads(page("tools/mutants_equivalent.toml"))["equivalent"]:
+        assert each["before"] in map(str.strip, page(each["file"]).splitlines()), each

@@ -92,7 +92,7 @@ ROOMS = {
     "features/predict features/routers features/streams",
     "http/sockets": "features/sockets features/streams",
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "
-    "http/test_swap_pipeline.py http/test_swap_upstream.py features/pool/test_pool_way.py http/test_loading.py "
+    "http/test_swap_upstream.py features/pool/test_pool_way.py http/test_loading.py "
     "features/streams http/test_disconnect.py http/test_hangs.py features/ollama/test_ollama.py "
     "features/plugins/test_plugin_chain.py http/test_inward.py features/tools/test_tool_routes.py "
     "features/pool/peers/test_peer_relay.py features/tools/test_chat_tools.py",
@@ -101,7 +101,7 @@ ROOMS = {
     "replay": "features/streams features/runs/test_run_routes.py",
     "store": "store features/downloads/test_downloads.py",
     "top": "test_trio_parts.py http/test_errors.py http/test_reload*.py e2e/test_lifetimes.py",
-    "traffic": "traffic http/test_inflight.py features/metrics http/test_program_log.py http/test_timeline.py",
+    "traffic": "traffic http/test_under_way.py features/metrics http/test_program_log.py features/timeline",
     "upstream": "upstream features/downloads",
 }
 """The tests of each room, below tests/. A folder of core has the folder there as well, and so has a feature."""
