@@ -179,6 +179,7 @@ async def open_appliance(
             pings,
             [make() for each in parts for make in each.engine_translates],
             next((each.repairs for each in parts if each.repairs is not None), None),
+            next((each.continues for each in parts if each.continues is not None), None),
         )
 
         async def forget_model(name: str) -> None:

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 
     from appliance.catalog.catalog import Catalog
     from appliance.catalog.supply import Supply, SupplyGround
+    from appliance.core.answers.going_on import Continues
     from appliance.core.config.nodes import Problem
     from appliance.core.config.types import Config
     from appliance.core.engine import EngineInside
     from appliance.core.examination import Examiner
     from appliance.core.machine_look import MachineLook
-    from appliance.core.records.history import Timeline
+    from appliance.core.records.history import KeptTimeline
     from appliance.core.runs.inward import Asker
     from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
@@ -80,7 +81,8 @@ class ServerParts(Struct, frozen=True, kw_only=True):
 
     ``tools`` are those that models may use, from `Feature.open_first`. ``run_task`` runs an agent's task for a part of
     the program that waits for it (`appliance.core.turns.tasks`). ``texts`` reads PDF and Word documents. ``repairs``
-    changes bodies that engines refuse; the first feature with one has it.
+    changes bodies that engines refuse, ``continues`` reads streams that another engine may have to go on with; the
+    first feature with one has it.
     """
 
     routes: Callable[[Kernel], Routes] | None = None
@@ -96,6 +98,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     engine_translates: tuple[Callable[[], EngineTranslate], ...] = ()
     hold: Callable[[Kernel], FastHold] | None = None
     repairs: Repair | None = None
+    continues: Continues | None = None
     door: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
     adopt: Callable[[Config], Sequence[str]] | None = None
     wait_ended: Callable[[], Awaitable[None]] | None = None
@@ -127,7 +130,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     name: str
     verbs: tuple[Verb, ...] = ()
     open_first: Callable[[AppSettings], AbstractAsyncContextManager[ServerParts]] | None = None
-    timeline: Callable[[Path | None, int], AbstractAsyncContextManager[Timeline]] | None = None
+    timeline: Callable[[Path | None, int], AbstractAsyncContextManager[KeptTimeline]] | None = None
     supply: Callable[[SupplyGround], AbstractAsyncContextManager[tuple[Supply, ServerParts]]] | None = None
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
     open_last: Callable[[Ground, Sequence[ServerParts]], AbstractAsyncContextManager[ServerParts]] | None = None
@@ -171,7 +174,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     catalog: Catalog
     recorder: Recorder
     metrics: Metrics
-    history: Timeline
+    history: KeptTimeline
     inward: Asker
     supply: Supply
     tools: Toolbox
@@ -212,7 +215,7 @@ async def open_supply(
 
 
 @asynccontextmanager
-async def open_timeline(features: Iterable[Feature], path: Path | None, keep: int) -> AsyncGenerator[Timeline]:
+async def open_timeline(features: Iterable[Feature], path: Path | None, keep: int) -> AsyncGenerator[KeptTimeline]:
     """Open what keeps the timeline in this file, or without one ``keep`` entries; or nothing, without a feature for it.
 
     Raises UsageError for a file that cannot be used.

@@ -13,6 +13,7 @@ from appliance.features.anthropic.feature import ANTHROPIC
 from appliance.features.bundles.feature import BUNDLES
 from appliance.features.config_editing.feature import CONFIG_EDITING
 from appliance.features.contexts.feature import CONTEXTS
+from appliance.features.continuation.feature import CONTINUATION
 from appliance.features.conversations.feature import CONVERSATIONS
 from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.desktop.feature import DESKTOP
@@ -57,6 +58,7 @@ FEATURES: tuple[Feature, ...] = (
     BUNDLES,
     CONFIG_EDITING,
     CONTEXTS,
+    CONTINUATION,
     CONVERSATIONS,
     CORS_PROXY,
     DESKTOP,

@@ -90,7 +90,7 @@ def told_to_nobody(happening: Happening) -> None:
     """A `Tell` for a program without a timeline."""
 
 
-class Timeline(Protocol):
+class KeptTimeline(Protocol):
     """The entries, kept for readers."""
 
     def add(self, happening: Happening, /) -> None:

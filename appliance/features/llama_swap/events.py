@@ -20,7 +20,7 @@ from quart.wrappers.response import ResponseBody
 
 from appliance.catalog.catalog import Snapshot
 from appliance.core.bodies.sse import PING
-from appliance.core.records.history import Happening, Timeline
+from appliance.core.records.history import Happening, KeptTimeline
 from appliance.core.records.history_words import told
 from appliance.errors import ModelNotFound
 from appliance.http.control.answers import EVENT_STREAM, TEXT, Pieces, endless_answer, see, text_answer
@@ -49,7 +49,7 @@ HELD_ROWS = 1024
 class EventSources:
     """The source of the messages; one for all feeds of a server."""
 
-    def __init__(self, view: View, traffic: Traffic, history: Timeline) -> None:
+    def __init__(self, view: View, traffic: Traffic, history: KeptTimeline) -> None:
         self.view = view
         self.logs = traffic.logs
         self.inflight = traffic.inflight

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import click
 
-    from appliance.core.records.history import Timeline
+    from appliance.core.records.history import KeptTimeline
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import Kernel
 
@@ -32,7 +32,7 @@ def _routes(kernel: Kernel) -> Routes:
 
 
 @asynccontextmanager
-async def _open(path: Path | None, keep: int) -> AsyncGenerator[Timeline]:
+async def _open(path: Path | None, keep: int) -> AsyncGenerator[KeptTimeline]:
     from appliance.features.timeline.store import open_history
 
     async with open_history(path, keep) as history:
