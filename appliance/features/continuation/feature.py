@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def _so_far(family: Family) -> StreamSoFar:
-    from appliance.features.continuation.core.beginning import SoFar
+    from appliance.features.continuation.core.reading import BreakableStream
 
-    return SoFar(family)
+    return BreakableStream(family)
 
 
 CONTINUATION = Feature(name="continuation", continues=_so_far)

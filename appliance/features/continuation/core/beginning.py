@@ -8,13 +8,12 @@ its first delta, and b11549 does not: see `features.continuation.core.splice`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from appliance.core.answers.families import Family
-from appliance.core.answers.going_on import Refusal, Seam
+from appliance.core.answers.going_on import Refusal
 from appliance.core.bodies.json_text import (
     JSON,
     OBJECT,
@@ -28,9 +27,6 @@ from appliance.core.bodies.json_text import (
 )
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.lenient_json import decoded
-
-if TYPE_CHECKING:
-    from appliance.features.continuation.core.splice import Splicer
 
 MAX_TEXT = 1 << 20
 """Characters of text and reasoning; a longer answer is not continued."""
@@ -74,16 +70,6 @@ class Partial(Struct, frozen=True, kw_only=True):
     @property
     def tokens(self) -> int:
         return self.text_pieces + self.reasoning_pieces
-
-    def continued(self, body: bytes) -> bytes | Refusal:
-        """See `continued_body`."""
-        return continued_body(body, self)
-
-    def splicer(self, seam: Seam) -> Splicer:
-        """Return what makes a second stream the rest of this one."""
-        from appliance.features.continuation.core.splice import Splicer  # which reads this module
-
-        return Splicer(self, seam)
 
 
 class SoFar:
