@@ -37,8 +37,8 @@ from appliance.errors import ApplianceError
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
 from appliance.features.config_editing.verb import config
-from appliance.features.engines.core.choice import Standing
-from appliance.features.engines.core.proofs import SPEED_KEPT
+from appliance.features.engines.core.standing import Standing
+from appliance.features.engines.core.trials import SPEED_KEPT
 from appliance.features.engines.verbs.commands import engines
 from appliance.features.plugins.registry import AgentList, ListedPlugin
 from appliance.features.runs.record import RunResult, RunStatus

@@ -86,14 +86,14 @@ ROOMS = {
     "children/test_port_holders.py children/test_configured.py http/test_loading.py features/metrics",
     "http": "http/test_errors.py http/test_shutdown.py",
     "http/bytes": "http/test_wire.py http/test_tls.py http/test_unix_sockets.py http/test_shutdown.py "
-    "features/sockets/test_websocket.py http/test_disconnect.py",
+    "features/sockets/test_websocket.py",
     "http/control": "http/test_*route*.py http/test_control.py features/llama_swap "
     "features/page http/test_under_way.py "
     "features/predict features/routers features/streams",
     "http/sockets": "features/sockets features/streams",
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "
     "http/test_swap_upstream.py features/pool/test_pool_way.py http/test_loading.py "
-    "features/streams http/test_disconnect.py http/test_hangs.py features/ollama/test_ollama.py "
+    "features/streams http/test_shutdown.py http/test_hangs.py features/ollama/test_ollama.py "
     "features/plugins/test_plugin_chain.py http/test_inward.py features/tools/test_tool_routes.py "
     "features/pool/peers/test_peer_relay.py features/tools/test_chat_tools.py",
     "platform": "platform children/test_platform.py upstream/test_client.py http/test_unix_sockets.py",

@@ -345,11 +345,7 @@ def test_the_stronger_source_wins(tmp_path: Path, write_model):
         models = scan(files=files, **everything).models
         return {model.id: (model.source, model.info and model.info.name) for model in models}
 
-    assert names() == {
-        "m": ("models_dir", "models"),
-        "o/r:Q8_0": ("cache", "cache"),
-        "starter": ("models_dir", "mine"),
-    }
+    assert names() == {"m": ("models_dir", "models"), "o/r:Q8_0": ("cache", "cache"), "starter": ("models_dir", "mine")}
     assert names(NamedFile("m", str(explicit)), NamedFile("o/r:Q8_0", str(explicit))) == {
         "m": ("path", "explicit"),
         "o/r:Q8_0": ("path", "explicit"),

@@ -15,10 +15,10 @@ from appliance.cli.options import ModelOptions
 from appliance.cli.remote import find_server
 from appliance.core.config.types import Config, StoreConfig
 from appliance.errors import ModelNotFound
-from appliance.features.engines.core.choice import Ranked, Seat, Standing
+from appliance.features.engines.core.choice import Ranked
 from appliance.features.engines.core.listing import cpu_device
-from appliance.features.engines.verbs.changes import working
-from appliance.features.engines.verbs.commands import engines
+from appliance.features.engines.core.standing import Seat, Standing
+from appliance.features.engines.verbs.commands import engines, working
 from appliance.features.engines.verbs.update import TriedRow, models_to_try, most_used
 from appliance.store.activity import open_activity
 from appliance.wire import Row

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from appliance.core.one_file import MAGIC, RECORD, RECORD_NAME, end_of_program
 from appliance.core.programs import TrialRun, chosen, failure_of
 from appliance.core.versions import (
     KEPT,
@@ -318,3 +319,22 @@ def test_only_a_crash_within_the_first_hour_leads_back(after: int, same_boot: bo
 def test_the_first_version_of_all_has_no_trial() -> None:
     alone = VersionState().with_line(BuildLine(name="programs", current=OLD, switched_at=5.0))
     assert alone.trial_end(OLD, 6.0) is None
+
+
+NUMBER = st.integers(0, (1 << 64) - 1)
+BYTES = st.binary(max_size=40).filter(lambda data: RECORD_NAME[:1] not in data)
+
+
+@given(BYTES, BYTES, NUMBER, NUMBER)
+def test_the_end_is_what_the_record_says(between: bytes, behind: bytes, offset: int, size: int) -> None:
+    record = RECORD.pack(RECORD_NAME, b"0.2.0", b"a" * 64, offset, size)
+    whole = b"\x7fELF...." + MAGIC + between + record + behind
+    assert end_of_program(whole) == offset + size
+    cut = len(whole) - len(behind) - 1
+    for other in (whole[:cut], whole[1:], whole.replace(RECORD_NAME, b"x" * len(RECORD_NAME))):
+        assert end_of_program(other) == 0
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_have_an_answer(beginning: bytes) -> None:
+    assert end_of_program(beginning) >= 0

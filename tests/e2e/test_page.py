@@ -36,7 +36,7 @@ from waiting import wait
 from appliance.core.engine import EMBEDDED
 from appliance.core.versions import StepDone, UpdateBegun
 from appliance.features.embedded import available
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.shelf import StateFile
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_file
 from appliance.store.model_files import taken_in
@@ -103,13 +103,12 @@ SCENARIOS = [
     Scenario("screens.layouts", env=says({"text": RIGHT_TO_LEFT})),
     # Below a path of a proxy.
     Scenario("screens.prefix"),
-    # A large conversation and a fast answer. The figures are in docs/page.md; ``-s`` shows them.
-    Scenario("screens.large", env={"FAKE_TOKENS": "20000", "FAKE_TOKEN_DELAY": "0.005"}),
-    # Long answers are built in pieces, and far ones released.
-    Scenario("screens.years", main_flow=True),
+    # Years of use: 5,000 chats, 100 long answers, 10,000 messages and a fast answer.
+    Scenario("years.chats", env=BRIEF),
+    Scenario("years.answers", main_flow=True),
+    Scenario("years.long", env={"FAKE_TOKENS": "20000", "FAKE_TOKEN_DELAY": "0.005"}),
     # A key is asked for once, and kept for the tab.
     Scenario("screens.key", ("--api-key", "secret")),
-    Scenario("finding.key", ("--api-key", "secret")),
     # Parameters, presets and commands.
     Scenario("questions.settings"),
     # Prompts, resources and tools of an MCP server.
@@ -118,8 +117,6 @@ SCENARIOS = [
         ("--mcp-servers-json", json.dumps({"mcpServers": FAKE_MCP})),
         says(call(1, "s_echo", message="hello"), {"text": "All is said."}),
     ),
-    # Models are loaded and unloaded.
-    Scenario("models.models", main_flow=True),
     # Memory names the models that a load would stop, and those that it waits for.
     Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), ENDLESS, main_flow=True),
     # What is under way is seen, and ended.
@@ -137,8 +134,6 @@ SCENARIOS = [
     Scenario("views.late"),
     Scenario("views.early"),
     Scenario("views.found", main_flow=True),
-    # The configuration is not shown unless that is switched on.
-    Scenario("machine.closed"),
     # A run is cancelled after a question.
     Scenario("agents.cancel", env=says({"text": "so far", "stall": True})),
     # The time of every request of a load test is seen.
@@ -150,14 +145,11 @@ SCENARIOS = [
     ),
     # A hit opens its conversation at its message.
     Scenario("finding.hits", main_flow=True),
-    # Parts of words are found where the browser keeps them.
-    Scenario("finding.here", ("--no-conversations",)),
-    # A thousand conversations need no mouse. The figures are in docs/page.md; ``-s`` shows them.
+    # A thousand conversations need no mouse.
     Scenario("finding.keys", main_flow=True),
     # Nothing lies on the composer.
     Scenario("finding.looks"),
     # The console stays empty.
-    Scenario("finding.quiet", env=COUNTING, main_flow=True),
     Scenario("finding.quiet", ("--no-conversations",), COUNTING, main_flow=True),
     # An answer is asked for although news of it come first.
     Scenario("keeping.overtaken"),
@@ -219,10 +211,7 @@ def test_a_scenario(play: Play, serve_fake: StartServer, scenario: Scenario) -> 
     play(scenario.name, serve_fake(*scenario.words, **scenario.env))
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    ["talking.chat", "screens.screens", "talking.compact", "machine.real", "agents.real", "playground.starter"],
-)
+@pytest.mark.parametrize("scenario", ["talking.chat", "machine.real"])
 def test_with_the_starter_model(play: Play, serve: StartServer, scenario: str) -> None:
     if not available():
         pytest.skip("the embedded engine is not on this machine")
@@ -266,7 +255,7 @@ def test_a_kill_at_any_request_loses_no_question(
 @pytest.mark.main_flow
 @pytest.mark.parametrize(
     ("scenario", "afterwards"),
-    [("talking.killed", BRIEF), ("keeping.drafts", ENDLESS), ("keeping.rescued", ENDLESS)],
+    [("keeping.drafts", ENDLESS), ("keeping.rescued", BRIEF)],
 )
 def test_a_dead_server_takes_nothing_along(
     play: Play,
@@ -412,10 +401,7 @@ def test_the_first_model_and_the_first_question(
     play("models.first", serve("--no-starter", "--no-stores", **from_hub), coming=hub.behave)
 
 
-def test_the_first_run_without_a_hub(play: Play, serve: StartServer) -> None:
-    play("models.offline", serve("--no-starter", "--no-stores", HF_HUB_OFFLINE="1"))
-
-
+@pytest.mark.main_flow
 def test_what_fits_and_a_search_of_the_hub(play: Play, serve_fake: StartServer, from_hub: dict[str, str]) -> None:
     play("models.hub", serve_fake(**from_hub))
 
@@ -505,7 +491,14 @@ def test_files_and_parameters_reach_the_model(play: Play, serve_fake: StartServe
     write_model(tmp_path / "models" / "watcher" / "watcher.gguf")
     projector = {"clip__has_vision_encoder": True, "clip__has_audio_encoder": True}
     write_model(tmp_path / "models" / "watcher" / "mmproj-F16.gguf", architecture="clip", **projector)
-    play("questions.files", serve_fake("--models-dir", "models", FAKE_SCRIPT='[{"echo": true}]'))
+    body = (
+        '<w:p><w:pPr><w:outlineLvl w:val="0"/></w:pPr><w:r><w:t>Zebra</w:t></w:r></w:p>'
+        "<w:p><w:r><w:t>Grüße</w:t></w:r></w:p>"
+    )
+    with zipfile.ZipFile(tmp_path / "paper.docx", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("word/document.xml", f'<w:document xmlns:w="{WORD_NAMES}">{body}</w:document>')
+    server = serve_fake("--models-dir", "models", FAKE_SCRIPT='[{"echo": true}]')
+    play("questions.files", server, str(tmp_path / "paper.docx"))
 
 
 def test_an_answer_in_the_queue_says_its_place(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
@@ -517,17 +510,6 @@ def test_an_answer_in_the_queue_says_its_place(play: Play, serve_fake: StartServ
 def test_a_long_name_of_a_model_covers_no_button(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
     write_model(tmp_path / "models" / f"{'a-very-long-model-name-' * 4}Q4_K_M.gguf")
     play("reading.toolbar", serve_fake("--models-dir", "models"))
-
-
-@pytest.mark.main_flow
-def test_a_word_document_is_read(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
-    body = (
-        '<w:p><w:pPr><w:outlineLvl w:val="0"/></w:pPr><w:r><w:t>Zebra</w:t></w:r></w:p>'
-        "<w:p><w:r><w:t>Grüße</w:t></w:r></w:p>"
-    )
-    with zipfile.ZipFile(tmp_path / "paper.docx", "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("word/document.xml", f'<w:document xmlns:w="{WORD_NAMES}">{body}</w:document>')
-    play("others.documents", serve_fake(FAKE_SCRIPT='[{"echo": true}]'), str(tmp_path / "paper.docx"))
 
 
 def test_a_tool_that_writes_is_asked_for(play: Play, serve_fake: StartServer, notes: Path) -> None:
@@ -603,8 +585,13 @@ def test_requests_are_found_again_opened_and_repeated(
     play("machine.activity", serve("--config", config, "--no-stores", "--no-starter"))
 
 
-def test_many_requests_are_drawn_and_listed(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
-    """``-s`` shows how long that takes; the figures are in docs/page.md."""
+def test_years_of_models(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+    config = file.write({f"model-{number}": {} for number in range(1000)})
+    play("years.models", serve("--config", config, "--no-stores", "--no-starter"))
+
+
+def test_years_of_requests(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
     store = tmp_path / "activity.db"
     table, now = ActivityTable(open_file(store), None), datetime.now(UTC)
     table.add(
@@ -635,7 +622,7 @@ def test_many_requests_are_drawn_and_listed(play: Play, serve: StartServer, fake
         file.write({"small": {}, "other": {}}, store={"path": str(store)})
         assert http(server, "POST", "/api/config/reload").status == 200
 
-    play("speed.many", server, changed=changed)
+    play("years.requests", server, changed=changed)
 
 
 def test_a_flood_of_log_lines_does_not_hold_the_page_up(

@@ -273,10 +273,7 @@ async def test_under_load_nothing_is_written_down_that_newer_requests_push_out()
     """Ids and counters are those of all requests, rows and captures those of the newest."""
     keep, budget, body = 10, 64 << 10, b"x" * 2000
     metrics = Counters(Metrics())
-    async with (
-        open_activity(None, keep) as activity,
-        open_recorder(activity, Busy, observers=(metrics,)) as recorder,
-    ):
+    async with open_activity(None, keep) as activity, open_recorder(activity, Busy, observers=(metrics,)) as recorder:
         recorder.captures = CaptureBuffer(budget)
         count = 2 * recording.MOST
         for _ in range(count):

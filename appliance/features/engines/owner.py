@@ -2,7 +2,7 @@
 
 It answers at once with what is known. The rest it finds out by a look at the machine, by asking every build for its
 devices, and by proving seats: when a caller asks for it, or in the task of `background` beside it. Each finding is an
-event (`core.events`): it counts at once here, and is in the file a moment later, so that the next start knows it.
+event (`core.state`): it counts at once here, and is in the file a moment later, so that the next start knows it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,24 @@ from appliance.core.records.history import Happening, Tell, told_to_nobody
 from appliance.engines.builds import check_build
 from appliance.engines.manuals import read_manual
 from appliance.features.engines.core.cards import seats_on, why_none
-from appliance.features.engines.core.choice import Ranked, Seat, WantedEngine, best, device_flags, rank, seats_of
-from appliance.features.engines.core.events import Learnt, MachineSeen, Pardoned, SeatFailed, Trusted, reduce
+from appliance.features.engines.core.choice import Ranked, WantedEngine, best, device_flags, rank, seats_of
 from appliance.features.engines.core.listing import Device, cpu_device, drivers_of, identify, memory_names
-from appliance.features.engines.core.proofs import Proof, ProofKey
-from appliance.features.engines.core.state import ContextTrial, EngineState, ListedDevices, key_of
+from appliance.features.engines.core.standing import (
+    ContextTrial,
+    ListedDevices,
+    Proof,
+    ProofKey,
+    Seat,
+    SeatFailed,
+    key_of,
+)
+from appliance.features.engines.core.state import EngineState, Learnt, MachineSeen, Pardoned, Trusted, reduce
 from appliance.features.engines.drivers import look
-from appliance.features.engines.engine_state import StateFile
 from appliance.features.engines.probing import list_devices
+from appliance.features.engines.shelf import StateFile
 from appliance.platform.children import Children, open_children
 from appliance.platform.machine import here
-from appliance.trio_parts import WriteBehind, beside, persist
+from appliance.trio_parts import Changed, WriteBehind, beside, persist
 
 RANKED_FOR = 1.0
 """Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""
@@ -65,7 +72,7 @@ class Engines:
         """Reasons of builds that have not told their devices yet, by the digests of the builds."""
         self._seats: list[Seat] = []
         self._suspects: set[str] = set()
-        self._suspected = trio.Event()
+        self._suspected = Changed()
         self._ranked: dict[tuple[str, str, tuple[str, ...]], tuple[float, list[Ranked]]] = {}
         """The answers of `ranked` since the last `_arrange`, with their times."""
         self._events: list[Learnt] = []
@@ -100,10 +107,8 @@ class Engines:
         known = self._ranked.get((model, word, cards))
         if known is None or abs(now - known[0]) > RANKED_FOR:
             seats = seats_on(self._seats, cards)
-            proofs = {seat.id: self.state.proofs_of(seat, now) for seat in seats}
-            wanted = self._wanted(model, word)
-            ranked = rank(seats, proofs, self.state.probations, wanted=wanted, model=model, now=now)
-            known = self._ranked[model, word, cards] = now, self.state.arrange(ranked)
+            ranked = rank(seats, self.state, wanted=self._wanted(model, word), model=model, now=now)
+            known = self._ranked[model, word, cards] = now, ranked
         return known[1]
 
     def choose(
@@ -163,7 +168,7 @@ class Engines:
         )
         if any(seat.id == engine.seat and seat.devices for seat in self._seats):
             self._suspects.add(engine.seat)
-            self._suspected.set()
+            self._suspected.wake()
 
     def pardoned(self, seat: str, model: str) -> None:
         """See `Chooser.pardoned`."""
@@ -311,8 +316,6 @@ class Engines:
                 if not again and all(seat.id != named.id for seat in self.in_doubt()):
                     continue
                 self._suspects.discard(named.id)
-                if not self._suspects:
-                    self._suspected = trio.Event()
                 seat = next((one for one in self._seats if one.id == named.id), None)
                 if seat is None:
                     continue  # its build or its device went while others were proven
@@ -383,7 +386,8 @@ class Engines:
 
     async def wait_suspect(self) -> None:
         """Wait until a seat has failed at work."""
-        await self._suspected.wait()
+        while not self._suspects:
+            await self._suspected.wait()
 
     def has_changed(self) -> bool:
         """True if drivers, cards, or what is hidden of them, changed since the machine was last looked at."""

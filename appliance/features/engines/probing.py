@@ -8,8 +8,7 @@ from appliance.core.engine import Engine
 from appliance.core.engine_output import printable
 from appliance.core.rpc_workers import NO_DEBUGGER
 from appliance.engines.manuals import LIMIT
-from appliance.features.engines.core.listing import DeviceListing, parse_listing
-from appliance.features.engines.core.proofs import Fault
+from appliance.features.engines.core.listing import DeviceListing, Fault, parse_listing
 from appliance.features.engines.core.trials import LOST_LIBRARY
 from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import MOST, Ran, run_to_end

@@ -30,8 +30,8 @@ class FoundHere(Struct, frozen=True):
     def open(self, tell: Tell | None = None) -> AbstractAsyncContextManager[Engines]:
         from appliance.catalog.sources import STARTER
         from appliance.core.records.history import told_to_nobody
-        from appliance.features.engines.engine_state import StateFile
         from appliance.features.engines.owner import open_engines  # with trio, which `version` does without
+        from appliance.features.engines.shelf import StateFile
 
         file, only = StateFile(self.folder), self.finder.only
         return open_engines(self.finder.find, file, starter=STARTER, only=only, tell=tell or told_to_nobody)

@@ -63,18 +63,7 @@ def test_references(text: str, repo: str, tag: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "r",
-        "o/r/x",
-        "../r",
-        "o/r:",
-        "o/r:a b",
-        "o--x/r",
-        "https://example.com/o/r",
-        "o\n/r",
-    ],
+    "text", ["", "r", "o/r/x", "../r", "o/r:", "o/r:a b", "o--x/r", "https://example.com/o/r", "o\n/r"]
 )
 def test_what_names_no_repository_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(BadRequest, match=r"org/repo|Q4_K_M") as raised:

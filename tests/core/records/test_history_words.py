@@ -33,10 +33,7 @@ SENTENCES = [
         gone(Cause(rule="memory", by="gemma", idle=720, longest_idle=True, short={"Vulkan0": 6 * GIB})),
         "qwen went for gemma: least recently used, idle 12 min, 6.0 GiB of Vulkan0 were short",
     ),
-    (
-        gone(Cause(rule="number", by="gemma", idle=3, most=1)),
-        "qwen went for gemma: 1 model may run at once, idle 3 s",
-    ),
+    (gone(Cause(rule="number", by="gemma", idle=3, most=1)), "qwen went for gemma: 1 model may run at once, idle 3 s"),
     (
         gone(Cause(rule="group", by="gemma", set="big", idle=3)),
         "qwen went for gemma: the group 'big' does not let both run, idle 3 s",
@@ -45,10 +42,7 @@ SENTENCES = [
         gone(Cause(rule="matrix", by="gemma", set="chat", idle=3)),
         "qwen went for gemma: the set 'chat' is without it, idle 3 s",
     ),
-    (
-        gone(Cause(rule="matrix", by="gemma", idle=3)),
-        "qwen went for gemma: no set of the matrix has both, idle 3 s",
-    ),
+    (gone(Cause(rule="matrix", by="gemma", idle=3)), "qwen went for gemma: no set of the matrix has both, idle 3 s"),
     (
         gone(Cause(rule="squeeze", idle=3, short={"ram": GIB, "gpu0": 2 * GIB})),
         "qwen was stopped: other programs took memory, idle 3 s, 1.0 GiB of ram and 2.0 GiB of gpu0 were short",

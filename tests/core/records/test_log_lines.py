@@ -9,14 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.records.flood import HELD, LINES, MAX_LINE, WINDOW, FloodGate
-from appliance.core.records.log_lines import (
-    LineStyle,
-    client_address,
-    duration,
-    is_quiet,
-    request_line,
-    stamp,
-)
+from appliance.core.records.log_lines import LineStyle, client_address, duration, is_quiet, request_line, stamp
 
 EST = timezone(timedelta(hours=-5), "EST")
 WHEN = datetime(2026, 3, 5, 15, 4, 5, 123456, EST)
@@ -69,8 +62,7 @@ def test_a_line_stays_one_line_whatever_a_client_sent():
 
 
 @pytest.mark.parametrize(
-    ("level", "shown"),
-    [("debug", "dinwe"), ("info", "inwe"), ("WARN", "we"), (" error ", "e"), ("loud", "inwe")],
+    ("level", "shown"), [("debug", "dinwe"), ("info", "inwe"), ("WARN", "we"), (" error ", "e"), ("loud", "inwe")]
 )
 def test_the_level_filters(level: str, shown: str):
     style = LineStyle(level)

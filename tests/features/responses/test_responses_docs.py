@@ -43,7 +43,7 @@ def test_every_member_and_item_of_openais_client_is_there():
     from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
     known = {*get_type_hints(ResponseCreateParamsBase), *get_type_hints(InputTokenCountParams), "stream"}
-    assert known == set(MEMBERS)
+    assert known == set(MEMBERS) - {"client_metadata"}  # of Codex alone
     items = {get_args(word)[0] for kind in get_args(ResponseInputItemParam) for word in types_of(kind)}
     assert items == set(ITEMS)
 

@@ -14,13 +14,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from msgspec import Struct, structs
 
 from appliance.core.engine_output import MAX_TEXT, lines_of, printable
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.sizes import MIB
-from appliance.features.engines.core.proofs import Fault
+
+Fault = Literal["list", "load", "crash", "garbage", "hang", "memory", "damaged", "missing"]
+"""The fault: listing its devices failed, the model did not load, it died at work, it gave a wrong answer, it did not
+answer in time, it reported absurd memory or found none free, its files have changed, a library is missing.
+"""
 
 CPU = "CPU"
 """The name of the device that every build has: the machine's processors and main memory."""
@@ -115,7 +120,7 @@ def cpu_device(model: str, memory: int) -> Device:
 
 def parse_listing(output: str, log: str = "") -> DeviceListing:
     """Read the output and the log of a build that ended well."""
-    devices: list[Device] = []
+    devices: dict[str, Device] = {}
     for name, description, total, free in _listed(output[:MAX_TEXT]):
         if name in HELPERS:
             continue
@@ -127,31 +132,21 @@ def parse_listing(output: str, log: str = "") -> DeviceListing:
             return DeviceListing(fault="memory", why=absurd)
         if len(devices) == MAX_DEVICES:
             return DeviceListing(fault="memory", why=f"it lists more than {MAX_DEVICES} devices")
-        if all(device.name != name for device in devices):
-            devices.append(
-                Device(
-                    name=name,
-                    description=printable(description),
-                    total=int(total) * MIB,
-                    free=int(free) * MIB,
-                    software=SOFTWARE.search(description) is not None,
-                    integrated=True if METAL.fullmatch(name) and description.startswith("Apple") else None,
-                )
-            )
+        first = Device(
+            name=name,
+            description=printable(description),
+            total=int(total) * MIB,
+            free=int(free) * MIB,
+            software=SOFTWARE.search(description) is not None,
+            integrated=True if METAL.fullmatch(name) and description.startswith("Apple") else None,
+        )
+        devices.setdefault(name, first)
     if HEAD not in output:
         said = next((line.strip() for line in output[:MAX_TEXT].splitlines() if line.strip()), "nothing")
         return DeviceListing(fault="list", why=f"it printed this instead of a list of devices: {printable(said)}")
-    told, targets = _device_facts(log[:MAX_TEXT])
+    targets = _add_facts(devices, log[:MAX_TEXT])
     why = "" if devices else next((printable(line) for line in lines_of(log[:MAX_TEXT]) if EXCUSES.search(line)), "")
-    return DeviceListing(devices=tuple(_with(device, told) for device in devices), targets=targets, why=why)
-
-
-class _Told(Struct, frozen=True):
-    """The log's facts about one Vulkan device."""
-
-    driver: str
-    shares_memory: bool
-    computes_on_cpu: bool = False
+    return DeviceListing(devices=tuple(devices.values()), targets=targets, why=why)
 
 
 def _listed(output: str) -> Iterator[tuple[str, str, str, str]]:
@@ -170,33 +165,22 @@ def _absurd(name: str, total: str, free: str) -> str:
     return "" if possible else figures
 
 
-def _device_facts(log: str) -> tuple[dict[str, _Told], dict[str, str]]:
-    """Return facts by device name: about Vulkan's devices, and compute capabilities of CUDA's and HIP's."""
-    vulkan: dict[str, _Told] = {}
+def _add_facts(devices: dict[str, Device], log: str) -> Mapping[str, str]:
+    """Add what the log says of Vulkan's devices; return compute capabilities of CUDA's and HIP's by name."""
     targets: dict[str, str] = {}
     last = ""
     for line in lines_of(log):
-        if (found := VULKAN.search(line)) and len(vulkan) < MAX_DEVICES:
+        if found := VULKAN.search(line):
             last = f"Vulkan{int(found[1])}"
-            vulkan[last] = _Told(found[2].rpartition(" (")[2].removesuffix(")"), found[3] == "1")
-        elif VULKAN_CPU in line and last:
-            vulkan[last] = structs.replace(vulkan[last], computes_on_cpu=True)
+            if (device := devices.get(last)) is not None:
+                driver = printable(found[2].rpartition(" (")[2].removesuffix(")"), 100)
+                shares = None if device.software else found[3] == "1"
+                devices[last] = structs.replace(device, driver=driver, integrated=shares)
+        elif VULKAN_CPU in line and last in devices:
+            devices[last] = structs.replace(devices[last], software=True, integrated=None)
         elif (found := CUDA.search(line)) and len(targets) < MAX_DEVICES:
             targets[f"{'CUDA' if found[2] else 'ROCm'}{int(found[1])}"] = found[2] or found[3]
-    return vulkan, targets
-
-
-def _with(device: Device, told: Mapping[str, _Told]) -> Device:
-    more = told.get(device.name)
-    if more is None:
-        return device
-    software = device.software or more.computes_on_cpu
-    return structs.replace(
-        device,
-        driver=printable(more.driver, 100),
-        software=software,
-        integrated=None if software else more.shares_memory,
-    )
+    return targets
 
 
 def identify(
