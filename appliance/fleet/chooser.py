@@ -7,7 +7,7 @@ A feature knows the engines of a machine, and chooses among them. A verb asks th
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,13 +15,14 @@ from msgspec import Struct, structs
 
 from appliance.core.engine import Engine
 from appliance.core.machine_look import MachineLook
-from appliance.errors import EngineNotFound
+from appliance.errors import EngineNotFound, ModelFailedToStart
 from appliance.platform.inside import engine_inside, engine_not_found
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.core.records.history import Tell  # with the scheduling, which `version` does without
+    from appliance.core.rpc_workers import Crew, RpcWorker
     from appliance.platform.gpus import Gpus
     from appliance.store.carried import CarriedEngines
 
@@ -66,6 +67,21 @@ class Chooser(Protocol):
 
     async def check(self, engine: Engine) -> str:
         """Return the fault of the engine's files, right before it is started; empty: none."""
+        ...
+
+    async def crew(
+        self,
+        model: str,
+        endpoints: Sequence[str],
+        engine: Engine,
+        fits: Callable[[Sequence[RpcWorker]], bool],
+        in_use: Mapping[str, str],
+    ) -> Crew:
+        """Return the workers that a model is to be started with on this engine, of those at ``endpoints``.
+
+        ``in_use`` tells which model runs on which endpoint; those are left out. ``fits`` says whether the model can do
+        with so many. Raises ModelFailedToStart when it cannot, and UsageError for an invalid endpoint.
+        """
         ...
 
     async def look_again(self) -> list[str]:
@@ -176,6 +192,16 @@ class OneEngine:
 
     async def check(self, engine: Engine) -> str:
         return engine.damage
+
+    async def crew(
+        self,
+        model: str,
+        endpoints: Sequence[str],
+        engine: Engine,
+        fits: Callable[[Sequence[RpcWorker]], bool],
+        in_use: Mapping[str, str],
+    ) -> Crew:
+        raise ModelFailedToStart(model, "this program asks no workers; leave out rpc")
 
     async def look_again(self) -> list[str]:
         return [self._engine.name] if self._engine is not None else []
