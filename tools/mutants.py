@@ -74,7 +74,7 @@ MEMORY = 4 << 30
 ROOMS = {
     "catalog": "catalog http/test_model_feed.py features/downloads",
     "cli": "cli",
-    "core": "core/test_*.py store/test_unpacking.py platform/test_hardware.py http/test_relay.py",
+    "core": "core/test_*.py store/test_unpacking.py features/metrics/test_hardware.py http/test_relay.py",
     "core/config": "features/config_editing/test_secret_places.py",
     "core/llama": "features/stand_in features/ollama/test_ollama.py",
     "core/models": "features/fit/test_fit_estimate.py features/fit/test_fit_plan.py features/stand_in",
