@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from appliance.catalog.configuration import Files
 from appliance.core.config.types import Config
-from appliance.core.examination import Examiner
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
 from appliance.core.turns.documents import ReadText
@@ -23,6 +22,7 @@ from appliance.traffic.request import Request, Sink
 from appliance.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
+    from appliance.core.examination import Examiner
     from appliance.http.way.pipeline import Hooks
 
 
@@ -77,13 +77,17 @@ class FilesInPlace(Protocol):
         ...
 
 
-class EdgeRoute(Protocol):
+class EdgeAnswer(Protocol):
+    """Answers requests without Quart."""
+
+    async def answer(self, context: RequestContext, /) -> None:
+        """Raises ApplianceError and ClientLeft."""
+        ...
+
+
+class EdgeRoute(EdgeAnswer, Protocol):
     """Routes that are answered without Quart: asked often, or with a body or a client that needs more care."""
 
     def answers(self, request: Request, /) -> bool:
         """Return whether the request is for it. The key and the sender are checked already."""
-        ...
-
-    async def answer(self, context: RequestContext, /) -> None:
-        """Raises ApplianceError and ClientLeft."""
         ...

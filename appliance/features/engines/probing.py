@@ -49,6 +49,7 @@ def _wrong(ran: Ran, log: str, limit: float) -> tuple[Fault, str] | None:
     status = ran.status
     if status == 0:
         return None
+
     last = next((printable(line) for line in reversed(log.splitlines()) if line.strip()), "")
     if lost := next((line for line in (*log.splitlines(), describe_status(status)) if LOST_LIBRARY.search(line)), ""):
         return "missing", printable(lost)

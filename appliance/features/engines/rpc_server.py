@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import re
 import socket
 import sys
 from collections import deque
@@ -177,7 +178,7 @@ class _Run:
     def _line(self, line: bytes) -> None:
         text = text_of(line)
         self._tail.append(text)
-        if LINE.fullmatch(text):
+        if re.fullmatch(LINE, text):
             self._named.append(text.strip())
             self._more.wake()
         self._log(text)
