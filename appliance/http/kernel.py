@@ -18,7 +18,7 @@ from appliance.http.owners import Owners
 from appliance.http.way.ask import Ask
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
-from appliance.traffic.request import Request
+from appliance.traffic.request import Request, Sink
 from appliance.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -67,6 +67,14 @@ class Kernel(Struct, frozen=True, kw_only=True):
     def settings(self) -> HttpSettings:
         """The settings of the server."""
         return self.edge.settings
+
+
+class FilesInPlace(Protocol):
+    """Files that stand in the place of the page."""
+
+    async def answer(self, request: Request, sink: Sink, /) -> bool:
+        """False, with nothing sent: the request does not mean a file, and another route may answer it."""
+        ...
 
 
 class EdgeAnswer(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from msgspec import structs
 from appliance.core.engine import NO_GPUS, Engine
 from appliance.core.machine_look import VISIBILITY, MachineLook
 from appliance.core.records.history import Happening, Tell, told_to_nobody
+from appliance.core.rpc_workers import Crew, RpcWorker
 from appliance.engines.builds import check_build
 from appliance.engines.manuals import read_manual
 from appliance.features.engines.core.cards import seats_on, why_none
@@ -36,10 +37,11 @@ from appliance.features.engines.core.standing import (
     key_of,
 )
 from appliance.features.engines.core.state import EngineState, Learnt, MachineSeen, Pardoned, Trusted, reduce
+from appliance.features.engines.drivers import look
 from appliance.features.engines.probing import list_devices
+from appliance.features.engines.rpc_look import workers_for
 from appliance.features.engines.shelf import StateFile
 from appliance.platform.children import Children, open_children
-from appliance.platform.drivers import look
 from appliance.platform.machine import here
 from appliance.trio_parts import Changed, WriteBehind, beside, persist
 
@@ -130,6 +132,16 @@ class Engines:
         why = why_none(self._seats, cards)
         late = [f"{seat.build} is not known yet: {seat.late}" for seat in self._seats if seat.late]
         return "; ".join([why, *late]) if why else ""
+
+    async def crew(
+        self,
+        model: str,
+        endpoints: Sequence[str],
+        engine: Engine,
+        fits: Callable[[Sequence[RpcWorker]], bool],
+        in_use: Mapping[str, str],
+    ) -> Crew:
+        return await workers_for(model, endpoints, engine.rpc, fits=fits, in_use=in_use)
 
     async def look_again(self) -> list[str]:
         """See `Chooser.look_again`."""

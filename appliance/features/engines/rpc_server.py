@@ -23,10 +23,10 @@ from appliance.core.engine import Engine
 from appliance.core.rpc_workers import DEFAULT_PORT, NO_DEBUGGER, RpcWorker, split_endpoint
 from appliance.core.settings import is_loopback
 from appliance.engines.named import ENGINE_HELP
-from appliance.engines.rpc_workers import look_at_worker
 from appliance.errors import UsageError
 from appliance.features.engines.core.listing import LINE
 from appliance.features.engines.found import EngineFolders, find_engine, list_engines
+from appliance.features.engines.rpc_look import look_at_worker
 from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children
 from appliance.platform.console import PROGRAM as OURS
 from appliance.platform.console import harmless, say

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from appliance.feature import Feature, Ground, ServerParts
@@ -39,7 +40,7 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
                 from appliance.features.metrics.hardware import detect
                 from appliance.features.metrics.routes import machine_routes
 
-                return machine_routes(samples, detect)
+                return machine_routes(samples, partial(detect, ground.look))
 
             yield ServerParts(gets=gets, routes=routes)
 

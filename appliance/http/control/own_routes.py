@@ -15,7 +15,7 @@ from appliance.core.bodies.http_request import HttpHead
 from appliance.errors import RouteNotFound
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
-from appliance.http.kernel import EdgeRoute, Kernel
+from appliance.http.kernel import EdgeRoute, FilesInPlace, Kernel
 from appliance.http.way.context import RequestContext
 from appliance.http.way.routes import OTHER, Route
 from appliance.traffic.request import PAGE_PATHS, Request
@@ -23,7 +23,6 @@ from appliance.traffic.request import PAGE_PATHS, Request
 if TYPE_CHECKING:
     from appliance.http.control.quart_behind import QuartBehind
     from appliance.http.control.routes import Routes
-    from appliance.http.control.static_files import StaticFiles
 
 ON_QUART = ("api", "logs", "models", "openapi.json", "unload", "v1")
 """The first parts of the paths that Quart has routes for."""
@@ -32,20 +31,20 @@ ON_QUART = ("api", "logs", "models", "openapi.json", "unload", "v1")
 class OwnRoutes:
     """The first of ``edges`` that answers a request does; ``routes`` make those of features, with Quart.
 
-    Raises UsageError for a folder of files that cannot be served.
+    ``files`` stand in the place of the page, if there are any.
     """
 
     def __init__(
-        self, kernel: Kernel, edges: Sequence[EdgeRoute], routes: Sequence[Callable[[Kernel], Routes]]
+        self,
+        kernel: Kernel,
+        edges: Sequence[EdgeRoute],
+        routes: Sequence[Callable[[Kernel], Routes]],
+        files: FilesInPlace | None = None,
     ) -> None:
         self._kernel = kernel
         self._edges = edges
         self._routes = routes
-        self._files: StaticFiles | None = None
-        if kernel.settings.static is not None:
-            from appliance.http.control.static_files import StaticFiles
-
-            self._files = StaticFiles(kernel.settings.static)
+        self._files = files
         self._quart: QuartBehind | None = None
         self._making_quart = trio.Lock()
 
