@@ -86,8 +86,6 @@ class Engines:
         self._probing = trio.Lock()
         self._begun = self._answered = 0  # probes, by number
 
-    # ---- what is known -----------------------------------------------------------------------------------------------
-
     @property
     def look(self) -> MachineLook | None:
         """The machine; None while nobody has looked, or it has changed since."""
@@ -264,8 +262,6 @@ class Engines:
         """See `EngineChoice.is_starting`."""
         return bool(self.in_doubt()) and all(one.standing != "proven" for one in self.ranked())
 
-    # ---- finding out -------------------------------------------------------------------------------------------------
-
     async def probe(self) -> MachineLook:
         """Look at the machine, and ask every build for its devices; those who wait for one at a time share the next."""
         before = self._begun
@@ -383,8 +379,6 @@ class Engines:
     def _proof_of(self, key: ProofKey) -> Proof | None:
         return next((proof for proof in self.state.proofs if proof.key == key), None)
 
-    # ---- what is in doubt --------------------------------------------------------------------------------------------
-
     @property
     def unlisted(self) -> bool:
         """True if a build was not asked about itself since the machine was last looked at."""
@@ -409,8 +403,6 @@ class Engines:
     def doubt(self) -> None:
         """Look at the machine again before the next use of what is known of it."""
         self._signature = ""
-
-    # ---- arranging ---------------------------------------------------------------------------------------------------
 
     def _wanted(self, model: str, word: str) -> WantedEngine | None:
         chosen = word or self.state.models.get(model) or self.state.use

@@ -34,7 +34,7 @@ from appliance.platform.machine import engine_threads
 from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of
 from appliance.platform.stopping import stop_signals
 from appliance.settings import AsyncCommand
-from appliance.trio_parts import Changed, beside
+from appliance.trio_parts import Changed, wait_any
 
 PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
 WITHOUT_SIGPIPE = () if sys.platform == "win32" else ("/bin/sh", "-c", "trap '' PIPE; exec \"$@\"", PROGRAM)
@@ -261,19 +261,17 @@ def rpc_worker(
 
 async def _serve(serving: RpcServing) -> int:
     refused: UsageError | None = None
+
+    async def serve() -> None:
+        nonlocal refused
+        async with open_children() as children:
+            try:
+                await keep_serving(serving, children, up=partial(_print_address, serving), log=say)
+            except UsageError as error:
+                refused = error
+
     with stop_signals(lambda: GRACE) as stop, stop.at_once:
-        async with open_children() as children, beside() as nursery:
-
-            async def serve() -> None:
-                nonlocal refused
-                try:
-                    await keep_serving(serving, children, up=partial(_print_address, serving), log=say)
-                except UsageError as error:
-                    refused = error
-                    stop.asked.set()
-
-            nursery.start_soon(serve)
-            await stop.asked.wait()
+        await wait_any(serve, stop.asked.wait)
     if refused is not None:
         raise refused
     return 0
