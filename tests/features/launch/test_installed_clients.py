@@ -110,7 +110,7 @@ def requests(url: str) -> Iterator[dict[str, Any]]:
             "body": body,
             "error": row.get("error_msg", ""),
             "got": explained["repaired"] or explained["body"] or body,
-            "notes": f"{explained['ignored']}, {row['metadata'].get('repaired', '')}",
+            "notes": f"{explained['ignored']}, {row.get('metadata', {}).get('repaired', '')}",
         }
 
 
