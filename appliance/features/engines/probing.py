@@ -9,7 +9,6 @@ from appliance.core.engine_output import printable
 from appliance.core.rpc_workers import NO_DEBUGGER
 from appliance.engines.manuals import LIMIT
 from appliance.features.engines.core.listing import DeviceListing, Fault, parse_listing
-from appliance.features.engines.core.trials import LOST_LIBRARY
 from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import MOST, Ran, run_to_end
 from appliance.trio_parts import lacking
@@ -51,6 +50,8 @@ def _wrong(ran: Ran, log: str, limit: float) -> tuple[Fault, str] | None:
         return None
 
     last = next((printable(line) for line in reversed(log.splitlines()) if line.strip()), "")
+    from appliance.features.engines.core.trials import LOST_LIBRARY  # with what proves an engine, which no start needs
+
     if lost := next((line for line in (*log.splitlines(), describe_status(status)) if LOST_LIBRARY.search(line)), ""):
         return "missing", printable(lost)
     if status in (126, 127) and sys.platform != "win32":
