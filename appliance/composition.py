@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -230,7 +230,7 @@ async def open_appliance(
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
         )
-        gets = {path: get for each in parts if each.gets is not None for path, get in each.gets(kernel).items()}
+        gets = {path: cache(partial(make, kernel)) for each in parts for path, make in each.gets.items()}
         hold = next((each.hold(kernel) for each in parts if each.hold is not None), None)
         hooks = Hooks(
             translates=[make(kernel) for each in parts for make in each.translates],

@@ -62,7 +62,8 @@ class ServerParts(Struct, frozen=True, kw_only=True):
 
     ``routes`` makes the blueprint of its own routes, once for a server, when the first route on Quart is asked for.
     ``edges`` make routes that are answered without Quart, at the start: they import what is large when they are asked.
-    ``gets`` are the same by their path, for GET and HEAD alone; a slash behind the path changes nothing.
+    ``gets`` make the same by their path, for GET and HEAD alone, with the first request for it; a slash behind the path
+    changes nothing.
     ``files`` stand in the place of the page; UsageError for a folder that cannot be served. ``sockets`` make routes of
     websockets, when the first websocket comes. ``folders`` are what it keeps on the disk, by kind. ``audience`` is
     notified of every generation that outlives its request.
@@ -87,7 +88,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
 
     routes: Callable[[Kernel], Routes] | None = None
     edges: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
-    gets: Callable[[Kernel], Mapping[str, Get]] | None = None
+    gets: Mapping[str, Callable[[Kernel], Get]] = {}
     files: Callable[[Kernel], FilesInPlace | None] | None = None
     sockets: tuple[Callable[[Kernel, Pipeline], SocketRoute], ...] = ()
     folders: Mapping[str, Path] = {}

@@ -39,8 +39,9 @@ class Kernel(Struct, frozen=True, kw_only=True):
     inward: Asker
     hooks: Callable[[], Hooks]
     """The hooks of features, as soon as the program is put together."""
-    gets: Callable[[], Mapping[str, Get]]
-    """The paths of features that are answered without Quart, as soon as the program is put together."""
+    gets: Callable[[], Mapping[str, Callable[[], Get]]]
+    """By path, what makes the functions of features that answer without Quart, as soon as the program is put together.
+    """
     data: Path
     """The program's data folder, in which a feature has folders of its own."""
     files: Files | None

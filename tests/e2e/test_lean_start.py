@@ -24,7 +24,7 @@ ON_DEMAND = (
     "appliance.features.tools.mcp_client",
     "appliance.features.embedded.start", "appliance.features.embedded.params", "re2",
     "appliance.features.pool.owner", "appliance.features.pool.core.keys", "appliance.features.pool.door",
-    "nacl", "wsgiref", "appliance.features.engines.core.trials", "appliance.http.control.static_files",
+    "nacl", "wsgiref", "appliance.features.engines.core.trials", "appliance.features.page.static_files",
     "appliance.features.anthropic.core", "appliance.features.responses.core", "appliance.features.repairs.core.plan",
     "appliance.features.ollama.core", "appliance.features.ollama.known", "appliance.features.ollama.routes",
     "appliance.features.lm_studio.reading", "appliance.features.lm_studio.routes",
@@ -44,7 +44,7 @@ BROWSED = (
 )
 UNSAMPLED = ("psutil", "appliance.platform.sampler")
 """What the first sample of the machine needs, which is not taken where samples are off."""
-MOST = 415
+MOST = 422
 """Modules of the program that a start imports, each at a third of a millisecond. One that only some requests need is
 imported by the first of those (`appliance.http.late`); raise this for what every start needs.
 """

@@ -221,7 +221,7 @@ def app_and_facts(server: Appliance) -> tuple[Quart, dict[str, RouteFacts]]:
 
 def edge_gets(server: Appliance) -> dict[str, object]:
     """The paths that are answered without Quart, for GET and HEAD, and the functions that answer."""
-    return {**EdgeRoutes.ROUTES, **server.opened.kernel.gets()}
+    return {**EdgeRoutes.ROUTES, **{path: make() for path, make in server.opened.kernel.gets().items()}}
 
 
 def all_routes(server: Appliance) -> list[Route]:

@@ -39,7 +39,6 @@ from appliance.features.engines.core.standing import (
 from appliance.features.engines.core.state import EngineState, Learnt, MachineSeen, Pardoned, Trusted, reduce
 from appliance.features.engines.drivers import look
 from appliance.features.engines.probing import list_devices
-from appliance.features.engines.rpc_look import workers_for
 from appliance.features.engines.shelf import StateFile
 from appliance.platform.children import Children, open_children
 from appliance.platform.machine import here
@@ -139,6 +138,8 @@ class Engines:
         fits: Callable[[Sequence[RpcWorker]], bool],
         in_use: Mapping[str, str],
     ) -> Crew:
+        from appliance.features.engines.rpc_look import workers_for  # few models have workers
+
         return await workers_for(model, endpoints, engine.rpc, fits=fits, in_use=in_use)
 
     async def look_again(self) -> list[str]:

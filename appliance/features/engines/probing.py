@@ -51,9 +51,8 @@ def _wrong(ran: Ran, log: str, limit: float) -> tuple[Fault, str] | None:
         return None
 
     last = next((printable(line) for line in reversed(log.splitlines()) if line.strip()), "")
-    if lost := next(
-        (line for line in (*log.splitlines(), describe_status(status)) if re.search(LOST_LIBRARY, line)), ""
-    ):
+    lines = (*log.splitlines(), describe_status(status))
+    if lost := next((line for line in lines if re.search(LOST_LIBRARY, line)), ""):
         return "missing", printable(lost)
     if status in (126, 127) and sys.platform != "win32":
         return "damaged", f"it cannot be executed: {last}"

@@ -1,17 +1,13 @@
-"""The routes of the page, answered without Quart: browsers ask a fresh server for them first."""
+"""The routes of the page, answered without Quart, by a module that only a server with a browser imports."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from appliance.features.page.page import PageRoutes, render
 from appliance.http.bytes.listening import shown
 from appliance.http.control.listing import View, list_models
 from appliance.http.kernel import Kernel
 from appliance.http.way.context import RequestContext
-from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX, Request, send_whole
-
-if TYPE_CHECKING:
-    from appliance.features.page.page import PageRoutes
+from appliance.traffic.request import Request, send_whole
 
 ICON = (
     b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#3156d3"/>'
@@ -20,31 +16,20 @@ ICON = (
 
 
 class PageEdge:
-    """Imports the page when it is first asked for: it has a template, and a table of HTML's names."""
+    """Made when it is first asked for: it has a template, and a table of HTML's names."""
 
     def __init__(self, kernel: Kernel) -> None:
         owners, edge = kernel.owners, kernel.edge
         self._view = View(owners.fleet, owners.catalog, owners.peers, edge.traffic.profile)
         self._edge = edge
         self._supply = owners.supply
-        self._page: PageRoutes | None = None
-
-    def answers(self, request: Request) -> bool:
-        plain = request.path.removesuffix("/")
-        is_page = request.path in PAGE_PATHS or plain in PAGE_PATHS or f"{plain}/".startswith(PAGE_PREFIX)
-        return is_page and request.method in ("GET", "HEAD")
+        self._page = PageRoutes(edge.settings, self._status)
 
     async def answer(self, context: RequestContext) -> None:
         """Raises RouteNotFound and ClientLeft."""
-        if self._page is None:
-            from appliance.features.page.page import PageRoutes
-
-            self._page = PageRoutes(self._edge.settings, self._status)
         await self._page.answer(context)
 
     def _status(self, request: Request) -> str:
-        from appliance.features.page.page import render
-
         models, folder, settings, bound = None, None, self._edge.settings, self._edge.bound
         if self._edge.guard.knows(request):
             models = list_models(self._view, self._supply.snapshot())

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from appliance.feature import Feature
 
 if TYPE_CHECKING:
+    from appliance.features.page.edge import PageEdge
     from appliance.http.kernel import EdgeRoute, FilesInPlace, Get, Kernel
 
 
 def _edge(kernel: Kernel) -> EdgeRoute:
-    from appliance.features.page.edge import PageEdge
+    from appliance.http.late import LateRoute
+    from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX, Request
 
-    return PageEdge(kernel)
+    def is_page(request: Request) -> bool:
+        plain = request.path.removesuffix("/")
+        found = request.path in PAGE_PATHS or plain in PAGE_PATHS or f"{plain}/".startswith(PAGE_PREFIX)
+        return found and request.method in ("GET", "HEAD")
+
+    def make() -> PageEdge:
+        from appliance.features.page.edge import PageEdge
+
+        return PageEdge(kernel)
+
+    return LateRoute(is_page, make)
 
 
-def _gets(_: Kernel) -> Mapping[str, Get]:
-    from appliance.features.page.edge import show_icon, show_models
+def _icon(_: Kernel) -> Get:
+    from appliance.features.page.edge import show_icon
 
-    return {"/favicon.ico": show_icon, "/upstream": show_models}
+    return show_icon
+
+
+def _models(_: Kernel) -> Get:
+    from appliance.features.page.edge import show_models
+
+    return show_models
 
 
 def _files(kernel: Kernel) -> FilesInPlace | None:
@@ -31,4 +48,4 @@ def _files(kernel: Kernel) -> FilesInPlace | None:
     return StaticFiles(kernel.settings.static)
 
 
-PAGE = Feature(name="page", edges=(_edge,), gets=_gets, files=_files)
+PAGE = Feature(name="page", edges=(_edge,), gets={"/favicon.ico": _icon, "/upstream": _models}, files=_files)

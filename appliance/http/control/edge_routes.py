@@ -64,7 +64,9 @@ class EdgeRoutes:
             return self._model
         plain = path.removesuffix("/")
         own = self.ROUTES.get(plain)
-        return partial(own, self) if own is not None else self._gets.get(plain)
+        if own is not None:
+            return partial(own, self)
+        return self._gets[plain]() if plain in self._gets else None
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
