@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,10 +18,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
 from appliance.catalog.supply import DownloadSettings, SupplyGround
 from appliance.core.config.nodes import Problem
-from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
-from appliance.core.machine import Sample
-from appliance.core.memory import gpu_memory
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.feature import (
@@ -30,12 +27,14 @@ from appliance.feature import (
     Footing,
     Ground,
     ServerParts,
+    engines_of,
     estimate_of,
     examiners_of,
     open_first,
     open_parts,
     open_slots,
     open_supply,
+    open_timeline,
     tools_of,
 )
 from appliance.fleet.chooser import Chooser, FoundEngines
@@ -44,7 +43,6 @@ from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.own_routes import OwnRoutes
-from appliance.http.control.predict import Predict
 from appliance.http.kernel import EdgeRoute, Kernel
 from appliance.http.owners import Owners
 from appliance.http.server import ApplianceServer, open_listening
@@ -56,12 +54,9 @@ from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
-from appliance.platform.drivers import open_gpus
-from appliance.platform.samples import open_samples
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
-from appliance.store.history import open_history
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.other_servers import NoOtherServers
 from appliance.traffic.recorder import open_recorder
@@ -113,14 +108,14 @@ async def open_appliance(
     """
     config, catalog, http = settings.config, places.catalog, settings.http
     catalog.engine_args = settings.fleet.engine_args
-    applies = config or places.defaults
+    applies, source = config or places.defaults, engines_of(features)
     log, inward, metrics, assembled = activity_log(config), Inward(), Metrics(), Awaited[Assembled]()
     async with (
         open_listening(http) as listening,
         open_activity(*log) as activity,
-        open_history(*log) as history,
+        open_timeline(features, *log) as history,
         open_first(features, settings) as first,
-        open_recorder(activity, observers=(metrics,), rooms=metrics.rooms) as recorder,
+        open_recorder(activity, rooms=metrics.rooms) as recorder,
         open_pool() as pool,
         open_supply(
             features,
@@ -132,7 +127,7 @@ async def open_appliance(
             ),
         ) as (supply, supplied),
         places.engines.open(history.add) as engines,
-        open_gpus() as gpus,
+        source.gpus() as gpus,
         open_slots(
             features,
             Footing(settings=settings, config=applies, data=places.data, chooser=places.chooser or engines),
@@ -141,14 +136,13 @@ async def open_appliance(
             settings.fleet,
             places.chooser or engines,
             supply=supply,
-            observer=metrics,
             echo=places.echo,
             gpus=gpus,
             tell=history.add,
             hold=slots,
             estimate=estimate_of(features),
+            rooms=metrics.rooms,
         ) as fleet,
-        open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
         open_parts(
             features,
             Ground(
@@ -157,6 +151,9 @@ async def open_appliance(
                 data=places.data,
                 engines=engines,
                 learns=places.learns,
+                samples=places.samples,
+                look=source.look,
+                gpus=gpus,
                 fleet=fleet,
                 catalog=catalog,
                 recorder=recorder,
@@ -182,6 +179,7 @@ async def open_appliance(
             pings,
             [make() for each in parts for make in each.engine_translates],
             next((each.repairs for each in parts if each.repairs is not None), None),
+            next((each.continues for each in parts if each.continues is not None), None),
         )
 
         async def forget_model(name: str) -> None:
@@ -203,7 +201,6 @@ async def open_appliance(
             fleet=fleet,
             catalog=catalog,
             peers=others,
-            samples=samples,
             supply=supply,
             configuration=configuration,
             tools=tools_of(first.values()),
@@ -225,6 +222,7 @@ async def open_appliance(
             ask=ask,
             inward=inward,
             hooks=lambda: hooks,
+            gets=lambda: gets,
             data=places.data,
             files=settings.files,
             examiners=lambda: examiners_of((*opened, *supplied, *held)),  # `opened` has the features themselves
@@ -232,6 +230,7 @@ async def open_appliance(
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
         )
+        gets = {path: cache(partial(make, kernel)) for each in parts for path, make in each.gets.items()}
         hold = next((each.hold(kernel) for each in parts if each.hold is not None), None)
         hooks = Hooks(
             translates=[make(kernel) for each in parts for make in each.translates],
@@ -243,12 +242,12 @@ async def open_appliance(
 
         def gateway() -> Gateway:
             signed_in = [make(kernel) for each in parts for make in each.edges]
-            edges = (*signed_in, Predict(http.predict, inward), EdgeRoutes(edge, owners))
+            edges = (*signed_in, EdgeRoutes(kernel))
             routes = [each.routes for each in parts if each.routes is not None]
             return Gateway(
                 edge,
                 pipeline,
-                OwnRoutes(kernel, edges, routes),
+                OwnRoutes(kernel, edges, routes, next((each.files(kernel) for each in parts if each.files), None)),
                 partial(_sockets, parts, kernel, pipeline),
                 partial(FastPath, edge, pipeline, ask, hold),
             )
@@ -296,16 +295,6 @@ def _folders(
         **{kind: path for each in parts for kind, path in each.folders.items()},
     }
     return {kind: path.absolute() for kind, path in found.items() if path is not None}
-
-
-def _sampling(config: Config) -> float | None:
-    """Seconds between samples of the machine, None for none at all."""
-    performance = config.performance
-    return None if performance.disabled else parse_duration(performance.every)
-
-
-def _see_gpus(fleet: Fleet, sample: Sample) -> None:
-    fleet.see_gpus(gpu_memory(sample.gpus))
 
 
 def _configuration(

@@ -7,6 +7,7 @@
      "pace_us":P   the time from one record to the next
      "record_bytes":B  how long a record is, about (short without it)
      "slot":S,"of":N   where in its pace the stream speaks: record k at (k + S/N) * P; without them all speak at once
+     "in_text":1   the mark of a record is in its text, where a translator keeps it: " llama at=TTT...NNN"
      "delay_us":D  how long an answer of JSON takes
 
    Each record carries "at":"TTTTTTTTTTTTTTTTTTTNNNNNNN": nanoseconds of CLOCK_MONOTONIC at its sending, its number. */
@@ -17,7 +18,7 @@
 
 #include "http.h"
 
-#define ASKED_MAX 1024
+#define ASKED_MAX 8192 /* a translated request has its orders behind its messages */
 #define RECORD_MAX 16384
 #define OUT_MAX (RECORD_MAX + 2048)
 #define CONNECTIONS_MAX 65536
@@ -26,7 +27,7 @@ struct connection {
     struct message request;
     char asked[ASKED_MAX];
     char out[OUT_MAX];
-    int fd, asked_used, out_used, heap_at, closing;
+    int fd, asked_used, out_used, heap_at, closing, in_text;
     long long records, sent, pace, due, padding;
 };
 
@@ -138,7 +139,8 @@ static int record(char *out, const struct connection *c) {
     char text[OUT_MAX];
     int size = sprintf(text, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\" llama");
     for (int i = 0; i < c->padding; i++) text[size++] = " and llama"[i % 10];
-    size += sprintf(text + size, "\",\"at\":\"%019lld%07lld%s", now_ns(), c->sent, TAIL);
+    const char *mark = c->in_text ? " at=" : "\",\"at\":\"";
+    size += sprintf(text + size, "%s%019lld%07lld%s", mark, now_ns(), c->sent, TAIL);
     return chunk(out, text, size);
 }
 
@@ -176,6 +178,7 @@ static int begin_stream(struct connection *c) {
     long long slot = number(c, "\"slot\":"), of = number(c, "\"of\":"), now = now_ns();
     c->pace = number(c, "\"pace_us\":") * 1000;
     c->padding = number(c, "\"record_bytes\":");
+    c->in_text = number(c, "\"in_text\":");
     if (c->padding > RECORD_MAX - 512) c->padding = RECORD_MAX - 512;
     c->sent = 0;
     memcpy(out, head, sizeof head - 1);

@@ -92,6 +92,11 @@ def _of_contexts(row: str, what: str) -> Goal:
     return Goal(f"CPU per {what} with contexts kept against without", own, 1.05, 1.08, "x", times=to)
 
 
+def _of_dialect(name: str) -> Goal:
+    own, to = Cell(f"{name}-48", "cpu_us", FORGETTING), Cell("kept-48", "cpu_us", FORGETTING)
+    return Goal(f"CPU per chunk in {name} against chat completions", own, 1.3, 1.5, "x", times=to)
+
+
 def _added(part: str, aim: float, least: float) -> Goal:
     own, to = Cell("json-rate", f"took_{part}"), Cell("json-rate", f"took_{part}", DIRECT)
     return Goal(f"JSON at 200 a second, added {part}", own, aim, least, "ms", over=to)
@@ -108,6 +113,7 @@ GOALS = (
     _of_captures("settings-json", "JSON request"),
     _of_contexts("kept-48", "chunk"),
     _of_contexts("kept-json", "JSON request"),
+    *(_of_dialect(name) for name in ("messages", "responses")),
     _ratio("JSON a second against nginx", "json", "per_second", Cell("json", "per_second", NGINX), 0.33, 0.28, True),
     _ratio("CPU per JSON request against nginx", "json", "cpu_us", Cell("json", "cpu_us", NGINX), 3, 3.5),
     _ratio("CPU per JSON request of another length", "json-varied", "cpu_us", Cell("json", "cpu_us"), 1.03, 1.06),

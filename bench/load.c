@@ -9,6 +9,7 @@
        --key              a distinct X-Conversation-Id for each
        --post BYTES       one more client posts so much every half second
        --record-bytes B   how long a record is, about
+       --dialect D        messages or responses: the clients of that API
        --slow             nobody reads on after the first words until T is over
    load json --port N --connections C --seconds T
        C clients ask again and again.
@@ -38,9 +39,9 @@ static struct {
     int port, streams, burst, key, slow, fresh, get, vary, connections;
     long long pace, over, records, record_bytes, post, body, delay, most;
     double seconds, rate;
-    const char *path, *words;
+    const char *path, *words, *list, *orders, *mark;
     char headers[1024];
-} want = {.path = "/v1/chat/completions", .words = "", .body = TEXT_BYTES, .most = INT64_MAX};
+} want = {.path = "/v1/chat/completions", .words = "", .list = "messages", .orders = "", .mark = "\"at\":\"", .body = TEXT_BYTES, .most = INT64_MAX};
 
 struct client {
     struct message answer;
@@ -102,7 +103,8 @@ static char *chat(long bytes, const char *orders) {
     const char *end = is_long ? "\"}}]}]}" : "\"}]}";
     char *body = malloc(bytes + 2048);
     if (!body) fail("load: memory");
-    long used = sprintf(body, "{\"model\":\"bench\",%s\"messages\":[{\"role\":\"user\",\"content\":", orders);
+    long used = sprintf(body, "{\"model\":\"bench\",%s%s\"%s\":[{\"role\":\"user\",\"content\":", want.orders, orders,
+                        want.list);
     const char *short_start = "\"%s", *long_start = "[{\"type\":\"text\",\"text\":\"%s\"},{\"type\":\"image_url\","
                                                    "\"image_url\":{\"url\":\"data:image/png;base64,";
     used += sprintf(body + used, is_long ? long_start : short_start, want.words);
@@ -230,7 +232,8 @@ static void read_stamp(struct client *c, long long now) {
 
 /* The body of a stream: a stamp follows each mark. */
 static void take_records(void *owner, const char *data, long size) {
-    static const char mark[] = "\"at\":\"";
+    const char *mark = want.mark;
+    int length = strlen(mark);
     struct client *c = owner;
     long long now = now_ns();
     if (!c->spoke) {
@@ -240,7 +243,7 @@ static void take_records(void *owner, const char *data, long size) {
         no_longer_silent();
     }
     for (long i = 0; i < size; i++) {
-        if (c->matched == sizeof mark - 1) {
+        if (c->matched == length) {
             c->stamp[c->stamp_used++] = data[i];
             if (c->stamp_used < 26) continue;
             read_stamp(c, now);
@@ -469,6 +472,17 @@ static void run_json(void) {
 
 /* ---- options ---------------------------------------------------------------------------------------------------- */
 
+/* Of the events that repeat a text, only those that bring it have such a mark. */
+static int speak(const char *dialect) {
+    int is_responses = strcmp(dialect, "responses") == 0;
+    if (!is_responses && strcmp(dialect, "messages")) return -1;
+    want.path = is_responses ? "/v1/responses" : "/v1/messages";
+    want.list = is_responses ? "input" : "messages";
+    want.mark = is_responses ? "\"delta\":\" llama at=" : "\"text\":\" llama at=";
+    want.orders = "\"in_text\":1,";
+    return 1;
+}
+
 static int take_option(const char *name, const char *value) {
 #define IS(word) (strcmp(name, word) == 0)
     if (IS("--burst")) return want.burst = 1, 0;
@@ -491,6 +505,7 @@ static int take_option(const char *name, const char *value) {
     else if (IS("--seconds")) want.seconds = atof(value);
     else if (IS("--rate")) want.rate = atof(value);
     else if (IS("--path")) want.path = value;
+    else if (IS("--dialect")) return speak(value);
     else if (IS("--say")) want.words = value;
     else if (IS("--header")) {
         size_t used = strlen(want.headers);

@@ -41,6 +41,8 @@ MANY_STREAMS = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2 - 
 MIB = 1 << 20
 SETTINGS = (NGINX, PROGRAM, CAPTURES_OFF, KEY, PLUGINS)
 FILES = (FORGETTING, KEEPING)
+DIALECTS = ("messages", "responses")
+"""Translated for a model's file; a configured server is asked in them as it is."""
 
 
 STREAM = ("cpu_us", "sleeps", "late_p50", "late_p99", "late_max", "first_p50", "first_p99", "post_p50", "others")
@@ -110,7 +112,7 @@ def _load_row(
 def streams(name: str, count: int, pace_ms: int, *more: object, relays: tuple[str, ...] | None = None) -> Row:
     """Streams of which each says something once in the pace, and which begin one by one within one pace."""
     pace, how = pace_ms * 1000, {"--burst": "all at the same instant", "--key": "each of a conversation (ring)"}
-    said = [how[str(option)] for option in more] or ["each chunk alone"]
+    said = [how.get(str(option), f"in {option}") for option in more if option != "--dialect"] or ["each chunk alone"]
     title = f"{count} streams, a chunk each {pace_ms} ms, {', '.join(said)}"
     begin = ("--over-us", 0 if "--burst" in more else pace)
     return _load_row(name, title, "streams", "--streams", count, "--pace-us", pace, *begin, *more, relays=relays)
@@ -292,6 +294,7 @@ UNDER_LOAD = (
     asked("kept-json", "JSON as above, a model file", "--connections", 16, relays=FILES),
     asked("kept-long", "JSON of 16 KiB in, a model file", "--connections", 16, "--body", 16384, relays=FILES),
     streams("kept-48", 48, 5, relays=FILES),
+    *(streams(f"{name}-48", 48, 5, "--dialect", name, relays=(FORGETTING,)) for name in DIALECTS),
     bodies("bodies-64k", 64 * 1024, "64 KiB"),
     bodies("bodies-1m", MIB, "1 MiB"),
     bodies("bodies-20m", 20 * MIB, "20 MiB"),

@@ -21,9 +21,10 @@ ELSEWHERE = {
     "tests/*.py": "they are of this repository, its packages for Linux and its tools",
 }
 """Tests that run only if the command names them, each with its reason."""
+SOCKET = "wine 8 keeps a killed process's socket open if one of its threads waited for it: wineserver lists both then"
 CLOCK = "wine 8 says of every process what the asking one has used of the processor"
 WINE_LACKS: dict[str, str] = {
-    "tests/catalog/test_config_files.py::test_what_cannot_be_read": "wine calls the path of a file no name at all, "
+    "tests/catalog/test_configuration.py::test_what_cannot_be_read": "wine calls the path of a file no name at all, "
     "where Windows says that it is no folder",
     "tests/store/test_activity_store.py::test_a_damaged_page_names": "wine 8's robocopy does nothing",
     "tests/features/conversations/test_conversations.py::test_a_damaged_file_names": "wine 8's robocopy does nothing",
@@ -31,8 +32,8 @@ WINE_LACKS: dict[str, str] = {
     "tests/http/test_reload.py::test_no_request_fails": "a process starts more slowly than its changes come",
     "tests/features/sockets/test_websocket.py::test_a_client_that_floods": "wine 8 tells a reset behind what came "
     "before it",
-    "tests/http/test_fallback_engines.py": "wine 8 keeps a killed process's socket open if one of its threads waited "
-    "for it: wineserver lists both when it ends",
+    "tests/http/test_fallback.py::test_a_story_goes_on": SOCKET,
+    "tests/http/test_fallback.py::test_a_thought_goes_on": SOCKET,
     "tests/http/test_reload.py::test_unchanged_processes_live": "it starts too many processes for its minute",
     "tests/children/test_configured.py::test_a_command_that_cannot_run_says_so[too long]": "wine runs command lines "
     "that are longer than Windows allows",
@@ -41,7 +42,8 @@ WINE_LACKS: dict[str, str] = {
     "SO_LINGER asks for a reset",
     "tests/features/doctor/test_doctor_route.py::test_who_listens_on_a_port": "wine 8 says of no port whose it is",
     "tests/children/test_port_holders.py": "wine 8 says of no port whose it is",
-    "tests/platform/test_samples.py::test_a_sample_agrees": "psutil asks performance counters, which wine lacks",
+    "tests/features/metrics/test_samples.py::test_a_sample_agrees": "psutil asks performance counters, which wine "
+    "lacks",
     "tests/platform/test_poller.py::test_a_broken_connection": "wine 8 tells of a reset as of an end, even to a plain "
     "recv of a connection that Linux has reset",
     "tests/features/tools/test_mcp_stdio.py::test_streams_of_events[flags2]": "40 MiB of events have to pass in 10 s; "

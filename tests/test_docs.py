@@ -20,7 +20,7 @@ import click
 import msgspec
 import msgspec.inspect as mi
 import pytest
-from any_request import app_of
+from any_request import app_of, edge_gets
 from http_harness import OpenServer
 from landing import COLLECTED
 from msgspec import structs
@@ -37,8 +37,8 @@ from appliance.errors import ApplianceError
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
 from appliance.features.config_editing.verb import config
-from appliance.features.engines.core.choice import Standing
-from appliance.features.engines.core.proofs import SPEED_KEPT
+from appliance.features.engines.core.standing import Standing
+from appliance.features.engines.core.trials import SPEED_KEPT
 from appliance.features.engines.verbs.commands import engines
 from appliance.features.plugins.registry import AgentList, ListedPlugin
 from appliance.features.runs.record import RunResult, RunStatus
@@ -49,7 +49,6 @@ from appliance.features.stand_in.front import FRONT
 from appliance.features.stand_in.single import REMOTE
 from appliance.features.stand_in.verb import ANSWERED_BY_ENGINE
 from appliance.http import errors as http_errors
-from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.way import routes
 from appliance.platform.home import ENGINES_VARIABLE
 from appliance.plugins import testing
@@ -136,8 +135,8 @@ def test_the_rooms_are_those_of_the_contract_in_its_order_and_every_feature_is_l
     rooms = [re.sub(r"\.py|/?`", "", room).replace("/", ".").replace("·", "|") for room in named]
     layers: list[str] = tomllib.loads(page("pyproject.toml"))["tool"]["importlinter"]["contracts"][0]["layers"]
     assert rooms == layers
-    for feature in FEATURES:
-        assert f"| `{feature.name}` |" in ARCHITECTURE
+    features = ARCHITECTURE.partition("| for | features |")[2].partition("\n\n")[0]
+    assert all(features.count(f"`{feature.name}`") == 1 for feature in FEATURES)
 
 
 def test_every_model_route_and_every_field_of_a_listed_model_is_documented() -> None:
@@ -178,8 +177,8 @@ def test_the_walk_of_a_first_feature_leads_to_a_verb_a_route_and_a_finding(tmp_p
 
 async def test_every_route_of_the_server_is_documented(open_server: OpenServer) -> None:
     async with open_server() as server:
-        app = app_of(server)
-    paths = {rule.rule for rule in app.url_map.iter_rules()} | EdgeRoutes.ROUTES.keys() | PAGE_PATHS
+        app, gets = app_of(server), edge_gets(server)
+    paths = {rule.rule for rule in app.url_map.iter_rules()} | gets.keys() | PAGE_PATHS
     assert len(paths) >= 30
     for path in (*paths, routes.STREAM, routes.LOOKUP, routes.SOCKET):
         assert path.partition("<")[0].rstrip("/") in HTTP, path
@@ -255,8 +254,8 @@ async def test_every_route_of_llama_server_is_there(open_server: OpenServer) -> 
     passed = {path for path in routes.POSTED if path not in routes._MEDIA and not path.startswith("/audioapi")}
     assert sorted(passed - told) == []
     async with open_server() as server:
-        app = app_of(server)
-    own = {rule.rule.partition("<")[0] for rule in app.url_map.iter_rules()} | EdgeRoutes.ROUTES.keys() | PAGE_PATHS
+        app, gets = app_of(server), edge_gets(server)
+    own = {rule.rule.partition("<")[0] for rule in app.url_map.iter_rules()} | gets.keys() | PAGE_PATHS
     known = {*routes.POSTED, *routes._ASK, *own, routes.STREAM, routes.LOOKUP, "/slots/ID", *SWITCHED_ON}
     assert sorted(told - known) == []
 
@@ -445,3 +444,8 @@ def test_every_promise_of_the_seeds_names_tests_that_run_or_a_reason(request: py
     counts = dict(re.findall(r"^\| (works|differs|partly|missing) \| (\d+) \|$", coverage, re.MULTILINE))
     assert {state: str(sum(row["state"] == state for row in rows)) for state in counts} == counts
     assert len(counts) == 4
+
+
+def test_every_mutant_that_no_test_can_see_is_of_a_line_that_there_is() -> None:
+    for each in tomllib.loads(page("tools/mutants_equivalent.toml"))["equivalent"]:
+        assert each["before"] in map(str.strip, page(each["file"]).splitlines()), each

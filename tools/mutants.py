@@ -74,7 +74,7 @@ MEMORY = 4 << 30
 ROOMS = {
     "catalog": "catalog http/test_model_feed.py features/downloads",
     "cli": "cli",
-    "core": "core/test_*.py store/test_unpacking.py platform/test_hardware.py http/test_relay.py",
+    "core": "core/test_*.py store/test_unpacking.py features/metrics/test_hardware.py http/test_relay.py",
     "core/config": "features/config_editing/test_secret_places.py",
     "core/llama": "features/stand_in features/ollama/test_ollama.py",
     "core/models": "features/fit/test_fit_estimate.py features/fit/test_fit_plan.py features/stand_in",
@@ -83,17 +83,17 @@ ROOMS = {
     "core/turns": "features/runs/test_run_routes.py features/tools/test_chat_tools.py",
     "engines": "features/engines",
     "fleet": "owners children/test_fleet*.py features/fit "
-    "children/test_port_holders.py children/test_configured.py http/test_loading.py http/test_metrics.py",
+    "children/test_port_holders.py children/test_configured.py http/test_loading.py features/metrics",
     "http": "http/test_errors.py http/test_shutdown.py",
     "http/bytes": "http/test_wire.py http/test_tls.py http/test_unix_sockets.py http/test_shutdown.py "
-    "features/sockets/test_websocket.py http/test_disconnect.py",
-    "http/control": "http/test_*route*.py http/test_control.py http/test_swap_api.py http/test_events.py "
-    "http/test_static_files.py http/test_under_way.py "
-    "http/test_predict.py features/streams",
+    "features/sockets/test_websocket.py",
+    "http/control": "http/test_*route*.py http/test_control.py features/llama_swap "
+    "features/page http/test_under_way.py "
+    "features/predict features/routers features/streams",
     "http/sockets": "features/sockets features/streams",
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "
-    "http/test_swap_pipeline.py http/test_swap_upstream.py features/pool/test_pool_way.py http/test_loading.py "
-    "features/streams http/test_disconnect.py http/test_hangs.py features/ollama/test_ollama.py "
+    "http/test_swap_upstream.py features/pool/test_pool_way.py http/test_loading.py "
+    "features/streams http/test_shutdown.py http/test_hangs.py features/ollama/test_ollama.py "
     "features/plugins/test_plugin_chain.py http/test_inward.py features/tools/test_tool_runtimes.py "
     "features/pool/peers/test_peer_relay.py features/tools/test_chat_tools.py",
     "platform": "platform children/test_platform.py upstream/test_client.py http/test_unix_sockets.py",
@@ -101,7 +101,7 @@ ROOMS = {
     "replay": "features/streams features/runs/test_run_routes.py",
     "store": "store features/downloads/test_downloads.py",
     "top": "test_trio_parts.py http/test_errors.py http/test_reload*.py e2e/test_lifetimes.py",
-    "traffic": "traffic http/test_inflight.py http/test_metrics.py http/test_program_log.py http/test_timeline.py",
+    "traffic": "traffic http/test_under_way.py features/metrics http/test_program_log.py features/timeline",
     "upstream": "upstream features/downloads",
 }
 """The tests of each room, below tests/. A folder of core has the folder there as well, and so has a feature."""

@@ -196,6 +196,16 @@ class Catalog:
                 self._read(found)
             self._publish_read()
 
+    def info(self, model: Model) -> GgufInfo | None:
+        """Return what is known of the header of the model's file, also of one that a configured command names."""
+        path = _command_file(model)
+        return model.info if path is None else self.headers.known(path).info
+
+    def unread_files(self, *models: Model) -> list[str]:
+        """Return the files in configured commands of these models, or of all, whose headers nobody has read yet."""
+        paths = filter(None, map(_command_file, models or self.snapshot.models))
+        return [path for path in dict.fromkeys(paths) if self.headers.known(path).unread]
+
     def read_on(self, seconds: float, *, publish_after: float = 0.0) -> bool:
         """Read headers of models that are `unread` for about so many seconds. Return True while some are left.
 
@@ -255,7 +265,7 @@ class Catalog:
         if self._presets is not None:
             wanted = self._presets.applied(wanted, notes, self.sources.lookup)
         self._found, self._notes = [(found, self._describe(found, notes)) for found in wanted], notes
-        of_commands = (file_in(model.argv) for model in (self._config or Config()).models.values())
+        of_commands = (_file_in(model.argv) for model in (self._config or Config()).models.values())
         self.headers.forget_but({*of_commands, *(path for found in wanted for path in _own_files(found))})
         self._scanned_at = time.monotonic()
         self._publish()
@@ -391,16 +401,20 @@ def _configured(config: Config | None) -> list[Model]:
 
 def _weights(argv: Sequence[str]) -> int:
     """Return the size of the model file in a llama-server command in bytes, for an estimate of its memory; else 0."""
-    path = file_in(argv)
+    path = _file_in(argv)
     try:
         return Path(path).stat().st_size if path is not None else 0
     except OSError:
         return 0
 
 
-def file_in(argv: Sequence[str]) -> str | None:
+def _file_in(argv: Sequence[str]) -> str | None:
     """Return the model file that a command names as llama-server's options do."""
     return next((value for flag, value in pairwise(argv) if flag in ("-m", "--model")), None)
+
+
+def _command_file(model: Model) -> str | None:
+    return _file_in(model.config.argv) if model.config is not None else None
 
 
 def _stronger(configured: Sequence[Model], found: Iterable[Model]) -> list[Model]:

@@ -17,14 +17,22 @@ from appliance.fleet.status import Observer
 
 
 class News:
-    """``logs`` have what processes print, ``tell`` is called with every decision, and ``observer`` counts events."""
+    """``logs`` have what processes print, ``tell`` is called with every decision. ``rooms`` gets the room for prompts
+    of the latest process of each model.
+    """
 
-    def __init__(self, logs: Logs, tell: Tell, observer: Observer | None) -> None:
+    def __init__(self, logs: Logs, tell: Tell, rooms: dict[str, CacheRoom]) -> None:
         self.logs = logs
         self.tell = tell
+        self.observer: Observer | None = None
+        self.waited = _uncounted
+        """A request has its model, after a wait of so many seconds. Every request says so, hence without a way here."""
+        self._rooms = rooms
+
+    def observe(self, observer: Observer | None) -> None:
+        """Notify this observer from now on."""
         self.observer = observer
         self.waited = observer.waited if observer is not None else _uncounted
-        """A request has its model, after a wait of so many seconds. Every request says so, hence without a way here."""
 
     def decided(self, effects: Iterable[Effect]) -> None:
         """The schedule has decided this."""
@@ -44,10 +52,11 @@ class News:
         """A model is ready."""
         model_id = run.model.id
         self.tell(Happening(kind="loaded", model=model_id, seconds=seconds, engine=seat))
+        launch = run.process.launch if run.process is not None else None
+        room = (launch.slots, launch.prompt_cache) if launch is not None else ()
+        self._rooms[model_id] = CacheRoom(time.time(), *room)
         if self.observer is not None:
-            launch = run.process.launch if run.process is not None else None
-            room = (launch.slots, launch.prompt_cache) if launch is not None else ()
-            self.observer.loaded(model_id, seconds, CacheRoom(time.time(), *room))
+            self.observer.loaded(model_id, seconds)
 
     def ended(self, run: ModelRun, ended: RunEnd) -> None:
         """A process is gone. The end of one that was stopped was a decision, and is in the timeline already."""

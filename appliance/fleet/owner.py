@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 
 import trio
@@ -15,6 +15,7 @@ from appliance.core.config.types import Config
 from appliance.core.engine import Engine, same_start
 from appliance.core.memory import GpuMemory
 from appliance.core.models.model import Model
+from appliance.core.records.cache_misses import CacheRoom
 from appliance.core.records.history import Tell, refusal, told_to_nobody
 from appliance.core.scheduling.effects import Cause, ProcessState, Terms
 from appliance.core.settings import FleetSettings
@@ -31,7 +32,7 @@ from appliance.fleet.state import FleetState, log
 from appliance.fleet.status import Observer, progress_of
 from appliance.fleet.view import FleetView
 from appliance.platform.children import REAP_TIME, open_children
-from appliance.platform.drivers import Gpus
+from appliance.platform.gpus import Gpus, NoGpus
 from appliance.trio_parts import beside
 from appliance.upstream.client import Address
 
@@ -241,6 +242,15 @@ class Fleet(FleetView):
             self._state.kept[model.id] = seconds
             self._perform(self._schedule.retune(model.id, self._terms(model), _now()))
 
+    @contextmanager
+    def observed_by(self, observer: Observer) -> Generator[None]:
+        """Notify ``observer`` of events of models in the block; one at most."""
+        self._news.observe(observer)
+        try:
+            yield
+        finally:
+            self._news.observe(None)
+
     def see_gpus(self, samples: Mapping[str, GpuMemory]) -> None:
         """GPUs were looked at, by what budgets call them. Where others have taken their memory, idle models go."""
         self._performer.see_gpus(samples)
@@ -327,23 +337,27 @@ async def open_fleet(
     engines: Chooser | Engine | None,
     *,
     supply: Supply | None = None,
-    observer: Observer | None = None,
     echo: Echo | None = None,
     gpus: Gpus | None = None,
     tell: Tell = told_to_nobody,
     hold: SlotHold | None = None,
     estimate: Estimate | None = None,
+    rooms: dict[str, CacheRoom] | None = None,
 ) -> AsyncGenerator[Fleet]:
     """Own every model process. Leaving the block stops them all, politely at first; cancelling kills.
 
     Without engines only configured models can be started. ``supply`` fetches what a model lacks before it is started;
-    without one its engine has to. ``observer`` counts what happens; ``echo`` is called with every line that a process
+    without one its engine has to. ``echo`` is called with every line that a process
     prints; ``gpus`` is how memory of NVIDIA's GPUs is measured; ``tell`` is called with every decision; ``hold``
-    gives requests their slots; ``estimate`` knows what models take (`PlainEstimate`).
+    gives requests their slots; ``estimate`` knows what models take (`PlainEstimate`); ``rooms`` gets
+    the room for prompts that the latest process of each model has.
     """
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
-        means, news = Means(children, nursery, gpus or Gpus(None)), News(Logs(echo), tell, observer)
+        means, news = (
+            Means(children, nursery, gpus or NoGpus()),
+            News(Logs(echo), tell, {} if rooms is None else rooms),
+        )
         fleet = Fleet(settings, chooser, means, news, supply, hold or SlotHold(), estimate or PlainEstimate())
         nursery.start_soon(fleet.keep_time)
         yield fleet

@@ -8,7 +8,6 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from appliance.core.records.cache_misses import CacheRoom
 from appliance.core.scheduling.effects import ProcessState, Rule
 from appliance.core.scheduling.schedule import Schedule
 from appliance.errors import ApplianceError
@@ -98,7 +97,7 @@ class Observer(Protocol):
 
     def waited(self, model: str, seconds: float) -> None: ...
 
-    def loaded(self, model: str, seconds: float, room: CacheRoom) -> None: ...
+    def loaded(self, model: str, seconds: float) -> None: ...
 
     def evicted(self, model: str, rule: Rule) -> None: ...
 

@@ -109,7 +109,8 @@ def disabled(option: str) -> ErrorInfo:
 def body(info: ErrorInfo, dialect: Dialect = Dialect.OPENAI) -> bytes:
     """The JSON body of an error answer."""
     if dialect is Dialect.ANTHROPIC:
-        return msgspec.json.encode({"type": "error", "error": info})
+        details = {"error_code": info.reason}  # where its clients look for it
+        return msgspec.json.encode({"type": "error", "error": {**msgspec.structs.asdict(info), "details": details}})
     return msgspec.json.encode({"error": info})
 
 

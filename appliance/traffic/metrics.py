@@ -1,57 +1,16 @@
-"""The program's own counters, an observer of requests and of models.
-
-Counting costs a microsecond; `appliance.traffic.exposition` writes them as text.
-"""
+"""The counters of one server, and those of its features; the counts of models are a feature's."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 
 from msgspec import Struct, field
 
 from appliance.core.records.cache_misses import CacheRoom
-from appliance.core.records.ended import EndedRequest
-from appliance.core.scheduling.effects import Rule
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_MODELS = 500
 """Distinct values of a ``model`` label; models beyond are counted together as `OTHER`."""
 OTHER = "other"
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Upper bounds in seconds: from a token of a tiny model to the load of a huge one."""
-
-
-class Durations(Struct, eq=False):
-    """A histogram of seconds. ``counts`` are per bucket, not cumulative; the last is for what exceeds `BUCKETS`."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    sum: float = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one duration."""
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.sum += seconds
-
-
-class ModelCounts(Struct, eq=False):
-    """Everything counted of one model since the program's start."""
-
-    requests: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
-    seconds: Durations = field(default_factory=Durations)
-    first_byte: Durations = field(default_factory=Durations)
-    first_token: Durations = field(default_factory=Durations)
-    waits: Durations = field(default_factory=Durations)
-    loads: Durations = field(default_factory=Durations)
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    cached_tokens: int = 0
-    evictions: Counter[Rule] = field(default_factory=Counter[Rule])
-    load_failures: int = 0
-    deaths: int = 0
-    restarts: int = 0
-    died: bool = False
-    """Its last process ended by itself; the next load is a restart."""
 
 
 class OwnCounter(Struct, eq=False):
@@ -65,22 +24,20 @@ class OwnCounter(Struct, eq=False):
 
 
 class Metrics:
-    """Counters of one server; values that can be read on demand are not here.
-
-    ``model`` is always the id of a model that exists, never a name as a client wrote it: names that nobody knows would
-    use up the labels.
+    """A model's label is always the id of one that exists, never a name as a client wrote it: names that nobody knows
+    would use up the labels.
     """
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
-        """By route and status; every request is here, those for a model in ``models`` as well."""
+        """All requests, by route and status."""
         self.response_bytes = 0
         self.under_way = 0
-        self.models: dict[str, ModelCounts] = {}
         self.rooms: dict[str, CacheRoom] = {}
         """The room for prompts that the latest process of each model has, or had."""
         self.own: list[OwnCounter] = []
         """Counters of features."""
+        self._labels: set[str] = set()
 
     def count(self, route: str, status: int, sent: int) -> None:
         """One finished request; ``status`` 499 stands for a client that left before it was answered."""
@@ -92,58 +49,10 @@ class Metrics:
         self.own.append(counter := OwnCounter(name, text, labels=labels))
         return counter
 
-    def on_request_ended(self, ended: EndedRequest) -> None:
-        """Count a request for a model, waiting and loading included, and the tokens of a good answer.
-
-        There is no first byte, and no first token, where it never had one. Negative numbers are unknown.
-        """
-        if not ended.known:
-            return
-        counts, began = self.models.get(ended.model) or self._of(ended.model), ended.began
-        counts.requests[ended.route, ended.status] += 1
-        counts.seconds.observe(ended.ended - began)
-        if ended.first_byte is not None:
-            counts.first_byte.observe(ended.first_byte - began)
-        if (usage := ended.usage) is not None and ended.status == 200:
-            if (first_token := ended.first_token_ms()) >= 0:
-                counts.first_token.observe(first_token / 1000)
-            counts.prompt_tokens += max(usage.tokens.input_tokens, 0)
-            counts.generated_tokens += max(usage.tokens.output_tokens, 0)
-            counts.cached_tokens += max(usage.tokens.cache_tokens, 0)
-
-    def waited(self, model: str, seconds: float) -> None:
-        """A request got its lease, or gave up, after waiting so long for it; its model's load is part of the wait."""
-        self._of(model).waits.observe(seconds)
-
-    def loaded(self, model: str, seconds: float, room: CacheRoom) -> None:
-        """A model process became ready, so long after its start."""
-        self.rooms[model] = room
-        counts = self._of(model)
-        counts.loads.observe(seconds)
-        if counts.died:
-            counts.died = False
-            counts.restarts += 1
-
-    def evicted(self, model: str, rule: Rule) -> None:
-        """Count a model process that had to stop by this rule, one of `EVICTING`."""
-        self._of(model).evictions[rule] += 1
-
-    def load_failed(self, model: str) -> None:
-        """A model process ended, or was given up, before it was ready."""
-        self._of(model).load_failures += 1
-
-    def died(self, model: str) -> None:
-        """A ready model process ended by itself."""
-        counts = self._of(model)
-        counts.deaths += 1
-        counts.died = True
-
     def label(self, model: str) -> str:
         """Return the model's name in labels."""
-        return model if model in self.models or len(self.models) < MAX_MODELS else OTHER
-
-    def _of(self, model: str) -> ModelCounts:
-        counts = self.models.get(model)
-        if counts is None:
-            counts = self.models.setdefault(self.label(model), ModelCounts())
-        return counts
+        if model not in self._labels:
+            if len(self._labels) >= MAX_MODELS:
+                return OTHER
+            self._labels.add(model)
+        return model

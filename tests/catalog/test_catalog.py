@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from two_users import STRANGER, acting_as, open_folder
 
 from appliance.catalog.catalog import Catalog, Snapshot
+from appliance.catalog.found import UnsafeName, join_inside
 from appliance.catalog.sources import ModelFolders, NamedFile, default_models_dir, resolve_sources
 from appliance.core.models.model import Model
 from appliance.errors import InvalidModelFile, UsageError
@@ -344,11 +345,7 @@ def test_the_stronger_source_wins(tmp_path: Path, write_model):
         models = scan(files=files, **everything).models
         return {model.id: (model.source, model.info and model.info.name) for model in models}
 
-    assert names() == {
-        "m": ("models_dir", "models"),
-        "o/r:Q8_0": ("cache", "cache"),
-        "starter": ("models_dir", "mine"),
-    }
+    assert names() == {"m": ("models_dir", "models"), "o/r:Q8_0": ("cache", "cache"), "starter": ("models_dir", "mine")}
     assert names(NamedFile("m", str(explicit)), NamedFile("o/r:Q8_0", str(explicit))) == {
         "m": ("path", "explicit"),
         "o/r:Q8_0": ("path", "explicit"),
@@ -455,3 +452,21 @@ def test_the_default_models_folder_need_not_exist(tmp_path: Path, monkeypatch: p
     write_model(default_models_dir() / "m.gguf")
     assert ids(Catalog(sources).scan()) == ["m"]
     assert resolve(tmp_path, models_dir=str(tmp_path)).models_dir == tmp_path
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", "a\\b", "C:", "file:stream", "a\0b"])
+def test_names_that_would_lead_out(tmp_path: Path, name: str):
+    with pytest.raises(UnsafeName):
+        join_inside(tmp_path, "fine", name)
+
+
+@given(st.lists(st.text(max_size=8) | st.sampled_from(["..", ".", "a/..", "/"]), max_size=4))
+def test_a_joined_path_is_below_its_root(names: list[str]):
+    root = Path("root").absolute()
+    try:
+        joined = join_inside(root, *names)
+    except UnsafeName:
+        return
+    assert joined.parts[: len(root.parts)] == root.parts
+    assert len(joined.parts) == len(root.parts) + len(names)
+    assert ".." not in joined.parts

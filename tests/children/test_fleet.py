@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -40,8 +40,9 @@ class World:
     async def fleet(self, observer: Observer | None = None, **settings: float) -> AsyncGenerator[Fleet]:
         chosen = FleetSettings(models_max=int(settings.pop("models_max", 2)), threads=1, **settings)
         with trio.fail_after(30):
-            async with open_fleet(chosen, fake_engine(), observer=observer) as fleet:
-                yield fleet
+            async with open_fleet(chosen, fake_engine()) as fleet:
+                with fleet.observed_by(observer) if observer is not None else nullcontext():
+                    yield fleet
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from command_line import Command
 from gguf_files import write_model
 from hollow_models import dense, gemma, write_hollow
-from program import STARTER_QUESTION
 
 from appliance import __version__
 from appliance.catalog.catalog import Catalog
@@ -20,10 +19,10 @@ from appliance.cli.options import ModelOptions
 from appliance.cli.remote import find_server
 from appliance.core.config.types import Config, StoreConfig
 from appliance.errors import ModelNotFound
-from appliance.features.engines.core.choice import Ranked, Seat, Standing
+from appliance.features.engines.core.choice import Ranked
 from appliance.features.engines.core.listing import cpu_device
-from appliance.features.engines.verbs.changes import working
-from appliance.features.engines.verbs.commands import engines
+from appliance.features.engines.core.standing import Seat, Standing
+from appliance.features.engines.verbs.commands import engines, working
 from appliance.features.engines.verbs.update import TriedRow, models_to_try, most_used
 from appliance.store.activity import open_activity
 from appliance.wire import Row
@@ -76,29 +75,6 @@ def test_a_dry_run_says_what_goes_where_or_which_model_was_meant(cli: Command) -
     assert "small-F16" in told
     will_not_fit = cli("load", "vast-F16", "--dry-run", "--json")
     assert (will_not_fit.status, json.loads(will_not_fit.out)["verdict"]) == (1, "no")
-
-
-def test_run_loads_the_model_itself(command: Command, engine: str) -> None:
-    done = command("run", "starter", STARTER_QUESTION, "--engine", engine)
-    assert done.status == 0, done.err
-    assert len(done.out.split()) >= 3
-    assert "no server is running" in done.err
-    piped = command("run", "starter", "--engine", engine, "--json", stdin=STARTER_QUESTION)
-    assert json.loads(piped.out)["choices"][0]["message"]["content"] == done.out.strip()
-    command.bad("run", "startr", "hi", "--engine", engine)
-
-
-def test_selftest_proves_the_engine_or_says_what_is_wrong(command: Command, engine: str, tmp_path: Path) -> None:
-    report = command.json("selftest", "--engine", engine)
-    assert report["ok"]
-    steps = ["load", "health", "chat", "repeat", "stream", "speed", "stop"]
-    assert [step["name"] for step in report["steps"]] == steps
-    assert report["tokens_per_second"] > 1
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF" + bytes(100))
-    failed = command("selftest", "--engine", engine, "--model", broken)
-    assert failed.status == 1
-    assert "FAILED" in failed.out or "not a usable GGUF" in failed.err
 
 
 def test_version(command: Command, engine: str) -> None:

@@ -13,9 +13,7 @@ import trio
 from command_line import Command
 from gguf_files import write_model
 from kept_files import DATA, kept_one, opened
-from program import begun
 from serving import Serve, followed
-from waiting import wait
 
 from appliance.cli.remote import CHAT_PATH, Ask, ChatRequest, RunMessage, stream_answer, whole_answer
 from appliance.core.engine import Engine
@@ -123,53 +121,6 @@ def test_a_key_lets_in_who_has_it(command: Command, serve: Serve, monkeypatch: p
     cli.good("ps", "--api-key", "secret")
     monkeypatch.setenv("LLAMA_APPLIANCE_API_KEY", "secret")
     cli.good("ps")
-
-
-def test_top_shows_a_request_and_cancels_it(command: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_TOKENS", "100000")
-    monkeypatch.setenv("FAKE_TOKEN_DELAY", "0.02")
-    server = serve()
-    top = command.at(server.url)
-    with begun(server, "alpha"):
-        header, request, _, models, alpha = top.rows("top", "--once")
-        assert header == ["ID", "CLIENT", "MODEL", "PHASE", "TOKENS", "TOKENS/S", "SLOT", "SECONDS"]
-        number, *words, _, _, _, _ = request
-        assert words == ["tester/1.0,", "127.0.0.1", "alpha", "answering"]
-        assert models == ["MODEL", "STATE", "MEMORY", "ON", "GPUS", "WAITING"]
-        assert alpha[:2] == ["alpha:latest", "loaded"]
-        [shown] = top.json("top")["requests"]
-        assert (shown["id"], shown["phase"]) == (number, "answering")
-        assert top.good("top", "--cancel", number) == f"request {number}: cancelled\n"
-        wait(lambda: not top.json("top")["requests"])
-
-
-def test_load_test(command: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, pace = 0.5, 0.05
-    monkeypatch.setenv("FAKE_LOAD_DELAY", str(load))
-    monkeypatch.setenv("FAKE_TOKEN_DELAY", str(pace))
-    cli = command.at(serve().url)
-    told = cli.json("load-test", "alpha", "beta", "--requests", "3", "--at-once", "2", "--max-tokens", "5")
-    assert [(each["model"], each["requests"], each["failed"]) for each in told["models"]] == [
-        *(("alpha", 3, 0), ("beta", 3, 0))
-    ]
-    requests = told["requests"]
-    assert sorted(each["model"] for each in requests) == ["alpha"] * 3 + ["beta"] * 3
-    for each in requests:
-        assert each["tokens"] == 5
-        assert each["began"] + each["waited"] + pace <= each["first"] + 0.001
-        assert max(each["first"], each["began"] + each["waited"] + 5 * pace) <= each["ended"] + 0.001
-    for each in told["models"]:
-        assert each["waited"] >= load, "the first request waited for the load"
-        assert each["first_p95"] >= each["first_p50"] >= pace
-        assert 0 < each["tokens_per_second"] <= 2 / pace
-    assert max(sum(one["began"] <= each["began"] < one["ended"] for one in requests) for each in requests) == 2
-    header, row = cli.rows("load-test", "alpha", "--requests", "2")
-    assert header[:3] == ["MODEL", "REQUESTS", "FAILED"]
-    assert row[:3] + row[6:7] == ["alpha", "2", "0", "0.00"], "a loaded model is not waited for"
-    failed = cli("load-test", "alpha", "nobody", "--requests", "2")
-    assert failed.status == 1
-    assert [line.split()[:3] for line in failed.out.splitlines()[1:]] == [["alpha", "2", "0"], ["nobody", "2", "2"]]
-    assert re.fullmatch(".*nobody.*\n", failed.err), "the same error is said once"
 
 
 def test_what_is_followed_comes_at_once(command: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ VERBS = [verb.name for verb in all_verbs(FEATURES)]
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("frobnicate", "there is no command 'frobnicate'; the commands are run, ls"),
+        ("frobnicate", "there is no command 'frobnicate'; the commands are ls, ps"),
         ("--frobnicate", "No such option"),
         ("serve --frobnicate", "No such option"),
         ("serve model.gguf", "unexpected extra argument"),

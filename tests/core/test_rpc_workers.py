@@ -1,27 +1,24 @@
-"""Addresses of workers, who works with whom, and what they have together."""
+"""Workers of models: addresses, the room that they have, and commands that name them."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.rpc_workers import (
-    Crew,
     RpcWorker,
-    State,
     WorkerDevice,
-    agree,
-    choose_workers,
+    command_on,
     endpoint_of,
     endpoints_of,
     lost_worker,
     room_of,
     split_endpoint,
+    stands_for_engine,
+    workers_named,
 )
-from appliance.errors import ModelFailedToStart, UsageError
+from appliance.errors import UsageError
 
 GIB = 1 << 30
 
@@ -30,18 +27,6 @@ def worker(endpoint: str = "far:50052", *devices: tuple[int, int], version: str 
     """One that is ready; of each device total and free memory in GiB."""
     sizes = tuple(WorkerDevice(total=total * GIB, free=free * GIB) for total, free in devices or ((24, 20),))
     return RpcWorker(endpoint=endpoint, state="ready", version=version, devices=sizes)
-
-
-def gone(endpoint: str, state: State = "unreachable") -> RpcWorker:
-    return RpcWorker(endpoint=endpoint, state=state, why=f"worker {endpoint} is away")
-
-
-def always(workers: Sequence[RpcWorker]) -> bool:
-    return True
-
-
-def never(workers: Sequence[RpcWorker]) -> bool:
-    return False
 
 
 @pytest.mark.parametrize(
@@ -101,42 +86,6 @@ def test_lists_of_addresses() -> None:
         endpoints_of(" , ")
 
 
-def test_builds_that_differ_are_refused_by_both_names() -> None:
-    assert agree("7.0.0", worker()) == ""
-    for version in ("6.0.0", "7.0.1", "7.1.0", "8.0.0"):
-        why = agree("7.0.0", worker(version=version))
-        assert f"far:50052 has RPC {version}, but the engine here has 7.0.0; install the same build" in why
-    assert "has no RPC; install a build that has it" in agree(None, worker())
-    assert agree("7.0.0", gone("far:1")) == "worker far:1 is away"
-
-
-def test_a_model_that_fits_goes_without_those_that_are_away() -> None:
-    here, away = worker("here:1"), gone("away:1")
-    asked: list[tuple[str, ...]] = []
-
-    def fits(workers: Sequence[RpcWorker]) -> bool:
-        asked.append(tuple(each.endpoint for each in workers))
-        return True
-
-    crew = choose_workers("m", [away, here], "7.0.0", fits)
-    assert crew == Crew(workers=(here,), notes=("worker away:1 is away; the model goes without it",))
-    assert asked == [("here:1",)]
-    assert choose_workers("m", [here], "7.0.0", never) == Crew(workers=(here,))  # nobody is missing: the engine decides
-
-
-def test_one_that_does_not_fit_is_not_started_and_says_whom_it_misses() -> None:
-    with pytest.raises(ModelFailedToStart, match=r"model 'm' .*worker away:1 is away; .*does not fit without away:1"):
-        choose_workers("m", [gone("away:1"), worker()], "7.0.0", never)
-    with pytest.raises(ModelFailedToStart, match="install the same build on both machines"):
-        choose_workers("m", [worker(version="6.0.0")], "7.0.0", never)
-
-
-def test_a_build_without_rpc_is_told_once() -> None:
-    crew = choose_workers("m", [worker("a:1"), worker("b:1")], None, always)
-    assert crew.workers == ()
-    assert len(crew.notes) == 1
-
-
 def test_an_engine_that_lost_a_worker_says_so() -> None:
     """Lines of llama-server b11434."""
     path = "/build/ggml/src/ggml-rpc/ggml-rpc.cpp"
@@ -180,3 +129,77 @@ def test_no_machine_is_counted_for_more_than_it_has(told: list[tuple[str, list[t
         for size in (8, 24)
     )
     assert sum(room.values()) <= most
+
+
+EMBEDDED = ("/venv/python", "-P", "/venv/appliance/features/embedded/__main__.py")
+CARD = WorkerDevice(total=8, free=8)
+
+
+def worker_at(endpoint: str, devices: int = 1) -> RpcWorker:
+    return RpcWorker(endpoint=endpoint, state="ready", version="7.0.0", devices=(CARD,) * devices)
+
+
+A, B, PAIR = worker_at("a:1"), worker_at("b:2"), worker_at("p:3", 2)
+
+
+def words(args: str, options: str, *workers: RpcWorker, command: tuple[str, ...] = ("/e/llama-server",)) -> str:
+    argv = command_on(command, args.split(), options.split(), workers)
+    assert argv[: len(command)] == command
+    return " ".join(argv[len(command) :])
+
+
+@pytest.mark.parametrize(
+    ("argv", "stands"),
+    [
+        (["llama-server", "-m", "x"], True),
+        (["llama-server.exe"], True),
+        (["/usr/bin/llama-server"], False),
+        (["docker", "run", "llama-server"], False),
+        ([], False),
+    ],
+)
+def test_which_commands_stand_for_an_engine(argv: list[str], stands: bool) -> None:
+    assert stands_for_engine(argv) is stands
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "workers", "command"),
+    [
+        # without workers only the devices are chosen
+        ("--device Vulkan0", "-m x --port 1", [], "--device Vulkan0 -m x --port 1"),
+        ("", "-m x", [], "-m x"),
+        ("--device Vulkan0", "-m x --device CUDA0", [], "-m x --device CUDA0"),
+        # workers go in front, and the devices name them
+        ("", "-m x", [A, B], "--rpc a:1,b:2 -m x"),
+        ("--device Vulkan0", "-m x", [A, B], "--rpc a:1,b:2 --device RPC0,RPC1,Vulkan0 -m x"),
+        ("--device none", "-m x", [A, PAIR], "--rpc a:1,p:3 --device RPC0,RPC1,RPC2 -m x"),
+        # those that options name give way to those that are there
+        ("--device none", "-m x --rpc a:1,b:2 -c 9", [B], "--rpc b:2 --device RPC0 -m x -c 9"),
+        ("--device none", "-m x --rpc a:1,b:2 -c 9", [], "--device none -m x -c 9"),
+        ("", "--list-devices --rpc a:1", [A], "--rpc a:1 --list-devices"),
+        # devices that the user chose stay, but for those that are away
+        ("--device none", "--device RPC1,Vulkan0", [A, B], "--rpc a:1,b:2 --device RPC1,Vulkan0"),
+        ("--device none", "--device RPC1,Vulkan0", [A], "--rpc a:1 --device Vulkan0"),
+        ("--device Vulkan0", "-dev RPC0 -c 1", [], "-dev none -c 1"),
+        ("", "--device RPCX,RPC", [A], "--rpc a:1 --device RPCX,RPC"),
+        # workers that do not tell their devices are used all the same
+        ("--device Vulkan0", "-m x", [A, worker_at("n:1", 0)], "--rpc a:1,n:1 -m x"),
+        # a flag without its value is left to the engine
+        ("--device none", "-m x --device", [], "--device none -m x --device"),
+        ("", "-m x --rpc", [A], "--rpc a:1 -m x"),
+    ],
+)
+def test_the_words_of_a_command(devices: str, options: str, workers: list[RpcWorker], command: str) -> None:
+    assert words(devices, options, *workers) == command
+
+
+def test_the_embedded_engine_gets_the_same_words_behind_its_own() -> None:
+    assert words("--device Vulkan0", "-m x -dev none", command=EMBEDDED) == "-m x -dev none"
+    assert words("--device V0,V1", "-m x", A, command=EMBEDDED) == "--rpc a:1 --device RPC0,V0,V1 -m x"
+
+
+def test_which_workers_are_named() -> None:
+    assert workers_named([]) == workers_named(["--rpc"]) == ()
+    assert workers_named(["-m", "x", "--rpc", "a:1", "--rpc", "b, c:3"]) == ("b:50052", "c:3")
+    with pytest.raises(UsageError, match="only IPv4"):
+        workers_named(["--rpc", "[::1]:5"])

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from appliance.core.one_file import MAGIC, RECORD, RECORD_NAME, end_of_program
+from appliance.core.programs import TrialRun, chosen, failure_of
 from appliance.core.versions import (
     KEPT,
     TRIAL,
@@ -281,3 +283,58 @@ def test_an_interruption_says_nothing_of_a_build() -> None:
     interrupted = after(refused, StepDone(2.0), UpdateBegun(build=build(3), old=build(1), at=3.0), BuildRefused())
     assert interrupted.refused == refused.refused
     assert (interrupted.refused.build, interrupted.refused.why) == (build(2), REFUSAL)
+
+
+OLD, NEW = "programs/0.2.0-aaaaaaaaaaaa", "programs/0.3.0-bbbbbbbbbbbb"
+
+
+def switched(at: float) -> VersionState:
+    state = reduce(VersionState(), UpdateBegun(build=NEW, old=OLD, at=at))
+    while state.journal is not None:
+        state = reduce(state, StepDone(at))
+    return state
+
+
+def test_a_start_leads_to_the_newest_version_that_is_here() -> None:
+    state = switched(0)
+    assert chosen(state, (OLD, NEW)) == NEW
+    assert chosen(state, (OLD,)) == OLD
+    assert chosen(state, ()) is None
+    assert chosen(VersionState(), (OLD,)) is None
+
+
+@given(st.integers(-10, int(2 * TRIAL)), st.booleans())
+def test_only_a_crash_within_the_first_hour_leads_back(after: int, same_boot: bool) -> None:
+    state = switched(1000.0)
+    run = TrialRun(program=NEW, pid=1, boot="b", at=1000.0 + after, until=0.0)
+    event = failure_of(run, "b" if same_boot else "another")
+    if event is not None:
+        state = reduce(state, event)
+    is_early = 0 <= after < TRIAL
+    assert switched(1000.0).trial_end(NEW, run.at) == (1000.0 + TRIAL if is_early else None)
+    assert chosen(state, (OLD, NEW)) == (OLD if is_early and same_boot else NEW)
+    assert (NEW in state.withdrawn) == (is_early and same_boot)
+
+
+def test_the_first_version_of_all_has_no_trial() -> None:
+    alone = VersionState().with_line(BuildLine(name="programs", current=OLD, switched_at=5.0))
+    assert alone.trial_end(OLD, 6.0) is None
+
+
+NUMBER = st.integers(0, (1 << 64) - 1)
+BYTES = st.binary(max_size=40).filter(lambda data: RECORD_NAME[:1] not in data)
+
+
+@given(BYTES, BYTES, NUMBER, NUMBER)
+def test_the_end_is_what_the_record_says(between: bytes, behind: bytes, offset: int, size: int) -> None:
+    record = RECORD.pack(RECORD_NAME, b"0.2.0", b"a" * 64, offset, size)
+    whole = b"\x7fELF...." + MAGIC + between + record + behind
+    assert end_of_program(whole) == offset + size
+    cut = len(whole) - len(behind) - 1
+    for other in (whole[:cut], whole[1:], whole.replace(RECORD_NAME, b"x" * len(RECORD_NAME))):
+        assert end_of_program(other) == 0
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_have_an_answer(beginning: bytes) -> None:
+    assert end_of_program(beginning) >= 0

@@ -41,12 +41,13 @@ from appliance.features.conversations.file_routes import FileRoutes
 from appliance.features.cors_proxy import proxy
 from appliance.features.lm_studio import rules as lm_studio
 from appliance.features.ollama import sink as ollama
+from appliance.features.page.edge import PageEdge
 from appliance.features.plugins import turn
 from appliance.features.pool import link
+from appliance.features.predict import route as predict
 from appliance.features.tools import chat_tools, mcp_offered, mcp_server, tool_routes
 from appliance.features.tools.core import mcp_serving
 from appliance.http.bytes.body import Bodies
-from appliance.http.control import predict
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.routes import RouteFacts
@@ -57,7 +58,10 @@ from appliance.traffic.request import CONVERSATIONS, PAGE_PATHS, PAGE_PREFIX
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HTTP_PAGE = (DOCS / "http.md").read_text("utf-8")
-ROOMS = ("appliance.http", "appliance.core", "appliance.features.pool", "appliance.wire")
+ROOMS = (
+    *("appliance.http", "appliance.core", "appliance.features.page", "appliance.features.pool"),
+    *("appliance.features.routers", "appliance.wire"),
+)
 WORD = re.compile(r"[A-Za-z][\w-]{0,40}")
 
 # ---- odd things ------------------------------------------------------------------------------------------------------
@@ -215,15 +219,21 @@ def app_and_facts(server: Appliance) -> tuple[Quart, dict[str, RouteFacts]]:
     return create_app(kernel, [each.routes for each in server.opened.parts if each.routes is not None])
 
 
-def all_routes(app: Quart) -> list[Route]:
+def edge_gets(server: Appliance) -> dict[str, object]:
+    """The paths that are answered without Quart, for GET and HEAD, and the functions that answer."""
+    return {**EdgeRoutes.ROUTES, **{path: make() for path, make in server.opened.kernel.gets().items()}}
+
+
+def all_routes(server: Appliance) -> list[Route]:
     """Those of Quart and of the edge with what each can reach; the others with all that is read without Quart."""
     found: dict[tuple[str, tuple[str, ...]], Route] = {}
+    app = app_of(server)
     for rule in app.url_map.iter_rules():
         methods = tuple(sorted((rule.methods or set()) - {"OPTIONS"}))
         found[rule.rule, methods] = _route(rule.rule, methods, Reads([app.view_functions[rule.endpoint]]))
     asked = ("GET", "HEAD")
-    page = dict.fromkeys((*PAGE_PATHS, PAGE_PREFIX, f"{PAGE_PREFIX}assets/<name>"), EdgeRoutes._show_page)
-    for path, answer in (EdgeRoutes.ROUTES | page | {f"{ONE_MODEL}<path:model>": EdgeRoutes._model}).items():
+    page = dict.fromkeys((*PAGE_PATHS, PAGE_PREFIX, f"{PAGE_PREFIX}assets/<name>"), PageEdge.answer)
+    for path, answer in (edge_gets(server) | page | {f"{ONE_MODEL}<path:model>": EdgeRoutes._model}).items():
         found[path, asked] = _route(path, asked, Reads([answer]))
     known = {re.sub(r"<[^>]*>", "<>", path) for path, _ in found}
     told = {path for path in _documented() if re.sub(r"<[^>]*>", "<>", path) not in known}

@@ -22,11 +22,7 @@ def configure(path: Path, command: Sequence[str], model_file: Path, models: dict
     for model_id, given in models.items():
         keys = dict(given)
         words = [*command, "--model", str(model_file), "--host", "127.0.0.1", *keys.pop("args", ())]
-        told[model_id] = {
-            "cmd": f"{command_line(words)} --port ${{PORT}}",
-            "proxy": "http://127.0.0.1:${PORT}",
-            **keys,
-        }
+        told[model_id] = {"cmd": f"{command_line(words)} --port ${{PORT}}", "proxy": "http://127.0.0.1:${PORT}", **keys}
     port = json.loads(path.read_text("utf-8"))["startPort"] if path.exists() else port_block(4 * len(told))
     path.write_text(json.dumps({"startPort": port, "models": told, **top}), "utf-8")
     return path

@@ -1,25 +1,29 @@
-"""Routes that are answered without Quart: each in one place, and as HTTP wants it. What they say, others test."""
+"""Every route: in one place, as HTTP wants it, described, and closed to strangers. What they say, others test."""
 
 from __future__ import annotations
 
-import gzip
+import inspect
+import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import any_request
 import pytest
-from http_harness import CHAT, Answer, Appliance, chat, request
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat, request
+from slow import one_of
 
-from appliance.http.control import own_routes, page
-from appliance.http.control.edge_routes import MAX_CONTROL_BODY, ONE_MODEL, EdgeRoutes
+from appliance.features.page import page
+from appliance.http.control import own_routes
+from appliance.http.control.edge_routes import MAX_CONTROL_BODY, ONE_MODEL
+from appliance.http.control.openapi import PART
 from appliance.http.control.own_routes import ON_QUART
-from appliance.http.control.page import accepts_gzip
+from appliance.http.way.routes import POSTED
 from appliance.traffic.request import PAGE_PATHS, PUBLIC_PATHS
 
 BROWSER = ("Accept", "text/html")
-FILES = {path.name: path.read_bytes() for path in (page.DIST / "assets").iterdir()}
-ASSETS = sorted(name for name, content in FILES.items() if len(content) > 1000)
+ASSETS = sorted(path.name for path in (page.DIST / "assets").iterdir())
 PATHS = (
-    *sorted(EdgeRoutes.ROUTES.keys() | PAGE_PATHS),
+    *sorted(PAGE_PATHS),
     *(f"{ONE_MODEL}alpha", "/ui/", "/ui/status", "/ui/sandbox", f"/ui/assets/{ASSETS[0]}"),
 )
 LED = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document")]
@@ -34,7 +38,7 @@ async def test_quart_has_no_route_that_is_answered_before_it(server: Appliance):
     rules = [(rule.rule, rule.methods or set()) for rule in app.url_map.iter_rules()]
     assert {path.split("/")[1] for path, _ in rules} == set(ON_QUART)
     asked = {path for path, methods in rules if "GET" in methods}
-    assert not asked & (EdgeRoutes.ROUTES.keys() | PUBLIC_PATHS)
+    assert not asked & (any_request.edge_gets(server).keys() | PUBLIC_PATHS)
     assert not [path for path in asked if path.startswith((ONE_MODEL, "/ui"))]
 
 
@@ -46,7 +50,7 @@ def test_nothing_public_leads_to_quart():
 async def test_head_is_get_without_its_body_and_a_slash_behind_a_path_changes_nothing(server: Appliance):
     await server.ask("POST", CHAT, chat())
     await server.wait_idle("alpha")
-    for path in PATHS:
+    for path in (*sorted(any_request.edge_gets(server)), *PATHS):
         full = await server.ask("GET", path, headers=[BROWSER])
         assert full.status == (302 if path == "/upstream" else 200), path
         assert full.header("location") == ("ui/" if path == "/upstream" else None)
@@ -87,48 +91,6 @@ async def test_a_connection_outlives_a_body_that_nobody_wants_unless_a_stranger_
         await server.refuses(413, "body_too_large", "GET", "/running", bytes(MAX_CONTROL_BODY + 1))
 
 
-# ---- files of the page -----------------------------------------------------------------------------------------------
-
-
-async def test_a_client_that_has_a_file_gets_no_other(server: Appliance):
-    for path in ("/", "/ui/", "/ui/sandbox", f"/ui/assets/{ASSETS[0]}"):
-        full = await server.ask("GET", path, headers=[BROWSER])
-        tag = full.header("etag") or ""
-        for given in (tag, f"W/{tag}", f'"other", {tag}', "*"):
-            for method in ("GET", "HEAD"):
-                answer = await server.ask(method, path, headers=[BROWSER, ("If-None-Match", given)])
-                assert (answer.status, answer.body) == (304, b""), given
-                kept = [each for each in told(full) if each[0] not in ("Content-Type", "Content-Length")]
-                assert told(answer) == kept
-        for given in ('"other"', ""):
-            answer = await server.ask("GET", path, headers=[BROWSER, ("If-None-Match", given)])
-            assert (answer.status, answer.body) == (200, full.body), given
-
-
-async def test_a_compressed_file_is_the_same_file_under_another_tag(server: Appliance):
-    name = ASSETS[0]
-    packed, again, plain = [
-        await server.ask("GET", f"/ui/assets/{name}", headers=[("Accept-Encoding", accepted)])
-        for accepted in ("br, gzip", "gzip", "br")
-    ]
-    assert [each.header("content-encoding") for each in (packed, plain)] == ["gzip", None]
-    assert gzip.decompress(packed.body) == plain.body == FILES[name]
-    assert len(packed.body) < len(plain.body)
-    assert told(packed) == told(again)
-    assert packed.header("etag") != plain.header("etag")
-    assert {each.header("vary") for each in (packed, plain)} == {"Accept-Encoding"}
-
-
-@pytest.mark.parametrize(
-    ("accepted", "packed"),
-    [("", False), ("identity", False), ("br", False), ("gzip, deflate, br", True), ("GZIP", True), ("x-gzip", False),
-     ("*", True), ("*;q=0", False), ("gzip;q=0, *", False), ("*;q=0, gzip", True), ("gzip;q=0", False),
-     ("br;q=1, gzip ; Q=0.5", True), ("br;q=1.0,gzip;q=0.", False), (",, ;gzip", True)],
-)  # fmt: skip
-def test_encodings_that_a_client_accepts(accepted: str, packed: bool):
-    assert accepts_gzip(accepted) is packed
-
-
 async def test_a_list_of_models_says_when_each_was_last_used(server: Appliance):
     began = datetime.now(UTC).replace(microsecond=0)
     await server.ask("POST", CHAT, chat())
@@ -136,3 +98,78 @@ async def test_a_list_of_models_says_when_each_was_last_used(server: Appliance):
     assert began <= datetime.fromisoformat(found.pop("alpha")) <= datetime.now(UTC)
     assert found
     assert set(found.values()) == {None}
+
+
+READ = re.compile(r"(?:read_as\(|parse_as\([^\n]*?, )(\w+)[,)]")
+"""The shape that a view reads, in its source."""
+BY_HELP = {"ControlRequest", "RunRequest", "ToolResults"}
+"""Shapes that a function below the view reads."""
+
+
+def references(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from [each] if name == "$ref" else references(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from references(each)
+
+
+async def test_every_route_is_described_and_every_shape_is_there(server: Appliance) -> None:
+    told = (await server.good("GET", "/openapi.json")).json
+    for rule in any_request.app_of(server).url_map.iter_rules():
+        operations = told["paths"][PART.sub(r"{\1}", rule.rule)]
+        assert {method.lower() for method in rule.methods or ()} - {"head", "options"} <= set(operations)
+    assert any_request.edge_gets(server).keys() | POSTED <= set(told["paths"])
+    assert {name.rpartition("/")[2] for name in references(told)} <= set(told["components"]["schemas"])
+    message = told["paths"]["/api/conversations/{conversation}/messages/{message}"]["put"]
+    assert message["requestBody"]["content"]["application/json"]["schema"] == {
+        "$ref": "#/components/schemas/MessageNode"
+    }
+    assert [each["name"] for each in message["parameters"]] == ["conversation", "message"]
+
+
+async def test_a_route_says_the_shape_that_it_reads(server: Appliance) -> None:
+    app, facts = any_request.app_and_facts(server)
+    for endpoint, view in app.view_functions.items():
+        takes = facts[endpoint].takes
+        said = {takes.__name__} - BY_HELP if takes is not None else set()
+        assert set(READ.findall(inspect.getsource(view))) == said, endpoint
+
+
+EVERYTHING = {"mcp_server": True, "mcp_server_open": True, "mcp_server_tools": ("*",), "cors_proxy": True}
+PUBLIC = """/ /_app/version.json /favicon.ico /health /manifest.webmanifest /sw.js /ui /ui/ /ui/assets/x /ui/sandbox
+ /ready /ui/status /ui/x /upstream /v1/health /wol-health /worker/x"""
+"""Paths that anybody may ask for. What is new in the program is closed, or is named here."""
+HELD = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "no-cors")]
+STRANGERS = [[("Origin", "http://evil.example")], [("Host", "evil.example")], HELD]
+FORMS = ("text/plain;charset=UTF-8", "application/x-www-form-urlencoded")
+"""Bodies that a browser sends without asking first."""
+
+
+async def refused(server: Appliance, status: int, headers: list[tuple[str, str]], public: str) -> None:
+    """Ask everything, and have this status of all but the public paths."""
+    routes = any_request.all_routes(server)
+    every = {(method, re.sub("<[^>]*>", "x", route.path)) for route in routes for method in (*route.methods, "POST")}
+    assert len(every) > 200
+    for number, (method, path) in enumerate(sorted(every)):
+        form = [("Content-Type", FORMS[number % 2])] if method in ("POST", "PUT") else []
+        answer = await server.ask(method, path, b"{}" if form else None, [*headers, *form])
+        assert (answer.status == status) is (path not in public.split()), (method, path, answer.status)
+        assert answer.header("Access-Control-Allow-Origin") is None
+    assert server.fleet.status() == []
+
+
+@pytest.mark.parametrize("stranger", one_of(STRANGERS))
+async def test_nothing_is_done_for_pages_of_other_sites(open_server: OpenServer, stranger: list[tuple[str, str]]):
+    async with open_server(**EVERYTHING) as server:
+        await refused(server, 403, stranger, PUBLIC if stranger is HELD else "")
+
+
+@pytest.mark.slow
+async def test_a_key_is_wanted_for_all_of_it_however_its_path_is_spelled(open_server: OpenServer):
+    async with open_server(**EVERYTHING, api_keys=("secret",)) as server:
+        for headers in ([], [("Authorization", "Bearer wrong")]):
+            await refused(server, 401, headers, PUBLIC)
+        for path in ("//tools", "/ui/../tools", "/ui/%2e%2e/tools", "/%74ools", "/tools/", "/tools?x", "/ui//tools"):
+            assert (await server.ask("POST", path, b"{}")).status in (401, 404), path

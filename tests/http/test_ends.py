@@ -76,7 +76,8 @@ class Stream:
             last = json.loads(self.body.splitlines()[-1])
             assert isinstance(last.get("error", ""), str)
             return "whole" if last.get("done") else "its text" if last.get("error") else "nothing"
-        event = Decoder().feed(self.body)[-1]
+        *others, event = Decoder().feed(self.body)
+        assert all(json.loads(other.data) for other in others), "a record was passed on that is not whole"
         match self.dialect, event.name, {} if event.data == "[DONE]" else json.loads(event.data):
             case "Responses", "response.failed", {"type": "response.failed", "response": {"error": error}}:
                 return f"`{'engine' if error['code'] == 'server_error' else error['code']}`"

@@ -103,7 +103,7 @@ async def test_windows_of_applications_use_models_and_nothing_else(server: Appli
     expected = {("POST", path) for path in asked | ASKED_OF_OLLAMA | ASKED_OF_LM_STUDIO}
     lists = LISTS | LISTS_OF_OLLAMA | LISTS_OF_LM_STUDIO
     expected |= {(method, path) for path in lists for method in ("GET", "HEAD")}
-    routes = any_request.all_routes(any_request.app_of(server))
+    routes = any_request.all_routes(server)
     every = {(method, route.path) for route in routes for method in ("GET", "HEAD", "POST", "PUT", "DELETE")}
     assert len(every) > 500
     assert expected <= every

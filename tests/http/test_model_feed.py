@@ -20,11 +20,7 @@ async def test_a_process_is_told_from_its_start_to_its_end(open_server: OpenServ
         await ok(server, "POST", "/models/load", {"model": "al"})
         events = await reader.until("status_change", status="loaded")
         assert all(event["model"] == "alpha" for event in events)
-        assert words(events) == [
-            ("model_status", "loading"),
-            ("status_change", "loading"),
-            ("status_change", "loaded"),
-        ]
+        assert words(events) == [("model_status", "loading"), ("status_change", "loading"), ("status_change", "loaded")]
         assert events[0]["data"] == {"status": "loading"}
         values = [event["data"]["progress"]["value"] for event in events[1:-1]]
         assert len(values) >= 2

@@ -1,4 +1,4 @@
-"""The way of a plain stream is short, and it is the one that ARCHITECTURE.md tells."""
+"""The ways of requests are those that ARCHITECTURE.md tells: a plain one is short, the longest takes every hook."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from types import FrameType
 
 import pytest
 import trio
-from http_harness import CHAT, Appliance, OpenServer, chat
+from features.pool.test_pool_way import loaded, pooled
+from http_harness import CHAT, Appliance, OpenServer, chat, open_appliance
+from tool_files import LOOKS, QUESTION, SAYS, Files
 from trio.lowlevel import Task
 from waiting import until
 
+from appliance.features.tools.box import OpenToolbox
 from appliance.platform.poller import Poller
 
 ARCHITECTURE = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text("utf-8")
@@ -101,3 +104,52 @@ async def test_the_log_says_what_a_name_means_and_that_a_process_is_used_again(
     said = [record.getMessage() for record in caplog.records]
     assert said.count("the name 'al' means alpha") == 1, "and not with every request"
     assert sum("model 'alpha' is used again as it runs, on port " in line for line in said) == 1
+
+
+ID = "a-kept-one"
+
+
+def told_steps() -> list[list[str]]:
+    """The functions of each step that the document lists."""
+    steps = ARCHITECTURE.partition("takes them all")[2].partition("## A feature")[0]
+    return [re.findall(r"`(\w+(?:\.\w+)?)`", line) for line in re.findall(r"^\d+\. (.*)", steps, re.MULTILINE)]
+
+
+async def test_a_held_chat_of_an_ollama_client_with_tools_in_a_pool(
+    open_server: OpenServer, fake_llama_server: tuple[str, ...], fake_model: Path
+):
+    scripted, files = (*fake_llama_server, "--script", json.dumps([LOOKS, SAYS])), Files()
+    first: dict[str, int] = {}
+
+    def heard(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and "/appliance/" in frame.f_code.co_filename:
+            first.setdefault(frame.f_code.co_qualname, len(first))
+
+    body = {"model": "alpha", "messages": QUESTION, "stream": True, "appliance": {"tools": ["read_file"]}}
+    async with (
+        open_server(tools=OpenToolbox([files])) as entry,
+        open_appliance(scripted, fake_model) as other,
+        pooled(entry, b2=other),
+    ):
+        await loaded(entry, other, "b2")
+        sys.setprofile(heard)
+        try:
+            answer = await entry.good("POST", "/api/chat", body, headers=[("X-Conversation-Id", ID)])
+        finally:
+            sys.setprofile(None)
+        again = await entry.good("GET", f"/v1/stream/{ID}")
+        [row] = await entry.rows()
+    lines = [json.loads(line) for line in answer.body.splitlines()]
+    assert "".join(line["message"]["content"] for line in lines).endswith("Milk and eggs.")
+    assert lines[-1]["done"]
+    assert files.used == [("read_file", {"path": "notes"})]
+    assert again.body == answer.body, "it is held as the client got it"
+    assert row["metadata"]["box"] == "b2"
+
+    steps = told_steps()
+    assert len(steps) == 12
+    for step in steps:
+        for name in step:
+            assert any(known == name or known.endswith(f".{name}") for known in first), f"{name} was not called"
+    order = [first[step[0]] for step in steps[:10]]
+    assert order == sorted(order), "the steps begin in this order"

@@ -16,7 +16,7 @@ from odd_files import KINDS, assert_ends
 from appliance.catalog.configuration import read_sources
 from appliance.catalog.found import read_start
 from appliance.features.contexts.core.kept import manifest_of
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.shelf import StateFile
 from appliance.features.ollama.known import read_derived
 from appliance.features.pool.pool_file import read_pool
 from appliance.features.streams.files import Folder

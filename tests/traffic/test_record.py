@@ -22,9 +22,10 @@ from appliance.core.records.accounting import TokenCounter
 from appliance.core.records.activity import CLIENT_LEFT, Query
 from appliance.core.records.captures import BLOCK, CaptureBuffer, CapturedBody, CapturedExchange
 from appliance.core.records.ended import EndedRequest
+from appliance.features.metrics.counts import Counters, ModelCounts
 from appliance.store.activity import open_activity
 from appliance.traffic import recorder as recording
-from appliance.traffic.metrics import Metrics, ModelCounts
+from appliance.traffic.metrics import Metrics
 from appliance.traffic.packing import Load, Packer
 from appliance.traffic.record import LOOK_EVERY, Record, RecordingSink, aside
 from appliance.traffic.recorder import Recorder, open_recorder
@@ -80,12 +81,12 @@ class Client:
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
+def metrics() -> Counters:
+    return Counters(Metrics())
 
 
 @pytest.fixture
-async def recorder(metrics: Metrics) -> AsyncGenerator[Recorder]:
+async def recorder(metrics: Counters) -> AsyncGenerator[Recorder]:
     """One that keeps ten rows in memory, and a MiB of captures."""
     async with open_activity(None, 10) as activity, open_recorder(activity, observers=(metrics,)) as made:
         made.captures = CaptureBuffer(MIB)
@@ -113,7 +114,7 @@ async def rows(recorder: Recorder) -> list[Row]:
     return list((await recorder.page(Query(order="asc", limit=999))).data)
 
 
-async def test_whoever_looks_right_after_finds_everything(recorder: Recorder, metrics: Metrics):
+async def test_whoever_looks_right_after_finds_everything(recorder: Recorder, metrics: Counters):
     await answer(recorder, ANSWER)
     [row] = await rows(recorder)
     assert (row.tokens.input_tokens, row.tokens.output_tokens, row.has_capture) == (3, 4, True)
@@ -160,7 +161,7 @@ class Told:
         self.ended.append(ended)
 
 
-async def test_an_observer_is_told_of_what_ends_while_it_is_signed_in(recorder: Recorder, metrics: Metrics):
+async def test_an_observer_is_told_of_what_ends_while_it_is_signed_in(recorder: Recorder, metrics: Counters):
     told, other = Told(), Told()
     await answer(recorder, ANSWER)
     with recorder.observed_by(told):
@@ -185,7 +186,7 @@ async def test_an_observer_is_told_of_what_ends_while_it_is_signed_in(recorder: 
 
 
 async def test_what_cannot_be_written_down_takes_nothing_with_it(
-    recorder: Recorder, metrics: Metrics, caplog: pytest.LogCaptureFixture
+    recorder: Recorder, metrics: Counters, caplog: pytest.LogCaptureFixture
 ):
     record, sink = begin(recorder)
     record.began = None  # pyright: ignore[reportAttributeAccessIssue]  such a thing does not exist
@@ -271,11 +272,8 @@ class Free(Always):
 async def test_under_load_nothing_is_written_down_that_newer_requests_push_out():
     """Ids and counters are those of all requests, rows and captures those of the newest."""
     keep, budget, body = 10, 64 << 10, b"x" * 2000
-    metrics = Metrics()
-    async with (
-        open_activity(None, keep) as activity,
-        open_recorder(activity, Busy, observers=(metrics,)) as recorder,
-    ):
+    metrics = Counters(Metrics())
+    async with open_activity(None, keep) as activity, open_recorder(activity, Busy, observers=(metrics,)) as recorder:
         recorder.captures = CaptureBuffer(budget)
         count = 2 * recording.MOST
         for _ in range(count):
@@ -362,7 +360,7 @@ def test_whenever_one_looks_all_is_there(steps: list[tuple[object, ...]], light:
         ended: list[int] = []
         heard: list[int] = []
         expected: list[int] = []
-        metrics = Metrics()
+        metrics = Counters(Metrics())
         unfollow: Callable[[], None] | None = None
         with trio.CancelScope() as scope:
             async with (

@@ -1,4 +1,4 @@
-"""One request to one server: how it is reached, and what is said when it cannot be, or breaks."""
+"""One request to one server: its address, how it is reached, through proxies too, and what is said when it breaks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,94 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
+from msgspec import structs
+from proxy_process import proxies
 from upstream_harness import OK, answering, listening, read_request
 from waiting import PATIENCE, SOON
 
-from appliance.errors import UpstreamFailed
+from appliance.core.config.types import PeerTimeouts, Timeouts
+from appliance.errors import UpstreamFailed, UsageError
 from appliance.upstream import connect as tls
-from appliance.upstream.client import Address, ConnectFailed, HttpCall, address_of
+from appliance.upstream.client import Address, ConnectFailed, HttpCall, address_of, forwardable_to_peer
 from appliance.upstream.connect import SocketWire, connect
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "tls", "base"),
+    [
+        ("http://localhost:5800", "localhost", 5800, False, ""),
+        ("http://127.0.0.1:5800/", "127.0.0.1", 5800, False, ""),
+        ("http://[::1]:80/", "::1", 80, False, ""),
+        ("https://api.example.com/api/", "api.example.com", 443, True, "/api"),
+        ("https://api.example.com:8443/a b/ü", "api.example.com", 8443, True, "/a%20b/%C3%BC"),
+        ("HTTP://Host.example", "host.example", 80, False, ""),
+    ],
+)
+def test_urls(url: str, host: str, port: int, tls: bool, base: str):
+    address = address_of(url, "m")
+    assert (address.host, address.port, address.tls, address.base_path) == (host, port, tls, base)
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "joined"),
+    [
+        ("http://h", "/v1/models", "/v1/models"),
+        ("http://h/", "/v1/models?x=%2F", "/v1/models?x=%2F"),
+        ("http://h/api", "/v1/models?x=%2F", "/api/v1/models?x=%2F"),
+        ("http://h/api//", "/", "/api/"),
+        ("http://h/api", "", "/api"),
+        ("http://h/api?version=1", "/v1/models", "/api/v1/models?version=1"),
+        ("http://h?version=1", "/v1/models?x=2", "/v1/models?version=1&x=2"),
+    ],
+)
+def test_one_slash_where_paths_meet(base: str, target: str, joined: str):
+    assert address_of(base, "m").target(target) == joined
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        ("", "http://"),
+        ("localhost:5800", "http://"),
+        ("ftp://host/", "http://"),
+        ("http://", "host"),
+        ("http://host:0", "port 0"),
+        ("http://host:99999", "not a URL"),
+        ("http://host:x", "not a URL"),
+        ("http://me:secret@host", "apiKey"),
+        ("http://host/#top", "fragment"),
+        ("http://hö.example", "punycode"),
+        ("http://ho st/", "punycode"),
+    ],
+)
+def test_what_is_no_address_is_told_with_its_owner(url: str, word: str):
+    with pytest.raises(UsageError) as caught:
+        address_of(url, "my-model")
+    assert word in str(caught.value)
+    assert "'my-model'" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_times_and_keys():
+    address = address_of("http://h", "p", api_key="k", timeouts=PeerTimeouts())
+    assert (address.connect_timeout, address.header_timeout, address.tls_timeout, address.keepalive) == (30, 60, 10, 30)
+    assert address.key_headers == ((b"Authorization", b"Bearer k"), (b"x-api-key", b"k"))
+    none = address_of("http://h", "p", timeouts=Timeouts(connect=0, keepalive=0, tls_handshake=0))
+    assert (none.connect_timeout, none.header_timeout, none.tls_timeout, none.keepalive) == (None,) * 4
+    assert none.key_headers == ()
+
+
+def test_host_header_of_each_address():
+    assert Address("127.0.0.1", 80, None, "m").authority == b"127.0.0.1:80"
+    assert address_of("https://h.example", "m").authority == b"h.example"
+    assert address_of("http://[::1]:99", "m").authority == b"[::1]:99"
+
+
+def test_what_is_the_clients_own_stays_here():
+    kept = [(b"Content-Type", b"application/json"), (b"X-Custom", b"1"), (b"User-Agent", b"x")]
+    secret = [(b"Authorization", b"a"), (b"X-API-Key", b"b"), (b"Cookie", b"c"), (b"Connection", b"x"), (b"Host", b"h")]
+    place = [(b"Origin", b"o"), (b"X-Forwarded-For", b"1"), (b"Forwarded", b"2"), (b"Sec-Fetch-Site", b"s")]
+    assert forwardable_to_peer([*secret, *place, *kept]) == kept
 
 
 async def ask(address: Address, method: str = "GET", target: str = "/", body: bytes = b"") -> bytes:
@@ -202,3 +283,87 @@ async def test_an_answer_that_is_longer_than_allowed_is_not_read_to_its_end():
         async with HttpCall(address, "GET", "/") as response:
             with pytest.raises(UpstreamFailed, match="longer than 1 bytes"):
                 await response.read(1)
+
+
+USER = "me:a b@c"
+QUOTED = "me:a%20b%40c"
+
+
+async def ask_through(address: Address) -> bytes:
+    async with HttpCall(address, "GET", "/x") as response:
+        return await response.read(1 << 16)
+
+
+WAYS = [
+    ("http", "http", "hub.test"),
+    ("socks5h", "socks", "hub.test"),
+    ("socks5", "socks", "192.0.2.7"),
+    ("socks5", "socks", "2001:db8::7"),
+]
+
+
+@pytest.mark.needs("openssl")
+@pytest.mark.parametrize("user", ["", USER])
+@pytest.mark.parametrize(("scheme", "kind", "host"), WAYS)
+async def test_tls_goes_through_a_tunnel(
+    tls_server: ssl.SSLContext,
+    trusted: None,
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: str,
+    kind: str,
+    host: str,
+    user: str,
+) -> None:
+    async with listening(answering(OK), tls=tls_server) as port:
+        with proxies("--user", user) as running:
+            proof = f"{QUOTED}@" if user else ""
+            monkeypatch.setenv("ALL_PROXY", f"{scheme}://{proof}127.0.0.1:{running.ports[kind]}")
+            shown = f"[{host}]" if ":" in host else host
+            there = structs.replace(address_of(f"https://{shown}:{port}", "hub"), tls_name="localhost")
+            assert await ask_through(there) == b"ok"
+            assert running.said() == ["connect" if kind == "http" else "socks", shown if kind == "http" else host, port]
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5h"])
+async def test_http_is_relayed_where_it_may_be(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    seen: list[bytes] = []
+    async with listening(answering(OK, seen)) as port:
+        with proxies("--user", USER) as running:
+            kind = scheme.removesuffix("5h")
+            monkeypatch.setenv("http_proxy", f"{scheme}://{QUOTED}@127.0.0.1:{running.ports[kind]}")
+            assert await ask_through(address_of(f"http://hub.test:{port}/base", "hub", proxied=True)) == b"ok"
+            assert running.said()[1:3] == ["hub.test", port]
+            assert await ask_through(address_of(f"http://127.0.0.1:{port}/base", "hub", proxied=True)) == b"ok"
+            assert address_of(f"http://hub.test:{port}", "a box").proxy is None
+    assert [head.split(b"\r\n")[0] for head in seen] == [b"GET /base/x HTTP/1.1"] * 2
+    assert b"Host: hub.test:%d\r\n" % port in seen[0]
+    assert b"Proxy-Authorization" not in seen[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "url", "why"),
+    [
+        (["--user", "a:b"], "http://a:secret@127.0.0.1:{http}", "it answered 407; it wants a user name"),
+        (["--status", "502"], "http://u:secret@127.0.0.1:{http}", "it answered 502; it cannot reach"),
+        (["--status", "5"], "socks5h://127.0.0.1:{socks}", "the connection was refused"),
+        (["--user", "a:b"], "socks5h://127.0.0.1:{socks}", "it wants a user name"),
+        (["--user", "a:b"], "socks5h://a:secret@127.0.0.1:{socks}", "does not accept the user name"),
+        ([], "http://127.0.0.1:{socks}", "gives no connection"),
+        ([], "socks5h://127.0.0.1:{http}", "gives no connection"),
+        ([], "socks5://127.0.0.1:{socks}", "is not known here"),
+        ([], "http://u:secret@127.0.0.1:1", "does not accept connections"),
+        ([], "https://u:secret@127.0.0.1:1", "cannot be used: name it as http://"),
+    ],
+)
+async def test_a_refusal_names_the_proxy_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], url: str, why: str
+) -> None:
+    with proxies(*words) as running:
+        url = url.format(**running.ports)
+        monkeypatch.setenv("HTTPS_PROXY", url)
+        with pytest.raises(ConnectFailed) as caught:
+            await ask_through(structs.replace(address_of("https://hub.invalid", "hub"), connect_timeout=5.0))
+    said = str(caught.value)
+    assert why in said
+    assert f"the proxy {url.partition('://')[0]}://{url.rpartition('//')[2].rpartition('@')[2]}" in said
+    assert "secret" not in said

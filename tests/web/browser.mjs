@@ -61,12 +61,15 @@ export async function another(browser, url, options = {}) {
   return { context, page, wrong, allow };
 }
 
+/** In ms, for anything that a scenario waits for, on a machine that is far too busy. It only bounds a failure. */
+export const PATIENCE = 90_000;
+
 /** Looks again and again until what is found is so, and returns it. It fails with the last thing that was found. */
 export async function until(look, isSo, what) {
-  for (const end = Date.now() + 20_000; ; await new Promise((resolve) => setTimeout(resolve, 50))) {
+  for (const end = Date.now() + PATIENCE; ; await new Promise((resolve) => setTimeout(resolve, 50))) {
     const found = await look();
     if (isSo(found)) return found;
-    assert.ok(Date.now() < end, `not so within 20 s: ${what}; ${JSON.stringify(found)}`);
+    assert.ok(Date.now() < end, `not so within ${PATIENCE} ms: ${what}; ${JSON.stringify(found)}`);
   }
 }
 
@@ -126,8 +129,7 @@ export async function say(page, text) {
 /** No answer is on its way. */
 export const idle = (page) =>
   page.waitForFunction((stop) => !document.querySelector(`[aria-label="${stop}"]`), t("Stop"));
-export const answered = (page) =>
-  page.getByText(t("The answer is complete.")).waitFor({ state: "attached", timeout: 60_000 });
+export const answered = (page) => page.getByText(t("The answer is complete.")).waitFor({ state: "attached" });
 
 /** What is in the clipboard. Not every browser lets a page read it, but each one pastes. */
 export async function pasted(page) {
@@ -154,18 +156,88 @@ export const put = (page, path, body) =>
     [path, body],
   );
 export const api = (page, path) => page.evaluate(async (path) => (await fetch(path)).json(), path);
+
+/** Another client than the page asks with a body of JSON. */
+export const post = (url, path, body = {}, headers = {}) =>
+  fetch(`${url}${path}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", ...headers },
+    body: JSON.stringify(body),
+  });
+/** One question of such a client; the answer's head. */
+export const ask = (url, model, content = "Hi", more = {}, headers = {}) =>
+  post(url, "/v1/chat/completions", { model, messages: [{ role: "user", content }], ...more }, headers);
+/** The same, and its whole answer. */
+export const asked = async (...words) => (await ask(...words)).text();
+
+/** Store chats as another page's export has them. What is said goes from the root to the shown leaf, unless it says more. */
+export async function store(url, ...chats) {
+  const lines = chats.flatMap(({ id, name = id, said, leaf = said.length - 1, when }, at) => {
+    const told = said.map((words, place) => ({
+      id: `${id}${place}`,
+      convId: id,
+      type: "text",
+      role: place % 2 ? "assistant" : "user",
+      timestamp: at + place + 1,
+      parent: place ? `${id}${place - 1}` : null,
+      children: [],
+      ...(typeof words === "string" ? { content: words } : words),
+    }));
+    const head = { harness: "llama.app", type: "session", id, name, lastModified: when ?? at + 1, currNode: told[leaf].id };
+    return [head, ...told.map((message) => ({ type: "message", message }))];
+  });
+  const body = lines.map((line) => JSON.stringify(line)).join("\n");
+  const { imported } = await (await fetch(`${url}/api/conversations/import`, { method: "POST", body })).json();
+  assert.equal(imported.length, chats.length);
+  return imported;
+}
+
+/** A stored chat of the page's own is shown, with a message for each of these. */
+export async function shown(page, url, id, said) {
+  await put(page, `/api/conversations/${id}`, { title: id });
+  for (const [at, message] of said.entries()) {
+    const stored = { id: `${id}${at}`, role: "assistant", ...(at ? { parent: `${id}${at - 1}` } : {}), ...message };
+    assert.equal(await put(page, `/api/conversations/${id}/messages/${stored.id}`, stored), 200);
+  }
+  await put(page, `/api/conversations/${id}`, { leaf: `${id}${said.length - 1}` });
+  await page.goto(`${url}/#/chat/${id}`);
+  await messages(page).last().waitFor();
+}
+
+/** Nothing lies beside the page. */
+export async function fits(page, where = "") {
+  const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  assert.ok(over <= 0, `${where} is ${over} px too wide`);
+}
+
+/** The file that a button gives. */
+export async function saved(page, button) {
+  const [file] = await Promise.all([page.waitForEvent("download"), button.click()]);
+  return file;
+}
+
+/** The page's own question is answered with this button. */
+export const confirm = (page, name) => page.getByRole("dialog").getByRole("button", { name, exact: true }).click();
+
+/** What the page asks models from now on. */
+export function sentBy(page) {
+  const sent = [];
+  page.on("request", (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()));
+  return sent;
+}
 /** A while in which tasks are counted; MEASURE chooses its seconds. */
 export const measuring = (page) => page.waitForTimeout(1000 * Number(process.env.MEASURE ?? 1));
-/** The next page counts its tasks of more than 50 ms; the result tells them in milliseconds. */
+/** The next page counts its tasks of more than 50 ms; the result has them in milliseconds, and forgets them. */
 export async function countTasks(page) {
   await page.goto("about:blank");
   await page.addInitScript(() => {
+    if (window.tasks) return;
     window.tasks = [];
     new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration))).observe({
       entryTypes: ["longtask"],
     });
   });
-  return async () => (await page.evaluate(() => window.tasks.map(Math.round))).join(", ") || "none";
+  return () => page.evaluate(() => window.tasks.splice(0).map(Math.round));
 }
 export const stored = async (page) => {
   const id = new URL(page.url()).hash.slice("#/chat/".length);

@@ -4,9 +4,9 @@
 // is and waits for a line, when the test has done its part. A scenario that fails ends this process, and the browser.
 import assert from "node:assert/strict";
 import { createInterface } from "node:readline";
-import { another, launch } from "./browser.mjs";
+import { another, launch, PATIENCE } from "./browser.mjs";
 
-const TIME = 300_000; // of one scenario; it only bounds a failure
+const TIME = 15 * 60_000; // of one scenario; it only bounds a failure
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const told = async (word) => {
   console.log(`>> ${word}`);
@@ -18,7 +18,7 @@ async function play(browser, { scenario, url, more, picture }) {
   const [file, name] = scenario.split(".");
   const { [name]: run } = await import(`./scenarios/${file}.mjs`);
   const { page, wrong, allow } = await another(browser, url);
-  page.setDefaultTimeout(20_000);
+  page.setDefaultTimeout(PATIENCE);
   try {
     do {
       wrong.length = 0;

@@ -1,4 +1,4 @@
-"""The activity log's queries and arithmetic: the parameters of a page, and histograms of speeds.
+"""The activity log's queries and arithmetic: which rows are wanted, and histograms of speeds.
 
 Names, bounds and formulas are those of llama-swap 0bdb3720. ``store.activity`` keeps the rows.
 """
@@ -8,14 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Literal, Protocol, TypeVar, get_args
+from typing import Literal, Protocol, get_args
 
 import msgspec
 from msgspec import Struct
 
-from appliance.core.parameters import read_time, read_whole, shown
-from appliance.core.records.export import Format
-from appliance.errors import BadRequest
 from appliance.wire import Histogram, Row
 
 DEFAULT_LIMIT = 25
@@ -44,11 +41,6 @@ SortKey = Literal[
 SORT_KEYS: tuple[SortKey, ...] = get_args(SortKey)
 
 Order = Literal["asc", "desc"]
-
-_Word = TypeVar("_Word", bound=str)
-
-_SWITCH = ("1", "true", "0", "false")
-_ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 class EndedRequests(Struct, frozen=True, kw_only=True):
@@ -80,51 +72,6 @@ class Query(Struct, frozen=True, kw_only=True):
     page: int = 1
     sort: SortKey = "id"
     order: Order = "desc"
-
-
-def parse_query(parameters: Mapping[str, Sequence[str]]) -> Query:
-    """Read the parameters of GET /api/metrics/activity. Raises BadRequest, which names the parameter.
-
-    ``failed`` and ``search`` are additions to llama-swap's.
-
-    Unknown parameters are ignored, an empty one is as good as none, and of a repeated one the first counts; only
-    ``model`` may be repeated.
-    """
-    first = {name: text for name, values in parameters.items() if values and (text := values[0].strip())}
-
-    def whole(name: str, least: int, most: int | None = None) -> int | None:
-        return read_whole(first[name], name, least, most) if name in first else None
-
-    def time(name: str) -> datetime | None:
-        return read_time(first[name], name) if name in first else None
-
-    def word(name: str, words: Sequence[_Word], default: _Word) -> _Word:
-        found = [one for one in words if one == first.get(name, default)]
-        if not found:
-            raise BadRequest(f"{name} must be one of {', '.join(words)}, not {shown(first[name])}", param=name)
-        return found[0]
-
-    return Query(
-        models=parse_models(parameters),
-        start=time("start"),
-        end=time("end"),
-        min_id=whole("min_id", 0) or None,
-        max_id=whole("max_id", 0) or None,
-        failed=word("failed", _SWITCH, "0") in _SWITCH[:2],
-        search=first.get("search", ""),
-        limit=whole("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT,
-        page=whole("page", 1) or 1,
-        sort=word("sort", SORT_KEYS, "id"),
-        order=word("order", _ORDERS, "desc"),
-    )
-
-
-def parse_format(parameters: Mapping[str, Sequence[str]]) -> Format:
-    """Return the ``format`` parameter of an export. Raises BadRequest."""
-    found = [kind for kind in get_args(Format) if kind == next(iter(parameters.get("format", ())), "jsonl")]
-    if not found:
-        raise BadRequest(f"format must be one of {', '.join(get_args(Format))}", param="format")
-    return found[0]
 
 
 def parse_models(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from functools import partial
 import trio
 from msgspec import Struct
 
-from appliance.features.engines.core.choice import Seat
+from appliance.features.engines.core.standing import Seat
 from appliance.features.engines.owner import Engines
 from appliance.platform.machine import Suspends
 from appliance.trio_parts import beside, persist

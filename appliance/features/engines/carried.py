@@ -12,7 +12,7 @@ from appliance.core.versions import numbers_of
 from appliance.engines.builds import check_build, read_build
 from appliance.errors import UsageError
 from appliance.features.engines.core.builds import parse_asked
-from appliance.features.engines.found import EngineFolders
+from appliance.features.engines.found import EngineFolders, builds_below
 from appliance.features.engines.shelf import Shelf
 from appliance.platform.home import engines_folder
 from appliance.store.carried import CarriedBuild
@@ -73,13 +73,9 @@ def _builds_in(roots: Iterable[Path], target: str) -> list[tuple[Path, Build]]:
     """Return the whole builds for a platform in these folders, best place first, without those that are there twice."""
     found: dict[tuple[str, str], tuple[Path, Build]] = {}
     for root in roots:
-        for manifest in sorted(root.glob(f"[!.]*/[!.]*/{MANIFEST}")):
-            try:
-                build = read_build(manifest.parent)
-            except (OSError, ValueError):
-                continue
-            if build.platform == target and build.files and not check_build(manifest.parent):
-                found.setdefault((build.id, build.digest), (manifest.parent, build))
+        for folder, build in builds_below(root):
+            if build.platform == target and build.files and not check_build(folder):
+                found.setdefault((build.id, build.digest), (folder, build))
     return list(found.values())
 
 

@@ -7,12 +7,12 @@ import trio
 from appliance.core.versions import RolledBack, lines_to_roll_back
 from appliance.errors import UsageError
 from appliance.features.engines.core.choice import AUTO, EngineWish, check_choice
-from appliance.features.engines.core.events import EngineChosen
+from appliance.features.engines.core.state import EngineChosen
 from appliance.features.engines.owner import Engines
 from appliance.features.engines.shelf import Shelf
 
 
-async def prefer(shelf: Shelf, engines: Engines, wish: EngineWish, *, only_proven: bool = False) -> str:
+async def prefer(engines: Engines, wish: EngineWish, *, only_proven: bool = False) -> str:
     """Remember the choice; return why that engine cannot be used now, or an empty text.
 
     Raises UsageError for a choice that `check_choice` refuses, and OSError.
@@ -22,11 +22,11 @@ async def prefer(shelf: Shelf, engines: Engines, wish: EngineWish, *, only_prove
     named = dict.fromkeys(seat.build for seat in engines.seats if word in (seat.id, seat.build))
     chosen = None if word == AUTO else word
     engines.apply(EngineChosen(word=chosen, model=wish.model, pinned=wish.pinned, builds=tuple(named)))
-    await keep(shelf, engines)
+    await keep(engines)
     return note
 
 
-async def roll_back(shelf: Shelf, engines: Engines, backend: str | None) -> tuple[str, list[str]]:
+async def roll_back(engines: Engines, backend: str | None) -> tuple[str, list[str]]:
     """Return to the build before the last update: its id, and the lines that have been updated, the one meant last.
 
     Raises UsageError if there is none, and OSError.
@@ -35,7 +35,7 @@ async def roll_back(shelf: Shelf, engines: Engines, backend: str | None) -> tupl
     lines = [line.name for line in lines_to_roll_back(engines.state, backend, here)]
     event = RolledBack(kind=backend, here=here, why="'engines rollback' replaced it")
     try:
-        state = await trio.to_thread.run_sync(shelf.state.apply, [event])
+        state = await trio.to_thread.run_sync(Shelf(engines.folder).state.apply, [event])
     except UsageError as cause:
         raise UsageError(f"{cause}; 'llama-appliance engines use BUILD' switches to another build") from None
     await engines.sync()
@@ -44,8 +44,9 @@ async def roll_back(shelf: Shelf, engines: Engines, backend: str | None) -> tupl
     return line.current, lines
 
 
-async def keep(shelf: Shelf, engines: Engines) -> None:
+async def keep(engines: Engines) -> None:
     """Make sure that everything is in the file, or raise OSError."""
     await engines.sync()
     if not engines.is_saved:
+        shelf = Shelf(engines.folder)
         raise OSError(None, f"nothing has changed: {shelf.state.path} cannot be written; {shelf.make_room}")

@@ -25,13 +25,13 @@ def _verb() -> click.Command:
 
 
 def _rpc_worker() -> click.Command:
-    from appliance.features.engines.verbs.commands import rpc_worker
+    from appliance.features.engines.rpc_server import rpc_worker
 
     return rpc_worker
 
 
 def _examiner() -> Examiner:
-    from appliance.features.engines.verbs.findings import command_examiner
+    from appliance.features.engines.findings import command_examiner
 
     return command_examiner()
 

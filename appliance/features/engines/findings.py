@@ -11,6 +11,7 @@ from pathlib import Path
 import trio
 from msgspec import structs
 
+from appliance.catalog.sources import STARTER
 from appliance.core.builds import BuildNeeds
 from appliance.core.engine import Engine
 from appliance.core.examination import Examiner, Known, OwnFacts
@@ -20,15 +21,24 @@ from appliance.errors import ApplianceError
 from appliance.features.engines.core.choice import best
 from appliance.features.engines.core.examined import Installed
 from appliance.features.engines.core.findings import EnginesExamined
-from appliance.features.engines.found import EngineFolders, find_engine
+from appliance.features.engines.found import EngineFolders, find_engine, list_engines
 from appliance.features.engines.installing import offers_here
-from appliance.features.engines.owner import Engines
+from appliance.features.engines.owner import Engines, open_engines
+from appliance.features.engines.shelf import StateFile
 from appliance.platform.home import engines_folder
 from appliance.platform.machine import free_memory
 
 
-def engines_examiner(opened: Callable[[], AbstractAsyncContextManager[Engines]]) -> Examiner:
-    """``opened`` are the engines after a look at the machine and the builds."""
+def command_examiner() -> Examiner:
+    """The examiner of a command, where no server tells of its engines."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Engines]:
+        find = partial(list_engines, EngineFolders.of_this_machine())
+        async with open_engines(find, StateFile(engines_folder()), starter=STARTER) as engines:
+            await engines.probe()
+            yield engines
+
     return Examiner(part="the engines", facts=EnginesExamined, look=partial(_look, opened), folders=_folders)
 
 

@@ -15,12 +15,13 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.core.builds import MANIFEST
+from appliance.core.builds import MANIFEST, Build
 from appliance.core.engine import EMBEDDED, Engine, EngineInside
 from appliance.core.versions import numbers_of
 from appliance.engines.builds import EXECUTABLE, engine_of_build, engine_of_program, is_executable, read_build
@@ -183,14 +184,21 @@ def _builds(root: Path, source: str) -> list[Engine]:
     """The builds for this platform in the folders of ``root``, newest first; of one release the processor's come first,
     which work everywhere. Incomplete folders are skipped."""
     found: list[Engine] = []
-    for manifest in root.glob(f"[!.]*/[!.]*/{MANIFEST}"):
+    for folder, build in builds_below(root):
+        if build.platform in ("", this_platform()):
+            with suppress(OSError, ValueError, UsageError):  # its program is missing, or it goes while we look
+                found.append(engine_of_build(folder, build, source))
+    return sorted(found, key=_newest_first)
+
+
+def builds_below(root: Path) -> Iterator[tuple[Path, Build]]:
+    """Every build in the folders of ``root``, whatever it is for, and whole or not."""
+    for manifest in sorted(root.glob(f"[!.]*/[!.]*/{MANIFEST}")):
         try:
             build = read_build(manifest.parent)
-            if build.platform in ("", this_platform()):
-                found.append(engine_of_build(manifest.parent, build, source))
-        except (OSError, ValueError, UsageError):
+        except (OSError, ValueError):
             continue  # one being written, or no build: `--engine FOLDER` says what is wrong with it
-    return sorted(found, key=_newest_first)
+        yield manifest.parent, build
 
 
 def _newest_first(engine: Engine) -> tuple[object, ...]:

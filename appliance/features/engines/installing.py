@@ -22,8 +22,15 @@ from appliance.core.builds import MANIFEST, Build, FileSum
 from appliance.core.machine_look import MachineLook
 from appliance.engines.builds import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
 from appliance.errors import UsageError
-from appliance.features.engines.core.builds import Archive, AvailableBuild, Catalogue, Release, check_entry
-from appliance.features.engines.core.offers import EngineOffer, offers
+from appliance.features.engines.core.builds import (
+    Archive,
+    AvailableBuild,
+    Catalogue,
+    EngineOffer,
+    Release,
+    check_entry,
+    offers,
+)
 from appliance.features.engines.shelf import Shelf
 from appliance.store.file_hashes import sha256_of
 from appliance.store.model_files import sync_folder, write_whole
@@ -193,9 +200,6 @@ def _write_manifest(folder: Path, build: Build) -> None:
     for path in (folder, *folder.rglob("*")):
         if path.is_dir() and not path.is_symlink():
             sync_folder(path)
-
-
-# ---- the list of builds that can be fetched --------------------------------------------------------------------------
 
 
 def manifest_file() -> Path:

@@ -2,7 +2,7 @@
 
 It answers at once with what is known. The rest it finds out by a look at the machine, by asking every build for its
 devices, and by proving seats: when a caller asks for it, or in the task of `background` beside it. Each finding is an
-event (`core.events`): it counts at once here, and is in the file a moment later, so that the next start knows it.
+event (`core.state`): it counts at once here, and is in the file a moment later, so that the next start knows it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,20 +21,28 @@ from msgspec import structs
 from appliance.core.engine import NO_GPUS, Engine
 from appliance.core.machine_look import VISIBILITY, MachineLook
 from appliance.core.records.history import Happening, Tell, told_to_nobody
+from appliance.core.rpc_workers import Crew, RpcWorker
 from appliance.engines.builds import check_build
 from appliance.engines.manuals import read_manual
 from appliance.features.engines.core.cards import seats_on, why_none
-from appliance.features.engines.core.choice import Ranked, Seat, WantedEngine, best, device_flags, rank, seats_of
-from appliance.features.engines.core.events import Learnt, MachineSeen, Pardoned, SeatFailed, Trusted, reduce
+from appliance.features.engines.core.choice import Ranked, WantedEngine, best, device_flags, rank, seats_of
 from appliance.features.engines.core.listing import Device, cpu_device, drivers_of, identify, memory_names
-from appliance.features.engines.core.proofs import Proof, ProofKey
-from appliance.features.engines.core.state import ContextTrial, EngineState, ListedDevices, key_of
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.core.standing import (
+    ContextTrial,
+    ListedDevices,
+    Proof,
+    ProofKey,
+    Seat,
+    SeatFailed,
+    key_of,
+)
+from appliance.features.engines.core.state import EngineState, Learnt, MachineSeen, Pardoned, Trusted, reduce
+from appliance.features.engines.drivers import look
 from appliance.features.engines.probing import list_devices
+from appliance.features.engines.shelf import StateFile
 from appliance.platform.children import Children, open_children
-from appliance.platform.drivers import look
 from appliance.platform.machine import here
-from appliance.trio_parts import WriteBehind, beside, persist
+from appliance.trio_parts import Changed, WriteBehind, beside, persist
 
 RANKED_FOR = 1.0
 """Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""
@@ -65,7 +73,7 @@ class Engines:
         """Reasons of builds that have not told their devices yet, by the digests of the builds."""
         self._seats: list[Seat] = []
         self._suspects: set[str] = set()
-        self._suspected = trio.Event()
+        self._suspected = Changed()
         self._ranked: dict[tuple[str, str, tuple[str, ...]], tuple[float, list[Ranked]]] = {}
         """The answers of `ranked` since the last `_arrange`, with their times."""
         self._events: list[Learnt] = []
@@ -76,8 +84,6 @@ class Engines:
         self._writing = trio.Lock()
         self._probing = trio.Lock()
         self._begun = self._answered = 0  # probes, by number
-
-    # ---- what is known -----------------------------------------------------------------------------------------------
 
     @property
     def look(self) -> MachineLook | None:
@@ -100,10 +106,8 @@ class Engines:
         known = self._ranked.get((model, word, cards))
         if known is None or abs(now - known[0]) > RANKED_FOR:
             seats = seats_on(self._seats, cards)
-            proofs = {seat.id: self.state.proofs_of(seat, now) for seat in seats}
-            wanted = self._wanted(model, word)
-            ranked = rank(seats, proofs, self.state.probations, wanted=wanted, model=model, now=now)
-            known = self._ranked[model, word, cards] = now, self.state.arrange(ranked)
+            ranked = rank(seats, self.state, wanted=self._wanted(model, word), model=model, now=now)
+            known = self._ranked[model, word, cards] = now, ranked
         return known[1]
 
     def choose(
@@ -125,6 +129,18 @@ class Engines:
         why = why_none(self._seats, cards)
         late = [f"{seat.build} is not known yet: {seat.late}" for seat in self._seats if seat.late]
         return "; ".join([why, *late]) if why else ""
+
+    async def crew(
+        self,
+        model: str,
+        endpoints: Sequence[str],
+        engine: Engine,
+        fits: Callable[[Sequence[RpcWorker]], bool],
+        in_use: Mapping[str, str],
+    ) -> Crew:
+        from appliance.features.engines.rpc_look import workers_for  # few models have workers
+
+        return await workers_for(model, endpoints, engine.rpc, fits=fits, in_use=in_use)
 
     async def look_again(self) -> list[str]:
         """See `Chooser.look_again`."""
@@ -163,7 +179,7 @@ class Engines:
         )
         if any(seat.id == engine.seat and seat.devices for seat in self._seats):
             self._suspects.add(engine.seat)
-            self._suspected.set()
+            self._suspected.wake()
 
     def pardoned(self, seat: str, model: str) -> None:
         """See `Chooser.pardoned`."""
@@ -247,8 +263,6 @@ class Engines:
         """See `EngineChoice.is_starting`."""
         return bool(self.in_doubt()) and all(one.standing != "proven" for one in self.ranked())
 
-    # ---- finding out -------------------------------------------------------------------------------------------------
-
     async def probe(self) -> MachineLook:
         """Look at the machine, and ask every build for its devices; those who wait for one at a time share the next."""
         before = self._begun
@@ -311,8 +325,6 @@ class Engines:
                 if not again and all(seat.id != named.id for seat in self.in_doubt()):
                     continue
                 self._suspects.discard(named.id)
-                if not self._suspects:
-                    self._suspected = trio.Event()
                 seat = next((one for one in self._seats if one.id == named.id), None)
                 if seat is None:
                     continue  # its build or its device went while others were proven
@@ -368,8 +380,6 @@ class Engines:
     def _proof_of(self, key: ProofKey) -> Proof | None:
         return next((proof for proof in self.state.proofs if proof.key == key), None)
 
-    # ---- what is in doubt --------------------------------------------------------------------------------------------
-
     @property
     def unlisted(self) -> bool:
         """True if a build was not asked about itself since the machine was last looked at."""
@@ -383,7 +393,8 @@ class Engines:
 
     async def wait_suspect(self) -> None:
         """Wait until a seat has failed at work."""
-        await self._suspected.wait()
+        while not self._suspects:
+            await self._suspected.wait()
 
     def has_changed(self) -> bool:
         """True if drivers, cards, or what is hidden of them, changed since the machine was last looked at."""
@@ -393,8 +404,6 @@ class Engines:
     def doubt(self) -> None:
         """Look at the machine again before the next use of what is known of it."""
         self._signature = ""
-
-    # ---- arranging ---------------------------------------------------------------------------------------------------
 
     def _wanted(self, model: str, word: str) -> WantedEngine | None:
         chosen = word or self.state.models.get(model) or self.state.use

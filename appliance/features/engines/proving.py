@@ -21,7 +21,8 @@ from appliance.core.engine_output import printable
 from appliance.core.lenient_json import decoded
 from appliance.features.engines.core import trials
 from appliance.features.engines.core.listing import CPU, Device
-from appliance.features.engines.core.proofs import EngineTimings, Proof, ProofKey, ProvenSpeeds, next_request, speeds_of
+from appliance.features.engines.core.standing import Proof, ProofKey, ProvenSpeeds
+from appliance.features.engines.core.trials import EngineTimings, next_request, speeds_of
 from appliance.features.engines.trial import TrialFailed, TrialServer, open_trial
 from appliance.platform.children import Children
 from appliance.platform.home import users_cache
@@ -112,7 +113,7 @@ async def prove(
         if not device.software:
             speeds = await _measured(engine, device, children, until, measuring) or speeds
     except TrialFailed as failure:
-        failed = failure
+        failed, speeds = failure, None
     place = f" ({pci})" if pci else ""
     return Proof(
         key=key,
@@ -121,8 +122,8 @@ async def prove(
         fault=failed.fault if failed else None,
         why=failed.why if failed else "",
         pci=pci,
-        prompt_speed=speeds.prompt if speeds and not failed else None,
-        generation_speed=speeds.generation if speeds and not failed else None,
+        prompt_speed=speeds.prompt if speeds else None,
+        generation_speed=speeds.generation if speeds else None,
         seconds=trio.current_time() - began,
         at=now,
     )
@@ -236,9 +237,6 @@ def _answer_text(answer: bytes) -> CompletionAnswer:
 
 def _left(until: float) -> float:
     return max(0.0, until - trio.current_time())
-
-
-# ---- the measuring model ---------------------------------------------------------------------------------------------
 
 
 def measuring_folder() -> Path:

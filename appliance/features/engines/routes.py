@@ -14,7 +14,8 @@ from quart import Response
 
 from appliance.errors import AdminOff, Conflict, NotFound
 from appliance.features.engines.choosing import prefer, roll_back
-from appliance.features.engines.core.choice import EngineWish, Seat
+from appliance.features.engines.core.choice import EngineWish
+from appliance.features.engines.core.standing import Seat
 from appliance.features.engines.owner import Engines
 from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.table import Table, table
@@ -98,7 +99,7 @@ def engine_routes(
         wish = await read_as(EngineWish)
         async with alone(shelf):
             await engines.refresh()
-            await prefer(shelf, engines, wish, only_proven=True)
+            await prefer(engines, wish, only_proven=True)
         settled()
         return await answer()
 
@@ -110,7 +111,7 @@ def engine_routes(
         asked = parse_as(await read_body() or b"{}", RollbackRequest)
         async with alone(shelf):
             await engines.refresh()
-            await roll_back(shelf, engines, asked.backend)
+            await roll_back(engines, asked.backend)
         settled()
         return await answer()
 

@@ -1,8 +1,13 @@
-"""A worker for other machines: one process of llama.cpp's ``ggml-rpc-server``, started again when it dies."""
+"""A worker for other machines: one process of llama.cpp's ``ggml-rpc-server``, started again when it dies.
+
+``rpc-worker`` is the verb that runs it.
+"""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
+import re
 import socket
 import sys
 from collections import deque
@@ -10,17 +15,26 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import click
 import trio
 from msgspec import Struct
 
 from appliance.core.engine import Engine
-from appliance.core.rpc_workers import NO_DEBUGGER, RpcWorker
-from appliance.engines.rpc_workers import look_at_worker
+from appliance.core.rpc_workers import DEFAULT_PORT, NO_DEBUGGER, RpcWorker, split_endpoint
+from appliance.core.settings import is_loopback
+from appliance.engines.named import ENGINE_HELP
 from appliance.errors import UsageError
 from appliance.features.engines.core.listing import LINE
-from appliance.platform.children import Child, Children, describe_status, inherited_env
+from appliance.features.engines.found import EngineFolders, find_engine, list_engines
+from appliance.features.engines.rpc_look import look_at_worker
+from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children
+from appliance.platform.console import PROGRAM as OURS
+from appliance.platform.console import harmless, say
+from appliance.platform.machine import engine_threads
 from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of
-from appliance.trio_parts import Changed
+from appliance.platform.stopping import stop_signals
+from appliance.settings import AsyncCommand
+from appliance.trio_parts import Changed, wait_any
 
 PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
 WITHOUT_SIGPIPE = () if sys.platform == "win32" else ("/bin/sh", "-c", "trap '' PIPE; exec \"$@\"", PROGRAM)
@@ -46,6 +60,10 @@ TAIL = 20
 
 ANYWHERE = "0.0.0.0"
 LOOPBACK = "127.0.0.1"
+DEFAULT_LISTEN = f"{LOOPBACK}:{DEFAULT_PORT}"
+FREE_PORT = ":0"
+GRACE = 3.0
+"""Seconds that the worker's process gets to end."""
 
 
 class RpcServing(Struct, frozen=True, kw_only=True):
@@ -160,7 +178,7 @@ class _Run:
     def _line(self, line: bytes) -> None:
         text = text_of(line)
         self._tail.append(text)
-        if LINE.fullmatch(text):
+        if re.fullmatch(LINE, text):
             self._named.append(text.strip())
             self._more.wake()
         self._log(text)
@@ -192,3 +210,99 @@ class _Run:
             return f"there is no device '{unknown.partition('unknown device: ')[2]}'; this engine has: {known}"
         last = next((line.strip() for line in reversed(self._tail) if line.strip()), "")
         return f"{where} ended with {describe_status(status)}" + (f": {last}" if last else "")
+
+
+@click.command("rpc-worker")
+@click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="IPv4 address and port.")
+@click.option("--engine", metavar="ENGINE", help=ENGINE_HELP)
+@click.option(
+    "--device",
+    metavar="NAME,..",
+    help="Devices to lend, as the engine names them; default: graphics cards, or the CPU.",
+)
+@click.option(
+    "--threads", type=click.IntRange(min=1), metavar="N", help="Number of CPU threads; default: as for models."
+)
+@click.option("--cache", is_flag=True, help="Keep received weights in files, so that they need not be sent again.")
+@click.option(
+    "--allow-unauthenticated",
+    is_flag=True,
+    help="Listen where other machines can reach it, although it checks no key.",
+)
+def rpc_worker(
+    listen: str, engine: str | None, device: str | None, threads: int | None, cache: bool, allow_unauthenticated: bool
+) -> AsyncCommand:
+    """Lend this machine's devices and memory to models on another machine, by llama.cpp's RPC.
+
+    The protocol has no keys and no encryption: everyone who reaches the port can use, read and crash the worker. Lend
+    it through an SSH tunnel or a VPN. docs/rpc.md explains how the other machine uses it.
+
+    \b
+    Examples:
+      llama-appliance rpc-worker                                         # for an SSH tunnel
+      llama-appliance rpc-worker --listen 10.8.0.2:50052 --allow-unauthenticated
+    """
+    host, port = _address(listen)
+    if not allow_unauthenticated and not is_loopback(host):
+        raise UsageError(
+            f"refusing to listen on {host}, which other machines can reach: llama.cpp's RPC has neither keys nor "
+            "encryption; use an SSH tunnel to one on 127.0.0.1, or a VPN's address with --allow-unauthenticated"
+        )
+    serving = RpcServing(
+        program=server_program(_engine(engine)),
+        host=host,
+        port=claim_port(host, port),
+        devices=tuple(name.strip() for name in device.split(",") if name.strip()) if device is not None else (),
+        threads=threads or engine_threads(),
+        cache=cache,
+    )
+    return _serve(serving)
+
+
+async def _serve(serving: RpcServing) -> int:
+    refused: UsageError | None = None
+
+    async def serve() -> None:
+        nonlocal refused
+        async with open_children() as children:
+            try:
+                await keep_serving(serving, children, up=partial(_print_address, serving), log=say)
+            except UsageError as error:
+                refused = error
+
+    with stop_signals(lambda: GRACE) as stop, stop.at_once:
+        await wait_any(serve, stop.asked.wait)
+    if refused is not None:
+        raise refused
+    return 0
+
+
+def _print_address(serving: RpcServing, up: Up) -> None:
+    worker = up.worker
+    sizes = [f"{each.total >> 20} MiB, {each.free >> 20} MiB free" for each in worker.devices]
+    devices = "; ".join(up.devices or sizes) or "busy already"
+    version = f"RPC {worker.version}, " if worker.version is not None else ""
+    click.echo(harmless(f"{OURS} rpc-worker listening on {serving.host}:{serving.port}: {version}{devices}"))
+
+
+def _engine(named: str | None) -> Engine:
+    """Return the named engine, or the first that can lend devices; else the first one, for the error to name it."""
+    if named is not None or EngineFolders.of_this_machine().named is not None:
+        return find_engine(named)
+    able = (each for each in list_engines() if each.rpc is not None and not each.damage)
+    return next(able, None) or find_engine(None)
+
+
+def _address(listen: str) -> tuple[str, int]:
+    """Return the address to bind. Raises UsageError for anything but an IPv4 address."""
+    free = listen.endswith(FREE_PORT)
+    host, port = split_endpoint(listen.removesuffix(FREE_PORT) if free else listen)
+    host = LOOPBACK if host == "localhost" else host
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        raise UsageError(
+            f"--listen {listen}: {host} is not an IPv4 address, and ggml-rpc-server takes nothing else; 0.0.0.0 is all "
+            "addresses of this machine"
+        ) from None
+    return host, 0 if free else port

@@ -1,15 +1,24 @@
-"""The folder of builds that this program installs, ``<root>/<platform>-<backend>/<build>/`` each."""
+"""The folder of builds that this program installs, ``<root>/<platform>-<backend>/<build>/`` each, and its memory.
+
+The file in it remembers everything about engines.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from appliance.core.builds import MANIFEST
-from appliance.features.engines.core.events import Learnt
-from appliance.features.engines.core.state import EngineState
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.core.state import EngineState, Learnt, reduce
 from appliance.platform.home import ENGINES_VARIABLE
 from appliance.store.shelf import VersionShelf
+from appliance.store.version_file import WAIT, VersionFile
+
+
+class StateFile(VersionFile[EngineState, Learnt]):
+    """One such file, which need not be there yet."""
+
+    def __init__(self, folder: Path, *, wait: float = WAIT) -> None:
+        super().__init__(folder, EngineState(), reduce, lost="engines are proven again", wait=wait)
 
 
 class Shelf(VersionShelf[EngineState, Learnt]):

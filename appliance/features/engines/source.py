@@ -14,8 +14,10 @@ from appliance.features.engines.found import Finder, find_engine, finder, list_e
 from appliance.platform.home import engines_folder
 
 if TYPE_CHECKING:
+    from appliance.core.machine_look import MachineLook
     from appliance.core.records.history import Tell
     from appliance.features.engines.owner import Engines
+    from appliance.platform.gpus import Gpus
     from appliance.store.carried import CarriedEngines
 
 
@@ -28,8 +30,8 @@ class FoundHere(Struct, frozen=True):
     def open(self, tell: Tell | None = None) -> AbstractAsyncContextManager[Engines]:
         from appliance.catalog.sources import STARTER
         from appliance.core.records.history import told_to_nobody
-        from appliance.features.engines.engine_state import StateFile
         from appliance.features.engines.owner import open_engines  # with trio, which `version` does without
+        from appliance.features.engines.shelf import StateFile
 
         file, only = StateFile(self.folder), self.finder.only
         return open_engines(self.finder.find, file, starter=STARTER, only=only, tell=tell or told_to_nobody)
@@ -56,6 +58,18 @@ class MachineEngines:
         from appliance.features.engines.carried import carried_here
 
         return carried_here(packaged)
+
+    def gpus(self) -> AbstractAsyncContextManager[Gpus]:
+        from appliance.features.engines.drivers import open_gpus
+
+        return open_gpus()
+
+    async def look(self) -> MachineLook:
+        from appliance.features.engines.drivers import look
+        from appliance.platform.children import open_children
+
+        async with open_children() as children:
+            return await look(children)
 
     def recover(self) -> None:
         from appliance.features.engines.shelf import Shelf

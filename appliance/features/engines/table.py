@@ -8,9 +8,10 @@ from msgspec import Struct
 
 from appliance.core.engine import Engine
 from appliance.core.versions import Role
-from appliance.features.engines.core.builds import Catalogue, UpdateChannel
-from appliance.features.engines.core.choice import Ranked, Seat, Standing, best
-from appliance.features.engines.core.offers import EngineOffer
+from appliance.features.engines.core.builds import Catalogue, EngineOffer, UpdateChannel
+from appliance.features.engines.core.choice import Ranked, best
+from appliance.features.engines.core.listing import Device
+from appliance.features.engines.core.standing import Standing
 from appliance.features.engines.core.state import EngineState
 from appliance.features.engines.installing import offers_here
 
@@ -101,7 +102,7 @@ def table(
         speeds = [proof for proof in proofs if proof.ok]
         return SeatRow(
             id=one.seat.id,
-            devices=tuple(_device(one.seat, index) for index in range(len(one.seat.devices))),
+            devices=tuple(map(_in_words, one.seat.devices)),
             standing=one.standing,
             why=one.why,
             prompt_speed=min((proof.prompt_speed for proof in speeds if proof.prompt_speed), default=None),
@@ -165,6 +166,5 @@ def reason(ranked: Sequence[Ranked], state: EngineState) -> str:
             return f"{asked}nothing better is left: {used.why}"
 
 
-def _device(seat: Seat, index: int) -> str:
-    device = seat.devices[index]
+def _in_words(device: Device) -> str:
     return device.name if device.description in ("", device.name) else f"{device.name} ({device.description})"

@@ -17,7 +17,8 @@ from appliance.core.engine_output import explanation, printable
 from appliance.core.rpc_workers import NO_DEBUGGER
 from appliance.errors import Busy, UpstreamFailed
 from appliance.features.engines.core import trials
-from appliance.features.engines.core.proofs import Fault
+from appliance.features.engines.core.listing import Fault
+from appliance.fleet.child import Readiness
 from appliance.platform.children import Child, Children, describe_status, inherited_env
 from appliance.platform.machine import engine_threads
 from appliance.platform.ports import LOOPBACK, free_port
@@ -33,9 +34,6 @@ FIRST_LINES, LAST_LINES = 400, 200
 """Lines that are kept: where it says what it uses, and how it ended."""
 MAX_LINE = 2000
 """Bytes of a line that are kept."""
-PAUSE, LONGEST_PAUSE = 0.01, 0.25
-"""Seconds between two looks whether it is ready."""
-LOOK_TIME = 1.0
 END_TIME = 2.0
 """Seconds to wait for a process to exit after its connection breaks; it may still be writing a crash report."""
 PIPE_TIME = 0.5
@@ -97,28 +95,17 @@ class TrialServer:
 
     async def wait_ready(self) -> None:
         """Return when it answers, or raise TrialFailed when it ends before."""
-        if await before_end(self._child, self._look_again_and_again):
+
+        async def answers() -> bool:
+            await Readiness(self.address, "/v1/models").wait()
+            return True
+
+        if await before_end(self._child, answers):
             return
         status = await self._child.wait()
         await self._output.wait_rest()
         fault = trials.fault_of_start(describe_status(status), status not in NOT_EXECUTED, self.lines())
         raise TrialFailed(fault, self._end(status, "while it loaded"))
-
-    async def _look_again_and_again(self) -> bool:
-        """Return True once it answers. A machine may be too slow for one look, so the next one may take longer."""
-        pause, patience = PAUSE, LOOK_TIME
-        while True:
-            await trio.sleep(pause)
-            pause = min(LONGEST_PAUSE, pause * 1.2)
-            with trio.move_on_after(patience) as look:
-                try:
-                    async with HttpCall(self.address, "GET", "/v1/models") as response:
-                        if response.status == 200:
-                            return True
-                except (UpstreamFailed, Busy):
-                    continue  # it does not listen yet
-            if look.cancelled_caught:
-                patience *= 2
 
     def _last_lines(self) -> list[str]:
         return self.lines()[-LAST_LINES:]

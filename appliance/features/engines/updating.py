@@ -11,10 +11,11 @@ from msgspec import Struct
 from appliance.core.engine import Engine
 from appliance.core.lenient_json import UNREADABLE
 from appliance.features.engines.core.choice import Ranked, best
-from appliance.features.engines.core.proofs import EngineTimings, Proof, ProvenSpeeds, canary_failure, speeds_of
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.core.standing import Proof, ProvenSpeeds
+from appliance.features.engines.core.trials import EngineTimings, canary_failure, speeds_of
 from appliance.features.engines.found import find_engine
 from appliance.features.engines.owner import open_engines
+from appliance.features.engines.shelf import StateFile
 from appliance.features.engines.trial import TrialFailed, open_trial
 from appliance.platform.children import Children
 
@@ -22,9 +23,6 @@ LOAD_TIME = 300.0  # seconds that a model may take to load
 ROUNDS = 3  # requests to each build, of which the fastest counts: other programs slow some of them down
 PROMPT = " ".join(f"{number} bottles of beer on the wall, take one down, pass it around." for number in range(10))
 REQUEST = {"prompt": PROMPT, "n_predict": 32, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
-
-
-# ---- the proof -------------------------------------------------------------------------------------------------------
 
 
 def devices_of(ranked: Sequence[Ranked], build: str) -> dict[str, str]:
@@ -51,9 +49,6 @@ async def prove_staged(
             why = next((proof.why for proof in proofs if not proof.ok), "it has no device that it could use")
             return f"it does not work here: {why}", None
         return "", engines.engine_on(found.seat)
-
-
-# ---- the canary ------------------------------------------------------------------------------------------------------
 
 
 class Candidate(Struct, frozen=True):
@@ -99,18 +94,17 @@ async def canary(old: Engine | None, new: Engine, models: Sequence[Candidate], c
 
 async def measure(engine: Engine, model: Path, children: Children) -> ProvenSpeeds | str:
     """Its speed with this model, or why it has none."""
-    answers: list[bytes] = []
+    speeds: list[ProvenSpeeds] = []
     try:
         async with open_trial(engine, (), model, children, seconds=LOAD_TIME) as trial:
             for _ in range(ROUNDS):
-                answers.append(await trial.ask("/completion", REQUEST, seconds=LOAD_TIME))
+                answer = await trial.ask("/completion", REQUEST, seconds=LOAD_TIME)
+                speed = speeds_of([msgspec.json.decode(answer, type=_Answer).timings])
+                if speed is None:
+                    return "it tells a speed of nothing"
+                speeds.append(speed)
     except TrialFailed as cause:
         return cause.why
-    try:
-        timings = [msgspec.json.decode(answer, type=_Answer).timings for answer in answers]
     except UNREADABLE:
         return "its answer is not that of llama-server"
-    speeds = [found for one in timings if (found := speeds_of([one])) is not None]
-    if len(speeds) < len(timings):
-        return "it tells a speed of nothing"
     return min(speeds, key=lambda speed: speed.nominal_seconds)

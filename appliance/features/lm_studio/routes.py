@@ -13,10 +13,9 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.catalog.catalog import file_in, find_model
+from appliance.catalog.catalog import find_model
 from appliance.core.bodies.json_text import OBJECT, JsonObject
 from appliance.core.lenient_json import decoded
-from appliance.core.models.model import Model
 from appliance.core.models.names import meanings
 from appliance.errors import ModelNotFound, NotFound, RouteNotFound
 from appliance.features.lm_studio import rules
@@ -24,7 +23,7 @@ from appliance.features.lm_studio.rules import Described, described, read_as
 from appliance.http.errors import JSON_TYPE
 from appliance.http.kernel import Kernel
 from appliance.http.way.context import RequestContext
-from appliance.traffic.request import Request, send_whole
+from appliance.traffic.request import send_whole
 from appliance.traffic.targets import refresh
 
 MAX_BODY = 1 << 20
@@ -69,9 +68,9 @@ class DescribedModels:
 
     async def find(self, name: str) -> Described:
         """The same as `now`, with the header of the file that a configured command names."""
-        path = _file_of(self.catalog.snapshot.find(name))
-        if path and self.catalog.headers.known(path).unread:
-            await trio.to_thread.run_sync(self.catalog.headers.read, path)
+        if (model := self.catalog.snapshot.find(name)) is not None:
+            for path in self.catalog.unread_files(model):
+                await trio.to_thread.run_sync(self.catalog.headers.read, path)
         return self.now(name)
 
     def now(self, name: str) -> Described:
@@ -79,8 +78,7 @@ class DescribedModels:
         model = self.catalog.snapshot.find(name)
         if model is None:
             return described(name, None, None, loaded=False)
-        path, status = _file_of(model), self.fleet.known(model.id)
-        info = self.catalog.headers.known(path).info if path else model.info
+        info, status = self.catalog.info(model), self.fleet.known(model.id)
         if status is None or status.state not in ("loaded", "sleeping"):
             return described(model.id, model, info, loaded=False)
         context = status.slot_context
@@ -92,21 +90,12 @@ class DescribedModels:
         return described(model.id, model, info, loaded=True, context=context)
 
 
-def _file_of(model: Model | None) -> str:
-    """The file that a configured command names; empty where there is none, or its header is known."""
-    return (file_in(model.config.argv) if model is not None and model.config and model.info is None else None) or ""
-
-
 class LmStudioRoutes:
     """Answers the routes."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._owners = kernel.owners
         self._known = DescribedModels(kernel)
-
-    def answers(self, request: Request) -> bool:
-        """True if the request is for LM Studio's API, and for no model."""
-        return rules.is_lm_studios(request.path)
 
     async def answer(self, context: RequestContext) -> None:
         """Raises ApplianceError and ClientLeft."""

@@ -6,6 +6,7 @@ Below is the file of the models that clients have derived from others; it waits 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +15,9 @@ import msgspec
 import trio
 from msgspec import Raw, Struct, structs
 
-from appliance.catalog.catalog import AT_ONCE, Catalog, file_in
+from appliance.catalog.catalog import AT_ONCE, Catalog
 from appliance.core.bodies.json_text import OBJECT
 from appliance.core.lenient_json import UNREADABLE, decoded
-from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.models.names import meanings
 from appliance.errors import ModelNotFound, UpstreamFailed
@@ -56,7 +56,6 @@ class KnownModels:
         self._file = file
         self.models: Mapping[str, Derived] = {}  # that clients have derived from others, by their names in lower case
         self._adopt(read_derived(file))
-        self._headers: dict[str, GgufInfo | None] = {}
         self._props: dict[tuple[str, float | None], EngineProps | None] = {}
         self._tags: tuple[object, bytes] = (None, b"")
 
@@ -71,7 +70,7 @@ class KnownModels:
         except ModelNotFound:
             return None
         if model is not None:
-            await self._read_header(model)
+            await self._read_headers(model)
             await self._ask(model)
         return self._known(name, model, self.derived(name))
 
@@ -121,7 +120,7 @@ class KnownModels:
             model = self._find(status.model)
             if status.state not in SHOWN or model is None:
                 continue
-            await self._read_header(model)
+            await self._read_headers(model)
             facts, memory = self._known(model.id, model), self._fleet.memory(status.model)
             left = self._fleet.stays_for(status.model)
             left = left if left < 1e9 else None
@@ -136,26 +135,18 @@ class KnownModels:
         preset = preset_of(model, derived)
         if model is None:
             return ModelFacts(name=name, preset=preset, base=base, made_at=made_at)
-        info, props, context = self._info(model), self._props.get(self._key(model)), self.context(model)
+        info, props, context = self._catalog.info(model), self._props.get(self._key(model)), self.context(model)
         return ModelFacts(
             name=name, model=model, info=info, props=props, preset=preset, base=base, made_at=made_at, context=context
         )
 
-    def _info(self, model: Model) -> GgufInfo | None:
-        return model.info or self._headers.get(_file_of(model) or "")
-
-    async def _read_header(self, model: Model) -> None:
-        path = _file_of(model)
-        if path is not None and model.info is None and path not in self._headers:
-            self._headers[path] = (await trio.to_thread.run_sync(self._catalog.headers.read, path)).info
-
-    async def _read_headers(self) -> bool:
-        """Read those of a list for as long as a look at the folders may. Return whether that was enough."""
-        until = trio.current_time() + AT_ONCE
-        for model in self._catalog.snapshot.models:
+    async def _read_headers(self, *models: Model) -> bool:
+        """Read those of these models, or of a list for as long as a look may take. Return whether that was enough."""
+        until = trio.current_time() + (math.inf if models else AT_ONCE)
+        for path in self._catalog.unread_files(*models):
             if trio.current_time() > until:
                 return False
-            await self._read_header(model)
+            await trio.to_thread.run_sync(self._catalog.headers.read, path)
         return True
 
     def _key(self, model: Model) -> tuple[str, float | None]:
@@ -173,7 +164,7 @@ class KnownModels:
         """Ask a running engine once what it can do, if no header tells. One that is being loaded is not waited for."""
         key = self._key(model)
         status, address = self._fleet.known(model.id), self._fleet.address(model.id)
-        if self._info(model) is not None or key in self._props or status is None or status.state != "loaded":
+        if self._catalog.info(model) is not None or key in self._props or status is None or status.state != "loaded":
             return
         if address is None:
             return
@@ -185,11 +176,6 @@ class KnownModels:
                 if response.status == 200:
                     props = decoded(EngineProps, await response.read(MAX_PROPS))
         self._props[key] = props
-
-
-def _file_of(model: Model) -> str | None:
-    """The file that a configured command names, as llama-server's options do."""
-    return file_in(model.config.argv) if model.config is not None else None
 
 
 class _Kept(Struct, frozen=True, kw_only=True):

@@ -23,14 +23,10 @@ from appliance.errors import (
 )
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
-from appliance.http.control.events import EventSources
-from appliance.http.control.listing import View
 from appliance.http.control.model_feed import add_model_feed
 from appliance.http.control.routes import RouteFacts, Routes
-from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
 from appliance.http.kernel import Kernel
 from appliance.http.owners import Owners
-from appliance.platform.hardware import detect
 from appliance.trio_parts import Memo
 
 log = logging.getLogger(__name__)
@@ -85,7 +81,6 @@ def create_app(
     The gateway has checked Host, Origin and key before.
     """
     owners, traffic = kernel.owners, kernel.traffic
-    view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
     control = Control(owners)
     app = QuartTrio("appliance.http", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = None  # the body has been read, and bounded, before
@@ -98,12 +93,9 @@ def create_app(
     own.add_url_rule(
         "/models/unload", "unload", control.unload, methods=["POST"], facts=RouteFacts(takes=ControlRequest)
     )
-    sources = EventSources(view, traffic, owners.history)
-    records = RecordRoutes(traffic.recorder, owners.history, owners.samples, detect)
-    add_routes(own, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_feed(own, owners, traffic.lifetime)
     facts: dict[str, RouteFacts] = {}
-    for routes in (own, _openapi_routes(app, facts), *(make(kernel) for make in features)):
+    for routes in (own, _openapi_routes(app, facts, kernel), *(make(kernel) for make in features)):
         app.register_blueprint(routes)
         facts |= routes.facts
     app.register_error_handler(HTTPException, _pass_on)
@@ -111,7 +103,7 @@ def create_app(
     return app, facts
 
 
-def _openapi_routes(app: QuartTrio, facts: dict[str, RouteFacts]) -> Routes:
+def _openapi_routes(app: QuartTrio, facts: dict[str, RouteFacts], kernel: Kernel) -> Routes:
     routes, described = Routes("openapi"), Memo[dict[str, object]](math.inf)
 
     @routes.get("/openapi.json")
@@ -119,7 +111,8 @@ def _openapi_routes(app: QuartTrio, facts: dict[str, RouteFacts]) -> Routes:
         """This document."""
         from appliance.http.control.openapi import openapi_document
 
-        describe = partial(openapi_document, app, facts)  # for a hundred shapes that takes 30 ms
+        gets = {path: make() for path, make in kernel.gets().items()}
+        describe = partial(openapi_document, app, facts, gets)  # for a hundred shapes that takes 30 ms
         return json_answer(await described.get(partial(trio.to_thread.run_sync, describe)))
 
     return routes

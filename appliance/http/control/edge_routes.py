@@ -1,4 +1,4 @@
-"""The program's own routes that monitors, clients and browsers ask first: health, lists of models, metrics, the page.
+"""The program's own routes that monitors, clients and browsers ask first: health and lists of models.
 
 Answered without Quart, which takes 17 MB and a third of a second to import: every probe of a fresh server would pay it.
 """
@@ -7,58 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar
+from datetime import datetime
+from functools import partial
+from typing import ClassVar
 
 import msgspec
 import trio
 
-from appliance.catalog.catalog import find_model
-from appliance.core.models.model import Model
-from appliance.errors import Busy, ModelLoading, ModelNotFound, RouteNotFound
+from appliance.errors import Busy, ModelLoading, ModelNotFound
 from appliance.fleet.status import state_of
-from appliance.http.bytes.listening import shown
-from appliance.http.control.for_routers import loads, model_info, ready, server_info
 from appliance.http.control.listing import Object, View, health, list_models, router_props, tell_models
 from appliance.http.control.slots import SlotsInShort, every_slot, slots_of
 from appliance.http.errors import JSON_TYPE
-from appliance.http.owners import Owners
+from appliance.http.kernel import Get, Kernel
 from appliance.http.way.context import RequestContext
-from appliance.http.way.edge import Edge
 from appliance.store.activity import ActivityTable
-from appliance.traffic.metrics import CONTENT_TYPE
-from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX, Request, send_whole
+from appliance.traffic.request import Request, send_whole
 from appliance.traffic.targets import refresh
 from appliance.wire import ListedModels
-
-if TYPE_CHECKING:
-    from appliance.http.control.page import PageRoutes
 
 MAX_CONTROL_BODY = 1 << 20
 """Bytes of a request to the program's own routes, but for a few that say otherwise."""
 ONE_MODEL = "/v1/models/"
 TEXT_TYPE = (b"Content-Type", b"text/plain; charset=utf-8")
-ICON = (
-    b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#3156d3"/>'
-    b'<path d="M5 3v10h6" fill="none" stroke="#fff" stroke-width="2"/></svg>'
-)
 
 
 class EdgeRoutes:
-    """Answers GET and HEAD of these routes, each with one method. The key and the sender are checked already."""
+    """Answers GET and HEAD of these routes and of those of features. The key and the sender are checked already."""
 
-    def __init__(self, edge: Edge, owners: Owners) -> None:
+    def __init__(self, kernel: Kernel) -> None:
+        edge, owners = kernel.edge, kernel.owners
+        self._gets = kernel.gets()
         self._settings = edge.settings
-        self._bound = edge.bound
         self._guard = edge.guard
         self._traffic = edge.traffic
-        self._bodies = edge.bodies
         self._owners = owners
         self._fleet = owners.fleet
         self._catalog = owners.catalog
         self._view = View(owners.fleet, owners.catalog, owners.peers, edge.traffic.profile)
         self._slots_in_short = SlotsInShort(owners.fleet, edge.traffic.inflight)
-        self._page: PageRoutes | None = None
 
     def answers(self, request: Request) -> bool:
         return request.method in ("GET", "HEAD") and self._find(request.path) is not None
@@ -69,16 +56,17 @@ class EdgeRoutes:
             await context.body.read(MAX_CONTROL_BODY)
         answer = self._find(context.request.path)
         assert answer is not None
-        await answer(self, context)
+        await answer(context)
 
-    def _find(self, path: str) -> Callable[[EdgeRoutes, RequestContext], Awaitable[None]] | None:
+    def _find(self, path: str) -> Get | None:
         """A slash behind the path changes nothing."""
         if path.startswith(ONE_MODEL) and path != ONE_MODEL:
-            return EdgeRoutes._model
+            return self._model
         plain = path.removesuffix("/")
-        if path in PAGE_PATHS or plain in PAGE_PATHS or f"{plain}/".startswith(PAGE_PREFIX):
-            return EdgeRoutes._show_page
-        return self.ROUTES.get(plain)
+        own = self.ROUTES.get(plain)
+        if own is not None:
+            return partial(own, self)
+        return self._gets[plain]() if plain in self._gets else None
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -86,35 +74,16 @@ class EdgeRoutes:
         single = self._settings.single
         if single is not None and state_of(self._fleet.known(single)) not in ("loaded", "sleeping"):
             raise ModelLoading
-        await _send_json(context, health(self._fleet, trusted=self._guard.knows(context.request)))
-
-    async def _ready(self, context: RequestContext) -> None:
-        owners, lifetime = self._owners, self._traffic.lifetime
-        told = ready(owners.fleet, owners.catalog, owners.engines, lifetime, self._settings.single)
-        status = 200 if told.status == "ready" else 503
-        await send_whole(context.sink, status, (JSON_TYPE,), msgspec.json.encode(told))
+        await send_json(context, health(self._fleet, trusted=self._guard.knows(context.request)))
 
     async def _wake_on_lan_health(self, context: RequestContext) -> None:
         await send_whole(context.sink, 200, (TEXT_TYPE,), b"OK")
 
     async def _running(self, context: RequestContext) -> None:
-        await _send_json(context, {"running": self._view.running()})
+        await send_json(context, {"running": self._view.running()})
 
     async def _props(self, context: RequestContext) -> None:
-        await _send_json(context, router_props(self._fleet, self._settings, tools=self._owners.tools.enabled))
-
-    async def _metrics(self, context: RequestContext) -> None:
-        self._traffic.recorder.settle()
-        children, machine, held = self._fleet.status(), self._owners.samples.latest, self._bodies.held
-        taken = {child.model: self._fleet.memory(child.model) for child in children if child.pid is not None}
-
-        def render() -> bytes:
-            from appliance.traffic.exposition import exposition  # its library takes 25 ms, and few ask
-
-            return exposition(self._traffic.metrics, children, machine, taken=taken, bodies_held=held).encode()
-
-        content = await trio.to_thread.run_sync(render)
-        await send_whole(context.sink, 200, ((b"Content-Type", CONTENT_TYPE.encode()),), content)
+        await send_json(context, router_props(self._fleet, self._settings, tools=self._owners.tools.enabled))
 
     async def _slots(self, context: RequestContext) -> None:
         """The slots of every loaded model, each with its model's id. Wakes and loads nothing."""
@@ -123,37 +92,11 @@ class EdgeRoutes:
             if status.state == "loaded" and (address := self._fleet.address(status.model)) is not None:
                 await self._fleet.wait_quiet(status.model)
                 found += [dict(slot, model=status.model) for slot in every_slot(await slots_of(address))]
-        await _send_json(context, found)
+        await send_json(context, found)
 
     async def _inflight(self, context: RequestContext) -> None:
         """The requests under way, with their slots: what ``top`` shows."""
-        await _send_json(context, {"requests": await self._slots_in_short.requests()})
-
-    # ---- for routers -------------------------------------------------------------------------------------------------
-
-    async def _server_info(self, context: RequestContext) -> None:
-        model = await self._served(context.request)
-        await _send_json(context, server_info(model, self._fleet.known(model.id)))
-
-    async def _model_info(self, context: RequestContext) -> None:
-        await _send_json(context, model_info(await self._served(context.request)))
-
-    async def _loads(self, context: RequestContext) -> None:
-        """The loads of the model that the path names, or of all."""
-        name = context.request.only
-        only = name and (self._view.model_id(name) or name)
-        children = [child for child in self._fleet.status() if only in ("", child.model)]
-        await _send_json(context, loads(children, datetime.now(UTC).isoformat()))
-
-    async def _served(self, request: Request) -> Model:
-        """Return the model that the path names, or the first one of the list. Raises ModelNotFound."""
-        await refresh(self._catalog)
-        shown = [model for model in self._catalog.snapshot.models if not model.hidden]
-        wanted = self._view.model_id(request.only) if request.only else min((model.id for model in shown), default="")
-        found = next((model for model in shown if model.id == wanted), None)
-        if found is None:
-            raise ModelNotFound(request.only, self._catalog.snapshot.near(request.only))
-        return await find_model(self._catalog, found.id) if found.unread else found
+        await send_json(context, {"requests": await self._slots_in_short.requests()})
 
     # ---- models ------------------------------------------------------------------------------------------------------
 
@@ -168,7 +111,7 @@ class EdgeRoutes:
         if only:
             model_id = self._view.model_id(only) or only
             listed = ListedModels([entry for entry in listed.data if entry.id == model_id])
-        await _send_json(context, listed)
+        await send_json(context, listed)
 
     async def _table(self, context: RequestContext) -> None:
         """The models with their files, and how each would fit now: what ``ls`` shows."""
@@ -192,7 +135,7 @@ class EdgeRoutes:
                 stores=sources.others,
             )
 
-        await _send_json(context, await trio.to_thread.run_sync(table))
+        await send_json(context, await trio.to_thread.run_sync(table))
 
     async def _model(self, context: RequestContext) -> None:
         """Its entry in the list. Aliases count."""
@@ -202,62 +145,26 @@ class EdgeRoutes:
         found = next((entry for entry in self._listing().data if entry.id == model_id), None)
         if found is None:
             raise ModelNotFound(name, self._catalog.snapshot.near(name))
-        await _send_json(context, found)
+        await send_json(context, found)
 
     def _listing(self) -> ListedModels:
         return list_models(self._view, self._owners.supply.snapshot())
 
-    # ---- for browsers ------------------------------------------------------------------------------------------------
-
-    async def _icon(self, context: RequestContext) -> None:
-        headers = (b"Content-Type", b"image/svg+xml"), (b"Cache-Control", b"max-age=86400")
-        await send_whole(context.sink, 200, headers, ICON)
-
-    async def _upstream(self, context: RequestContext) -> None:
-        """The list of models is on the page. The place is relative, so that it also holds under a path prefix."""
-        await send_whole(context.sink, 302, (TEXT_TYPE, (b"Location", b"ui/")))
-
-    async def _show_page(self, context: RequestContext) -> None:
-        if not self._settings.page:
-            raise RouteNotFound(context.request.method, context.request.path)
-        if self._page is None:
-            from appliance.http.control.page import PageRoutes  # with a template and a table of HTML's names
-
-            self._page = PageRoutes(self._settings.api_prefix, self._status_page)
-        await self._page.answer(context)
-
-    def _status_page(self, request: Request) -> str:
-        from appliance.http.control.page import render
-
-        models, folder = None, None
-        if self._guard.knows(request):
-            models, folder = self._listing(), self._catalog.sources.models_dir
-        scheme = "https" if self._settings.tls is not None else "http"
-        base = f"{scheme}://{request.header(b'host') or shown(self._bound[0])}{self._settings.api_prefix}"
-        return render(base, self._bound, self._fleet.launches.engine, models, folder)
-
     ROUTES: ClassVar[dict[str, Callable[[EdgeRoutes, RequestContext], Awaitable[None]]]] = {
         "/api/inflight": _inflight,
         "/api/ls": _table,
-        "/favicon.ico": _icon,
-        "/get_model_info": _model_info,
-        "/get_server_info": _server_info,
         "/health": _health,
-        "/metrics": _metrics,
-        "/model_info": _model_info,
         "/models": _models,
         "/props": _props,
-        "/ready": _ready,
         "/running": _running,
         "/slots": _slots,
-        "/upstream": _upstream,
         "/v1/health": _health,
-        "/v1/loads": _loads,
         "/v1/models": _models,
         "/wol-health": _wake_on_lan_health,
     }
-    """By path; beside them are `ONE_MODEL` and those of `PageRoutes`."""
+    """By path; beside them is `ONE_MODEL`."""
 
 
-async def _send_json(context: RequestContext, value: object) -> None:
+async def send_json(context: RequestContext, value: object) -> None:
+    """Answer with JSON, and 200."""
     await send_whole(context.sink, 200, (JSON_TYPE,), msgspec.json.encode(value))

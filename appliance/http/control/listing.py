@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from appliance import __version__
-from appliance.catalog.catalog import Catalog, file_in
+from appliance.catalog.catalog import Catalog
 from appliance.core.config.types import Config, ModelConfig
 from appliance.core.lenient_json import decoded
 from appliance.core.models.context import asked_context
@@ -100,19 +100,11 @@ class View:
             return model.id
         return name if self.fleet.known(name) is not None or self.fleet.logs.knows(name) else None
 
-    def info(self, model: Model) -> GgufInfo | None:
-        """Return what is known of the header of the model's file, also where a configured command names that."""
-        path = file_in(model.config.argv) if model.config is not None else None
-        return model.info if path is None else self.catalog.headers.known(path).info
-
     async def read_commands(self) -> None:
         """Read the headers of the files in configured commands, once each, for as long as a list may wait."""
-        paths = [file_in(model.config.argv) for model in self.catalog.snapshot.models if model.config is not None]
-        headers = self.catalog.headers
         with trio.move_on_after(TELLING):
-            for path in paths:
-                if path is not None and headers.known(path).unread:
-                    await trio.to_thread.run_sync(headers.read, path, abandon_on_cancel=True)
+            for path in self.catalog.unread_files():
+                await trio.to_thread.run_sync(self.catalog.headers.read, path, abandon_on_cancel=True)
 
     def profiles(self) -> Object:
         """``GET /api/profiles``."""
@@ -164,7 +156,7 @@ def list_models(
     now = int(time.time())
     argv_of, secrets = view.fleet.launches.argv_of if commands else _no_command, view.fleet.logs.secrets
     base = {
-        model.id: _entry(model, view.info(model), known.get(model.id), argv_of(model), going, now, secrets)
+        model.id: _entry(model, view.catalog.info(model), known.get(model.id), argv_of(model), going, now, secrets)
         for model in shown
     }
     base |= {id: replace(base[id], identity=identity) for id, identity in identities.items() if id in base}

@@ -16,6 +16,7 @@ from quart_trio import QuartTrio
 from appliance import __version__
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.routes import PLAIN, RouteFacts
+from appliance.http.kernel import Get
 from appliance.http.way.routes import POSTED
 
 VERSION = "3.1.0"
@@ -25,15 +26,17 @@ PART = re.compile(r"<(?:\w+:)?(\w+)>")
 JSON = "application/json"
 
 
-def openapi_document(app: QuartTrio, facts: Mapping[str, RouteFacts]) -> dict[str, object]:
-    """Describe the routes of ``app``, those that need no Quart, and those of models. ``facts`` are by endpoint."""
+def openapi_document(app: QuartTrio, facts: Mapping[str, RouteFacts], gets: Mapping[str, Get]) -> dict[str, object]:
+    """Describe the routes of ``app``, those that need no Quart, and those of models. ``facts`` are by endpoint,
+    ``gets`` those of features without Quart.
+    """
     types = list({shape for each in facts.values() for shape in (each.takes, each.gives) if shape is not None})
     schemas, components = msgspec.json.schema_components(types, schema_hook=_any_json, ref_template=SHAPES)
     shapes = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, object]] = {}
     for path in sorted(POSTED):
         paths[path] = {"post": {"tags": ["models"], "responses": {"200": {"description": "the engine's answer"}}}}
-    for path, answer in EdgeRoutes.ROUTES.items():
+    for path, answer in sorted({**EdgeRoutes.ROUTES, **gets}.items()):
         paths.setdefault(path, {})["get"] = _operation(answer, PLAIN, (), {})
     for rule in app.url_map.iter_rules():
         operations = paths.setdefault(PART.sub(r"{\1}", rule.rule), {})

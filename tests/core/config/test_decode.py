@@ -128,12 +128,7 @@ def test_a_fraction_is_cut_off_with_a_warning_and_a_whole_float_is_a_number() ->
 
 def test_free_values_are_plain_json() -> None:
     model = read("models: {m: {metadata: {a: 0777, b: [1.5, null, {on: yes}], 7: '1', big: 99999999999999999999}}}")
-    assert model.config.models["m"].metadata == {
-        "a": 511,
-        "b": [1.5, None, {"on": "yes"}],
-        "7": "1",
-        "big": 1e20,
-    }
+    assert model.config.models["m"].metadata == {"a": 511, "b": [1.5, None, {"on": "yes"}], "7": "1", "big": 1e20}
 
 
 def test_macros_and_memory_keep_the_type_they_are_written_with() -> None:

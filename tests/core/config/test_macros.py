@@ -1,8 +1,10 @@
-"""Macros and ports: one table of what becomes what, one of what is wrong, and laws."""
+"""Macros, ports and expressions: one table of what becomes what, one of what is wrong, and laws."""
 
 from __future__ import annotations
 
 import json
+import re
+import time
 from time import thread_time
 
 import pytest
@@ -12,7 +14,7 @@ from node_values import mapping, plain, told, walk
 
 from appliance.core.config.macros import expand
 from appliance.core.config.nodes import ScalarNode
-from appliance.core.config.scalars import text_of
+from appliance.core.config.scalars import MAX_PATTERN, BadRegex, check_pattern, is_found, text_of
 
 
 def expanded(text: str):
@@ -280,3 +282,26 @@ def test_float_text_reads_back_as_the_same_float(value: float) -> None:
 )
 def test_text_of(value: float, text: str) -> None:
     assert text_of(value) == text
+
+
+@pytest.mark.parametrize("pattern", ["^/(a+)+$", "(a|a)*$", "(.*a){20}b", r"^(\w+\s?)*$"])
+def test_no_expression_makes_it_try_one_way_after_the_other(pattern: str):
+    began = time.process_time()
+    assert not is_found(pattern, "/" + "a" * 60_000 + "!") or pattern == "(a|a)*$"
+    assert time.process_time() - began < 2
+
+
+@given(st.from_regex(r"[ab.]{0,3}(\[ab\]|\(a\|b\)|[ab])[*+?]?[$]?", fullmatch=True), st.text("ab/", max_size=8))
+def test_it_finds_what_pythons_engine_finds(pattern: str, text: str):
+    assert is_found(pattern, text) == (re.search(pattern.replace("$", r"\Z"), text) is not None)
+
+
+@pytest.mark.parametrize("pattern", ["(", r"(a)\1", "(?=a)", "(?<!a)b", "a{1001}", "x" * (MAX_PATTERN + 1)])
+def test_what_it_does_not_know_is_refused(pattern: str):
+    with pytest.raises(BadRegex):
+        check_pattern(pattern)
+
+
+def test_classes_mean_what_they_mean_in_llama_swap():
+    assert is_found("^[[:alpha:]]+$", "abc")
+    assert not is_found("^[[:alpha:]]+$", "ab1")

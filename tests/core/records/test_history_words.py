@@ -1,23 +1,18 @@
-"""The timeline: how a query is read, and every kind of entry in words."""
+"""The timeline: every kind of entry in words."""
 
 from __future__ import annotations
-
-from datetime import UTC, datetime
 
 import pytest
 
 from appliance.core.records.history import (
     KINDS,
-    MAX_LIMIT,
     Happening,
-    HistoryQuery,
     happenings,
-    parse_history_query,
     refusal,
 )
 from appliance.core.records.history_words import sentence, told
 from appliance.core.scheduling.effects import OUTDATED, Cause, Refuse, Start, Stop
-from appliance.errors import BadRequest, ModelFailedToStart
+from appliance.errors import ModelFailedToStart
 
 GIB = 1 << 30
 VULKAN, CPU = "linux-x64-vulkan/b11434:Vulkan0", "linux-x64-cpu/b11434:CPU"
@@ -38,10 +33,7 @@ SENTENCES = [
         gone(Cause(rule="memory", by="gemma", idle=720, longest_idle=True, short={"Vulkan0": 6 * GIB})),
         "qwen went for gemma: least recently used, idle 12 min, 6.0 GiB of Vulkan0 were short",
     ),
-    (
-        gone(Cause(rule="number", by="gemma", idle=3, most=1)),
-        "qwen went for gemma: 1 model may run at once, idle 3 s",
-    ),
+    (gone(Cause(rule="number", by="gemma", idle=3, most=1)), "qwen went for gemma: 1 model may run at once, idle 3 s"),
     (
         gone(Cause(rule="group", by="gemma", set="big", idle=3)),
         "qwen went for gemma: the group 'big' does not let both run, idle 3 s",
@@ -50,10 +42,7 @@ SENTENCES = [
         gone(Cause(rule="matrix", by="gemma", set="chat", idle=3)),
         "qwen went for gemma: the set 'chat' is without it, idle 3 s",
     ),
-    (
-        gone(Cause(rule="matrix", by="gemma", idle=3)),
-        "qwen went for gemma: no set of the matrix has both, idle 3 s",
-    ),
+    (gone(Cause(rule="matrix", by="gemma", idle=3)), "qwen went for gemma: no set of the matrix has both, idle 3 s"),
     (
         gone(Cause(rule="squeeze", idle=3, short={"ram": GIB, "gpu0": 2 * GIB})),
         "qwen was stopped: other programs took memory, idle 3 s, 1.0 GiB of ram and 2.0 GiB of gpu0 were short",
@@ -119,31 +108,3 @@ def test_requests_that_one_decision_refuses_share_an_entry() -> None:
         ("refused", "a", 2),
         ("refused", "b", 1),
     ]
-
-
-def test_a_query() -> None:
-    given = {
-        "model": ["a", " ", "b"],
-        "kind": ["evicted", "refused"],
-        "after": ["7"],
-        "start": ["2026-11-20T08:30:00Z"],
-        "limit": ["5"],
-        "other": ["x"],
-    }
-    assert parse_history_query(given) == HistoryQuery(
-        models=("a", "b"),
-        kinds=("evicted", "refused"),
-        after=7,
-        start=datetime(2026, 11, 20, 8, 30, tzinfo=UTC),
-        limit=5,
-    )
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"kind": "stopped"}, {"after": "-1"}, {"before": "0"}, {"limit": str(MAX_LIMIT + 1)}, {"start": "today"}]
-)
-def test_a_wrong_query_names_its_parameter(wrong: dict[str, str]) -> None:
-    ((name, text),) = wrong.items()
-    with pytest.raises(BadRequest) as refused:
-        parse_history_query({name: [text]})
-    assert refused.value.param == name

@@ -1,4 +1,4 @@
-"""Groups and their one-sidedness; which policy a configuration means."""
+"""Rules around a schedule: groups and what a policy means, who is taken for the reason of a death, expected waits."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.core.config.additions import HangsConfig
 from appliance.core.config.matrix import Matrix, MatrixError
-from appliance.core.config.types import (
-    Config,
-    Group,
-    MatrixConfig,
-    ModelConfig,
-    RouterConfig,
-    RouterSettings,
-    Routing,
-)
+from appliance.core.config.types import Config, Group, MatrixConfig, ModelConfig, RouterConfig, RouterSettings, Routing
+from appliance.core.scheduling.judging import MOST, REMEMBERED, Silence, Suspects, patience
 from appliance.core.scheduling.policy import Eviction, FreePolicy, GroupPolicy, MatrixPolicy, Policy, policy_of
+from appliance.core.scheduling.waiting import LoadTimes
 
 GROUPS = {
     "chat": Group(members=["a", "b"]),
@@ -101,3 +96,115 @@ def test_a_configuration_has_one_policy() -> None:
 def test_a_matrix_of_unknown_models_is_refused() -> None:
     with pytest.raises(MatrixError, match="did you mean 'embed'"):
         policy_of(routed(RouterConfig(use="matrix", settings=RouterSettings(matrix=MatrixConfig(sets={"s": "embd"})))))
+
+
+FLOOR = 64
+SEATS = st.sampled_from(["gpu0", "gpu1"])
+DEATHS = st.tuples(st.sets(st.integers(0, 3), min_size=1), SEATS, st.floats(0, REMEMBERED / 2))
+
+
+@given(st.lists(DEATHS | st.integers(0, 3), max_size=12))
+def test_two_deaths_convict_and_one_alone_among_them_refuses(history: list[tuple[set[int], str, float] | int]) -> None:
+    """Only the deaths since its last answer count, and for refusing only those that are remembered."""
+    suspects, now = Suspects(), 0.0
+    deaths: dict[int, list[tuple[float, str, bool]]] = {}
+    for event in history:
+        if isinstance(event, int):
+            suspects.answered(event)
+            deaths.pop(event, None)
+            continue
+        requests, seat, passed = event
+        now += passed
+        cleared = suspects.died(requests, seat, now)
+        for request in requests:
+            before = [one for one in deaths.get(request, []) if now < one[0] + REMEMBERED]
+            deaths[request] = [*before, (now, seat, len(requests) == 1)]
+        refused = {request for request in deaths if suspects.refuses(request, now)}
+        assert cleared == {one: [on for _, on, _ in deaths[one]] for one in requests & refused}
+        for request in range(4):
+            fresh = [one for one in deaths.get(request, []) if now < one[0] + REMEMBERED]
+            assert suspects.convicted(request) == (len(deaths.get(request, [])) >= 2)
+            assert (request in refused) == (len(fresh) >= 2 and any(alone for _, _, alone in fresh))
+        assert bool(suspects) == bool(deaths)
+
+
+def test_what_is_remembered_has_an_end_in_time_and_number() -> None:
+    suspects = Suspects()
+    suspects.died([0], "gpu0", 0.0)
+    suspects.died([0], "gpu0", 1.0)
+    assert suspects.refuses(0, REMEMBERED - 0.5)
+    assert not suspects.refuses(0, REMEMBERED)
+    for request in range(1, MOST + 1):
+        suspects.died([request], "gpu0", 1.0)
+    assert not suspects.convicted(0), "the one not seen for the longest time is forgotten"
+    suspects.died([1], "gpu0", 1.0)
+    assert suspects.convicted(1)
+
+
+@given(st.lists(st.tuples(st.integers(1, 100), st.integers(0, 2 * FLOOR)), max_size=30))
+def test_drops_are_silence(came: list[tuple[int, int]]) -> None:
+    """It lasts since the last moment at which a whole floor had come; fewer bytes are added up and never forgotten."""
+    silence = Silence(0, 0)
+    now = passed = alive_at = counted = 0
+    for seconds, more in came:
+        now, passed = now + seconds, passed + more
+        if passed - counted >= FLOOR:
+            alive_at, counted = now, passed
+        assert silence.look(passed, now, FLOOR) == now - alive_at
+
+
+def test_an_answered_question_ends_a_silence() -> None:
+    silence = Silence(0, 0)
+    assert silence.look(FLOOR - 1, 5, FLOOR) == 5
+    silence.on_progress(FLOOR - 1, 6)
+    assert silence.look(2 * FLOOR - 2, 8, FLOOR) == 2
+    assert silence.look(2 * FLOOR - 1, 9, FLOOR) == 0
+
+
+def test_it_may_last_less_while_another_model_waits() -> None:
+    hangs = HangsConfig(after=60, awaited=20)
+    assert [patience(hangs, awaited=awaited) for awaited in (False, True)] == [60, 20]
+    assert patience(HangsConfig(after=5, awaited=20), awaited=True) == 5
+
+
+TIMED = st.sampled_from("abcde")
+SECONDS = st.floats(0, 1000)
+
+
+def measured(**loads: float) -> LoadTimes:
+    times = LoadTimes()
+    for model, seconds in loads.items():
+        times.note(model, seconds)
+    return times
+
+
+def test_loads_in_turn_add_up_and_those_under_way_go_on_side_by_side():
+    times = measured(a=4, b=6, c=10)
+    assert times.expected(["a"], {}) == 4
+    assert times.expected(["a"], {"a": 1}) == 3
+    assert times.expected(["a"], {"a": 9}) == 0
+    assert times.expected(["a", "b", "c"], {"a": 1, "b": 1}) == 15
+    assert times.expected(["a", "x"], {}) is None
+    assert times.expected([], {}) == 0
+
+
+def test_a_measurement_counts_as_much_as_all_before_it():
+    times = measured(a=8)
+    times.note("a", 4)
+    assert times.expected(["a"], {}) == 6
+    times.forget(["a", "x"])
+    assert times.expected(["a"], {}) is None
+
+
+@given(st.dictionaries(TIMED, SECONDS), st.lists(TIMED, unique=True), st.dictionaries(TIMED, SECONDS))
+def test_a_wait_is_bounded_by_the_loads(loads: dict[str, float], awaited: list[str], under_way: dict[str, float]):
+    expected = measured(**loads).expected(awaited, under_way)
+    if not {*awaited} <= loads.keys():
+        assert expected is None
+        return
+    assert expected is not None
+    assert 0 <= expected <= sum(loads[model] for model in awaited) + 1e-6
+    assert expected >= max((loads[model] for model in awaited if model not in under_way), default=0)
+    longer = measured(**{model: seconds + 1 for model, seconds in loads.items()}).expected(awaited, under_way)
+    assert longer is not None
+    assert longer >= expected

@@ -154,13 +154,7 @@ def test_a_very_long_path_costs_little() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "best"),
-    [
-        ("lama", "llama"),
-        ("LLAMA", "llama"),
-        ("gpt-4", "llama"),
-        ("rnak", "box/rank"),
-    ],
+    ("name", "best"), [("lama", "llama"), ("LLAMA", "llama"), ("gpt-4", "llama"), ("rnak", "box/rank")]
 )
 def test_near(name: str, best: str) -> None:
     assert ROUTER.near(name)[0] == best

@@ -33,12 +33,7 @@ from appliance.core.turns.messages import (
 )
 from appliance.core.turns.toolloop import Loop
 
-GOOD = {
-    "read_file": '{"path": "a"}',
-    "list_files": "{}",
-    "ask_user": '{"question": "?"}',
-    "report": '{"status": "ok"}',
-}
+GOOD = {"read_file": '{"path": "a"}', "list_files": "{}", "ask_user": '{"question": "?"}', "report": '{"status": "ok"}'}
 BAD = {"read_file": "{}", "list_files": "[]", "ask_user": "{", "report": '{"status": 1}', "fly": "{}"}
 DIRECTIVES = [
     f'```tool_call\n{{"tool": "{name}", "arguments": {arguments}}}\n```\n'

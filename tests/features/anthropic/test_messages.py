@@ -312,3 +312,9 @@ async def test_a_held_stream_is_held_in_the_clients_words(open_server: OpenServe
         again = await server.good("GET", "/v1/stream/one")
         assert events(again) == events(answer)
         assert events(again)[-1] == {"type": "message_stop"}
+
+
+async def test_a_thread_is_refused_with_the_word_that_anthropics_clients_know(server: Appliance) -> None:
+    body = {"model": "alpha", "max_tokens": 3, "messages": [{"role": "user", "content": "Hi"}]}
+    answer = await server.ask("POST", MESSAGES, body | {"thread": {"type": "create"}})
+    assert (answer.status, answer.error["details"]["error_code"]) == (400, "thread_unsupported_request")

@@ -264,6 +264,15 @@ def test_a_wrong_type_is_a_mistake_that_names_the_member(name: str) -> None:
     assert f"'{name}'" in str(error)
 
 
+@pytest.mark.parametrize("count", [-2, -5, 8.5])
+def test_a_number_of_tokens_that_cannot_be_is_a_mistake(count: float) -> None:
+    for name, members in (
+        ("max_tokens", {"max_tokens": count}),
+        ("thinking.budget_tokens", {"thinking": {"type": "enabled", "budget_tokens": count}}),
+    ):
+        assert str(refused(with_(**members))) == f"'{name}' must be a whole number, -1 or more, not {count}"
+
+
 @pytest.mark.parametrize(
     ("message", "param"),
     [

@@ -31,14 +31,21 @@ from appliance.core.records.activity import EndedRequests
 from appliance.core.versions import RefusedUpdate
 from appliance.features.doctor.core.facts import Facts
 from appliance.features.downloads.findings import DownloadsExamined
-from appliance.features.engines.core.builds import Archive, AvailableBuild, Catalogue
-from appliance.features.engines.core.choice import Ranked, Seat, Standing
+from appliance.features.engines.core.builds import Archive, AvailableBuild, Catalogue, offers
+from appliance.features.engines.core.choice import Ranked
 from appliance.features.engines.core.examined import Installed
 from appliance.features.engines.core.findings import EnginesExamined
-from appliance.features.engines.core.listing import Device, cpu_device
-from appliance.features.engines.core.offers import offers
-from appliance.features.engines.core.proofs import Fault, Probation, Proof, ProofKey
-from appliance.features.engines.core.state import ContextTrial, EngineState, ListedDevices
+from appliance.features.engines.core.listing import Device, Fault, cpu_device
+from appliance.features.engines.core.standing import (
+    ContextTrial,
+    ListedDevices,
+    Probation,
+    Proof,
+    ProofKey,
+    Seat,
+    Standing,
+)
+from appliance.features.engines.core.state import EngineState
 from appliance.features.fit.core.findings import FitExamined
 from appliance.features.pool.findings import PoolExamined
 from appliance.features.programs.findings import VersionsExamined

@@ -33,11 +33,11 @@ from appliance.core.secrets import secret_variables
 from appliance.core.versions import RefusedUpdate
 from appliance.features.doctor.core import bundle
 from appliance.features.doctor.core.facts import Facts
-from appliance.features.engines.core.choice import Ranked, Seat
+from appliance.features.engines.core.choice import Ranked
 from appliance.features.engines.core.examined import Installed
 from appliance.features.engines.core.listing import Device
-from appliance.features.engines.core.proofs import Probation, Proof, ProofKey
-from appliance.features.engines.core.state import EngineState, ListedDevices
+from appliance.features.engines.core.standing import ListedDevices, Probation, Proof, ProofKey, Seat
+from appliance.features.engines.core.state import EngineState
 
 VERSIONS = bundle.Versions(program="1.0", server="1.0", python="3.11", platform="Linux", frozen=False)
 SECRETS = st.text("abcdefghijkmnop0123456789-._~+/=:!@$%*() äß", min_size=10, max_size=30).map(

@@ -9,7 +9,7 @@ import trio
 from appliance.core.builds import MANIFEST
 from appliance.core.engine import Engine
 from appliance.features.engines.core.listing import Device, cpu_device
-from appliance.features.engines.core.proofs import Proof, ProofKey
+from appliance.features.engines.core.standing import Proof, ProofKey
 from appliance.features.engines.found import find_engine
 from appliance.features.engines.proving import prove
 from appliance.platform.children import open_children

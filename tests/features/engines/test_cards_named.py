@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.features.engines.core.cards import meant_by, seats_on, why_none
-from appliance.features.engines.core.choice import Seat, seats_of
+from appliance.features.engines.core.choice import seats_of
 from appliance.features.engines.core.listing import Device, cpu_device
+from appliance.features.engines.core.standing import Seat
 
 PROCESSOR = cpu_device("Test CPU", 1 << 34)
 NAMES = (

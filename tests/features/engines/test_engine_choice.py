@@ -1,20 +1,24 @@
-"""Which seat serves: the order is total, says why, and never puts what does not work before what does."""
+"""Which devices work together, and which seat serves: the order is total, says why, and puts what works first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.features.engines.core.choice import Ranked, Seat, WantedEngine, best, rank
-from appliance.features.engines.core.listing import CPU, Device
-from appliance.features.engines.core.proofs import Fault, Probation, Proof, ProofKey
+from appliance.core.machine_look import MachineLook
+from appliance.features.engines.core.choice import Ranked, WantedEngine, best, device_flags, rank, seats_of
+from appliance.features.engines.core.listing import CPU, Device, Fault
+from appliance.features.engines.core.standing import Probation, Proof, ProofKey, Seat
+from appliance.features.engines.core.state import EngineState
 
-NOW = 1000.0
+NOW = 100.0
 FAULTS: list[Fault] = ["load", "crash", "garbage", "hang", "memory", "missing"]
+LOOK = MachineLook(platform="linux-x64", system="Test 1", environment="native", cpu="Test CPU")
 PROCESSOR = Device(name=CPU, description="Test CPU", total=1 << 34, free=1 << 34)
 CARD = Device(name="CUDA0", description="Test Card", total=1 << 33, free=1 << 33, pci="0000:01:00.0")
 SECOND = structs.replace(CARD, name="CUDA1", pci="0000:02:00.0")
@@ -30,14 +34,14 @@ DEVICES: dict[tuple[Device, ...], str] = {
 def seat(*devices: Device, place: int = 1, damage: str = "", backend: str = "") -> Seat:
     backend = backend or DEVICES[devices]
     return Seat(
-        build=f"linux-x64-{backend}/b{place}", backend=backend, digest=f"{backend}{place}", place=place,
+        build=f"linux-x64-{backend}/b{place}", backend=backend, digest=f"{backend}{place}{len(devices)}", place=place,
         devices=devices, damage=damage,
     )  # fmt: skip
 
 
 def proof(of: Seat, device: Device, fault: Fault | None = None, speed: float | None = 100.0) -> Proof:
     return Proof(
-        key=ProofKey(digest=of.digest, device=device.id, driver=device.driver, system="Test 1"),
+        key=ProofKey(digest=of.digest, device=device.id, driver=device.driver, system=LOOK.system),
         build=of.build,
         device=device.name,
         fault=fault,
@@ -47,15 +51,19 @@ def proof(of: Seat, device: Device, fault: Fault | None = None, speed: float | N
     )
 
 
-def proofs(*of: Seat, speed: float | None = 100.0) -> dict[str, Sequence[Proof]]:
-    return {one.id: [proof(one, device, speed=speed) for device in one.devices] for one in of}
+def proofs(*of: Seat, speed: float | None = 100.0) -> list[Proof]:
+    return [proof(one, device, speed=speed) for one in of for device in one.devices]
+
+
+def knowing(known: Sequence[Proof], waiting: Sequence[Probation] = ()) -> EngineState:
+    return EngineState(look=LOOK, proofs=tuple(known), probations=tuple(waiting))
 
 
 def order(ranked: Sequence[Ranked]) -> list[str]:
     return [one.seat.id for one in ranked]
 
 
-Situation = tuple[list[Seat], dict[str, Sequence[Proof]], list[Probation], WantedEngine | None]
+Situation = tuple[list[Seat], list[Proof], list[Probation], WantedEngine | None]
 WORDS = ("cuda", "cuda12", "cpu", "vulkan", "linux-x64-cuda12/b1", "nobody")
 
 
@@ -70,10 +78,10 @@ def any_seat(draw: st.DrawFn) -> Seat:
 def situations(draw: st.DrawFn) -> Situation:
     """Some seats, of which some are proven, some have failed, and some wait."""
     chosen = draw(st.lists(any_seat(), unique_by=lambda one: one.id, max_size=7))
-    known: dict[str, Sequence[Proof]] = {}
+    known: list[Proof] = []
     waiting: list[Probation] = []
     for one in chosen:
-        known[one.id] = [
+        known += [
             proof(one, device, draw(st.sampled_from([None, None, *FAULTS])), draw(st.sampled_from([1.0, 50.0, None])))
             for device in one.devices
             if draw(st.booleans())
@@ -89,14 +97,14 @@ def situations(draw: st.DrawFn) -> Situation:
 
 def ranked_in(situation: Situation) -> list[Ranked]:
     chosen, known, waiting, wanted = situation
-    return rank(chosen, known, waiting, wanted=wanted, model="m", now=NOW)
+    return rank(chosen, knowing(known, waiting), wanted=wanted, model="m", now=NOW)
 
 
 @given(situations())
 def test_every_seat_is_ranked_once_and_what_cannot_be_used_comes_last(
     situation: Situation,
 ) -> None:
-    chosen, _, _, wanted = situation
+    chosen, known, _, wanted = situation
     ranked = ranked_in(situation)
     expected = [one for one in chosen if wanted is None or not wanted.only or wanted.matches(one)]
     assert sorted(order(ranked)) == sorted(one.id for one in expected)
@@ -105,7 +113,7 @@ def test_every_seat_is_ranked_once_and_what_cannot_be_used_comes_last(
     for one in ranked:
         assert one.why
         assert not (one.seat.damage and one.usable)
-        if any(not each.ok for each in situation[1][one.seat.id]):
+        if any(not each.ok for each in knowing(known).proofs_of(one.seat, NOW)):
             assert not one.usable
 
 
@@ -149,7 +157,8 @@ def test_of_two_proven_seats_the_one_that_is_a_tenth_faster_goes_first_else_the_
     cpu_speed: float, gpu_speed: float, cpu_place: int, gpu_place: int
 ) -> None:
     on_cpu, on_gpu = seat(PROCESSOR, place=cpu_place), seat(CARD, place=gpu_place)
-    ranked = rank([on_cpu, on_gpu], proofs(on_cpu, speed=cpu_speed) | proofs(on_gpu, speed=gpu_speed))
+    known = proofs(on_cpu, speed=cpu_speed) + proofs(on_gpu, speed=gpu_speed)
+    ranked = rank([on_cpu, on_gpu], knowing(known))
     if gpu_speed > cpu_speed / 0.89:
         assert order(ranked)[0] == on_gpu.id
     elif cpu_speed > gpu_speed / 0.89:
@@ -161,10 +170,8 @@ def test_of_two_proven_seats_the_one_that_is_a_tenth_faster_goes_first_else_the_
 @given(st.lists(st.floats(1.0, 1000.0), min_size=1, max_size=6, unique=True))
 def test_the_first_of_the_proven_takes_hardly_longer_than_the_fastest(speeds: list[float]) -> None:
     chosen = [seat(CARD, place=place) for place in range(len(speeds))]
-    known: dict[str, Sequence[Proof]] = {}
-    for one, speed in zip(chosen, speeds, strict=True):
-        known |= proofs(one, speed=speed)
-    ranked = rank(chosen, known)
+    known = [each for one, speed in zip(chosen, speeds, strict=True) for each in proofs(one, speed=speed)]
+    ranked = rank(chosen, knowing(known))
     least = min(one.seconds or 0.0 for one in ranked)
     assert (ranked[0].seconds or 0.0) * 0.9 <= least
 
@@ -172,21 +179,21 @@ def test_the_first_of_the_proven_takes_hardly_longer_than_the_fastest(speeds: li
 def test_a_proven_card_goes_before_the_processor_and_an_untried_one_behind() -> None:
     on_cpu, on_gpu = seat(PROCESSOR), seat(CARD)
     slow, fast = proofs(on_cpu, speed=10.0), proofs(on_gpu, speed=1000.0)
-    assert order(rank([on_cpu, on_gpu], slow | fast)) == [on_gpu.id, on_cpu.id]
-    assert order(rank([on_cpu, on_gpu], slow)) == [on_cpu.id, on_gpu.id]
-    assert order(rank([on_gpu, on_cpu], {})) == [on_cpu.id, on_gpu.id]
+    assert order(rank([on_cpu, on_gpu], knowing(slow + fast))) == [on_gpu.id, on_cpu.id]
+    assert order(rank([on_cpu, on_gpu], knowing(slow))) == [on_cpu.id, on_gpu.id]
+    assert order(rank([on_gpu, on_cpu], knowing([]))) == [on_cpu.id, on_gpu.id]
 
 
 def test_two_cards_are_proven_when_both_are_and_as_fast_as_the_slower() -> None:
     both = seat(CARD, SECOND)
-    one = {both.id: [proof(both, CARD, speed=100.0)]}
+    one = knowing([proof(both, CARD, speed=100.0)])
     assert rank([both], one)[0].standing == "untried"
-    two = {both.id: [proof(both, CARD, speed=100.0), proof(both, SECOND, speed=10.0)]}
+    two = knowing([proof(both, CARD, speed=100.0), proof(both, SECOND, speed=10.0)])
     (ranked,) = rank([both], two)
     assert ranked.standing == "proven"
     assert ranked.seconds == proof(both, SECOND, speed=10.0).nominal_seconds
     assert "at 10 and 10 tokens/s" in ranked.why
-    failed = {both.id: [proof(both, CARD), proof(both, SECOND, "garbage")]}
+    failed = knowing([proof(both, CARD), proof(both, SECOND, "garbage")])
     assert rank([both], failed)[0].standing == "failed"
 
 
@@ -200,11 +207,69 @@ def test_a_backend_is_asked_for_by_its_name_and_not_by_what_its_processor_seat_i
 def test_a_card_that_nobody_has_tried_does_not_go_before_its_own_build_on_the_processor() -> None:
     on_card = seat(CARD)
     spare = structs.replace(seat(PROCESSOR, backend="cuda12"), spare=True)
-    assert order(rank([on_card, spare], {})) == [spare.id, on_card.id]
-    assert order(rank([on_card, spare], proofs(spare))) == [spare.id, on_card.id]
-    assert order(rank([on_card, spare], proofs(on_card, spare))) == [on_card.id, spare.id]
+    assert order(rank([on_card, spare], knowing([]))) == [spare.id, on_card.id]
+    assert order(rank([on_card, spare], knowing(proofs(spare)))) == [spare.id, on_card.id]
+    assert order(rank([on_card, spare], knowing(proofs(on_card, spare)))) == [on_card.id, spare.id]
     made_for_it = seat(PROCESSOR)
-    assert order(rank([spare, made_for_it], {})) == [made_for_it.id, spare.id]
-    assert order(rank([spare, made_for_it], proofs(spare, made_for_it, speed=50) | proofs(spare))) == [
+    assert order(rank([spare, made_for_it], knowing([]))) == [made_for_it.id, spare.id]
+    assert order(rank([spare, made_for_it], knowing(proofs(made_for_it, speed=50) + proofs(spare)))) == [
         made_for_it.id, spare.id,
     ]  # fmt: skip
+
+
+def a_card(name: str, *, pci: str | None = None, software: bool = False, integrated: bool | None = None) -> Device:
+    return Device(
+        name=name, description=f"Card {name}", total=8 << 30, free=8 << 30, pci=pci, software=software,
+        integrated=integrated,
+    )  # fmt: skip
+
+
+BUILD = Seat(build="linux-x64-cuda12/b1", backend="cuda12", digest="d", place=2)
+CUDA0, CUDA1 = a_card("CUDA0", pci="0000:01:00.0"), a_card("CUDA1", pci="0000:02:00.0")
+
+
+@pytest.mark.parametrize(
+    ("devices", "failed", "seats"),
+    [
+        ([CUDA0, CUDA1], [], ["CUDA0+CUDA1", "CPU"]),
+        ([a_card("Vulkan0"), a_card("Vulkan1", integrated=True)], [], ["Vulkan0", "Vulkan1", "CPU"]),
+        ([CUDA0, CUDA1, a_card("CUDA2", software=True)], ["0000:02:00.0"], ["CUDA0", "CUDA1", "CUDA2", "CPU"]),
+        ([], [], ["CPU"]),
+        (None, [], [""]),
+    ],
+)
+def test_which_devices_work_together(devices: list[Device] | None, failed: list[str], seats: list[str]) -> None:
+    assert [seat.id.partition(":")[2] for seat in seats_of(BUILD, devices, PROCESSOR, failed)] == seats
+
+
+def test_before_it_is_asked_only_a_build_for_processors_is_known_to_use_one() -> None:
+    for build, on_cpu in ((BUILD, False), (structs.replace(BUILD, backend="cpu"), True)):
+        (seat,) = seats_of(build, None, PROCESSOR)
+        assert seat.on_cpu is on_cpu
+        assert device_flags(seat, ()) == ()
+
+
+def test_one_that_cannot_list_its_devices_offers_nothing_that_could_be_used_and_damage_is_on_every_seat() -> None:
+    (seat,) = seats_of(structs.replace(BUILD, fault="it hung"), [], PROCESSOR)
+    assert (seat.fault, seat.devices) == ("it hung", ())
+    damaged = seats_of(structs.replace(BUILD, damage="gone"), [CUDA0], PROCESSOR)
+    assert [seat.damage for seat in damaged] == ["gone", "gone"]
+
+
+def test_flags_name_the_devices() -> None:
+    together, on_cpu = seats_of(BUILD, (CUDA0, CUDA1), PROCESSOR)
+    assert device_flags(together, (CUDA0, CUDA1)) == ("--device", "CUDA0,CUDA1")
+    assert device_flags(on_cpu, (CUDA0, CUDA1)) == ("--device", "none")
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from([None, True, False]), st.booleans()), max_size=6),
+)
+def test_every_device_is_in_one_seat(cards: list[tuple[bool, bool | None, bool]]) -> None:
+    devices = [a_card(f"Vulkan{i}", software=s, integrated=g) for i, (s, g, _) in enumerate(cards)]
+    failed = [device.id for device, (_, _, bad) in zip(devices, cards, strict=True) if bad]
+    seats = seats_of(BUILD, devices, PROCESSOR, failed)
+    seated = [device.name for seat in seats for device in seat.devices if not seat.on_cpu]
+    assert sorted(seated) == sorted(device.name for device in devices)
+    assert len({seat.id for seat in seats}) == len(seats)
+    assert sum(seat.on_cpu for seat in seats) == 1

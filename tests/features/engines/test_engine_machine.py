@@ -12,11 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec import structs
 
 from appliance.core.machine_look import MachineLook
-from appliance.features.engines.core.choice import Ranked, Seat, best, rank
-from appliance.features.engines.core.events import Forgotten, Learnt, SeatFailed, reduce
-from appliance.features.engines.core.listing import CPU, Device
-from appliance.features.engines.core.proofs import BACK_OFF, FAILED_HOLDS, Fault, Proof, kept
-from appliance.features.engines.core.state import EngineState, key_of
+from appliance.features.engines.core.choice import Ranked, best, rank
+from appliance.features.engines.core.listing import CPU, Device, Fault
+from appliance.features.engines.core.standing import BACK_OFF, FAILED_HOLDS, Proof, Seat, SeatFailed, key_of
+from appliance.features.engines.core.state import EngineState, Forgotten, Learnt, reduce
 
 SYSTEM = "Test 1"
 LOOK = MachineLook(platform="linux-x64", system=SYSTEM, environment="native", cpu="Test CPU")
@@ -53,8 +52,7 @@ class Engines(RuleBasedStateMachine):
         self.state = reduce(self.state, event)
 
     def ranked(self, model: str) -> list[Ranked]:
-        known = {one.id: self.state.proofs_of(one, self.now) for one in SEATS}
-        return rank(SEATS, known, self.state.probations, model=model, now=self.now)
+        return rank(SEATS, self.state, model=model, now=self.now)
 
     @initialize(number=numbers)
     def is_proven(self, number: int) -> None:
@@ -98,7 +96,8 @@ class Engines(RuleBasedStateMachine):
     @rule()
     def what_says_nothing_any_more_is_dropped(self) -> None:
         before = {model: [one.seat.id for one in self.ranked(model)] for model in MODELS}
-        self.state = structs.replace(self.state, probations=kept(self.state.probations, self.now))
+        left = tuple(one for one in self.state.probations if one.counts(self.now))
+        self.state = structs.replace(self.state, probations=left)
         assert before == {model: [one.seat.id for one in self.ranked(model)] for model in MODELS}
 
     @rule(number=numbers)
@@ -122,9 +121,8 @@ class Engines(RuleBasedStateMachine):
     @invariant()
     def nothing_is_out_for_ever(self) -> None:
         later = self.now + max(LONGEST, FAILED_HOLDS) + 120.0
-        known = {one.id: self.state.proofs_of(one, later) for one in SEATS}
         for model in MODELS:
-            ranked = rank(SEATS, known, self.state.probations, model=model, now=later)
+            ranked = rank(SEATS, self.state, model=model, now=later)
             assert all(one.standing in ("proven", "untried") for one in ranked) or self._from_the_future()
 
     def _from_the_future(self) -> bool:

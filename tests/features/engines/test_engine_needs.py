@@ -20,11 +20,12 @@ from appliance.features.engines.core.builds import (
     Release,
     check_entry,
     find_entry,
+    offers,
     parse_asked,
     release_of,
+    suited,
     unmet,
 )
-from appliance.features.engines.core.offers import offers, suited
 
 LOOK = MachineLook(platform="linux-x64", system="Linux 6.1", environment="native", cpu="A processor")
 CARD = Gpu(vendor="NVIDIA", name="GTX", driver="nvidia", driver_version="550.54.14", compute="8.6")

@@ -26,10 +26,10 @@ from appliance.engines.builds import EXECUTABLE
 from appliance.errors import EngineNotFound
 from appliance.features.engines import probing
 from appliance.features.engines.background import keeping_up
-from appliance.features.engines.core.events import EngineChosen
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.core.state import EngineChosen
 from appliance.features.engines.found import EngineFolders, Finder, list_engines
 from appliance.features.engines.owner import Engines, open_engines
+from appliance.features.engines.shelf import StateFile
 from appliance.features.engines.source import FoundHere
 from appliance.fleet.owner import open_fleet
 from appliance.main import usual_port

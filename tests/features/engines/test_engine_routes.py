@@ -20,11 +20,10 @@ from appliance.catalog.sources import STARTER
 from appliance.core.engine import Engine
 from appliance.core.versions import StepDone, UpdateBegun
 from appliance.errors import ApplianceError
-from appliance.features.engines.engine_state import StateFile
 from appliance.features.engines.found import EngineFolders, list_engines
 from appliance.features.engines.owner import open_engines
 from appliance.features.engines.routes import engine_routes, seats_in_use
-from appliance.features.engines.shelf import Shelf
+from appliance.features.engines.shelf import Shelf, StateFile
 from appliance.fleet.status import ChildStatus
 from appliance.http import errors
 from appliance.store.shelf import alone

@@ -1,4 +1,4 @@
-"""What is remembered: the last word on a key counts, and nothing is lost on the way to disk and back."""
+"""What is remembered of engines: the last word on a key counts, a pair that failed waits longer each time."""
 
 from __future__ import annotations
 
@@ -9,22 +9,36 @@ from msgspec import structs
 
 from appliance.core.machine_look import MachineLook
 from appliance.core.versions import BuildLine
-from appliance.features.engines.core.choice import Seat
-from appliance.features.engines.core.events import (
-    MAX_PROOFS,
+from appliance.features.engines.core.listing import Device, Fault
+from appliance.features.engines.core.standing import (
+    BACK_OFF,
+    CLOCK_SLACK,
+    EASED,
+    FAILED_HOLDS,
+    FORGOTTEN,
+    ContextTrial,
+    ListedDevices,
+    Probation,
+    Proof,
+    ProofKey,
+    Seat,
+    SeatFailed,
+    after_failure,
+    eased,
+    key_of,
+)
+from appliance.features.engines.core.state import (
+    MOST_KEPT,
     BuildRemoved,
     EngineChosen,
+    EngineState,
     Followed,
     Forgotten,
     Learnt,
     MachineSeen,
-    SeatFailed,
     Trusted,
     reduce,
 )
-from appliance.features.engines.core.listing import Device
-from appliance.features.engines.core.proofs import EASED, FAILED_HOLDS, FORGOTTEN, Fault, Proof, ProofKey
-from appliance.features.engines.core.state import ContextTrial, EngineState, ListedDevices, key_of
 
 SYSTEM = "Linux 6.1.0"
 LOOK = MachineLook(platform="linux-x64", system=SYSTEM, environment="native", cpu="Test CPU")
@@ -130,10 +144,11 @@ def test_a_pair_waits_once_and_a_build_is_listed_once(
     assert listed in found.listed
 
 
-@given(states(), st.sampled_from(["a:CUDA0", "b:CPU"]))
+@given(states(), some_failure(), st.sampled_from(["a:CUDA0", "b:CPU"]))
 def test_a_seat_that_is_proven_again_waits_a_short_while_and_the_others_as_before(
-    state: EngineState, seat: str
+    state: EngineState, failure: SeatFailed, seat: str
 ) -> None:
+    state = after(state, *[structs.replace(failure, others=True)] * 4)
     found = after(state, Trusted(seat))
     for before, one in zip(state.probations, found.probations, strict=True):
         assert one.until == (min(before.until, before.since + EASED) if before.seat == seat else before.until)
@@ -204,13 +219,85 @@ def test_the_latest_trial_of_keeping_contexts_counts_until_the_build_is_another(
 
 def test_the_memory_does_not_grow_for_ever() -> None:
     state = EngineState()
-    for number in range(MAX_PROOFS + 50):
+    for number in range(MOST_KEPT + 50):
         key = ProofKey(digest=f"d{number}", device="c", driver="", system=SYSTEM)
         state = after(state, Proof(key=key, build="b", device="c", fault=None))
-    assert len(state.proofs) == MAX_PROOFS
-    assert state.proofs[-1].key.digest == f"d{MAX_PROOFS + 49}"
+    assert len(state.proofs) == MOST_KEPT
+    assert state.proofs[-1].key.digest == f"d{MOST_KEPT + 49}"
     for week in range(50):
         at, seat = week * 2 * FORGOTTEN, f"s{week}"
         died = SeatFailed(build="b", seat=seat, digest="d", model="m", why="it died", at=at, others=True)
         state = after(state, died)
     assert [one.seat for one in state.probations] == ["s49"]
+
+
+DAY = 86400.0
+TIMES = st.floats(0, 4e9)
+
+
+def failed_again(before: Probation | None, now: float, digest: str = "d", why: str = "it died") -> Probation:
+    return after_failure(
+        before, SeatFailed(build="b", seat="s", digest=digest, model="m", why=why, at=now, others=True)
+    )
+
+
+@given(TIMES, st.lists(st.floats(0, 30 * DAY), max_size=12))
+def test_it_is_tried_again_within_a_day_however_often_it_has_failed(start: float, waits: list[float]) -> None:
+    one, now = failed_again(None, start), start
+    for wait in waits:
+        now += wait
+        one = failed_again(one, now)
+        assert one.holds(now)
+        assert not one.holds(now + DAY)
+        assert 1 <= one.failures <= len(waits) + 1
+        assert (one.seat, one.digest, one.model, one.why, one.since) == ("s", "d", "m", "it died", now)
+
+
+@given(TIMES, st.integers(1, 12))
+def test_failures_in_a_row_wait_longer_each_time_up_to_a_day(start: float, times_failed: int) -> None:
+    one, now, waits = None, start, list[float]()
+    for _ in range(times_failed):
+        one = failed_again(one, now)
+        waits.append(round(one.until - now, 3))
+        now = one.until + 1
+    assert waits == sorted(waits)
+    assert one.failures == times_failed
+    assert max(waits) <= max(BACK_OFF)
+
+
+@given(TIMES, TIMES)
+def test_a_clock_that_was_wrong_makes_no_pair_wait_longer(wrong: float, now: float) -> None:
+    one = failed_again(None, wrong)
+    if one.holds(now):
+        assert one.until - now <= BACK_OFF[0] + CLOCK_SLACK
+
+
+@given(TIMES, st.floats(FORGOTTEN, 10 * FORGOTTEN, exclude_min=True))
+def test_after_a_week_without_failures_it_starts_anew(start: float, later: float) -> None:
+    again = failed_again(failed_again(None, start), start + 1)
+    assert again.failures == 2
+    assert failed_again(again, again.until + later).failures == 1
+
+
+@given(TIMES)
+def test_another_build_starts_anew(start: float) -> None:
+    again = failed_again(failed_again(failed_again(None, start), start), start)
+    assert failed_again(again, start, digest="another").failures == 1
+    assert failed_again(again, start).failures == 4
+
+
+@given(TIMES, st.lists(st.floats(0, 20 * DAY), max_size=8))
+def test_only_what_counts_for_the_next_failure_is_kept(now: float, ages: list[float]) -> None:
+    for one in [failed_again(None, now - age) for age in ages]:
+        assert one.counts(now) == (failed_again(one, now).failures == 2)
+
+
+@given(TIMES, st.integers(1, 12))
+def test_a_seat_that_is_proven_again_waits_minutes_at_most(start: float, times_failed: int) -> None:
+    one = None
+    for _ in range(times_failed):
+        one = failed_again(one, start)
+    trusted = eased(one)
+    assert trusted.until == min(one.until, start + EASED)
+    assert eased(trusted) == trusted
+    assert failed_again(trusted, start).failures == times_failed + 1

@@ -16,17 +16,16 @@ from full_disk import REFUSED, full_disk
 
 from appliance.core.versions import StepDone, UpdateBegun
 from appliance.errors import Conflict
-from appliance.features.engines.core.events import EngineChosen
-from appliance.features.engines.core.proofs import Proof, ProofKey
-from appliance.features.engines.core.state import EngineState
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.core.standing import Proof, ProofKey
+from appliance.features.engines.core.state import EngineChosen, EngineState
+from appliance.features.engines.shelf import StateFile
 from appliance.store.version_file import FILE, MAX_SIZE
 
 WRITER = """
 import sys
 from pathlib import Path
-from appliance.features.engines.core.proofs import Proof, ProofKey
-from appliance.features.engines.engine_state import StateFile
+from appliance.features.engines.core.standing import Proof, ProofKey
+from appliance.features.engines.shelf import StateFile
 file = StateFile(Path(sys.argv[1]))
 for number in range(int(sys.argv[3])):
     key = ProofKey(digest=sys.argv[2], device=str(number), driver="", system="s")
@@ -147,9 +146,6 @@ def test_keys_of_a_newer_program_do_not_matter(folder: Path) -> None:
     plain["later"] = plain["state"]["later"] = [1]
     (folder / FILE).write_bytes(msgspec.json.encode(plain))
     assert StateFile(folder).read().proofs == (proof(),)
-
-
-# ---- disks and locks -------------------------------------------------------------------------------------------------
 
 
 @posix_only

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from appliance.core.versions import BuildLine, BuildRefused, UpdateBegun
 from appliance.errors import Conflict, UsageError
-from appliance.features.engines.core.choice import Ranked, Seat, Standing
-from appliance.features.engines.core.events import BuildRemoved, EngineChosen, Event, Forgotten, SeatFailed, reduce
+from appliance.features.engines.core.choice import Ranked, arrange, check_removable
 from appliance.features.engines.core.listing import Device, cpu_device
-from appliance.features.engines.core.proofs import ProvenSpeeds, canary_failure
-from appliance.features.engines.core.state import EngineState, check_removable
+from appliance.features.engines.core.standing import ProvenSpeeds, Seat, SeatFailed, Standing
+from appliance.features.engines.core.state import BuildRemoved, EngineChosen, EngineState, Event, Forgotten, reduce
+from appliance.features.engines.core.trials import canary_failure
 
 LINE = "linux-x64-cpu"
 REFUSAL = "it answers with garbage"
@@ -56,25 +56,25 @@ def test_a_seat_that_fails_soon_after_a_switch_brings_the_old_build_back() -> No
 
 def test_the_current_build_goes_first_in_its_line_and_leaves_other_lines_alone() -> None:
     order = [ranked(build(1)), ranked("other/b9"), ranked(build(2)), ranked(build(3)), ranked("embedded")]
-    assert EngineState().arrange(order) == order
+    assert arrange(order, EngineState()) == order
     state = EngineState(lines=(BuildLine(name=LINE, current=build(3), previous=(build(2),)),))
-    names = [one.seat.build for one in state.arrange(order)]
+    names = [one.seat.build for one in arrange(order, state)]
     assert names == [build(3), "other/b9", build(2), build(1), "embedded"]
 
 
 def test_a_current_build_that_is_not_proven_does_not_go_before_one_that_is() -> None:
     order = [ranked(build(1)), ranked(build(2), "probation")]
     state = EngineState(lines=(BuildLine(name=LINE, current=build(2), previous=(build(1),)),))
-    assert state.arrange(order) == order
+    assert arrange(order, state) == order
 
 
 def test_a_withdrawn_build_goes_behind_everything_that_can_be_used_unless_it_is_asked_for() -> None:
     failed = ranked(build(4), "failed")
     order = [ranked(build(2)), ranked(build(1)), ranked("embedded"), failed]
     state = EngineState(withdrawn={build(2): "it crashed"})
-    assert [one.seat.build for one in state.arrange(order)] == [build(1), "embedded", build(2), build(4)]
+    assert [one.seat.build for one in arrange(order, state)] == [build(1), "embedded", build(2), build(4)]
     asked = [ranked(build(2), wanted=True), *order[1:]]
-    assert state.arrange(asked) == asked
+    assert arrange(asked, state) == asked
 
 
 @given(
@@ -97,10 +97,10 @@ def test_arranging_loses_and_invents_no_seat_and_puts_nothing_unusable_first(
     state = EngineState(
         lines=(BuildLine(name=LINE, current=current),), withdrawn=dict.fromkeys(withdrawn - {current}, "no")
     )
-    found = state.arrange(order)
+    found = arrange(order, state)
     assert sorted(one.seat.id for one in found) == sorted(one.seat.id for one in order)
     assert [one.usable for one in found] == sorted((one.usable for one in found), reverse=True)
-    assert state.arrange(found) == found
+    assert arrange(found, state) == found
 
 
 def test_what_may_be_removed() -> None:

@@ -13,8 +13,8 @@ from engine_runs import CARD, KEY, PROCESSOR, engine_in, proof_of
 
 from appliance.core.engine import EMBEDDED, Engine
 from appliance.features import embedded
-from appliance.features.engines.core.listing import Device
-from appliance.features.engines.core.proofs import Fault, Proof
+from appliance.features.engines.core.listing import Device, Fault
+from appliance.features.engines.core.standing import Proof
 from appliance.features.engines.found import find_engine, list_engines
 from appliance.features.engines.proving import alone_on_machine
 

@@ -1,4 +1,4 @@
-"""A look at a worker ends in time and in words, whatever is at the other end."""
+"""A look at a worker ends in time and in words, whatever is at the other end, and does no harm to a real one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import socket
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 import trio
+from rpc_builds import LOOPBACK, bare_worker, build_with_rpc
 from waiting import SOON
 
-from appliance.engines.rpc_workers import look_at_worker, workers_for
+from appliance.core.engine import Engine
 from appliance.errors import ModelFailedToStart
+from appliance.features.engines.rpc_look import look_at_worker, workers_for
 
 HELLO = struct.pack("<Q", 28) + bytes((7, 0, 0)) + bytes(25)
 COUNT = struct.pack("<QI", 4, 1)
@@ -161,3 +164,27 @@ async def test_nobody_waits_for_one_that_will_not_do() -> None:
     with pytest.raises(ModelFailedToStart, match="serves model 'a'"):
         await workers_for("m", ("h:1",), "7.0.0", fits=lambda _: False, in_use={"h:1": "a"}, patience=9)
     assert trio.current_time() - began < SOON
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return build_with_rpc()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("ggml-rpc-server")
+async def test_questions_that_are_given_up_do_no_harm(engine: Engine, tmp_path: Path) -> None:
+    """A worker that has a client keeps two more connections waiting. At one that was closed in the ordinary way, with
+    its question sent, it dies of SIGPIPE when it comes to it."""
+    async with bare_worker(engine, tmp_path) as (process, endpoint):
+        client = await trio.open_tcp_stream(LOOPBACK, int(endpoint.partition(":")[2]))
+        async with client:
+            await client.send_all(b"\x0e")
+            await trio.sleep(0.1)
+            states = [(await look_at_worker(endpoint, seconds=0.2)).state for _ in range(3)]
+            assert states == ["busy", "busy", "unreachable"]
+        with trio.fail_after(10):
+            while (worker := await look_at_worker(endpoint, seconds=0.5)).state != "ready":
+                assert process.poll() is None
+        assert process.poll() is None
+        assert worker.version == engine.rpc

@@ -24,6 +24,23 @@ LOOKED = [HI, say("assistant", "", tool_calls=[call()]), say("tool", "42", tool_
 SCHEMA: Body = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
+OF_AGENTS: Body = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "properties": {
+        "q": {"type": "string", "minLength": 2, "maxLength": 200, "pattern": "^[a-z]+$"},
+        "when": {"type": "string", "format": "date-time"},
+        "more": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {}},
+        "times": {"type": "integer", "exclusiveMinimum": 0, "maximum": 9007199254740991},
+        "shown": {"anyOf": [{"type": "string", "const": "all"}, {"type": "array", "items": {"enum": ["a", "b"]}}]},
+        "quick": {"type": "boolean", "default": False},
+    },
+    "required": ["q"],
+    "additionalProperties": False,
+}
+"""With the words that tools of coding agents have."""
+
+
 def chat(*messages: Body, **more: object) -> Body:
     return {"messages": list(messages), "max_tokens": 3, "temperature": 0, **more}
 
@@ -116,6 +133,24 @@ REQUESTS: dict[str, Body] = {
         say("tool", "42", tool_call_id="abcdefgh1"),
         tools=TOOLS,
     ),
+    "message of OpenAI's client": chat(
+        HI,
+        say(
+            "assistant",
+            "Let me see.",
+            tool_calls=[
+                {
+                    **call(),
+                    "index": 0,
+                    "function": {"name": "look", "arguments": '{"q": "x"}', "parsed_arguments": {"q": "x"}},
+                }
+            ],
+            **dict.fromkeys(("refusal", "annotations", "audio", "function_call", "parsed")),
+        ),
+        say("tool", "42", tool_call_id="abcdefgh1"),
+        tools=TOOLS,
+        store=False,
+    ),
     "flat tools": chat(
         HI, tools=[{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
     ),
@@ -142,6 +177,7 @@ REQUESTS: dict[str, Body] = {
     "remote ref": chat(
         HI, tools=[function({"type": "object", "properties": {"q": {"$ref": "https://example.org/q"}}})]
     ),
+    "schema of an agent": chat(HI, tools=[function(OF_AGENTS)]),
     "large bounds": chat(
         HI, tools=[function({"type": "object", "properties": {"q": {"type": "string", "maxLength": 100000}}})]
     ),

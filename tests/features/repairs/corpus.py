@@ -119,6 +119,13 @@ def table(outcomes: Outcomes) -> str:
     return "\n".join(lines)
 
 
+def row_of_dialects(template: str, found: Mapping[str, Mapping[str, Outcome]]) -> str:
+    """The row of a template in the table of the documentation: by dialect, requests that are answered."""
+    cells = [[one for one in found[dialect].values() if one.status == 200] for dialect in NAMES]
+    told = [f"{len(answered)} ({sum(bool(one.repaired) for one in answered)})" for answered in cells]
+    return f"| {template} | {' | '.join(told)} |"
+
+
 def table_of_dialects() -> str:
     """The table of the documentation about the requests of each dialect."""
     lines = ["| dialect | requests | of these refused, in words |", "|---|---|---|"]

@@ -8,207 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from asked_chats import REQUESTS as CHATS
+from message_requests import MESSAGES, SCHEMA
 from neutral import PNG, Json, w
-
-
-def _message(*blocks: object, **more: object) -> Json:
-    return {"messages": [{"role": "user", "content": list(blocks)}], "max_tokens": 3, **more}
-
-
-def _text(text: str = "Hi", **more: object) -> Json:
-    return {"type": "text", "text": w(text), **more}
-
-
-def _document(source: Json, **more: object) -> Json:
-    return {"type": "document", "source": source, **more}
-
-
-def _used(result: object, **more: object) -> Json:
-    """A chat in which a tool was called, with this content as its result."""
-    return {
-        "max_tokens": 3,
-        "messages": [
-            {"role": "user", "content": w("Hi")},
-            {
-                "role": "assistant",
-                "content": [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"q": w("x")}}],
-            },
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": result}]},
-        ],
-        "tools": [{"name": "look", "description": w("Looks"), "input_schema": {"type": "object", "properties": {}}}],
-        **more,
-    }
-
-
-def _served(*blocks: object) -> Json:
-    """A turn of the assistant in which Anthropic's servers have run a tool."""
-    return {
-        "max_tokens": 3,
-        "messages": [
-            {"role": "user", "content": w("Hi")},
-            {"role": "assistant", "content": [*blocks, _text("So")]},
-            {"role": "user", "content": w("More")},
-        ],
-    }
-
-
-_CACHED = {"cache_control": {"type": "ephemeral"}}
-_PICTURE: Json = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
-_FOUND: Json = {
-    "type": "search_result",
-    "source": "https://example.org/a",
-    "title": w("Title"),
-    "content": [_text("Found")],
-    "citations": {"enabled": True},
-}
-_PLAIN: Json = {"type": "text", "media_type": "text/plain", "data": w("A file")}
-_SCHEMA: Json = {"type": "object", "properties": {"q": {"type": "string", "description": w("What")}}}
-
-MESSAGES: Mapping[str, Json] = {
-    "contents as text": {
-        "messages": [
-            {"role": "user", "content": w("Hi")},
-            {"role": "assistant", "content": w("Hello")},
-            {"role": "user", "content": w("More")},
-        ],
-        "max_tokens": 3,
-    },
-    "marks of the cache": _message(
-        _text(**_CACHED),
-        system=[_text("Be kind", **_CACHED)],
-        tools=[{"name": "look", "description": w("Looks"), "input_schema": _SCHEMA, **_CACHED}],
-    ),
-    "system in the messages": {
-        "messages": [
-            {"role": "user", "content": w("Hi")},
-            {"role": "assistant", "content": w("Hello")},
-            {"role": "system", "content": w("Be short")},
-            {"role": "user", "content": w("More")},
-        ],
-        "max_tokens": 3,
-    },
-    "document of text": _message(_document(_PLAIN, title=w("Title"), context=w("Context"))),
-    "document of blocks": _message(_document({"type": "content", "content": [_text("One"), _PICTURE]})),
-    "document, cited": _message(_document(_PLAIN, citations={"enabled": True})),
-    "document by URL": _message(_document({"type": "url", "url": "https://example.org/a.pdf"})),
-    "document by id": _message(_document({"type": "file", "file_id": "file_1"})),
-    "search result": _message(_FOUND, _text()),
-    "search result of a tool": _used([_FOUND]),
-    "document of a tool": _used([_document(_PLAIN)]),
-    "picture of a tool": _used([_PICTURE]),
-    "picture and words of a tool": _used([_text("See"), _PICTURE]),
-    "result as text": _used(w("found")),
-    "reference to a tool": _used([{"type": "tool_reference", "tool_name": "look"}]),
-    "result without content": {
-        "max_tokens": 3,
-        "messages": [
-            *_used("")["messages"][:2],
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1"}]},
-        ],
-    },
-    "words before a result": {
-        "max_tokens": 3,
-        "messages": [
-            *_used("")["messages"][:2],
-            {
-                "role": "user",
-                "content": [_text("See"), {"type": "tool_result", "tool_use_id": "toolu_1", "content": w("found")}],
-            },
-        ],
-    },
-    "picture by URL": _message({"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}),
-    "picture by id": _message({"type": "image", "source": {"type": "file", "file_id": "file_1"}}),
-    "hidden thoughts": _served({"type": "redacted_thinking", "data": "abc"}),
-    "search of Anthropic": _served(
-        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": w("What")}},
-        {
-            "type": "web_search_tool_result",
-            "tool_use_id": "srvtoolu_1",
-            "content": [
-                {
-                    "type": "web_search_result",
-                    "title": w("Title"),
-                    "url": "https://example.org",
-                    "encrypted_content": "abc",
-                }
-            ],
-        },
-    ),
-    "page of Anthropic": _served(
-        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_fetch", "input": {"url": "https://example.org"}},
-        {
-            "type": "web_fetch_tool_result",
-            "tool_use_id": "srvtoolu_1",
-            "content": {"type": "web_fetch_result", "url": "https://example.org", "content": _document(_PLAIN)},
-        },
-    ),
-    "code of Anthropic": _served(
-        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "bash_code_execution", "input": {"command": w("ls")}},
-        {
-            "type": "bash_code_execution_tool_result",
-            "tool_use_id": "srvtoolu_1",
-            "content": {
-                "type": "bash_code_execution_result",
-                "stdout": w("a.txt"),
-                "stderr": "",
-                "return_code": 0,
-                "content": [],
-            },
-        },
-    ),
-    "upload to a container": _message({"type": "container_upload", "file_id": "file_1"}, _text()),
-    "shell of Claude": _message(_text(), tools=[{"type": "bash_20250124", "name": "bash"}]),
-    "editor of Claude": _message(
-        _text(), tools=[{"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 100}]
-    ),
-    "memory of Claude": _message(_text(), tools=[{"type": "memory_20250818", "name": "memory"}]),
-    "search tool": _message(_text(), tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}]),
-    "search tool and another": _message(
-        _text(),
-        tools=[
-            {"type": "web_search_20250305", "name": "web_search"},
-            {"name": "look", "description": w("Looks"), "input_schema": _SCHEMA},
-        ],
-    ),
-    "search tool wanted": _message(
-        _text(),
-        tools=[{"type": "web_search_20250305", "name": "web_search"}],
-        tool_choice={"type": "tool", "name": "web_search"},
-    ),
-    "one call at a time": _message(
-        _text(),
-        tools=[{"name": "look", "input_schema": _SCHEMA}],
-        tool_choice={"type": "auto", "disable_parallel_tool_use": True},
-    ),
-    "examples of a tool": _message(
-        _text(), tools=[{"name": "look", "input_schema": _SCHEMA, "input_examples": [{"q": w("x")}]}]
-    ),
-    "tools that wait": _message(
-        _text(), tools=[{"name": "look", "description": w("Looks"), "input_schema": _SCHEMA, "defer_loading": True}]
-    ),
-    "thinks as it likes": _message(_text(), thinking={"type": "adaptive"}),
-    "thoughts not shown": _message(_text(), thinking={"type": "enabled", "budget_tokens": 1024, "display": "omitted"}),
-    "effort max": _message(_text(), output_config={"effort": "max"}),
-    "user and tier": _message(_text(), metadata={"user_id": "u"}, service_tier="auto"),
-    "container": _message(_text(), container="container_1"),
-    "no tokens": _message(_text()) | {"max_tokens": 0},
-    "empty text": _message(_text(), {"type": "text", "text": ""}),
-    "answer of an empty assistant": {
-        "max_tokens": 3,
-        "messages": [
-            {"role": "user", "content": w("Hi")},
-            {"role": "assistant", "content": []},
-            {"role": "user", "content": w("More")},
-        ],
-    },
-    "members of tomorrow": _message(
-        _text(), extra_body={"mood": "kind", "context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}
-    ),
-    "servers of MCP": _message(
-        _text(), extra_body={"mcp_servers": [{"type": "url", "url": "https://example.org", "name": "a"}]}
-    ),
-    "block of tomorrow": _message({"type": "hologram", "title": w("Title"), "content": [_text("See")]}),
-}
 
 
 def _item(kind: str, **more: object) -> Json:
@@ -233,18 +34,63 @@ _FUNCTION: Json = {
     "type": "function",
     "name": "look",
     "description": w("Looks"),
-    "parameters": _SCHEMA,
+    "parameters": SCHEMA,
     "strict": False,
+}
+_OF_AGENT: Json = {
+    "tools": [
+        _FUNCTION,
+        {"type": "namespace", "name": "files", "description": w("Files"), "tools": [_FUNCTION]},
+        {"type": "web_search", "external_web_access": False},
+    ],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "reasoning": {"summary": "auto"},
+    "store": False,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "k",
+    "extra_body": {"client_metadata": {"session_id": "s"}},
 }
 _DATA = f"data:image/png;base64,{PNG}"
 
 RESPONSES: Mapping[str, Json] = {
     "one text": {"input": w("Hi"), "max_output_tokens": 3},
-    "instructions": {"input": w("Hi"), "instructions": w("Be kind")},
+    "instructions": {"input": w("Hi"), "instructions": w("Be kind"), "max_output_tokens": 3},
     "message without a type": _input({"role": "assistant", "content": w("Hello")}),
     "developer": _input(
         _item("message", role="developer", content=[{"type": "input_text", "text": w("Be short")}]),
         instructions=w("Be kind"),
+    ),
+    "first turn of an agent": _input(
+        _item("message", id="msg_1", role="developer", content=[{"type": "input_text", "text": w("Be kind")}]),
+        _item(
+            "message",
+            id="msg_2",
+            role="developer",
+            content=[{"type": "input_text", "text": w("May write")}, {"type": "input_text", "text": w("Be short")}],
+        ),
+        _item("message", id="msg_3", role="user", content=[{"type": "input_text", "text": w("Today")}]),
+        **_OF_AGENT,
+    ),
+    "second turn of an agent": _input(
+        _item("message", id="msg_3", role="user", content=[{"type": "input_text", "text": w("Hi")}]),
+        _item(
+            "reasoning",
+            id="rs_0",
+            summary=[{"type": "summary_text", "text": w("Hm")}],
+            encrypted_content="plain.SG0=",
+            status="completed",
+        ),
+        _item(
+            "message",
+            id="msg_4",
+            status="completed",
+            role="assistant",
+            content=[{"type": "output_text", "text": w("I look"), "annotations": [], "logprobs": []}],
+        ),
+        _item("function_call", id="fc_2", status="completed", call_id="c", name="look", arguments='{"q": "x"}'),
+        _item("function_call_output", id="fco_1", call_id="c", output=w("found")),
+        **_OF_AGENT,
     ),
     "refusal": _input(
         _item(
@@ -380,12 +226,13 @@ RESPONSES: Mapping[str, Json] = {
 
 
 def _ollama(*messages: object, **more: object) -> Json:
-    return {"messages": [*messages, {"role": "user", "content": w("Hi")}], "stream": False, **more}
+    options = {"num_predict": 3, **more.pop("options", {})}
+    return {"messages": [*messages, {"role": "user", "content": w("Hi")}], "stream": False, "options": options, **more}
 
 
 _OLLAMA_TOOL: Json = {
     "type": "function",
-    "function": {"name": "look", "description": w("Looks"), "parameters": _SCHEMA},
+    "function": {"name": "look", "description": w("Looks"), "parameters": SCHEMA},
 }
 
 OLLAMA: Mapping[str, Json] = {
@@ -429,7 +276,15 @@ ONLY: Mapping[str, Mapping[str, Json]] = {
 }
 REFUSED: Mapping[str, frozenset[str]] = {
     "messages": frozenset(
-        ("only a system", "document by URL", "document by id", "picture by id", "search tool wanted", "servers of MCP")
+        (
+            "only a system",
+            "document by URL",
+            "document by id",
+            "picture by id",
+            "search tool wanted",
+            "servers of MCP",
+            "thread",
+        )
     ),
     "responses": frozenset(
         (

@@ -13,14 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from appliance.core.answers.faults import FAULTS
 from appliance.core.config.types import Config, ModelConfig
 from appliance.core.exchange import Refused
 from appliance.core.models.model import Model
 from appliance.features.repairs.core.messages import FIRST, LAST
 from appliance.features.repairs.core.plan import (
+    OF_FAULTS,
     OF_MESSAGES,
+    OF_TEMPLATES,
     OF_TOOLS,
-    REASONS,
     Attempt,
     final,
     kept_names,
@@ -29,7 +31,8 @@ from appliance.features.repairs.core.plan import (
     repaired,
 )
 from appliance.features.repairs.core.schemas import NoGrammar, grammar_of
-from appliance.features.repairs.repairs import RefusedChat, Repairs
+from appliance.features.repairs.refused import RefusedChat
+from appliance.features.repairs.repairs import Repairs
 from appliance.traffic.metrics import Metrics
 
 NAMES = (*OF_MESSAGES, *OF_TOOLS)
@@ -347,7 +350,9 @@ def test_a_later_refusal_about_something_else_is_the_clients() -> None:
 
 
 def test_every_repair_has_a_reason() -> None:
-    assert {name for one in REASONS for name in one.repairs} == set(NAMES)
+    of_templates = [reason.repairs for _, reason in OF_TEMPLATES]
+    assert {name for repairs in (*OF_FAULTS.values(), *of_templates) for name in repairs} == set(NAMES)
+    assert set(OF_FAULTS) <= set(FAULTS)
 
 
 # ---- grammars --------------------------------------------------------------------------------------------------------

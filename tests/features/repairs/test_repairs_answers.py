@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from asked_chats import HI, LOOKED, REQUESTS, TOOLS, chat, say
-from corpus import Outcome, check, opened, outcomes_of, random_model, status_alone, table
+from corpus import Outcome, check, opened, outcomes_of, random_model, row_of_dialects, status_alone, table
 from http_harness import CHAT, Appliance, OpenServer
 from neutral import DIALECTS
 from templates import SPACED, TEMPLATES
@@ -171,5 +171,7 @@ async def test_every_template_and_the_table_of_the_documentation(tmp_path: Path)
 async def test_every_template_takes_what_clients_of_four_dialects_send(tmp_path: Path, template: str) -> None:
     model = random_model(tmp_path, template)
     async with opened([model], Path(model.path)) as server:
-        for dialect in DIALECTS:
-            check(await outcomes_of(server, template, dialect, alone=False))
+        found = {dialect: await outcomes_of(server, template, dialect, alone=False) for dialect in DIALECTS}
+    for outcomes in found.values():
+        check(outcomes)
+    assert row_of_dialects(template, found) in DOCUMENT.read_text("utf-8")

@@ -18,6 +18,7 @@ from trio_websocket import WebSocketConnection
 
 from appliance.core.config.additions import StreamsConfig
 from appliance.features.responses.core.members import ITEMS, MEMBERS, PARTS, TOOLS
+from appliance.features.responses.reading import MAX_KEPT, KeptItems
 
 PATH = "/v1/responses"
 STORY = "Once upon a time a small llama carried"
@@ -63,7 +64,8 @@ async def test_the_engine_gets_a_chat(open_server: OpenServer, fake_model: Path)
     assert answer.header("x-appliance-ignored") == "tools[1] (web_search), text.verbosity"
 
 
-async def test_a_tool_is_called_and_its_result_goes_back(open_server: OpenServer, fake_model: Path):
+@pytest.mark.parametrize("refers", [False, True], ids=["items", "references"])
+async def test_a_tool_is_called_and_its_result_goes_back(open_server: OpenServer, fake_model: Path, *, refers: bool):
     calls = [
         {"name": "look", "arguments": '{"x": 1}', "id": "c1"},
         {"name": "patch", "arguments": '{"input": "+a\\n"}', "id": "c2"},
@@ -76,7 +78,10 @@ async def test_a_tool_is_called_and_its_result_goes_back(open_server: OpenServer
         response = sdk_types.events(first.body)[-1].response
         assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "custom_tool_call"]
         assert response.output[3].input == "+a\n"
-        items += [item.model_dump(mode="json", exclude_none=True) for item in response.output]
+        if refers:  # as the AI SDK does
+            items += [{"type": "item_reference", "id": item.id} for item in response.output]
+        else:
+            items += [item.model_dump(mode="json", exclude_none=True) for item in response.output]
         items += [
             {"type": "function_call_output", "call_id": "c1", "output": "seen"},
             {"type": "custom_tool_call_output", "call_id": "c2", "output": "done"},
@@ -89,6 +94,21 @@ async def test_a_tool_is_called_and_its_result_goes_back(open_server: OpenServer
         {"x": 1},
         {"input": "+a\n"},
     ]
+
+
+async def test_items_are_kept_unless_the_client_wants_that_not(server: Appliance):
+    body: dict[str, Any] = {"model": "alpha", "input": "hi", "max_output_tokens": 3}
+    for store, status in ((True, 200), (None, 200), (False, 400)):
+        item = (await server.good("POST", PATH, body | {"store": store})).json["output"][0]
+        again = await server.ask("POST", PATH, body | {"input": [{"type": "item_reference", "id": item["id"]}]})
+        assert (store, again.status) == (store, status)
+
+
+def test_the_oldest_items_are_forgotten():
+    kept = KeptItems()
+    for number in range(5):
+        kept.keep(f"msg_{number}", b'{"x":"%b"}' % (b"x" * (MAX_KEPT // 3)))
+    assert [number for number in range(5) if kept.find(f"msg_{number}")] == [3, 4]
 
 
 async def test_tokens_are_counted_of_what_is_sent(server: Appliance):
@@ -282,7 +302,7 @@ def test_every_member_and_item_of_openais_client_is_there():
     from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
     known = {*get_type_hints(ResponseCreateParamsBase), *get_type_hints(InputTokenCountParams), "stream"}
-    assert known == set(MEMBERS)
+    assert known == set(MEMBERS) - {"client_metadata"}  # of Codex alone
     items = {get_args(word)[0] for kind in get_args(ResponseInputItemParam) for word in types_of(kind)}
     assert items == set(ITEMS)
 

@@ -291,6 +291,7 @@ def test_a_whole_answer_has_everything():
             {"code": "context_length_exceeded", "type": "invalid_request_error", "param": "input", "n_ctx": 5},
         ),
         (500, {"error": {"code": 500, "message": "m", "type": "server_error"}}, 500, {"code": 500, "param": None}),
+        (500, {"error": {"code": 500, "message": "Missing tool name"}}, 400, {"type": "invalid_request_error"}),
         (503, "gone", 503, {"message": "gone", "type": "server_error"}),
         (418, [], 418, {"type": "invalid_request_error"}),
         (400, {"error": "words"}, 400, {"message": "words"}),

@@ -35,7 +35,7 @@ export async function run({ page, url, allow }) {
   await page.getByRole("button", { name: t("Start"), exact: true }).click();
 
   const run = page.getByRole("article", { name: "What does the note say?", exact: true });
-  await run.getByText(t("Waits for you")).waitFor({ timeout: 30_000 });
+  await run.getByText(t("Waits for you")).waitFor();
   await run.getByText("Which note?").waitFor();
   await accessible(page, "a question");
   await run.getByLabel(like("runReply", { name: "ask_user" })).fill("note.txt");
@@ -57,7 +57,7 @@ export async function run({ page, url, allow }) {
 /** A run is cancelled when somebody has said yes, and keeps its text. */
 export async function cancel({ page, url }) {
   const run = await begin(page, url, "Talk for ever");
-  await run.getByText("so far").waitFor({ timeout: 30_000 });
+  await run.getByText("so far").waitFor();
   await run.getByRole("button", { name: t("Cancel the run") }).click();
   const question = page.getByRole("dialog");
   await question.getByText(t("Cancel this run? Its text so far is kept.")).waitFor();
@@ -74,7 +74,7 @@ export async function cancel({ page, url }) {
 export async function long({ page, url, allow }) {
   allow(/ 400 .*\/events/, / 409 .*\/result/);
   const run = await begin(page, url, "Say much", { asks: true });
-  await run.getByText("Enough?").waitFor({ timeout: 30_000 });
+  await run.getByText("Enough?").waitFor();
   await run.getByText("word word word").waitFor();
   await run.getByLabel(like("runReply", { name: "ask_user" })).fill("no network");
   await run.getByRole("button", { name: t("It cannot be done") }).click();
@@ -87,7 +87,7 @@ export async function long({ page, url, allow }) {
 export async function locked({ page, url, allow }) {
   allow(/ 503 .*\/api\/runs/);
   const run = await begin(page, url, "Crash");
-  await run.getByText(t("Failed"), { exact: true }).waitFor({ timeout: 30_000 });
+  await run.getByText(t("Failed"), { exact: true }).waitFor();
   await page.getByText("its engine failed 1 times").waitFor();
   await page.getByRole("button", { name: t("Accept runs again") }).click();
   await page.getByText("its engine failed 1 times").waitFor({ state: "detached" });
@@ -108,13 +108,4 @@ export async function plugins({ page, url, told }) {
   await told("mended");
   await page.getByRole("button", { name: t("Look again") }).click();
   await broken.getByText(t("Ready"), { exact: true }).waitFor();
-}
-
-/** The same with a real model. */
-export async function real({ page, url }) {
-  const run = await begin(page, url, "What is Llama Appliance?");
-  await run.getByText(t("Done"), { exact: true }).waitFor({ timeout: 60_000 });
-  await run.getByText(like("runTurn", { number: 1 })).waitFor();
-  await run.getByText(like("tokens", { count: /[1-9]\d*/ })).waitFor();
-  assert.ok((await run.locator("p").allInnerTexts()).join("").trim(), "it has said something");
 }

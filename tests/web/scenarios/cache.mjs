@@ -1,6 +1,6 @@
 // The view of the prompts' cache.
 import assert from "node:assert/strict";
-import { accessible, answered, api, say } from "../browser.mjs";
+import { accessible, answered, api, asked, say } from "../browser.mjs";
 import { like, hundredth, number, size, t } from "../words.mjs";
 
 /**
@@ -8,12 +8,8 @@ import { like, hundredth, number, size, t } from "../words.mjs";
  * leads to its row.
  */
 export async function reasons({ page, url }) {
-  const ask = async (conversation, client, cached, content = "Hi") => {
-    const messages = [{ role: "user", content }];
-    const body = JSON.stringify({ model: "small", messages, prompt_cache_key: conversation, fake: { cached } });
-    const headers = { "Content-Type": "application/json", "User-Agent": client };
-    await (await fetch(`${url}/v1/chat/completions`, { method: "POST", headers, body })).text();
-  };
+  const ask = (conversation, client, cached, content) =>
+    asked(url, "small", content, { prompt_cache_key: conversation, fake: { cached } }, { "User-Agent": client });
   await page.goto(`${url}/#/machine/cache`);
   await page.getByText(t("No request has ended in this time.")).waitFor();
   const files = page.getByRole("region", { name: t("Contexts in files") });

@@ -1,6 +1,6 @@
 // Downloads and disk: what comes, what is taken, and what a removal frees.
 import assert from "node:assert/strict";
-import { accessible, api } from "../browser.mjs";
+import { accessible, api, confirm, post } from "../browser.mjs";
 import { like, line, seconds, size, t } from "../words.mjs";
 
 const BIG = "acme/big-GGUF:Q8_0";
@@ -13,12 +13,7 @@ export async function disk({ page, url, told }) {
   const card = page.getByRole("article", { name: BIG });
   const list = page.getByRole("region", { name: t("Models"), exact: true });
   const press = (word, model) => page.getByRole("button", { name: `${t(word)}: ${model}` }).click();
-  const begin = () =>
-    fetch(`${url}/models`, {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ model: BIG }),
-    });
+  const begin = () => post(url, "/models", { model: BIG });
 
   await page.goto(`${url}/#/machine/disk`);
   await list.getByText(EIGHT, { exact: true }).waitFor();
@@ -58,10 +53,7 @@ export async function disk({ page, url, told }) {
   await press("Cancel", BIG);
   await card.getByText(t("unfinished")).waitFor();
   await press("Delete", BIG);
-  await page
-    .getByRole("dialog")
-    .getByRole("button", { name: t("Delete"), exact: true })
-    .click();
+  await confirm(page, t("Delete"));
   await card.waitFor({ state: "detached" });
   await told("nothing");
   await told("fast");

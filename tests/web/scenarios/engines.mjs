@@ -1,6 +1,6 @@
 // The view "Engines": trials, the choice, and the support bundle.
 import assert from "node:assert/strict";
-import { accessible } from "../browser.mjs";
+import { accessible, saved } from "../browser.mjs";
 import { like, t } from "../words.mjs";
 
 const seat = (page, id) => page.getByRole("article", { name: id, exact: true });
@@ -12,11 +12,11 @@ export async function engines({ page, url, more: [good, bad] }) {
   await seat(page, bad).waitFor();
   await page.getByRole("button", { name: t("Try all untried ones") }).click();
   await page.getByText(like("engineTrying", { seat: /.+/ })).waitFor();
-  await seat(page, good).getByText(t("Proven"), { exact: true }).waitFor({ timeout: 60_000 });
+  await seat(page, good).getByText(t("Proven"), { exact: true }).waitFor();
   await seat(page, good)
     .getByText(like("engineTriedAt", { when: /.+/ }))
     .waitFor();
-  await seat(page, bad).getByText(t("Does not work")).waitFor({ timeout: 60_000 });
+  await seat(page, bad).getByText(t("Does not work")).waitFor();
   await seat(page, bad).getByText("it computes wrongly").waitFor();
   await seat(page, good).getByText(t("Use it")).click();
   await seat(page, good).getByText(`llama-appliance engines use ${good}`).waitFor();
@@ -30,10 +30,7 @@ export async function engines({ page, url, more: [good, bad] }) {
   const shown = await bundle.getByRole("region", { name: "report.json" }).textContent();
   assert.ok(JSON.parse(shown).seats.some(({ id, standing }) => id === bad && standing === "failed"));
   await accessible(page, "the bundle");
-  const [download] = await Promise.all([
-    page.waitForEvent("download"),
-    bundle.getByRole("button", { name: new RegExp(`^${t("Save")} `) }).click(),
-  ]);
+  const download = await saved(page, bundle.getByRole("button", { name: new RegExp(`^${t("Save")} `) }));
   assert.equal(download.suggestedFilename(), "llama-appliance-report.zip");
 }
 

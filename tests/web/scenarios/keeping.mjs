@@ -11,8 +11,11 @@ import {
   messages,
   newChat,
   parameters,
+  press,
   put,
+  saved,
   say,
+  shown,
   stored,
   uncovered,
   until,
@@ -217,7 +220,7 @@ export async function refused({ page }) {
   assert.equal((await asked).postDataJSON().temperature, 0.3);
 }
 
-/** What was on the screen when the server was killed is in the conversation afterwards. */
+/** What was on the screen when the server was killed is in the conversation afterwards, and the answer can go on. */
 export async function rescued({ page, told, allow }) {
   allow(/net::ERR_/);
   await say(page, "Count");
@@ -237,6 +240,9 @@ export async function rescued({ page, told, allow }) {
     "it is written down",
   );
   assert.deepEqual([answer.state, more], ["interrupted", []]);
+  await press(page, t("Continue the answer"));
+  await answered(page);
+  assert.ok((await lastText(page)).trim().length > seen.length);
 }
 
 /** Whatever the server accepts as a message can be opened. */
@@ -305,6 +311,7 @@ export async function odd({ page, url, seed, allow }) {
     ],
     created: [0, -1, 1e15, 5],
   };
+  await page.evaluate(() => dispatchEvent(new Event("beforeprint"))); // else those far from the view are not built
   for (let round = 0; round < 8; round++) {
     const id = `odd-${round}`;
     await put(page, `/api/conversations/${id}`, { title: id });
@@ -325,7 +332,6 @@ export async function odd({ page, url, seed, allow }) {
           JSON.stringify([...document.querySelectorAll("article")].map((each) => each.dataset.message)) ===
           JSON.stringify(path),
         path,
-        { timeout: 5000 },
       )
       .catch(() => assert.fail(`conversation ${round} does not open, seed ${seed}`));
     assert.equal(await page.getByText(t("This message cannot be shown as usual. This is its text:")).count(), 0);
@@ -335,16 +341,7 @@ export async function odd({ page, url, seed, allow }) {
 
 /** Stop is there with text in the field and side by side, ends every answer, and lets the queue wait; so does Escape. */
 export async function stops({ page, url }) {
-  await put(page, "/api/conversations/drawn", {});
-  await put(page, "/api/conversations/drawn/messages/q", { id: "q", role: "user", content: "Draw" });
-  await put(page, "/api/conversations/drawn/messages/m", {
-    id: "m",
-    parent: "q",
-    role: "assistant",
-    content: "```html\n<b>drawn</b>\n```",
-  });
-  await put(page, "/api/conversations/drawn", { leaf: "m" });
-  await page.goto(`${url}/#/chat/drawn`);
+  await shown(page, url, "drawn", [{ role: "user", content: "Draw" }, { content: "```html\n<b>drawn</b>\n```" }]);
   await page.getByRole("button", { name: t("Preview") }).click(); // Escape does not close it, so it stops an answer
   await say(page, "Count");
   await messages(page).last().locator(".prose-chat p").waitFor();
@@ -465,19 +462,13 @@ export async function full({ page, url, allow }) {
     await messages(page).evaluateAll((all) => all.map((each) => each.getAttribute("aria-label"))),
     ["You", "Assistant", "Summary of what was said before", "You", "Assistant"].map(t),
   );
-  await put(page, "/api/conversations/imported", { title: "imported" });
-  await put(page, "/api/conversations/imported/messages/s", { id: "s", role: "system", content: "Be brief." });
-  await page.goto(`${url}/#/chat/imported`);
+  const error =
+    "model 'small' failed to start: no room; its last log lines:\n  1 device\n  cudaMalloc failed: out of memory";
+  await shown(page, url, "imported", [
+    { role: "system", content: "Be brief." },
+    { model: "small", state: "failed", error },
+  ]);
   await page.getByRole("heading", { name: t("System prompt") }).waitFor();
-  await put(page, "/api/conversations/imported/messages/f", {
-    id: "f",
-    parent: "s",
-    role: "assistant",
-    model: "small",
-    state: "failed",
-    error:
-      "model 'small' failed to start: no room; its last log lines:\n  1 device\n  cudaMalloc failed: out of memory",
-  });
   await page.getByText("no room", { exact: true }).waitFor();
   const way = (name) => page.getByRole("link", { name: t(name) }).waitFor();
   await Promise.all([way("What is in memory"), way("A smaller context (ctx-size)")]);
@@ -489,10 +480,7 @@ export async function full({ page, url, allow }) {
     .getByRole("main")
     .getByRole("button", { name: t("More") })
     .click();
-  const [file] = await Promise.all([
-    page.waitForEvent("download"),
-    page.getByRole("button", { name: t("Export as Markdown") }).click(),
-  ]);
+  const file = await saved(page, page.getByRole("button", { name: t("Export as Markdown") }));
   assert.equal(file.suggestedFilename(), "imported.md");
 }
 

@@ -1,6 +1,6 @@
 // Models: the first one, the list, downloads and the hub.
 import assert from "node:assert/strict";
-import { accessible, answered, field, messages, say, stored } from "../browser.mjs";
+import { accessible, answered, ask, confirm, messages, say, stored } from "../browser.mjs";
 import { like, line, seconds, size, t } from "../words.mjs";
 
 /** A model is fetched from the hub, paused, fetched on, and talked to. */
@@ -28,21 +28,14 @@ export async function pull({ page, url, told }) {
   assert.match(answer.model, /acme\/big/);
   await page.goto(`${url}/#/models`);
   await card.getByRole("button", { name: t("Delete") }).click();
-  await page
-    .getByRole("dialog")
-    .getByRole("button", { name: t("Delete") })
-    .click();
+  await confirm(page, t("Delete"));
   await card.waitFor({ state: "detached" });
 }
 
 /** A profile is chosen, and its names mean models; then none is. */
 export async function profiles({ page, url, allow }) {
   allow(/ 404 .*\/v1\/chat\/completions$/); // the name without its profile
-  const asks = async () => {
-    const body = JSON.stringify({ model: "work-chat", messages: [{ role: "user", content: "Hi" }] });
-    const headers = { "Content-Type": "application/json" };
-    return (await fetch(`${url}/v1/chat/completions`, { method: "POST", headers, body })).status;
-  };
+  const asks = async () => (await ask(url, "work-chat")).status;
   await page.goto(`${url}/#/models`);
   const choice = page.getByLabel(t("Profile"));
   assert.equal(await asks(), 404);
@@ -81,21 +74,13 @@ export async function first({ page, told, allow }) {
   assert.match(answer.model, /acme\/big/);
 }
 
-/** Without a hub there is nothing to download, and the page says what to do. */
-export async function offline({ page }) {
-  await page.getByText(like("offline")).waitFor();
-  await page.getByText(t("Use a file of your own"), { exact: true }).waitFor();
-  assert.equal(await page.getByRole("button", { name: t("Download") }).count(), 0);
-  await accessible(page, "offline");
-}
-
-/** What fits, how long a model stays, and a search of the hub down to one quantisation. */
+/** A model is loaded, what it takes, how long it stays, unloaded; and a search of the hub down to one quantisation. */
 export async function hub({ page, url, allow }) {
   allow(/ 404 .*\/api\/fit/); // nothing can be foretold of it
   await page.goto(`${url}/#/models`);
   const card = messages(page).first();
   await card.getByRole("button", { name: t("Load"), exact: true }).click();
-  await card.getByText(t("Loaded"), { exact: true }).waitFor({ timeout: 30_000 });
+  await card.getByText(t("Loaded"), { exact: true }).waitFor();
   await card.getByLabel(t("Stays loaded")).selectOption("-1");
   await card.getByText(`· ${t("stays loaded")}`).waitFor();
   await card.getByRole("button", { name: t("What it takes") }).click();
@@ -103,6 +88,8 @@ export async function hub({ page, url, allow }) {
     .getByText(new RegExp(`${t("Fits")}|cannot be foretold`))
     .first()
     .waitFor();
+  await card.getByRole("button", { name: t("Unload") }).click();
+  await card.getByText(t("Not loaded")).waitFor();
   await page.getByRole("searchbox", { name: t("Search Hugging Face for models") }).fill("big");
   await page.getByRole("button", { name: t("Search"), exact: true }).click();
   await page.getByRole("button", { name: /acme\/big-GGUF/ }).click();
@@ -126,18 +113,6 @@ export async function hub({ page, url, allow }) {
     .filter({ hasText: "acme/big" })
     .getByRole("button", { name: t("Chat") })
     .waitFor();
-}
-
-/** Load, unload, and a name that the hub does not have. */
-export async function models({ page, url }) {
-  await page.goto(`${url}/#/models`);
-  const card = messages(page).first();
-  await card.getByRole("button", { name: t("Load"), exact: true }).click();
-  await card.getByText(t("Loaded"), { exact: true }).waitFor({ timeout: 30_000 });
-  await card.getByRole("button", { name: t("Unload") }).click();
-  await card.getByText(t("Not loaded")).waitFor();
-  await card.getByRole("button", { name: t("Chat") }).click();
-  await field(page).waitFor();
 }
 
 /** A card that no engine here can use: what could, how large it is, and the command; a copy of it is one click. */

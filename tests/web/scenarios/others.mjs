@@ -1,26 +1,7 @@
-// Files of other programs, several conversations at once, and voices.
+// Conversations of other programs, and several at once.
 import assert from "node:assert/strict";
-import { accessible, another, answered, api, conversations, lastText, say, stored } from "../browser.mjs";
+import { accessible, another, api, confirm, conversations, fits, saved } from "../browser.mjs";
 import { t } from "../words.mjs";
-
-/** A Word document goes into the question as its text; another ZIP under its name is refused in words. */
-export async function documents({ page, allow, more: [file] }) {
-  allow(/ 400 .*\/text$/);
-  const chooser = page.getByLabel(t("Attach files")).first();
-  await chooser.setInputFiles({
-    name: "other.docx",
-    mimeType: "",
-    buffer: Buffer.from("PK\x03\x04 and no more", "latin1"),
-  });
-  await page.getByText("the Word document cannot be read", { exact: false }).waitFor();
-  await chooser.setInputFiles(file);
-  await page.getByText("paper.docx").waitFor();
-  await say(page, "Read it");
-  await answered(page);
-  assert.match(await lastText(page), /# Zebra\\n\\nGrüße/); // this engine says what it was sent, as JSON
-  const [{ attachments }] = await stored(page);
-  assert.deepEqual([attachments[0].name, attachments[0].type], ["paper.docx", "text/plain"]);
-}
 
 const node = (parent, role, words) => ({
   parent,
@@ -55,10 +36,7 @@ export async function several({ page, browser, url }) {
   await group.getByText(t("3 chosen")).waitFor();
   await group.getByLabel("Two").uncheck();
   await accessible(page, "chosen");
-  const [file] = await Promise.all([
-    page.waitForEvent("download"),
-    group.getByRole("button", { name: t("Export"), exact: true }).click(),
-  ]);
+  const file = await saved(page, group.getByRole("button", { name: t("Export"), exact: true }));
   assert.equal(file.suggestedFilename(), "conversations.zip");
   await group.getByRole("button", { name: t("Delete") }).click();
   await page.getByText(t("2 conversations were deleted.")).waitFor();
@@ -76,16 +54,13 @@ export async function several({ page, browser, url }) {
   await other.page.getByRole("button", { name: t("Choose some") }).click();
   await other.page.getByLabel(t("All conversations")).check();
   await accessible(other.page, "chosen, 320 px");
-  assert.ok((await other.page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0);
+  await fits(other.page);
   if (process.env.PICTURES) await other.page.screenshot({ path: `${process.env.PICTURES}/chosen-320.png` });
   assert.deepEqual(other.wrong, []);
   // The file has the two that were chosen, as another server sees that has none of them.
   await page.evaluate(() => (location.hash = "#/settings"));
   await page.getByRole("button", { name: t("Delete all") }).click();
-  await page
-    .getByRole("dialog")
-    .getByRole("button", { name: t("Delete") })
-    .click();
+  await confirm(page, t("Delete"));
   await (await conversations(page)).getByText(t("Your conversations will be listed here.")).waitFor();
   await page.evaluate(() => (location.hash = "#/settings"));
   await page.getByLabel(t("Import")).setInputFiles(await file.path());

@@ -1,6 +1,6 @@
 // What a model writes, as the page shows it.
 import assert from "node:assert/strict";
-import { accessible, answered, axe, messages, say } from "../browser.mjs";
+import { accessible, answered, axe, countTasks, fits, messages, say } from "../browser.mjs";
 import { t } from "../words.mjs";
 
 /** In so many pieces a long answer comes. */
@@ -109,7 +109,7 @@ export async function tables({ page }) {
         return found;
       });
     assert.deepEqual(broken, [], `at ${width} px`);
-    assert.ok((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0, `${width} px`);
+    await fits(page, `${width} px`);
   }
   assert.equal(await messages(page).last().locator("td br").count(), 1);
   await page.evaluate(axe);
@@ -135,7 +135,7 @@ export async function folds({ page }) {
   assert.equal(await fold.evaluate((each) => each.open), true);
   await messages(page).last().getByText("After it.").waitFor();
   await accessible(page, "details");
-  assert.ok((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0);
+  await fits(page);
   await page.reload();
   await fold.getByText("Step 3", { exact: true }).waitFor({ state: "hidden" });
   await fold.locator("summary").focus();
@@ -153,10 +153,6 @@ export async function growing({ page, more: [steepest] }) {
   await devtools.send("Performance.enable", { timeDomain: "threadTicks" });
   await page.addInitScript((frames) => {
     window.given = 0;
-    window.tasks = [];
-    new PerformanceObserver((list) =>
-      window.tasks.push(...list.getEntries().map((entry) => Math.round(entry.duration))),
-    ).observe({ entryTypes: ["longtask"] });
     const { fetch } = window;
     window.fetch = async (...asked) => {
       const answer = await fetch(...asked);
@@ -174,7 +170,8 @@ export async function growing({ page, more: [steepest] }) {
       return new Response(new ReadableStream({ pull }), answer);
     };
   }, FRAMES);
-  await page.reload();
+  const found = await countTasks(page);
+  await page.goBack();
   await say(page, "Write");
   const samples = [];
   for (let given = 0; given <= FRAMES;) {
@@ -196,10 +193,8 @@ export async function growing({ page, more: [steepest] }) {
     return (last.time - first.time) / (last.given - first.given);
   };
   const [begin, end] = [cost(0.02, 0.34), cost(0.66, 1)];
-  const { tasks, size } = await page.evaluate(() => ({
-    tasks: window.tasks,
-    size: document.querySelector("article:last-of-type .prose-chat").textContent.length,
-  }));
+  const tasks = await found();
+  const size = await page.evaluate(() => document.querySelector("article:last-of-type .prose-chat").textContent.length);
   console.log(
     `${size} characters: ${begin.toFixed(1)} ms a frame at first, ${end.toFixed(1)} at last; tasks over 50 ms: ${tasks.join(", ") || "none"}`,
   );

@@ -144,7 +144,7 @@ export async function load({ page, url }) {
   await page.goto(`${url}/#/machine/now`);
   await page.getByLabel(t("What to try")).waitFor({ state: "detached" });
   await page.goBack();
-  await start.waitFor({ timeout: 60_000 });
+  await start.waitFor();
   for (const model of ["small", "other"]) {
     const [done, failed, ...figures] = await row(model).locator("td").allTextContents();
     assert.deepEqual([done, failed], ["2", "0"]);
@@ -171,46 +171,4 @@ export async function load({ page, url }) {
   await page.getByRole("button", { name: t("Stop"), exact: true }).click();
   await start.waitFor();
   assert.deepEqual((await row("small").locator("td").allTextContents()).slice(0, 2), ["0", "0"], "none has ended");
-}
-
-/** A real engine completes, counts tokens and gives them back, and answers two requests at once. */
-export async function starter({ page, url }) {
-  const kind = page.getByLabel(t("What to try"));
-  const first = page.getByRole("textbox").first();
-  const start = page.getByRole("button", { name: t("Start"), exact: true });
-  await page.goto(`${url}/#/machine/playground`);
-  await page.getByLabel(t("Choose a model")).selectOption("starter");
-  await first.fill("Once upon a time");
-  await set(page, "Longest answer", "8");
-  await start.click();
-  await page
-    .getByRole("status")
-    .filter({ hasText: like("speed", { count: /\d+/, rate: /[\d.,]+/ }) })
-    .waitFor({ timeout: 60_000 });
-  assert.ok((await page.locator("pre").textContent()).length > 3);
-  await kind.selectOption({ label: t("Text to tokens") });
-  await first.fill("Once upon a time");
-  await start.click();
-  await page.locator("tbody tr").first().waitFor();
-  const tokens = await page.locator("tbody tr").evaluateAll((all) =>
-    all.map((each) => ({
-      piece: each.querySelector("th").textContent,
-      id: each.querySelector("td").textContent,
-    })),
-  );
-  assert.ok(tokens.length > 1);
-  assert.match(tokens.map(({ piece }) => piece).join(""), /Once upon a time$/);
-  await kind.selectOption({ label: t("Tokens to text") });
-  await first.fill(tokens.map(({ id }) => id).join(" "));
-  await start.click();
-  await page.locator("pre").filter({ hasText: "Once upon a time" }).waitFor();
-  await kind.selectOption({ label: t("Load test") });
-  await page.getByRole("checkbox", { name: "starter" }).check();
-  await set(page, "Longest answer", "16");
-  await start.click();
-  await start.waitFor({ timeout: 60_000 });
-  const row = page.getByRole("row").filter({ has: page.getByRole("rowheader", { name: "starter" }) });
-  const [done, failed, , speed] = await row.locator("td").allTextContents();
-  assert.deepEqual([done, failed], ["4", "0"]);
-  assert.match(speed, /[1-9]/);
 }

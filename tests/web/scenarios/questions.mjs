@@ -10,6 +10,7 @@ import {
   messages,
   parameters,
   say,
+  sentBy,
   stored,
   uncovered,
 } from "../browser.mjs";
@@ -30,8 +31,8 @@ startxref
 %%EOF
 `;
 
-/** A model that sees nothing is not sent a picture; a text file is told. One that sees and hears is sent both. */
-export async function files({ page, allow }) {
+/** A model that sees nothing is not sent a picture; the words of text, PDF and Word are told. One that sees and hears is sent both. */
+export async function files({ page, allow, more: [paper] }) {
   allow(/ 400 .*\/text$/);
   const chooser = page.getByLabel(t("Attach files")).first();
   const pixel = Buffer.from(
@@ -62,6 +63,11 @@ export async function files({ page, allow }) {
   await say(page, "Read that");
   await answered(page);
   assert.match(await lastText(page), /the password is giraffe/);
+  await chooser.setInputFiles(paper);
+  await page.getByText("paper.docx").waitFor();
+  await say(page, "And this");
+  await answered(page);
+  assert.match(await lastText(page), /# Zebra\\n\\nGrüße/);
   const panel = await parameters(page);
   await panel.getByLabel(t("Temperature")).fill("0.3");
   await panel.getByLabel(t("System prompt")).fill("Be brief.");
@@ -93,8 +99,7 @@ export async function files({ page, allow }) {
 
 /** What a conversation is asked with beside its words, under a name for the next one; and commands by their first letters. */
 export async function settings({ page, browser, url }) {
-  const sent = [];
-  page.on("request", (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()));
+  const sent = sentBy(page);
   const panel = await parameters(page);
   await panel.getByLabel(t("Thinking")).selectOption("low");
   await panel.getByLabel(t("Seed")).fill("7");
@@ -135,20 +140,17 @@ export async function settings({ page, browser, url }) {
   await page.unroute("**/api/conversations?since=*");
   await accessible(page, "what new chats begin with");
   const device = await another(browser, url);
-  device.page.on(
-    "request",
-    (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()),
-  );
+  const theirs = sentBy(device.page);
   await device.page.goto(url);
   await say(device.page, "Hi");
   await answered(device.page);
-  assert.deepEqual([sent[2].messages[0], sent[2].seed], [{ role: "system", content: "Be brief." }, 7]);
+  assert.deepEqual([theirs[0].messages[0], theirs[0].seed], [{ role: "system", content: "Be brief." }, 7]);
   await page.goto(`${url}/#/chat`);
-  const theirs = (await parameters(device.page)).getByLabel(t("Preset"));
-  await theirs.selectOption("careful");
+  const preset = (await parameters(device.page)).getByLabel(t("Preset"));
+  await preset.selectOption("careful");
   await (await parameters(page)).getByRole("combobox", { name: t("Preset") }).selectOption("careful");
   await panel.getByRole("button", { name: t("Delete the preset") }).click();
-  await theirs.getByText("careful").waitFor({ state: "detached" });
+  await preset.getByText("careful").waitFor({ state: "detached" });
   assert.deepEqual(device.wrong, []);
   await panel.getByRole("button", { name: t("Close") }).click();
   await field(page).fill("/su");

@@ -1,25 +1,11 @@
 // What is said in a conversation, as it is read: formulas, files, long code, and on paper.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { accessible, another, messages, pasted, put } from "../browser.mjs";
+import { accessible, another, fits, messages, pasted, shown } from "../browser.mjs";
 import { like, look, number, t } from "../words.mjs";
 
 const library = (name) =>
   readFileSync(new URL(`../../../appliance/web/node_modules/temml/dist/${name}`, import.meta.url));
-
-/** A stored conversation is shown, with a message for each of these. */
-async function shown(page, url, id, said) {
-  await put(page, `/api/conversations/${id}`, { title: id });
-  for (const [at, message] of said.entries()) {
-    const stored = { id: `${id}${at}`, role: "assistant", ...(at ? { parent: `${id}${at - 1}` } : {}), ...message };
-    assert.equal(await put(page, `/api/conversations/${id}/messages/${stored.id}`, stored), 200);
-  }
-  await put(page, `/api/conversations/${id}`, { leaf: `${id}${said.length - 1}` });
-  await page.goto(`${url}/#/chat/${id}`);
-  await messages(page).last().waitFor();
-}
-
-const sideways = (page) => page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
 
 /** What models write; the number of lines that are drawn beside those of the maths itself. */
 const MATRICES = ["matrix", "pmatrix", "bmatrix", "Bmatrix", "vmatrix", "Vmatrix", "smallmatrix"];
@@ -118,7 +104,7 @@ export async function formulas({ page, url }) {
   }
   await page.getByText(String.raw`\unheardof{x} stays`).waitFor();
   await accessible(page, "formulas");
-  assert.ok((await sideways(page)) <= 0);
+  await fits(page);
 }
 
 const stored = (page, name, type, data) =>
@@ -185,7 +171,7 @@ export async function files({ page, url }) {
         ends.map(() => true),
         `${dir} ${width}: the ends of the names`,
       );
-      assert.ok((await sideways(page)) <= 0, `${dir} ${width}`);
+      await fits(page, `${dir} ${width}`);
     }
   }
   await page.evaluate(() => document.documentElement.removeAttribute("dir"));
@@ -204,7 +190,8 @@ export async function files({ page, url }) {
   await sent.locator("img").nth(1).click();
   const large = page.getByRole("dialog", { name: "tall.svg" });
   assert.ok((await large.locator("img").boundingBox()).height > 1000);
-  assert.ok((await large.boundingBox()).height <= 640 && (await sideways(page)) <= 0);
+  assert.ok((await large.boundingBox()).height <= 640);
+  await fits(page, "an open picture");
   await accessible(page, "an open picture");
   await large.getByRole("button", { name: t("Close") }).click();
   await large.waitFor({ state: "detached" });
@@ -239,7 +226,7 @@ export async function code({ page, url }) {
   assert.equal(await block.locator("pre").evaluate((pre) => pre.scrollWidth - pre.clientWidth), 0);
   assert.equal(await wrap.getAttribute("aria-pressed"), "true");
   await accessible(page, "long code");
-  assert.ok((await sideways(page)) <= 0);
+  await fits(page);
   await block.getByRole("button", { name: t("Show less") }).click();
   assert.ok((await height()) < 10_000);
 }
@@ -373,6 +360,6 @@ export async function toolbar({ page }) {
       }
     }
     assert.ok(box.right - buttons.at(-1).right < 2, `${width}: Send is at the end`);
-    assert.ok((await sideways(page)) <= 0);
+    await fits(page);
   }
 }

@@ -1,6 +1,6 @@
 // The view of speed over time.
 import assert from "node:assert/strict";
-import { accessible, countTasks, measuring, until } from "../browser.mjs";
+import { accessible, asked, until } from "../browser.mjs";
 import { like, number, size, t } from "../words.mjs";
 
 /** The charts, and the curves that nothing covers: the scripted engine says the same speed of each answer. */
@@ -39,11 +39,6 @@ async function drawn(page, title, name) {
 
 /** Real requests have a curve for each model and each client, and the table says what the charts show. */
 export async function curves({ page, url, allow }) {
-  const ask = async (model, client) => {
-    const body = JSON.stringify({ model, stream: true, messages: [{ role: "user", content: "Hi" }] });
-    const headers = { "Content-Type": "application/json", "User-Agent": client };
-    await (await fetch(`${url}/v1/chat/completions`, { method: "POST", headers, body })).text();
-  };
   await page.goto(`${url}/#/machine/speed`);
   await page.getByText(t("No request has ended in this time.")).waitFor();
   for (const [model, client] of [
@@ -51,7 +46,7 @@ export async function curves({ page, url, allow }) {
     ["small", "two/1.0"],
     ["other", "two/1.0"],
   ]) {
-    await ask(model, client);
+    await asked(url, model, "Hi", { stream: true }, { "User-Agent": client });
   }
   await page.getByLabel(t("How far back")).selectOption("1h");
   for (const [name, count] of Object.entries({ small: 2, other: 1 })) {
@@ -84,7 +79,7 @@ export async function curves({ page, url, allow }) {
   await row(page, "one/1.0").waitFor({ state: "detached" });
   await row(page, "two/1.0, 127").getByText(number(1), { exact: true }).waitFor();
   const machine = page.getByRole("region", { name: t("The machine in the last hour") });
-  await machine.locator("canvas").nth(1).waitFor({ timeout: 40_000 });
+  await machine.locator("canvas").nth(1).waitFor();
   await machine.getByText(size()).first().waitFor();
   await accessible(page, "the machine's charts");
   allow(/ 503 /);
@@ -92,34 +87,4 @@ export async function curves({ page, url, allow }) {
   await page.reload();
   await page.getByText(like("machineOff")).waitFor();
   assert.equal(await page.getByRole("alert").count(), 0, "what is switched off has not failed");
-}
-
-/** 20,000 requests of eleven models are drawn, with a new configuration; `-s` shows the tasks longer than 50 ms. */
-export async function many({ page, url, told }) {
-  await told("changed");
-  const taken = async (view, seen) => {
-    const tasks = await countTasks(page);
-    const began = performance.now();
-    await page.goto(`${url}/#/machine/${view}`);
-    await seen();
-    const shown = performance.now() - began;
-    await measuring(page);
-    console.log(`${view}: there after ${Math.round(shown)} ms; tasks over 50 ms: ${await tasks()}`);
-  };
-  await taken("speed", () => page.getByRole("figure").nth(6).locator("canvas").waitFor());
-  const counts = await table(page)
-    .locator("tbody tr td:nth-of-type(1)")
-    .evaluateAll((cells) => cells.map((cell) => Number(cell.innerText.replace(/\D/g, ""))));
-  assert.equal(counts.length, 9);
-  assert.equal(
-    counts.reduce((sum, count) => sum + count),
-    20_000,
-  );
-  await row(page, t("All others")).waitFor();
-  await page
-    .getByRole("region", { name: t("What changed") })
-    .getByText("the configuration was read again", { exact: false })
-    .waitFor();
-  await accessible(page, "many curves");
-  await taken("activity", () => page.getByText(like("pageOf", { page: 1, pages: 400, total: /20.000/ })).waitFor());
 }

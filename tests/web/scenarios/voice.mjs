@@ -1,6 +1,6 @@
 // Speech: what is said stands in the field, and answers are read aloud.
 import assert from "node:assert/strict";
-import { accessible, answered, field, messages, say } from "../browser.mjs";
+import { accessible, answered, field, fits, messages, say } from "../browser.mjs";
 import { t } from "../words.mjs";
 
 const button = (page) => page.getByRole("button", { name: t("Speak"), exact: true });
@@ -33,7 +33,7 @@ export async function spoken({ page, url }) {
   await records(page);
   await page.waitForTimeout(1200);
   await accessible(page, "recording");
-  assert.ok((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0);
+  await fits(page);
   await page.mouse.up();
   await page.waitForFunction(() => document.querySelector("textarea").value.includes("file="));
   assert.match(await field(page).inputValue(), /^Before, model=4 response_format=4 file=\d+ after\.$/);
@@ -69,8 +69,7 @@ export async function spoken({ page, url }) {
 export async function gestures({ page }) {
   await watch(page);
   const pressed = () => button(page).getAttribute("aria-pressed");
-  const heard = () =>
-    page.waitForFunction(() => document.querySelector("textarea").value.includes("file="), null, { timeout: 8000 });
+  const heard = () => page.waitForFunction(() => document.querySelector("textarea").value.includes("file="));
   const ended = () => page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
   const cases = {
     "released beside the button": async () => {

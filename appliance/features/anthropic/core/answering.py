@@ -9,12 +9,12 @@ An event costs one decoding and one template of bytes: a stream has one for each
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.answers.faults import fault_in
 from appliance.core.answers.translate import ChatRecords
 from appliance.core.bodies.json_text import OBJECT, JsonObject
 from appliance.core.bodies.sse import ANTHROPIC_TYPES
@@ -38,12 +38,6 @@ _END = (
     b'event: message_delta\ndata: {"type":"message_delta","delta":%b,"usage":%b}\n\n'
     b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 )
-_CLIENTS_FAULT = re.compile(
-    r"(?:image|audio|video) input is not supported|[Ff]ailed to parse (?:tool call arguments|messages|tools?\b)"
-    r"|Missing tool |is required|[Uu]nsupported content|Invalid tool_choice|type must be \w+, but is"
-    r"|Failed to (?:load|decode|download) (?:image|audio|media)|[Ii]nvalid url"
-)
-"""Errors of the request that llama-server calls its own."""
 _encode = msgspec.json.encode
 
 
@@ -331,7 +325,7 @@ class MessageAnswer:
 
 
 def _mark(given: Raw) -> bytes:
-    """Return the comment and the record for a place where another engine goes on; see `core.answers.splice`."""
+    """Return the comment and the record for a place where another engine goes on."""
     mark = decoded(_Mark, given)
     if mark is None:
         return b""
@@ -390,7 +384,7 @@ def told_error(status: int, content: bytes) -> tuple[int, bytes]:
         status = 400
         if error.n_prompt_tokens and error.n_ctx:
             text = f"prompt is too long: {error.n_prompt_tokens} tokens > {error.n_ctx} maximum"
-    elif status >= 500 and _CLIENTS_FAULT.search(text):
+    elif status >= 500 and fault_in(text) is not None:
         status = 400
     return status, _error(status, text)
 

@@ -98,7 +98,11 @@ def _chat_body(members: JsonObject, *, counts: bool, sees: bool, texts: Mapping[
 
 
 def _tokens(value: JSON, where: str) -> int:
-    return max(-1, min(int(number_of(value, where)), _MOST))
+    """Return a number of tokens; -1 means no limit."""
+    count = number_of(value, where)
+    if count < -1 or count != int(count):
+        raise BadRequest(f"'{where}' must be a whole number, -1 or more, not {count}", param=where)
+    return min(int(count), _MOST)
 
 
 def _stops(given: JSON) -> tuple[str, ...]:

@@ -48,8 +48,15 @@ class Notes:
             self.add(kind, name)
 
 
+class ThreadsUnsupported(BadRequest):
+    """Anthropic's own clients know this word, and go on without a thread."""
+
+    reason = "thread_unsupported_request"
+
+
 def refuse(where: str, member: Treated) -> None:
-    raise BadRequest(f"'{where}' is not supported: {member.why}", param=where)
+    error = ThreadsUnsupported if where == "thread" else BadRequest
+    raise error(f"'{where}' is not supported: {member.why}", param=where)
 
 
 def unknown(where: str, known: str, given: str) -> BadRequest:

@@ -1,21 +1,30 @@
-"""Engine builds that can be fetched, and what they require of a machine."""
+"""Engine builds that can be fetched, what they require of a machine, and which of them a card here is offered."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from appliance.core.builds import BuildNeeds
-from appliance.core.machine_look import PLATFORMS, MachineLook
+from appliance.core.machine_look import PLATFORMS, Gpu, MachineLook
 from appliance.core.versions import numbers_of
 from appliance.errors import UsageError
 
 BACKENDS = ("cpu", "vulkan", "cuda12", "cuda13", "rocm", "metal", "sycl")
 VENDORS = {"cuda12": "nvidia", "cuda13": "nvidia", "rocm": "amd"}
 """Backends that run only on one vendor's cards."""
+CARD_BACKENDS = {
+    "nvidia": ("cuda13", "cuda12", "vulkan"),
+    "amd": ("rocm", "vulkan"),
+    "intel": ("sycl", "vulkan"),
+    "apple": ("metal",),
+}
+"""The builds that compute on each vendor's cards, the usual one first."""
+CUDA_DRIVERS = (("cuda13", "580.0"), ("cuda12", "525.60"))
+"""The least NVIDIA driver of each generation of CUDA, by NVIDIA's compatibility tables."""
 LOADERS = {"vulkan": "vulkan", "cuda12": "cuda", "cuda13": "cuda", "rocm": "rocm"}
 """The word in `MachineLook.loaders` for each backend."""
 
@@ -233,3 +242,50 @@ def _libraries(needs: BuildNeeds, backend: str, look: MachineLook) -> list[str]:
 def _processor(needs: BuildNeeds, look: MachineLook) -> list[str]:
     missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
     return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} lacks"] if missing else []
+
+
+class EngineOffer(Struct, frozen=True, kw_only=True):
+    """The best listed build for a card. ``size`` is in bytes, 0 if nobody has told it."""
+
+    card: str
+    word: str = ""
+    """The argument of ``engines install``; empty: no listed build can use the card here."""
+    build: str = ""
+    size: int = 0
+    problems: tuple[str, ...] = ()
+    """Why better ones are not offered, one line each."""
+
+
+def suited(gpu: Gpu) -> tuple[str, ...]:
+    """Return backends for the card, by its driver; the best one first."""
+    known = CARD_BACKENDS.get(gpu.vendor.lower(), ())
+    floors = dict(CUDA_DRIVERS)
+    have = numbers_of(gpu.driver_version)
+    return tuple(name for name in known if name not in floors or not have or have >= numbers_of(floors[name]))
+
+
+def offers(
+    look: MachineLook, catalogue: Catalogue, present: Collection[str], **versions: str
+) -> tuple[EngineOffer, ...]:
+    """Return an offer for each card that no build of the ``present`` backends can use. The rest is as in `unmet`."""
+    found: dict[str, EngineOffer] = {}
+    for gpu in look.gpus:
+        backends = suited(gpu)
+        if backends and gpu.name not in found and not any(backend in present for backend in backends):
+            found[gpu.name] = _offer(gpu, backends, look, catalogue, versions)
+    return tuple(found.values())
+
+
+def _offer(
+    gpu: Gpu, backends: Collection[str], look: MachineLook, catalogue: Catalogue, versions: Mapping[str, str]
+) -> EngineOffer:
+    problems: list[str] = []
+    for backend in backends:
+        listed = [one for one in catalogue.entries if (one.platform, one.backend) == (look.platform, backend)]
+        lacks = {one.id: unmet(one.needs, backend, look.platform, look, **versions) for one in listed}
+        best = catalogue.newest([one for one in listed if not lacks[one.id]])
+        if best is not None:
+            return EngineOffer(card=gpu.name, word=backend, build=best.id, size=best.size, problems=tuple(problems))
+        newest = catalogue.newest(listed)
+        problems += [f"{newest.id}: {problem}" for problem in lacks[newest.id]] if newest is not None else []
+    return EngineOffer(card=gpu.name, problems=tuple(problems))

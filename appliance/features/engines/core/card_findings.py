@@ -11,11 +11,10 @@ from appliance.core.examination import Known, ServedModel
 from appliance.core.findings import Finding, found, note, some, warning
 from appliance.core.machine_look import NOTHING, Gpu
 from appliance.core.versions import numbers_of
-from appliance.features.engines.core.builds import runs_on
+from appliance.features.engines.core.builds import CARD_BACKENDS, EngineOffer, runs_on, suited
 from appliance.features.engines.core.choice import Ranked, best
 from appliance.features.engines.core.examined import EngineFacts
 from appliance.features.engines.core.listing import CPU
-from appliance.features.engines.core.offers import CARD_BACKENDS, EngineOffer, suited
 
 NONE_AT_ALL = ("", "-1", "none", "void", "nodevfiles")  # values of the variables that hide every card
 SILENT = re.compile(r"does not answer|when asked for")

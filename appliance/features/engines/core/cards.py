@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import structs
 
 from appliance.core.machine_look import normal_pci
-from appliance.features.engines.core.choice import Seat
 from appliance.features.engines.core.listing import CPU, Device, maker_of, plain
+from appliance.features.engines.core.standing import Seat
 
 NUMBERED = re.compile(r"(.*?)\s*:\s*([0-9]{1,3})\s*")
 
@@ -38,18 +38,14 @@ def seats_on(seats: Iterable[Seat], words: Sequence[str]) -> list[Seat]:
     found = list(seats)
     if not words:
         return found
-    of_build: dict[tuple[str, str], dict[str, Device]] = {}
-    for seat in found:
-        of_build.setdefault((seat.build, seat.digest), {}).update({device.name: device for device in seat.devices})
-    meant: dict[tuple[str, str], set[str]] = {}
-    for build, devices in of_build.items():
-        each = [meant_by(word, list(devices.values())) for word in words]
-        meant[build] = {device.name for some in each for device in some} if all(each) else set()
     narrowed: list[Seat] = []
     for seat in found:
-        names = meant[seat.build, seat.digest]
+        its_build = [one for one in found if (one.build, one.digest) == (seat.build, seat.digest)]
+        devices = {device.name: device for one in its_build for device in one.devices}
+        meant = [meant_by(word, list(devices.values())) for word in words]
+        names = {device.name for some in meant for device in some}
         kept = tuple(device for device in seat.devices if device.name in names)
-        if kept and len(kept) == len(names):
+        if all(meant) and len(kept) == len(names):
             narrowed.append(structs.replace(seat, devices=kept))
     return narrowed
 

@@ -1,6 +1,4 @@
-"""Chooses the seat: the seats that engines offer, in an order with reasons.
-
-A *seat* is a build on the devices that it gets. The rules, in which the first difference decides:
+"""Chooses the seat: what engines offer, in an order with reasons. The first difference in these rules decides:
 
 1. The user's choice (a seat, a build, or a backend, for all models or for one) goes first; `WantedEngine.only` leaves
    the others out.
@@ -16,14 +14,15 @@ A *seat* is a build on the devices that it gets. The rules, in which the first d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct, structs
 
-from appliance.errors import UsageError
+from appliance.core.versions import line_of
+from appliance.errors import Conflict, UsageError
 from appliance.features.engines.core.listing import CPU, Device
-from appliance.features.engines.core.proofs import Probation, Proof
+from appliance.features.engines.core.standing import Seat, Standing, standing_of
+from appliance.features.engines.core.state import EngineState
 
 MARGIN = 0.9
 """A seat goes before a better placed one if it takes less than this part of its time."""
@@ -33,41 +32,6 @@ NO_CARDS = ("cpu", "unknown")
 
 AUTO = "auto"
 """The word with which a user leaves the choice to the program."""
-
-Standing = Literal["proven", "untried", "probation", "failed", "damaged"]
-
-
-class Seat(Struct, frozen=True, kw_only=True):
-    """A build on devices: only the processor, or GPUs (with the processor's help). None: the build's own choice."""
-
-    build: str
-    """The build's id; ``embedded``, or the path of a program that is not a build."""
-    backend: str
-    digest: str
-    place: int
-    """The rank of the place where the build was found: 0 is the best."""
-    devices: tuple[Device, ...] = ()
-    damage: str = ""
-    """The problem with its files; empty: none."""
-    fault: str = ""
-    """The reason why it cannot even list its devices."""
-    late: str = ""
-    """The reason why it has not listed its devices yet: it goes last, and is still tried when nothing else is left."""
-    spare: bool = False
-    """A build for graphics cards, on the processor."""
-
-    @property
-    def id(self) -> str:
-        """``linux-x64-vulkan/b11434:Vulkan0``, unique on this machine."""
-        return f"{self.build}:{'+'.join(device.name for device in self.devices)}"
-
-    @property
-    def on_cpu(self) -> bool:
-        return bool(self.devices) and all(device.name == CPU for device in self.devices)
-
-    @property
-    def software(self) -> bool:
-        return any(device.software for device in self.devices)
 
 
 class WantedEngine(Struct, frozen=True, kw_only=True):
@@ -139,23 +103,48 @@ def device_flags(seat: Seat, listed: Sequence[Device]) -> tuple[str, ...]:
 
 def rank(
     seats: Sequence[Seat],
-    proofs: Mapping[str, Sequence[Proof]],
-    probations: Iterable[Probation] = (),
+    state: EngineState,
     *,
     wanted: WantedEngine | None = None,
     model: str = "",
     now: float = 0.0,
 ) -> list[Ranked]:
-    """Return every seat, best first; unusable ones at the end.
+    """Return every seat, best first for this model; unusable ones at the end."""
+    waiting = {one.seat: one for one in state.probations if one.model == model and one.holds(now)}
+    judged: list[Ranked] = []
+    for seat in seats:
+        proofs = state.proofs_of(seat, now)
+        standing, why = standing_of(seat, proofs, waiting.get(seat.id), now)
+        is_wanted = wanted is not None and wanted.matches(seat)
+        seconds = max((proof.nominal_seconds or 0.0 for proof in proofs), default=0.0) or None
+        if standing not in ("proven", "probation"):
+            seconds = None
+        if is_wanted or wanted is None or not wanted.only:
+            judged.append(Ranked(seat=seat, standing=standing, why=why, wanted=is_wanted, seconds=seconds))
+    placed = sorted(judged, key=lambda one: (_group(one), one.seat.place, one.seat.id))
+    return arrange(sorted(_by_speed(placed), key=_group), state)
 
-    ``proofs`` are by seat id, one for each of its devices, and only those that are valid now. ``model`` narrows
-    ``probations`` to its own.
+
+def arrange(ranked: Sequence[Ranked], state: EngineState) -> list[Ranked]:
+    """Apply what was decided about lines to the order of `rank`.
+
+    The places that one line's seats have, of one standing and on the same side (processor or cards), stay. The
+    line's current build gets the first of them, then those before it, then the rest. Withdrawn builds go behind
+    all others that can be used, unless somebody asked for them.
     """
-    waiting = {one.seat: one for one in probations if one.model == model and one.holds(now)}
-    judged = [_judged(seat, proofs.get(seat.id, ()), waiting.get(seat.id), wanted, now) for seat in seats]
-    if wanted is not None and wanted.only:
-        judged = [one for one in judged if one.wanted]
-    return sorted(_by_speed(sorted(judged, key=lambda one: (_group(one), one.seat.place, one.seat.id))), key=_group)
+    order = list(ranked)
+    for line in state.lines:
+        ages = {build: age for age, build in enumerate((line.current, *line.previous))}
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for place, one in enumerate(order):
+            if line_of(one.seat.build) == line.name:
+                kind = (one.standing, one.wanted, one.seat.on_cpu, one.seat.software)
+                alike.setdefault(kind, []).append(place)
+        for places in alike.values():
+            seats = sorted((order[place] for place in places), key=lambda one: ages.get(one.seat.build, len(ages)))
+            for place, one in zip(places, seats, strict=True):
+                order[place] = one
+    return sorted(order, key=lambda one: (not one.usable, one.seat.build in state.withdrawn and not one.wanted))
 
 
 def best(ranked: Sequence[Ranked], tried: Collection[str] = ()) -> Ranked | None:
@@ -202,30 +191,29 @@ def check_choice(wish: EngineWish, ranked: Sequence[Ranked], *, only_proven: boo
     return told
 
 
-def _judged(
-    seat: Seat, proofs: Sequence[Proof], waiting: Probation | None, wanted: WantedEngine | None, now: float
-) -> Ranked:
-    asked_for = wanted is not None and wanted.matches(seat)
+def check_removable(
+    build: str, *, working: Sequence[str], installed: Sequence[str], wanted: Sequence[str], running: Sequence[str],
+    force: bool,
+) -> None:  # fmt: skip
+    """Raises UsageError for a build that cannot be removed, Conflict for one that must not be.
 
-    def ranked(standing: Standing, why: str, seconds: float | None = None) -> Ranked:
-        return Ranked(seat=seat, standing=standing, why=why, wanted=asked_for, seconds=seconds)
-
-    if seat.damage:
-        return ranked("damaged", seat.damage)
-    if seat.fault:
-        return ranked("failed", seat.fault)
-    if seat.late:
-        return ranked("probation", seat.late)
-    if failed := next((proof for proof in proofs if not proof.ok), None):
-        return ranked("failed", failed.why)
-    seconds = max((proof.nominal_seconds or 0.0 for proof in proofs), default=0.0) or None
-    if waiting is not None:
-        return ranked("probation", f"{waiting.why}; tried again in {waiting.until - now:.0f} s", seconds)
-    if not proofs or len(proofs) < len(seat.devices):
-        return ranked("untried", "not tried here yet")
-    proof = max(proofs, key=lambda proof: proof.nominal_seconds or 0.0)
-    speeds = f" at {proof.shown_speeds} tokens/s" if seconds else ""
-    return ranked("proven", f"proven{speeds}", seconds)
+    ``working`` are the builds (and other engines) that a model can be started on now, ``installed`` those that this
+    program may remove, ``wanted`` what ``use`` and ``pin`` name, ``running`` the builds of running model processes.
+    """
+    if build not in installed:
+        there = ", ".join(installed) or "none"
+        raise UsageError(f"'{build}' is not a build that was installed here; those are: {there}")
+    if not [one for one in working if one != build]:
+        raise Conflict(
+            f"'{build}' is the only engine that is known to work here; 'llama-appliance engines prove' tries the "
+            "others, 'llama-appliance engines install' installs one"
+        )
+    if build in wanted:
+        raise Conflict(f"'{build}' was chosen with 'engines use' or 'engines pin'; 'engines use auto' ends that")
+    if build in running and not force:
+        raise Conflict(
+            f"a running model uses '{build}'; unload it first ('llama-appliance unload MODEL'), or add --force"
+        )
 
 
 def _group(one: Ranked) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from appliance.core.builds import BuildNeeds
 from appliance.core.examination import OwnFacts
+from appliance.features.engines.core.builds import EngineOffer
 from appliance.features.engines.core.choice import Ranked
-from appliance.features.engines.core.offers import EngineOffer
 from appliance.features.engines.core.state import EngineState
 
 

@@ -14,18 +14,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from msgspec import Struct, structs
 
 from appliance.core.engine_output import MAX_TEXT, lines_of, printable
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.sizes import MIB
-from appliance.features.engines.core.proofs import Fault
+
+Fault = Literal["list", "load", "crash", "garbage", "hang", "memory", "damaged", "missing"]
+"""The fault: listing its devices failed, the model did not load, it died at work, it gave a wrong answer, it did not
+answer in time, it reported absurd memory or found none free, its files have changed, a library is missing.
+"""
 
 CPU = "CPU"
 """The name of the device that every build has: the machine's processors and main memory."""
 
-SOFTWARE = re.compile(r"llvmpipe|lavapipe|softpipe|swiftshader|basic render|\bwarp\b", re.IGNORECASE)
+# Patterns are texts here: few starts need them, and `re` compiles each the first time.
+SOFTWARE = r"(?i)llvmpipe|lavapipe|softpipe|swiftshader|basic render|\bwarp\b"
 """Names of graphics drivers that compute on the processor."""
 
 MAX_DEVICES = 64
@@ -33,37 +39,36 @@ MOST_MEMORY = 64 << 40
 """Largest size of one device in bytes; more is a number that underflowed, or a lie."""
 
 HEAD = "Available devices:"
-LINE = re.compile(r" +(\S{1,128}): (.*) \((-?[0-9]+) MiB, (-?[0-9]+) MiB free\)\s*")
-VULKAN = re.compile(r"ggml_vulkan: ([0-9]{1,3}) = (.*) \| uma: ([01]) ")
+LINE = r" +(\S{1,128}): (.*) \((-?[0-9]+) MiB, (-?[0-9]+) MiB free\)\s*"
+LOST_LIBRARY = r"(?i)error while loading shared libraries|library not loaded|symbol lookup error|a DLL it needs"
+VULKAN = r"ggml_vulkan: ([0-9]{1,3}) = (.*) \| uma: ([01]) "
 VULKAN_CPU = "ggml_vulkan: Warning: Device type is CPU"
-CUDA = re.compile(r"\bDevice ([0-9]{1,3}): .*, (?:compute capability ([0-9]{1,3}\.[0-9]{1,3})|(gfx[0-9a-f]{3,6}))\b")
+CUDA = r"\bDevice ([0-9]{1,3}): .*, (?:compute capability ([0-9]{1,3}\.[0-9]{1,3})|(gfx[0-9a-f]{3,6}))\b"
 """HIP's cards are announced in the same way; a build has one of both."""
-EXCUSES = re.compile(
-    r"failed to initialize|no devices found|invalid device index|no \S+-capable device|no sycl device|failed to load",
-    re.IGNORECASE,
+EXCUSES = (
+    r"(?i)failed to initialize|no devices found|invalid device index"
+    r"|no \S+-capable device|no sycl device|failed to load"
 )
 """Words of log lines that explain why there are no devices."""
 HELPERS = frozenset({"BLAS", "AMX", "ZenDNN", "zDNN"})
 """Listed libraries that help the processor and are not devices. They report no memory."""
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/()\[\]-]*")
+NAME = r"[A-Za-z0-9][A-Za-z0-9._:/()\[\]-]*"
 """Names of devices. They become arguments of engines, parts of seats' ids and cells of tables."""
 NOT_NAMES = frozenset(("none", "auto", CPU.lower()))
 """Names that ``--device`` takes for something else, and the processor's name here."""
-METAL = re.compile(r"(Metal|MTL)[0-9]*")
+METAL = r"(Metal|MTL)[0-9]*"
 
 NO_TARGETS: Mapping[str, str] = {}
 MAKERS = {"CUDA": "NVIDIA", "ROCm": "AMD", "HIP": "AMD", "SYCL": "Intel", "Metal": "Apple", "MTL": "Apple"}
 """Backends that know cards of one maker only."""
 WORDS = (
-    ("NVIDIA", re.compile(r"nvidia|geforce|quadro|tesla", re.IGNORECASE)),
-    ("AMD", re.compile(r"\bamd\b|radeon|\bradv\b|ryzen|instinct", re.IGNORECASE)),
-    ("Intel", re.compile(r"\bintel\b|\barc\b|\biris\b", re.IGNORECASE)),
-    ("Apple", re.compile(r"\bapple\b", re.IGNORECASE)),
+    ("NVIDIA", r"(?i)nvidia|geforce|quadro|tesla"),
+    ("AMD", r"(?i)\bamd\b|radeon|\bradv\b|ryzen|instinct"),
+    ("Intel", r"(?i)\bintel\b|\barc\b|\biris\b"),
+    ("Apple", r"(?i)\bapple\b"),
 )
-NOISE = re.compile(
-    r"\((?:r|tm|c)\)|\b(?:nvidia|amd|ati|intel|corporation|graphics|gpu)\b|\s+|\([^()]*\)\s*$", re.IGNORECASE
-)
-NUMBERED = re.compile(r"(?:AMD|Intel|NVIDIA) GPU ?([0-9a-f]*)", re.IGNORECASE)
+NOISE = r"(?i)\((?:r|tm|c)\)|\b(?:nvidia|amd|ati|intel|corporation|graphics|gpu)\b|\s+|\([^()]*\)\s*$"
+NUMBERED = r"(?i)(?:AMD|Intel|NVIDIA) GPU ?([0-9a-f]*)"
 """The name of a card whose driver does not report one."""
 ALIKE = 0.88
 """Two sizes are of one memory if the smaller is at least this part of the larger: drivers keep some back."""
@@ -115,11 +120,11 @@ def cpu_device(model: str, memory: int) -> Device:
 
 def parse_listing(output: str, log: str = "") -> DeviceListing:
     """Read the output and the log of a build that ended well."""
-    devices: list[Device] = []
+    devices: dict[str, Device] = {}
     for name, description, total, free in _listed(output[:MAX_TEXT]):
         if name in HELPERS:
             continue
-        if not NAME.fullmatch(name) or name.lower() in NOT_NAMES:
+        if not re.fullmatch(NAME, name) or name.lower() in NOT_NAMES:
             return DeviceListing(
                 fault="list", why=f"it lists a device with the name '{printable(name, 60)}', which no device has"
             )
@@ -127,37 +132,29 @@ def parse_listing(output: str, log: str = "") -> DeviceListing:
             return DeviceListing(fault="memory", why=absurd)
         if len(devices) == MAX_DEVICES:
             return DeviceListing(fault="memory", why=f"it lists more than {MAX_DEVICES} devices")
-        if all(device.name != name for device in devices):
-            devices.append(
-                Device(
-                    name=name,
-                    description=printable(description),
-                    total=int(total) * MIB,
-                    free=int(free) * MIB,
-                    software=SOFTWARE.search(description) is not None,
-                    integrated=True if METAL.fullmatch(name) and description.startswith("Apple") else None,
-                )
-            )
+        first = Device(
+            name=name,
+            description=printable(description),
+            total=int(total) * MIB,
+            free=int(free) * MIB,
+            software=re.search(SOFTWARE, description) is not None,
+            integrated=True if re.fullmatch(METAL, name) and description.startswith("Apple") else None,
+        )
+        devices.setdefault(name, first)
     if HEAD not in output:
         said = next((line.strip() for line in output[:MAX_TEXT].splitlines() if line.strip()), "nothing")
         return DeviceListing(fault="list", why=f"it printed this instead of a list of devices: {printable(said)}")
-    told, targets = _device_facts(log[:MAX_TEXT])
-    why = "" if devices else next((printable(line) for line in lines_of(log[:MAX_TEXT]) if EXCUSES.search(line)), "")
-    return DeviceListing(devices=tuple(_with(device, told) for device in devices), targets=targets, why=why)
-
-
-class _Told(Struct, frozen=True):
-    """The log's facts about one Vulkan device."""
-
-    driver: str
-    shares_memory: bool
-    computes_on_cpu: bool = False
+    targets = _add_facts(devices, log[:MAX_TEXT])
+    why = (
+        "" if devices else next((printable(line) for line in lines_of(log[:MAX_TEXT]) if re.search(EXCUSES, line)), "")
+    )
+    return DeviceListing(devices=tuple(devices.values()), targets=targets, why=why)
 
 
 def _listed(output: str) -> Iterator[tuple[str, str, str, str]]:
     _, _, rest = output.partition(HEAD)
     for line in lines_of(rest):
-        if found := LINE.fullmatch(line):
+        if found := re.fullmatch(LINE, line):
             yield found[1], found[2], found[3], found[4]
 
 
@@ -170,33 +167,22 @@ def _absurd(name: str, total: str, free: str) -> str:
     return "" if possible else figures
 
 
-def _device_facts(log: str) -> tuple[dict[str, _Told], dict[str, str]]:
-    """Return facts by device name: about Vulkan's devices, and compute capabilities of CUDA's and HIP's."""
-    vulkan: dict[str, _Told] = {}
+def _add_facts(devices: dict[str, Device], log: str) -> Mapping[str, str]:
+    """Add what the log says of Vulkan's devices; return compute capabilities of CUDA's and HIP's by name."""
     targets: dict[str, str] = {}
     last = ""
     for line in lines_of(log):
-        if (found := VULKAN.search(line)) and len(vulkan) < MAX_DEVICES:
+        if found := re.search(VULKAN, line):
             last = f"Vulkan{int(found[1])}"
-            vulkan[last] = _Told(found[2].rpartition(" (")[2].removesuffix(")"), found[3] == "1")
-        elif VULKAN_CPU in line and last:
-            vulkan[last] = structs.replace(vulkan[last], computes_on_cpu=True)
-        elif (found := CUDA.search(line)) and len(targets) < MAX_DEVICES:
+            if (device := devices.get(last)) is not None:
+                driver = printable(found[2].rpartition(" (")[2].removesuffix(")"), 100)
+                shares = None if device.software else found[3] == "1"
+                devices[last] = structs.replace(device, driver=driver, integrated=shares)
+        elif VULKAN_CPU in line and last in devices:
+            devices[last] = structs.replace(devices[last], software=True, integrated=None)
+        elif (found := re.search(CUDA, line)) and len(targets) < MAX_DEVICES:
             targets[f"{'CUDA' if found[2] else 'ROCm'}{int(found[1])}"] = found[2] or found[3]
-    return vulkan, targets
-
-
-def _with(device: Device, told: Mapping[str, _Told]) -> Device:
-    more = told.get(device.name)
-    if more is None:
-        return device
-    software = device.software or more.computes_on_cpu
-    return structs.replace(
-        device,
-        driver=printable(more.driver, 100),
-        software=software,
-        integrated=None if software else more.shares_memory,
-    )
+    return targets
 
 
 def identify(
@@ -244,7 +230,7 @@ def backend_of(device: Device) -> str:
 def maker_of(device: Device) -> str:
     """Return the card's maker, by the backend or by the device's name; empty: unknown."""
     told = MAKERS.get(backend_of(device))
-    return told or next((maker for maker, words in WORDS if words.search(device.description)), "")
+    return told or next((maker for maker, words in WORDS if re.search(words, device.description)), "")
 
 
 def _visible(look: MachineLook, backend: str) -> Sequence[Gpu]:
@@ -315,7 +301,7 @@ def _fit(device: Device, card: Gpu, target: str, of_its_maker: int) -> int:
     same_memory = card.total is not None and (min(device.total, card.total) >= max(device.total, card.total) * ALIKE)
     told = target or device.description.lower()
     fit = (SAME_MEMORY if same_memory else 0) + (SAME_TARGET if card.gfx and card.gfx in told else 0)
-    if (numbered := NUMBERED.fullmatch(card.name)) is None:
+    if (numbered := re.fullmatch(NUMBERED, card.name)) is None:
         named = _same_name(plain(device.description), plain(card.name))
         if named == SHORTER_NAME and card.total is not None and not same_memory:
             named = 0  # "AMD Radeon Graphics" is what every integrated one is called
@@ -363,4 +349,4 @@ def _versioned(driver: str, version: str, look: MachineLook) -> str:
 
 def plain(name: str) -> str:
     """Return a card's bare name: ``radeon rx 7900 xt`` of ``AMD Radeon ... (RADV NAVI31)``."""
-    return " ".join(NOISE.sub(" ", NOISE.sub(" ", name)).lower().split())
+    return " ".join(re.sub(NOISE, " ", re.sub(NOISE, " ", name)).lower().split())

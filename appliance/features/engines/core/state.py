@@ -1,49 +1,36 @@
-"""Everything that is remembered about engines: one file, one value. `events` beside it is the only way to change it.
+"""Everything that is remembered about engines: one file, one value. `reduce` is the only way to change it.
 
 A line of `core.versions` is the builds for one platform and backend, ``linux-x64-cpu``. Its current build goes before
-the others of the line. A line that nobody has changed has none, and its builds are ranked like any others.
+the others of the line. A line that nobody has changed has none, and its builds are ranked like any others. The events
+of updates and of the way back are in `core.versions`; the others are what was learnt, and what the user chose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
+from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from appliance.core.engine import Manual
+from appliance.core import versions
 from appliance.core.machine_look import MachineLook
-from appliance.core.versions import NOTHING, VersionState, line_of
-from appliance.errors import Conflict, UsageError
+from appliance.core.versions import NOTHING, BuildFailed, VersionEvent, VersionState
 from appliance.features.engines.core.builds import UpdateChannel
-from appliance.features.engines.core.choice import Ranked, Seat
-from appliance.features.engines.core.listing import Device
-from appliance.features.engines.core.proofs import Probation, Proof, ProofKey
+from appliance.features.engines.core.standing import (
+    ContextTrial,
+    ListedDevices,
+    Probation,
+    Proof,
+    Seat,
+    SeatFailed,
+    after_failure,
+    eased,
+    key_of,
+)
 
-
-class ListedDevices(Struct, frozen=True, kw_only=True):
-    """One build's list of its devices when it was last asked, on this system."""
-
-    digest: str
-    system: str
-    drivers: str
-    """`drivers_of` the machine at that time."""
-    devices: tuple[Device, ...] = ()
-    why: str = ""
-    """The reason why it could not list them; empty: it could."""
-    manual: Manual | None = None
-    """None: it was not asked, or by a version of the program that did not ask for this."""
-
-
-class ContextTrial(Struct, frozen=True, kw_only=True):
-    """The latest time that a build was given back what a model had read. Another build is another trial."""
-
-    digest: str
-    build: str
-    architecture: str
-    """The model's, as its file names it."""
-    why: str = ""
-    """The reason why it did not help; empty: it did."""
-    at: float
+MOST_KEPT = 200
+"""Number of facts of one kind that are kept, the newest; a machine has a handful of builds and devices."""
+F = TypeVar("F", Proof, Probation, ListedDevices, ContextTrial)
 
 
 class EngineState(VersionState, frozen=True, kw_only=True):
@@ -84,59 +71,134 @@ class EngineState(VersionState, frozen=True, kw_only=True):
 
     def context_trial(self, digest: str, architecture: str) -> ContextTrial | None:
         """Return the trial of keeping contexts with this build and architecture; None: there was none."""
-        pair = (digest, architecture)
-        return next((one for one in self.contexts if (one.digest, one.architecture) == pair), None)
-
-    def arrange(self, ranked: Sequence[Ranked]) -> list[Ranked]:
-        """Apply the decisions about lines to `choice.rank`'s order.
-
-        The places that one line's seats have, of one standing and on the same side (processor or cards), stay. The
-        line's current build gets the first of them, then those before it, then the rest. Withdrawn builds go behind
-        all others that can be used, unless somebody asked for them.
-        """
-        order = list(ranked)
-        for line in self.lines:
-            for kind in {_kind(one) for one in order if line_of(one.seat.build) == line.name}:
-                places = [
-                    i for i, one in enumerate(order) if line_of(one.seat.build) == line.name and _kind(one) == kind
-                ]
-                known = (line.current, *line.previous)
-                ages = {build: known.index(build) for build in known}
-                seats = sorted((order[i] for i in places), key=lambda one: ages.get(one.seat.build, len(known)))
-                for place, one in zip(places, seats, strict=True):
-                    order[place] = one
-        return sorted(order, key=lambda one: (not one.usable, one.seat.build in self.withdrawn and not one.wanted))
+        return next((one for one in self.contexts if one.key == (digest, architecture)), None)
 
 
-def key_of(seat: Seat, device: Device, system: str) -> ProofKey:
-    """Return the key under which a proof of one device of a seat is remembered."""
-    return ProofKey(digest=seat.digest, device=device.id, driver=device.driver, system=system)
+class MachineSeen(Struct, frozen=True):
+    """The machine was examined; ``signature`` is that of its drivers and cards."""
+
+    look: MachineLook
+    signature: str
 
 
-def check_removable(
-    build: str, *, working: Sequence[str], installed: Sequence[str], wanted: Sequence[str], running: Sequence[str],
-    force: bool,
-) -> None:  # fmt: skip
-    """Raises UsageError for a build that cannot be removed, Conflict for one that must not be.
+class Trusted(Struct, frozen=True):
+    """The seat was proven on all its devices after it had failed at work."""
 
-    ``working`` are the builds (and other engines) that a model can be started on now, ``installed`` those that this
-    program may remove, ``wanted`` what ``use`` and ``pin`` name, ``running`` the builds of running model processes.
+    seat: str
+
+
+class Pardoned(Struct, frozen=True):
+    """A request was to blame for the failure of the seat: it failed elsewhere as well."""
+
+    seat: str
+    model: str
+
+
+class EngineChosen(Struct, frozen=True, kw_only=True):
+    """The user chose an engine; ``word`` None: the program chooses. ``builds`` are those that the word names."""
+
+    word: str | None
+    model: str | None = None
+    """None: for all models."""
+    pinned: bool = False
+    builds: tuple[str, ...] = ()
+
+
+class Followed(Struct, frozen=True):
+    """The user chose what updates take from now on."""
+
+    channel: UpdateChannel
+
+
+class Forgotten(Struct, frozen=True):
+    """Forget the results about builds with these digests, or about all. The user's choices stay."""
+
+    digests: tuple[str, ...] | None = None
+
+
+class BuildRemoved(Struct, frozen=True):
+    """A build was removed from the disk."""
+
+    build: str
+    digests: tuple[str, ...]
+
+
+Fact = Proof | ListedDevices | ContextTrial | MachineSeen | Trusted | Pardoned | SeatFailed
+Learnt = Fact | EngineChosen | Followed | Forgotten | BuildRemoved
+"""Events that never fail and leave the journal as it is: they may be remembered first and written later. What is kept
+as it was learnt is its own event, as a `Proof` is."""
+Event = Learnt | VersionEvent
+
+
+def reduce(state: EngineState, event: Event) -> EngineState:
+    """Return the state after the event. The step of its journal is the work to be done once that is on the disk."""
+    match event:
+        case Proof():
+            return structs.replace(state, proofs=_with(event, state.proofs))
+        case ListedDevices():
+            return structs.replace(state, listed=_with(event, state.listed))
+        case ContextTrial():
+            return structs.replace(state, contexts=_with(event, state.contexts))
+        case MachineSeen(look, signature):
+            return structs.replace(state, look=look, signature=signature)
+        case SeatFailed():
+            return _failed(state, event)
+        case Trusted(seat):
+            kept = tuple(eased(one) if one.seat == seat else one for one in state.probations)
+            return structs.replace(state, probations=kept)
+        case Pardoned(seat, model):
+            kept = tuple(one for one in state.probations if one.key != (seat, model))
+            return structs.replace(state, probations=kept)
+        case EngineChosen():
+            return _chosen(state, event)
+        case Followed(channel):
+            return structs.replace(state, channel=channel)
+        case Forgotten(digests) if digests is not None:
+            return _forgotten(state, digests)
+        case Forgotten():
+            return structs.replace(state, proofs=(), probations=(), listed=(), contexts=(), refused=None)
+        case BuildRemoved(build, digests):
+            return _forgotten(state.without_build(build), digests)
+        case _:
+            return versions.reduce(state, event)
+
+
+def _failed(state: EngineState, event: SeatFailed) -> EngineState:
+    """A build that came into use within the last hour gives way to the one before it. The pair of seat and model waits.
+
+    Report failures of the engine, not of a model that no engine can load.
     """
-    if build not in installed:
-        there = ", ".join(installed) or "none"
-        raise UsageError(f"'{build}' is not a build that was installed here; those are: {there}")
-    if not [one for one in working if one != build]:
-        raise Conflict(
-            f"'{build}' is the only engine that is known to work here; 'llama-appliance engines prove' tries the "
-            "others, 'llama-appliance engines install' installs one"
-        )
-    if build in wanted:
-        raise Conflict(f"'{build}' was chosen with 'engines use' or 'engines pin'; 'engines use auto' ends that")
-    if build in running and not force:
-        raise Conflict(
-            f"a running model uses '{build}'; unload it first ('llama-appliance unload MODEL'), or add --force"
-        )
+    state = versions.reduce(state, BuildFailed(build=event.build, why=event.why, at=event.at))
+    if not event.others:
+        return state
+    before = next((one for one in state.probations if one.key == (event.seat, event.model)), None)
+    kept = tuple(one for one in state.probations if one.counts(event.at))
+    return structs.replace(state, probations=_with(after_failure(before, event), kept))
 
 
-def _kind(one: Ranked) -> tuple[str, bool, bool, bool]:
-    return one.standing, one.wanted, one.seat.on_cpu, one.seat.software
+def _chosen(state: EngineState, event: EngineChosen) -> EngineState:
+    for build in event.builds:
+        state = state.trusting(build)
+    if event.model is None:
+        return structs.replace(state, use=event.word, pinned=event.pinned)
+    others = {name: used for name, used in state.models.items() if name != event.model}
+    return structs.replace(state, models=others if event.word is None else others | {event.model: event.word})
+
+
+def _forgotten(state: EngineState, digests: Collection[str]) -> EngineState:
+    return structs.replace(
+        state,
+        proofs=_without(digests, state.proofs),
+        probations=_without(digests, state.probations),
+        listed=_without(digests, state.listed),
+        contexts=_without(digests, state.contexts),
+    )
+
+
+def _with(fact: F, known: tuple[F, ...]) -> tuple[F, ...]:
+    """The last word on a key counts."""
+    return (*(one for one in known if one.key != fact.key), fact)[-MOST_KEPT:]
+
+
+def _without(digests: Collection[str], known: tuple[F, ...]) -> tuple[F, ...]:
+    return tuple(one for one in known if one.digest not in digests)

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from appliance.features.engines.core.proofs import Fault
+from appliance.features.engines.core.listing import LOST_LIBRARY, Fault
+from appliance.features.engines.core.standing import ProvenSpeeds
 
 # The starter model's answers: an engine that computes correctly says exactly this, whatever it runs on. The short
 # questions go through kernels for a few tokens, the long conversations through those for batches. The constants belong
-# to the starter's weights: when it is trained anew, tests/features/engines/test_known.py fails and prints the new ones.
+# to the starter's weights: when it is trained anew, tests/features/engines/test_trials.py fails and prints new ones.
 
-LOST_LIBRARY = re.compile(
-    r"error while loading shared libraries|library not loaded|symbol lookup error|a DLL it needs", re.IGNORECASE
-)
 NO_MEMORY = re.compile(
     r"out of memory|OutOfDeviceMemory|OutOfHostMemory|failed to allocate|unable to allocate|failed to fit params",
     re.IGNORECASE,
@@ -31,6 +29,21 @@ USING = re.compile(
     r"using device (?P<name>\S+) \(.*\) \((?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\)", re.IGNORECASE
 )
 BUFFER = re.compile(r": +(?P<place>\S+) +model buffer size = ")
+WARM_UP = (64, 2)
+"""Tokens of prompt and answer of the first request, which may also build kernels; it is not measured."""
+SMALL = (64, 4)
+WHOLE = (512, 32)
+ROUNDS = 3
+"""Largest number of repetitions of the measurement; the fastest counts, because cards need a moment to wake up."""
+MOST_TOKENS = 1e6
+"""Largest number of tokens of one request; no measurement asks for as many."""
+QUICKEST, SLOWEST = 1e-3, 1e9
+"""Shortest and longest plausible time for a part of a request, in milliseconds."""
+BUDGET = 6.0
+"""Seconds that measuring may take after the first request; a slow machine computes fewer tokens."""
+
+SPEED_KEPT = 0.8
+"""Part of the old build's speed that a new one must reach."""
 FILE_NAME = "ballast-1-5x2048.gguf"
 """The measuring model's file. Its first number is the version of everything that is written into it."""
 WIDTH = 2048
@@ -126,7 +139,7 @@ KNOWN: tuple[KnownCompletion, ...] = (
 def fault_of_start(status: str, executed: bool, lines: Sequence[str]) -> Fault:
     """Return the kind of failure of an engine that ended before it was ready; ``status`` in words."""
     text = "\n".join((*lines, status))
-    if LOST_LIBRARY.search(text):
+    if re.search(LOST_LIBRARY, text):
         return "missing"
     if not executed:
         return "damaged"
@@ -155,60 +168,66 @@ def only_on_processor(lines: Iterable[str]) -> bool:
     return bool(places) and all(place.startswith("CPU") for place in places)
 
 
-class Tensor(Struct, frozen=True):
-    """``rows`` of ``width`` numbers; a norm is one row."""
+class EngineTimings(Struct, frozen=True):
+    """llama-server's own measurement of a request. Times in milliseconds."""
 
-    name: str
-    width: int
-    rows: int = 1
-
-    @property
-    def kind(self) -> int:
-        return F32 if self.rows == 1 else Q8_0
+    prompt_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The dimensions in GGUF's order."""
-        return (self.width,) if self.rows == 1 else (self.width, self.rows)
-
-    @property
-    def weights(self) -> int:
-        return self.width * self.rows
-
-    @property
-    def size(self) -> int:
-        """Size in bytes."""
-        return self.weights * 4 if self.kind == F32 else self.weights // BLOCK * BLOCK_BYTES
+    def told(self) -> bool:
+        """True if all of it is there, and plausible."""
+        counts, times = (self.prompt_n, self.predicted_n), (self.prompt_ms, self.predicted_ms)
+        return all(0 < count <= MOST_TOKENS for count in counts) and all(QUICKEST <= ms <= SLOWEST for ms in times)
 
 
-def tensors() -> list[Tensor]:
-    """Return all tensors, in the order of the file."""
-    repeating = [tensor for at in range(LAYERS) for tensor in _layer(at)]
-    return [Tensor("token_embd.weight", WIDTH, _vocabulary()), _norm("output_norm"), *repeating]
+def next_request(done: Sequence[EngineTimings], spent: float) -> tuple[int, int] | None:
+    """Return the tokens of prompt and answer to measure with next; None: it is enough.
+
+    ``spent``: seconds since the first request was answered. The expected time of a request follows the fastest one so
+    far, because the first of a size may also build kernels.
+    """
+    if len(done) < 2:
+        return SMALL if done else WARM_UP
+    found = speeds_of(done[1:])
+    if found is None or len(done) >= 2 + ROUNDS:
+        return None
+    expected = WHOLE[0] / found.prompt + WHOLE[1] / found.generation
+    part = (BUDGET - spent) / expected
+    if part >= 1:
+        return WHOLE
+    smaller = int(WHOLE[0] * part), max(SMALL[1], int(WHOLE[1] * part))
+    return smaller if len(done) == 2 and smaller[0] >= 2 * SMALL[0] else None
 
 
-def header() -> bytes:
-    """Return everything in front of the weights, padded so that the weights begin at its end."""
-    keys = list(_keys())
-    described: list[bytes] = []
-    at = 0
-    for tensor in tensors():
-        dims = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
-        described.append(_string(tensor.name) + dims + struct.pack("<IQ", tensor.kind, at))
-        at += _aligned(tensor.size)
-    head = struct.pack("<4sIQQ", MAGIC, FORMAT_VERSION, len(described), len(keys))
-    text = head + b"".join(keys) + b"".join(described)
-    return text.ljust(_aligned(len(text)), b"\0")
+def speeds_of(done: Sequence[EngineTimings], part: float = 1.0) -> ProvenSpeeds | None:
+    """Return the best result; ``part``: the share of the measuring model that was computed. None: no result."""
+    told = [timings for timings in done if timings.told]
+    if not told:
+        return None
+    prompt = max(timings.prompt_n / timings.prompt_ms for timings in told) * 1000
+    generation = max(timings.predicted_n / timings.predicted_ms for timings in told) * 1000
+    return ProvenSpeeds(prompt * part, generation * part)
 
 
-def weights_size() -> int:
-    """Return the number of bytes behind the header."""
-    return sum(_aligned(tensor.size) for tensor in tensors())
+def canary_failure(old: ProvenSpeeds | None, new: ProvenSpeeds) -> str:
+    """Return why the new build is refused for its speed; empty: it is not. Without an old one, any speed will do."""
+    if old is None or new.nominal_seconds * SPEED_KEPT <= old.nominal_seconds:
+        return ""
+    reached = 100 * old.nominal_seconds / new.nominal_seconds
+    return (
+        f"it reaches {reached:.0f} % of the speed of the build in use (at least "
+        f"{100 * SPEED_KEPT:.0f} % are required): {new.prompt:.0f} and {new.generation:.0f} tokens/s, "
+        f"not {old.prompt:.0f} and {old.generation:.0f}"
+    )
 
 
-def _layer(at: int) -> list[Tensor]:
+def tensors() -> dict[str, tuple[int, ...]]:
+    """Return the dimensions of all tensors by name, in the order of the file. Those with one are norms."""
     kv = WIDTH // HEADS * KV_HEADS
-    shapes = {
+    matrices = {
         "attn_q": (WIDTH, WIDTH),
         "attn_k": (WIDTH, kv),
         "attn_v": (WIDTH, kv),
@@ -217,49 +236,66 @@ def _layer(at: int) -> list[Tensor]:
         "ffn_up": (WIDTH, FEED_FORWARD),
         "ffn_down": (FEED_FORWARD, WIDTH),
     }
-    norms = [_norm(f"blk.{at}.attn_norm"), _norm(f"blk.{at}.ffn_norm")]
-    return [*norms, *(Tensor(f"blk.{at}.{name}.weight", *shape) for name, shape in shapes.items())]
+    layer: dict[str, tuple[int, ...]] = {"attn_norm": (WIDTH,), "ffn_norm": (WIDTH,), **matrices}
+    ends = {"token_embd.weight": (WIDTH, len(_vocabulary())), "output_norm.weight": (WIDTH,)}
+    return ends | {f"blk.{at}.{name}.weight": shape for at in range(LAYERS) for name, shape in layer.items()}
 
 
-def _norm(name: str) -> Tensor:
-    return Tensor(f"{name}.weight", WIDTH)
+def header() -> bytes:
+    """Return everything in front of the weights, padded so that the weights begin at its end."""
+    keys = [_string(name) + _typed(value) for name, value in _keys().items()]
+    described: list[bytes] = []
+    at = 0
+    for name, shape in tensors().items():
+        dims = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        described.append(_string(name) + dims + struct.pack("<IQ", F32 if len(shape) == 1 else Q8_0, at))
+        at += _aligned(size_of(shape))
+    head = struct.pack("<4sIQQ", MAGIC, FORMAT_VERSION, len(described), len(keys))
+    text = head + b"".join(keys) + b"".join(described)
+    return text.ljust(_aligned(len(text)), b"\0")
 
 
-def _keys() -> Iterator[bytes]:
-    yield _text("general.architecture", "llama")
-    yield _text("general.name", "measuring model")
-    for name, number in {
-        "context_length": CONTEXT,
-        "embedding_length": WIDTH,
-        "block_count": LAYERS,
-        "feed_forward_length": FEED_FORWARD,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": KV_HEADS,
-        "rope.dimension_count": WIDTH // HEADS,
-        "vocab_size": _vocabulary(),
-    }.items():
-        yield _number(f"llama.{name}", number)
-    yield _key("llama.attention.layer_norm_rms_epsilon", FLOAT, struct.pack("<f", 1e-5))
-    yield _text("tokenizer.ggml.model", "gpt2")
-    yield _text("tokenizer.ggml.pre", "gpt-2")
-    letters = _letters()
-    yield _array("tokenizer.ggml.tokens", STRING, [_string(piece) for piece in (*letters, "<|end|>")])
-    kinds = [NORMAL] * len(letters) + [CONTROL]
-    yield _array("tokenizer.ggml.token_type", I32, [struct.pack("<i", kind) for kind in kinds])
-    yield _array("tokenizer.ggml.merges", STRING, [_string("a b")])
-    for name in ("bos_token_id", "eos_token_id", "padding_token_id"):
-        yield _number(f"tokenizer.ggml.{name}", len(letters))
+def weights_size() -> int:
+    """Return the number of bytes behind the header."""
+    return sum(_aligned(size_of(shape)) for shape in tensors().values())
 
 
-def _letters() -> list[str]:
-    """Return a byte-level vocabulary: the 256 letters that stand for bytes, those of a merge, and filling."""
+def size_of(shape: tuple[int, ...]) -> int:
+    """Return the bytes of a tensor with these dimensions."""
+    return shape[0] * 4 if len(shape) == 1 else shape[0] * shape[1] // BLOCK * BLOCK_BYTES
+
+
+def _keys() -> dict[str, str | int | float | list[str] | list[int]]:
+    pieces = _vocabulary()
+    end = len(pieces) - 1
+    return {
+        "general.architecture": "llama",
+        "general.name": "measuring model",
+        "llama.context_length": CONTEXT,
+        "llama.embedding_length": WIDTH,
+        "llama.block_count": LAYERS,
+        "llama.feed_forward_length": FEED_FORWARD,
+        "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": KV_HEADS,
+        "llama.rope.dimension_count": WIDTH // HEADS,
+        "llama.vocab_size": len(pieces),
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": pieces,
+        "tokenizer.ggml.token_type": [NORMAL] * end + [CONTROL],
+        "tokenizer.ggml.merges": ["a b"],
+        "tokenizer.ggml.bos_token_id": end,
+        "tokenizer.ggml.eos_token_id": end,
+        "tokenizer.ggml.padding_token_id": end,
+    }
+
+
+def _vocabulary() -> list[str]:
+    """Return a byte-level vocabulary: the 256 letters that stand for bytes, those of a merge, filling, and the end."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [LETTERS + at for at in range(LETTERS - len(shown))]
-    return [*(chr(code) for code in (*shown, *hidden)), "ab", *(f"<{at}>" for at in range(62))]
-
-
-def _vocabulary() -> int:
-    return len(_letters()) + 1
+    return [*(chr(code) for code in (*shown, *hidden)), "ab", *(f"<{at}>" for at in range(62)), "<|end|>"]
 
 
 def _aligned(size: int) -> int:
@@ -271,17 +307,16 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def _key(name: str, kind: int, value: bytes) -> bytes:
-    return _string(name) + struct.pack("<I", kind) + value
-
-
-def _text(name: str, value: str) -> bytes:
-    return _key(name, STRING, _string(value))
-
-
-def _number(name: str, value: int) -> bytes:
-    return _key(name, U32, struct.pack("<I", value))
-
-
-def _array(name: str, kind: int, values: Sequence[bytes]) -> bytes:
-    return _key(name, ARRAY, struct.pack("<IQ", kind, len(values)) + b"".join(values))
+def _typed(value: str | float | Sequence[str | int]) -> bytes:
+    """A value behind the word for its type; arrays are of text or of signed numbers."""
+    match value:
+        case str():
+            return struct.pack("<I", STRING) + _string(value)
+        case int():
+            return struct.pack("<II", U32, value)
+        case float():
+            return struct.pack("<If", FLOAT, value)
+        case _:
+            items = [_string(one) if isinstance(one, str) else struct.pack("<i", one) for one in value]
+            kind = STRING if isinstance(value[0], str) else I32
+            return struct.pack("<IIQ", ARRAY, kind, len(items)) + b"".join(items)

@@ -1,58 +1,45 @@
-"""``engines``: lists the llama.cpp builds with their standing, and which one is used. ``rpc-worker``: lends devices.
+"""``engines``: lists the llama.cpp builds with their standing, tries them, and chooses among them.
 
-Verbs that change builds are in the modules beside this one.
+``install`` and ``update`` are in the modules beside this one.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import os
-from functools import partial
+from collections.abc import Sequence
 
 import click
+import trio
 from msgspec import Struct
 
 from appliance.cli.remote import RunningServer, home_options, server_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
-from appliance.core.engine import Engine
 from appliance.core.machine_look import MachineLook
-from appliance.core.rpc_workers import DEFAULT_PORT, split_endpoint
-from appliance.core.settings import is_loopback
-from appliance.engines.named import ENGINE_HELP
+from appliance.engines.named import ENGINE_VARIABLE
 from appliance.errors import UsageError
-from appliance.features.engines.choosing import keep
-from appliance.features.engines.core.events import Forgotten
-from appliance.features.engines.core.proofs import Proof
-from appliance.features.engines.found import EngineFolders, find_engine, list_engines
-from appliance.features.engines.rpc_server import RpcServing, Up, claim_port, keep_serving, server_program
+from appliance.features.engines.choosing import keep, prefer, roll_back
+from appliance.features.engines.core.choice import AUTO, EngineWish, Ranked, check_removable
+from appliance.features.engines.core.standing import Proof, Seat
+from appliance.features.engines.core.state import BuildRemoved, Forgotten
+from appliance.features.engines.owner import Engines
+from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.table import BuildRow, SeatRow, Table
-from appliance.features.engines.verbs.changes import install, pin, remove, rollback, use
-from appliance.features.engines.verbs.sources import (
-    note_named_engine,
+from appliance.features.engines.verbs.here import (
+    followed,
     offer_in_words,
     opened,
     own_shelf,
     own_table,
     print_proof,
-    refresh_server,
-    seats_named,
     server_table,
 )
+from appliance.features.engines.verbs.install import install
 from appliance.features.engines.verbs.update import update
-from appliance.platform.children import open_children
-from appliance.platform.console import EXIT_OURS, PROGRAM, harmless, say
-from appliance.platform.machine import engine_threads
-from appliance.platform.stopping import stop_signals
-from appliance.settings import AsyncCommand
-from appliance.store.shelf import alone
-from appliance.trio_parts import beside
+from appliance.platform.console import EXIT_OURS, say
 
 COLUMNS = ("", "SEAT", "DEVICE", "STANDING", "PROMPT", "ANSWER", "FROM", "WHY")
 NUMBERS = ("PROMPT", "ANSWER")
-DEFAULT_LISTEN = f"127.0.0.1:{DEFAULT_PORT}"
-GRACE = 3.0
-"""Seconds that the worker's process gets to end."""
-FREE_PORT = ":0"
+model_option = click.option("--model", metavar="MODEL", help="For this model only.")
 
 
 class Probed(Struct, frozen=True, kw_only=True):
@@ -94,8 +81,7 @@ async def ls(server: RunningServer, as_json: bool) -> int:
     """
     found = await server_table(server)
     if found is None:
-        shelf = own_shelf()
-        async with opened(shelf) as owner:
+        async with opened(own_shelf()) as owner:
             found = await own_table(owner)
     if as_json:
         print_json(found)
@@ -114,11 +100,9 @@ async def probe(server: RunningServer, as_json: bool) -> int:
     Example:
       llama-appliance engines probe
     """
-    shelf = own_shelf()
-    async with opened(shelf) as owner:
+    async with followed(server, changes=False) as owner:
         seen = await owner.probe()
         found = await own_table(owner)
-    await refresh_server(server)
     if as_json:
         print_json(Probed(machine=seen, engines=found))
         return 0
@@ -139,13 +123,11 @@ async def prove(server: RunningServer, names: tuple[str, ...], as_json: bool) ->
       llama-appliance engines prove
       llama-appliance engines prove vulkan
     """
-    shelf = own_shelf()
-    async with opened(shelf) as owner:
-        seats = seats_named(owner, names) if names else None
+    async with followed(server, changes=False) as owner:
+        seats = {seat.id: seat for name in names for seat in _named(owner, name)}
         if not as_json:
             say("each engine runs the starter model on its device; this takes some seconds each")
-        proofs = await owner.prove(seats, _quiet if as_json else print_proof)
-    await refresh_server(server)
+        proofs = await owner.prove(seats.values() if names else None, _quiet if as_json else print_proof)
     ok = all(proof.ok for proof in proofs)
     if as_json:
         print_json(Proved(ok=ok, proofs=proofs))
@@ -156,6 +138,14 @@ async def prove(server: RunningServer, names: tuple[str, ...], as_json: bool) ->
 
 def _quiet(proof: Proof) -> None:
     """Collects results for JSON, which is printed at the end."""
+
+
+def _named(engines: Engines, name: str) -> list[Seat]:
+    """Return the seats with this id, of this build, or of a backend. Raises UsageError."""
+    if named := [seat for seat in engines.seats if name in (seat.id, seat.build, seat.backend)]:
+        return named
+    known = ", ".join(seat.id for seat in engines.seats) or "none"
+    raise UsageError(f"there is no engine '{name}' here; there is {known}")
 
 
 @engines.command()
@@ -172,30 +162,127 @@ async def forget(server: RunningServer, builds: tuple[str, ...]) -> int:
       llama-appliance engines forget
       llama-appliance engines forget linux-x64-vulkan/b11434
     """
-    shelf = own_shelf()
-    async with alone(shelf), opened(shelf) as owner:
-        digests: tuple[str, ...] | None = None
-        if builds:
-            digests = tuple(engine.digest for engine in owner.engines if engine.id in builds)
-            known = {engine.id for engine in owner.engines}
-            for build in builds:
-                if build not in known:
-                    raise UsageError(f"there is no build '{build}' here; there is {', '.join(sorted(known)) or 'none'}")
-        owner.apply(Forgotten(digests))
-        await keep(shelf, owner)
+    async with followed(server) as owner:
+        known = {engine.id for engine in owner.engines}
+        for build in builds:
+            if build not in known:
+                raise UsageError(f"there is no build '{build}' here; there is {', '.join(sorted(known)) or 'none'}")
+        digests = tuple(engine.digest for engine in owner.engines if engine.id in builds)
+        owner.apply(Forgotten(digests if builds else None))
+        await keep(owner)
         await owner.probe()
-    await refresh_server(server)
     say(f"forgotten: the results for {', '.join(builds) or 'all engines'}")
     return 0
 
 
-for verb in (install, use, pin, remove, rollback, update):
+@engines.command()
+@click.argument("word", metavar="SEAT|BUILD|BACKEND|auto")
+@model_option
+@home_options
+async def use(server: RunningServer, word: str, model: str | None) -> int:
+    """Prefer an engine; the others stay in reserve in case it fails. 'auto' leaves the choice to the program again.
+
+    \b
+    Examples:
+      llama-appliance engines use vulkan
+      llama-appliance engines use linux-x64-cpu/b11434 --model starter
+      llama-appliance engines use auto
+    """
+    return await _choose(server, word, model, pinned=False)
+
+
+@engines.command()
+@click.argument("word", metavar="SEAT|BUILD|BACKEND")
+@model_option
+@home_options
+async def pin(server: RunningServer, word: str, model: str | None) -> int:
+    """Use one engine and nothing else: no fallback, and no update, until 'engines use auto'.
+
+    With --model, the model prefers it; a single model cannot be limited to one engine.
+
+    \b
+    Example:
+      llama-appliance engines pin cuda12
+    """
+    return await _choose(server, word, model, pinned=True)
+
+
+async def _choose(server: RunningServer, word: str, model: str | None, *, pinned: bool) -> int:
+    async with followed(server) as owner:
+        if note := await prefer(owner, EngineWish(engine=word, model=model, pinned=pinned)):
+            say(f"note: {note}; until that changes, other engines are used")
+    whom = f"for {model}: " if model else ""
+    end = "the program chooses" if word == AUTO else f"{word}{', and nothing else' if pinned else ' is preferred'}"
+    click.echo(f"{whom}{end}; the models of a running server move when they are idle")
+    return 0
+
+
+@engines.command()
+@click.argument("build")
+@click.option("--force", is_flag=True, help="Even if a running model uses it.")
+@home_options
+async def remove(server: RunningServer, build: str, force: bool) -> int:
+    """Remove an installed build from the disk; never the only engine that works.
+
+    \b
+    Example:
+      llama-appliance engines remove linux-x64-vulkan/b11400
+    """
+    seen = await server_table(server)
+    running = [seat.rpartition(":")[0] for seat in seen.running.values()] if seen is not None else []
+    async with followed(server) as owner:
+        shelf = Shelf(owner.folder)
+        check_removable(
+            build,
+            working=working(owner.ranked(word=AUTO)),
+            installed=await trio.to_thread.run_sync(shelf.placed),
+            wanted=owner.state.asked_for,
+            running=running,
+            force=force,
+        )
+        digests = tuple(engine.digest for engine in owner.engines if engine.id == build)
+        await trio.to_thread.run_sync(shelf.remove, (build,))
+        owner.apply(BuildRemoved(build, digests))
+        await keep(owner)
+    click.echo(f"{build}: removed")
+    return 0
+
+
+def working(ranked: Sequence[Ranked]) -> list[str]:
+    """Return the builds that can start a model: the proven ones, or the untried ones if none is proven."""
+    usable = [one for one in ranked if one.usable]
+    proven = [one.seat.build for one in usable if one.standing == "proven"]
+    return list(dict.fromkeys(proven or [one.seat.build for one in usable]))
+
+
+@engines.command()
+@click.argument("backend", metavar="[BACKEND]", required=False)
+@home_options
+async def rollback(server: RunningServer, backend: str | None) -> int:
+    """Return to the build that was used before the last update.
+
+    \b
+    Examples:
+      llama-appliance engines rollback
+      llama-appliance engines rollback vulkan
+    """
+    async with followed(server) as owner:
+        current, lines = await roll_back(owner, backend)
+    click.echo(f"{lines[-1]}: {current} is used again")
+    if len(lines) > 1:
+        others = ", ".join(lines[:-1])
+        say(f"(updated before: {others}; name the backend to go back there)")
+    return 0
+
+
+for verb in (install, update):
     engines.add_command(verb)
 
 
 def show_table(found: Table) -> None:
     """Print the seats for people, in the order in which they would be used."""
-    note_named_engine(dict(os.environ))
+    if named := os.environ.get(ENGINE_VARIABLE):
+        say(f"note: {ENGINE_VARIABLE}={named} overrides every choice made here")
     rows = [(build, seat) for build in found.builds for seat in build.seats]
     place = {seat: index for index, seat in enumerate(found.order)}
     rows.sort(key=lambda row: place.get(row[1].id, len(place)))
@@ -253,101 +340,3 @@ def _show_machine(seen: MachineLook) -> None:
         click.echo(f"  hidden     {name}={value} is set, and may hide devices")
     for problem in seen.problems:
         click.echo(f"  problem    {problem}")
-
-
-@click.command("rpc-worker")
-@click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="IPv4 address and port.")
-@click.option("--engine", metavar="ENGINE", help=ENGINE_HELP)
-@click.option(
-    "--device",
-    metavar="NAME,..",
-    help="Devices to lend, as the engine names them; default: graphics cards, or the CPU.",
-)
-@click.option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="Number of CPU threads; default: as for models."
-)
-@click.option("--cache", is_flag=True, help="Keep received weights in files, so that they need not be sent again.")
-@click.option(
-    "--allow-unauthenticated",
-    is_flag=True,
-    help="Listen where other machines can reach it, although it checks no key.",
-)
-def rpc_worker(
-    listen: str, engine: str | None, device: str | None, threads: int | None, cache: bool, allow_unauthenticated: bool
-) -> AsyncCommand:
-    """Lend this machine's devices and memory to models on another machine, by llama.cpp's RPC.
-
-    The protocol has no keys and no encryption: everyone who reaches the port can use, read and crash the worker. Lend
-    it through an SSH tunnel or a VPN. docs/rpc.md explains how the other machine uses it.
-
-    \b
-    Examples:
-      llama-appliance rpc-worker                                         # for an SSH tunnel
-      llama-appliance rpc-worker --listen 10.8.0.2:50052 --allow-unauthenticated
-    """
-    host, port = _address(listen)
-    if not allow_unauthenticated and not is_loopback(host):
-        raise UsageError(
-            f"refusing to listen on {host}, which other machines can reach: llama.cpp's RPC has neither keys nor "
-            "encryption; use an SSH tunnel to one on 127.0.0.1, or a VPN's address with --allow-unauthenticated"
-        )
-    serving = RpcServing(
-        program=server_program(_engine(engine)),
-        host=host,
-        port=claim_port(host, port),
-        devices=tuple(name.strip() for name in device.split(",") if name.strip()) if device is not None else (),
-        threads=threads or engine_threads(),
-        cache=cache,
-    )
-    return _serve(serving)
-
-
-async def _serve(serving: RpcServing) -> int:
-    refused: UsageError | None = None
-    with stop_signals(lambda: GRACE) as stop, stop.at_once:
-        async with open_children() as children, beside() as nursery:
-
-            async def serve() -> None:
-                nonlocal refused
-                try:
-                    await keep_serving(serving, children, up=partial(_print_address, serving), log=say)
-                except UsageError as error:
-                    refused = error
-                    stop.asked.set()
-
-            nursery.start_soon(serve)
-            await stop.asked.wait()
-    if refused is not None:
-        raise refused
-    return 0
-
-
-def _print_address(serving: RpcServing, up: Up) -> None:
-    worker = up.worker
-    sizes = [f"{each.total >> 20} MiB, {each.free >> 20} MiB free" for each in worker.devices]
-    devices = "; ".join(up.devices or sizes) or "busy already"
-    version = f"RPC {worker.version}, " if worker.version is not None else ""
-    click.echo(harmless(f"{PROGRAM} rpc-worker listening on {serving.host}:{serving.port}: {version}{devices}"))
-
-
-def _engine(named: str | None) -> Engine:
-    """Return the named engine, or the first that can lend devices; else the first one, for the error to name it."""
-    if named is not None or EngineFolders.of_this_machine().named is not None:
-        return find_engine(named)
-    able = (each for each in list_engines() if each.rpc is not None and not each.damage)
-    return next(able, None) or find_engine(None)
-
-
-def _address(listen: str) -> tuple[str, int]:
-    """Return the address to bind. Raises UsageError for anything but an IPv4 address."""
-    free = listen.endswith(FREE_PORT)
-    host, port = split_endpoint(listen.removesuffix(FREE_PORT) if free else listen)
-    host = "127.0.0.1" if host == "localhost" else host
-    try:
-        ipaddress.IPv4Address(host)
-    except ValueError:
-        raise UsageError(
-            f"--listen {listen}: {host} is not an IPv4 address, and ggml-rpc-server takes nothing else; 0.0.0.0 is all "
-            "addresses of this machine"
-        ) from None
-    return host, 0 if free else port

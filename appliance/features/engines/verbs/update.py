@@ -16,7 +16,7 @@ import msgspec
 import trio
 from msgspec import Struct, structs
 
-from appliance.catalog.catalog import STARTER_ID, Snapshot, scan_models
+from appliance.catalog.catalog import STARTER_ID, scan_models
 from appliance.catalog.configuration import Files
 from appliance.catalog.sources import STARTER
 from appliance.cli.options import ModelOptions, source_options
@@ -38,22 +38,13 @@ from appliance.errors import UsageError
 from appliance.features.engines.choosing import keep
 from appliance.features.engines.core.builds import AvailableBuild, Catalogue, UpdateChannel, parse_asked
 from appliance.features.engines.core.choice import Ranked, best
-from appliance.features.engines.core.events import Followed
+from appliance.features.engines.core.state import Followed
 from appliance.features.engines.installing import BuildSources, forget_downloads, read_manifest, stage
 from appliance.features.engines.proving import alone_on_machine
 from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.updating import Candidate, canary, devices_of, prove_staged
-from appliance.features.engines.verbs.sources import (
-    FROM_HELP,
-    check_needs,
-    fetch_archive,
-    in_use,
-    opened,
-    own_shelf,
-    print_proof,
-    refresh_server,
-    sources_of,
-)
+from appliance.features.engines.verbs.here import check_needs, opened, own_shelf, print_proof, refresh_server
+from appliance.features.engines.verbs.install import FROM_HELP, fetch_archive, sources_of
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
 from appliance.platform.machine import this_platform
@@ -93,20 +84,15 @@ async def models_to_try(server: RunningServer, config: Config | None, named: str
         return [Candidate(model.id, Path(model.path))] if model.path else []
     used = most_used(await _rows(server, config))
     names = dict.fromkeys([*used, *await _loaded(server), STARTER_ID])
-    return [found for name in names if (found := _candidate(snapshot, name)) is not None][:MOST]
+    found = [model for name in names if (model := snapshot.find(name)) is not None and not model.error]
+    files = [Candidate(model.id, Path(model.path)) for model in found if model.path]
+    return [one for one in files if one.path.is_file()][:MOST]
 
 
 def most_used(rows: list[TriedRow]) -> list[str]:
     """Return models by the number of their answers, most first; on a tie, the most recently used one first."""
     answered = [row.model for row in rows if row.resp_status_code < 400]  # newest first
     return [name for name, _ in Counter(answered).most_common()]
-
-
-def _candidate(snapshot: Snapshot, name: str) -> Candidate | None:
-    model = snapshot.find(name)
-    if model is None or model.error or not model.path or not Path(model.path).is_file():
-        return None
-    return Candidate(model.id, Path(model.path))
 
 
 async def _rows(server: RunningServer, config: Config | None) -> list[TriedRow]:
@@ -237,7 +223,7 @@ async def _updated(server: RunningServer, wish: _Wish, config: Config | None) ->
                 return structs.replace(done, why="nothing has changed"), EXIT_OURS
         if channel != owner.state.channel:
             owner.apply(Followed(channel))
-            await keep(shelf, owner)
+            await keep(owner)
         if done.why:
             return done, 0
         steps = _steps(
@@ -263,7 +249,8 @@ def _old(ranked: list[Ranked], backend: str | None) -> Ranked:
         asked = parse_asked(backend, this_platform())
         if asked.build is not None:
             raise UsageError("name a backend to update, such as 'vulkan'; 'engines install' takes a certain build")
-        found = in_use(ranked, f"{asked.platform}-{asked.backend}")
+        line = f"{asked.platform}-{asked.backend}"
+        found = best([one for one in ranked if line_of(one.seat.build) == line])
     if found is None or line_of(found.seat.build) == found.seat.build:
         what = f"no {backend} build works here" if backend else "the engine in use is not a build that could be updated"
         name = "" if found is None else f" ({found.seat.build})"

@@ -1,8 +1,7 @@
 """The meaning of an engine's refusal, the repairs to try next, and the blame in the end.
 
-`REASONS` has llama-server's own words, up to b11549, as patterns. The repairs of a reason are in the order of how much
-they change. The first that changes
-something is tried, then the next one with it, and at last each alone, on top of those that have removed another reason.
+The repairs of a reason are in the order of how much they change. The first that changes something is tried, then the
+next one with it, and at last each alone, on top of those that have removed another reason.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from appliance.core.answers.faults import FAULTS, fault_in
 from appliance.core.bodies.json_text import JsonEdit, apply_edits, parse_path
 from appliance.core.exchange import Refused
 from appliance.core.lenient_json import decoded
@@ -59,70 +59,46 @@ class Attempt(Struct, frozen=True):
 
 
 class Reason(Struct, frozen=True):
-    """A kind of refusal. ``words`` tell the client what it means, and its fault makes it a 400."""
+    """A kind of refusal, of the client's making. ``words`` tell it what that means, and make it a 400."""
 
-    pattern: re.Pattern[str]
     words: str
     repairs: tuple[str, ...] = ()
     kept: bool = True
     """A repair that helps is kept for the next request. Not where it depends on this one alone."""
 
 
-def _reason(pattern: str, words: str, *repairs: str, kept: bool = True) -> Reason:
-    return Reason(re.compile(pattern, re.IGNORECASE | re.DOTALL), words, repairs, kept)
+OF_FAULTS: dict[str, tuple[str, ...]] = {
+    "pictures": ("unseen",),
+    "sound": ("unseen",),
+    "arguments": ("calls",),
+    "call ids": ("call-ids",),
+    "messages": ("calls", "content", "parts"),
+    "tools": ("tools",),
+    "tool_choice": ("tool-choice",),
+    "schema": ("tool-schemas",),
+    "grammar": ("tool-schemas", "grammar"),
+    "part": ("parts",),
+    "content": ("content", "parts"),
+    "assistants": ("join-last",),
+}
+"""The repairs of the faults of `appliance.core.answers.faults`; no repair helps against the others."""
+_OF_ONE = ("schema",)  # a schema is one request's
 
 
-_TEMPLATE = "the model's chat template refuses these messages"
-REASONS = (
-    _reason(
-        "image input is not supported",
-        "this model reads no pictures: leave them out, or ask one with a projector",
-        "unseen",
-    ),
-    _reason(
-        "(audio|video) input is not supported",
-        "this model reads no sound or film: leave it out, or ask one that does",
-        "unseen",
-    ),
-    _reason(
-        "tool call arguments|filter 'items'|item pairs",
-        "the arguments of a tool call are not a JSON object in text",
-        "calls",
-    ),
-    _reason("tool call ids? should", "the template wants ids of nine letters and digits", "call-ids"),
-    _reason("missing 'role'", "each message needs a role"),
-    _reason("failed to parse messages", "a message has a member of the wrong type", "calls", "content", "parts"),
-    _reason(
-        "failed to parse tools|missing tool|unsupported tool type",
-        'a tool looks like {"type": "function", "function": {"name": ..., "parameters": {...}}}',
-        "tools",
-    ),
-    _reason("tool_choice", "tool_choice is auto, none, required or the name of a function", "tool-choice"),
-    _reason("json schema error", "a schema asks for what no grammar can hold", "tool-schemas", kept=False),
-    _reason(
-        "failed to initialize samplers|failed to parse grammar",
-        "the engine can make no grammar of what the answer is to look like",
-        "tool-schemas",
-        "grammar",
-    ),
-    _reason(r"content\[\]\.type", "a part of a content is of a kind that chats do not have", "parts"),
-    _reason(
-        "'content' to be a string|'content' or 'tool_calls'|missing 'content'",
-        "a content is a text or a list of parts",
-        "content",
-        "parts",
-    ),
-    _reason("2 or more assistant messages", "the answer can go on with one message of the assistant only", "join-last"),
+def _reason(pattern: str, *repairs: str, kept: bool = True) -> tuple[re.Pattern[str], Reason]:
+    words = "the model's chat template refuses these messages"
+    return re.compile(pattern, re.IGNORECASE | re.DOTALL), Reason(words, repairs, kept)
+
+
+OF_TEMPLATES = (
     _reason(
         "system (message|role|prompt).*(must be|not supported|beginning|first)|only .* system",
-        _TEMPLATE,
         "developer",
         "system-first",
         "system-in-user",
     ),
     _reason(
         "alternat",
-        _TEMPLATE,
         "function-role",
         "unknown-role",
         "system-first",
@@ -133,17 +109,15 @@ REASONS = (
     ),
     _reason(
         "(last|final) message must|must end with|end with a user",
-        _TEMPLATE,
         "function-role",
         "system-first",
         "tools-as-text",
         "user-turn",
         "user-last",
     ),
-    _reason("no user (query|message)|at least one user", _TEMPLATE, "user-turn", "user-last"),
+    _reason("no user (query|message)|at least one user", "user-turn", "user-last"),
     _reason(
         "no previous assistant message with a tool call",
-        _TEMPLATE,
         "function-role",
         "stray-results",
         "tools-as-text",
@@ -151,7 +125,6 @@ REASONS = (
     ),
     _reason(
         "role",
-        _TEMPLATE,
         "function-role",
         "developer",
         "system-first",
@@ -160,11 +133,10 @@ REASONS = (
         "tools-as-text",
         "system-in-user",
     ),
-    _reason("content", _TEMPLATE, "function-role", "plain-text", "empty", "tools-as-text", kept=False),
-    _reason("", _TEMPLATE, *OF_MESSAGES, kept=False),
+    _reason("content", "function-role", "plain-text", "empty", "tools-as-text", kept=False),
+    _reason("", *OF_MESSAGES, kept=False),
 )
-"""The first whose pattern is found counts. Those of templates are looked for in the template's own words alone."""
-_OF_TEMPLATES = next(at for at, one in enumerate(REASONS) if one.words == _TEMPLATE)
+"""The reasons of templates, by patterns for their own words: the first that is found counts."""
 _RAISED = re.compile(r"jinja exception: (.*)|while executing .*error: (.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -197,13 +169,13 @@ def message_of(refused: Refused) -> str:
 def reason_of(refused: Refused) -> Reason | None:
     """Return what a refusal means; None: nothing that is known, as when the engine itself has failed."""
     said = message_of(refused)
-    if (found := next((one for one in REASONS[:_OF_TEMPLATES] if one.pattern.search(said)), None)) is not None:
-        return found
+    if (fault := fault_in(said)) is not None:
+        return Reason(FAULTS[fault].words, OF_FAULTS.get(fault, ()), fault not in _OF_ONE)
     raised = _RAISED.search(said)
     if raised is None:
         return None
     told = raised[1] or raised[2] or ""
-    return next(one for one in REASONS[_OF_TEMPLATES:] if one.pattern.search(told))
+    return next(reason for pattern, reason in OF_TEMPLATES if pattern.search(told))
 
 
 class Repaired(Struct, frozen=True):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.answers.faults import fault_in
 from appliance.core.answers.translate import ChatRecords
 from appliance.core.bodies.json_text import OBJECT, JsonObject
 from appliance.core.lenient_json import UNREADABLE, decoded
@@ -128,6 +129,9 @@ class _Item:
         self.pieces: list[str] = []
         self.logprobs: list[bytes] = []
         self.place = b'"item_id":%b,"output_index":%d,%b' % (_encode(item_id), at, kind.place)
+        name, place = b"%b.delta" % kind.event, self.place.replace(b"%", b"%%")
+        # A stream has one for each token, so all but the number, the text and more members is written once.
+        self.delta = b'event: %b\ndata: {"type":"%b","sequence_number":%%d,%b"delta":%%b%%b}\n\n' % (name, name, place)
 
     def text(self) -> str:
         """Return all of it; for a custom tool its one argument, or else whatever the model wrote."""
@@ -147,11 +151,19 @@ class _Item:
 class ResponseAnswer:
     """The answer to one request; see `AnswerTranslate`.
 
-    ``ident`` makes the ids of the response and its items, ``now`` returns seconds since 1970.
+    ``ident`` makes the ids of the response and its items, ``now`` returns seconds since 1970. ``keep`` gets each item
+    that is whole, with its id.
     """
 
-    def __init__(self, asked: AskedResponse, ident: str, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        asked: AskedResponse,
+        ident: str,
+        now: Callable[[], float],
+        keep: Callable[[str, bytes], None] | None = None,
+    ) -> None:
         self._asked = asked
+        self._keep = keep
         self._ident = ident
         self._now = now
         self._created = int(now())
@@ -206,6 +218,8 @@ class ResponseAnswer:
         told = given if isinstance(given, dict) else told
         if told.get("type") == _OVERFLOW:
             status, told = 400, {**told, "type": "invalid_request_error", "code": TOO_LONG, "param": "input"}
+        elif status >= 500 and fault_in(error_text(content)) is not None:
+            status, told = 400, {**told, "type": "invalid_request_error", "code": None}
         return status, _encode({"error": {"param": None, **told}})
 
     # ---- records -----------------------------------------------------------------------------------------------------
@@ -223,11 +237,15 @@ class ResponseAnswer:
             begun = self._begin()
         if chunk.error != NULL:
             return begun + self._fail(chunk.error)
-        for name, told in ((b"prompt_progress", chunk.prompt_progress), (b"appliance", chunk.appliance)):
-            if told != NULL:
-                progress = b'"%b":%b,"response":%b' % (name, told, self._response("in_progress"))
-                begun += self._event(b"response.in_progress", progress)
+        if chunk.prompt_progress != NULL:
+            begun += self._progress(b"prompt_progress", chunk.prompt_progress)
+        if chunk.appliance != NULL:
+            begun += self._progress(b"appliance", chunk.appliance)
         return begun + self._take(chunk)
+
+    def _progress(self, name: bytes, told: Raw) -> bytes:
+        progress = b'"%b":%b,"response":%b' % (name, told, self._response("in_progress"))
+        return self._event(b"response.in_progress", progress)
 
     def _take(self, chunk: _Chunk) -> bytes:
         """Return the events for what a chunk says, or for a whole answer."""
@@ -296,7 +314,8 @@ class ResponseAnswer:
         return events
 
     def _grown(self, item: _Item, text: str, extra: bytes = b"") -> bytes:
-        return self._event(b"%b.delta" % item.kind.event, b'%b"delta":%b%b' % (item.place, _encode(text), extra))
+        number, self._number = self._number, self._number + 1
+        return item.delta % (number, _encode(text), extra)
 
     def _close(self) -> bytes:
         """Return the events that end every open item."""
@@ -337,6 +356,8 @@ class ResponseAnswer:
         shown = _encode(told)
         if keep:
             self._output[item.at] = Raw(shown)
+            if self._keep is not None:
+                self._keep(item.id, shown)
         return self._event(name, b'"output_index":%d,"item":%b' % (item.at, shown))
 
     # ---- the response ------------------------------------------------------------------------------------------------

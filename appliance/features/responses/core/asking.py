@@ -11,7 +11,7 @@ from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import NO_PARAMETERS
 from appliance.errors import BadRequest
-from appliance.features.responses.core.items import ChatMessages, chat_name
+from appliance.features.responses.core.items import ChatMessages, Known, chat_name
 from appliance.features.responses.core.members import (
     MEMBERS,
     TOOLS,
@@ -63,6 +63,8 @@ class AskedResponse(Struct, frozen=True, kw_only=True):
     """The reasoning comes as a summary."""
     hides: bool
     """The reasoning also comes as ``encrypted_content``."""
+    stores: bool
+    """The client may refer to the items of the response."""
     unread: Mapping[str, tuple[str, bytes]]
     """The name and the content of each file without a text, by its member."""
 
@@ -79,10 +81,12 @@ def read_members(body: bytes) -> JsonObject:
         raise BadRequest(f"the request body is not a JSON object: {error}") from None
 
 
-def asked_of(members: JsonObject, *, streams: bool, texts: Mapping[str, str] = NO_TEXTS) -> AskedResponse:
+def asked_of(
+    members: JsonObject, *, streams: bool, texts: Mapping[str, str] = NO_TEXTS, known: Known = lambda _: None
+) -> AskedResponse:
     """Translate a request whose answer streams or not. Raises BadRequest that names the member.
 
-    ``texts`` are those of PDF and Word files, by their members.
+    ``texts`` are those of PDF and Word files, by their members. ``known``: see `ChatMessages`.
     """
     given = checked(members)
     ignored = [name for name in given if name in MEMBERS and MEMBERS[name].treatment == "ignored"]
@@ -91,7 +95,7 @@ def asked_of(members: JsonObject, *, streams: bool, texts: Mapping[str, str] = N
         raise BadRequest("'n' is not supported: a response is one answer", param="n")
     if "input" not in given:
         raise BadRequest("'input' is required", param="input")
-    messages = ChatMessages(ignored, texts)
+    messages = ChatMessages(ignored, texts, known)
     if instructions := given.get("instructions"):
         messages.add(instructions, "instructions", "system")
     messages.add(given["input"], "input")
@@ -125,6 +129,7 @@ def asked_of(members: JsonObject, *, streams: bool, texts: Mapping[str, str] = N
         tools=tools.names,
         summarises=any(reasoning.get(name) is not None for name in _SUMMARIES),
         hides=ENCRYPTED in includes,
+        stores=given.get("store") is not False,
         unread=messages.unread,
     )
 

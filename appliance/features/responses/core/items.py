@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -28,6 +28,9 @@ _AROUND = ("type", "id", "status", "call_id", "name", "arguments", "namespace", 
 """Members of a call that are not its arguments."""
 
 
+Known = Callable[[str], JsonObject | None]
+
+
 def chat_name(name: str, namespace: JSON) -> str:
     """Return the name of a tool for the model."""
     before = namespace if isinstance(namespace, str) else ""
@@ -38,14 +41,15 @@ class ChatMessages:
     """Collects messages. ``ignored`` gets the places of what is left out.
 
     ``texts`` are those of files that do not consist of text, by their members. ``unread`` gets the name and the content
-    of each one that is missing there.
+    of each one that is missing there. ``known`` returns the item of an earlier response, by its id.
     """
 
-    def __init__(self, ignored: list[str], texts: Mapping[str, str]) -> None:
+    def __init__(self, ignored: list[str], texts: Mapping[str, str], known: Known) -> None:
         self.messages: list[JsonObject] = []
         self.unread: dict[str, tuple[str, bytes]] = {}
         self._ignored = ignored
         self._texts = texts
+        self._known = known
 
     def add(self, given: JSON, path: str, role: str = "user") -> None:
         """Add a text of this role, or items. Raises BadRequest."""
@@ -79,8 +83,9 @@ class ChatMessages:
             case str() as known if ITEMS.get(known, ("", ""))[0] == "ignored":
                 self._ignored.append(f"{path} ({known})")
             case "item_reference":
-                why = ITEMS["item_reference"][1]
-                raise BadRequest(f"'{path}' is an item_reference, which is not supported: {why}", param=path)
+                if (known := self._known(text_of(item.get("id"), f"{path}.id"))) is None:
+                    raise _unkept(path)
+                self._add(known, path)
             case _:
                 raise not_one_of(kind, f"{path}.type", ITEMS)
 
@@ -251,6 +256,11 @@ def _call_id(item: JsonObject, path: str) -> str:
 
 def _as_text(value: JSON) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _unkept(path: str) -> BadRequest:
+    why = "names an item that is not kept here; send the item itself, as clients do with 'store': false"
+    return BadRequest(f"'{path}' {why}", param=path)
 
 
 def _unstored(path: str, instead: str) -> BadRequest:

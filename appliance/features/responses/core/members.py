@@ -62,7 +62,12 @@ MEMBERS: Mapping[str, KnownMember] = {
     "user": KnownMember("echoed", _TEXT),
     "safety_identifier": KnownMember("echoed", _TEXT),
     "prompt_cache_key": KnownMember("echoed", _TEXT, "it also says which conversation a request belongs to"),
-    "store": KnownMember("echoed", TRUTH, "as `false`: nothing is stored"),
+    "store": KnownMember(
+        "echoed",
+        TRUTH,
+        "as `false`: no response is stored. Unless it is `false`, the last items of all clients are kept in memory, "
+        "4 MiB of them, for an `item_reference`",
+    ),
     "service_tier": KnownMember("echoed", _TEXT, "as `default`"),
     "truncation": KnownMember("echoed", _TEXT, "as `disabled`: a prompt that is too long is refused"),
     "background": KnownMember(
@@ -75,6 +80,7 @@ MEMBERS: Mapping[str, KnownMember] = {
     "prompt_cache_retention": KnownMember("ignored", _TEXT),
     "context_management": KnownMember("ignored", _LIST),
     "personality": KnownMember("ignored", (str, dict)),
+    "client_metadata": KnownMember("ignored", _OBJECT),
     **dict.fromkeys(
         ("stream_options", "prompt_cache_options", "moderation", "access_programs", "image"),
         KnownMember("ignored", _OBJECT),
@@ -103,7 +109,7 @@ ITEMS: Mapping[str, tuple[str, str]] = {
         ("ignored", ""),
     ),
     "compaction": ("ignored", "its text is encrypted by OpenAI"),
-    "item_reference": ("refused", "nothing is stored here; send the item itself"),
+    "item_reference": ("used", "the item, while it is kept (see `store`), else refused: send the item itself"),
 }  # fmt: skip
 """``kept``: as the call of a tool with the item's name, or as its result, for the model to read."""
 PARTS: Mapping[str, tuple[str, str]] = {

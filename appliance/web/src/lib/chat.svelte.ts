@@ -1,5 +1,6 @@
 /** One conversation as this page has it: its messages, and the answers under way. The server owns both. */
 import { SvelteMap } from "svelte/reactivity";
+import { oneByOne } from "./again";
 import { requestOf } from "./asking";
 import { ToolCalls } from "./calls.svelte";
 import type { Asked } from "./drafts";
@@ -40,8 +41,6 @@ export class Chat {
   /** Answers that this page is about to ask for. */
   private readonly unasked = new Set<string>();
   private latest = 0;
-  private reading: Promise<void> | undefined;
-  private again = false;
   /** What somebody has set, but for the model: the browser keeps it of a conversation that is not stored. */
   chosen: Settings = {};
   /** How often the person has stopped what ran. */
@@ -79,20 +78,10 @@ export class Chat {
     return this.children.get(message.parent ?? null) ?? [];
   }
 
-  /** Read what has changed; news that come meanwhile are read once more. */
-  refresh(): Promise<void> {
-    this.again = true;
-    return (this.reading ??= (async () => {
-      try {
-        while (this.again) {
-          this.again = false;
-          this.take(await keeping.ask<Whole>("GET", `${ROOT}/${this.info.id}?since=${this.latest}`));
-        }
-      } finally {
-        this.reading = undefined;
-      }
-    })());
-  }
+  /** Read what has changed. */
+  readonly refresh = oneByOne(async () => {
+    this.take(await keeping.ask<Whole>("GET", `${ROOT}/${this.info.id}?since=${this.latest}`));
+  });
 
   /** Ask a question. Nothing is stored of one that cannot be asked, and what is stored already is not stored again. */
   async send({ id, text, files }: Asked, model: string | undefined) {

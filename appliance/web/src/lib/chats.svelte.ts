@@ -1,4 +1,5 @@
 /** The list of all conversations, and which of them is open. The server owns them; this follows its news. */
+import { oneByOne } from "./again";
 import { ApiError } from "./api";
 import { documentText, isDocument } from "./asking";
 import { Chat } from "./chat.svelte";
@@ -45,8 +46,6 @@ class Chats {
   open = $state.raw<Chat>();
 
   private following = false;
-  private reading: Promise<void> | undefined;
-  private again = false;
   private newest = 0;
   private soon: ReturnType<typeof setTimeout> | undefined;
 
@@ -194,24 +193,17 @@ class Chats {
     }
   }
 
-  /** Read the list. A change that comes meanwhile is read once more at the end, so the older of two answers never stays. */
-  read(): Promise<void> {
-    this.again = true;
-    return (this.reading ??= (async () => {
-      while (this.again) {
-        this.again = false;
-        const since = this.newest;
-        try {
-          const found = await keeping.list<Listing>(since);
-          if (since === this.newest) await this.take(found);
-          else this.again = true;
-        } catch {
-          // the event connection shows that the server is away, and this is read again when it is back
-        }
-      }
-      this.reading = undefined;
-    })());
-  }
+  /** Read the list, or what has changed in it. */
+  readonly read = oneByOne(async () => {
+    const since = this.newest;
+    try {
+      const found = await keeping.list<Listing>(since);
+      if (since === this.newest) await this.take(found);
+      else void this.read(); // it builds on what counts no more
+    } catch {
+      // the event connection shows that the server is away, and this is read again when it is back
+    }
+  });
 
   private async take({ conversations, deleted = [], change = 0, since = 0, presets, bytes = 0, limit = 0 }: Listing) {
     const news = new Set([...conversations, ...deleted].map((each) => each.id));

@@ -92,24 +92,13 @@ class Events {
       clearTimeout(timer);
       this.live = false;
       if (keyring.needed) return this.stop();
-      await pause(Math.min(500 * 2 ** tries, LONGEST_WAIT), connection.signal);
+      await new Promise((resolve) => setTimeout(resolve, Math.min(500 * 2 ** tries, LONGEST_WAIT)));
     }
   }
 
   private tell(event: ServerEvent) {
     for (const listener of this.listeners) listener(event);
   }
-}
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    const end = () => {
-      clearTimeout(timer);
-      resolve();
-    };
-    signal.addEventListener("abort", end, { once: true });
-  });
 }
 
 export const events = new Events();

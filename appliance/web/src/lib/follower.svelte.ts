@@ -2,6 +2,7 @@
 import type { Attachment } from "svelte/attachments";
 import { on } from "svelte/events";
 import { follows, type View } from "./following";
+import { settled } from "./pieces.svelte";
 
 const MOMENT = 300; // ms
 const UP = ["ArrowUp", "PageUp", "Home"];
@@ -36,7 +37,8 @@ export class Follower {
         else if (DOWN.includes(key)) this.look(1);
       }),
     ];
-    return () => ends.forEach((end) => end());
+    settled.add(this.settle);
+    return () => [...ends, () => settled.delete(this.settle)].forEach((end) => end());
   };
 
   /** For what may grow in it, and for itself where it may. */
@@ -55,6 +57,12 @@ export class Follower {
     this.follows = !this.apart() && follows(this.follows, this.#was, now, wish);
     this.#was = now;
   };
+
+  /**
+   * Before the browser tells of a movement: a text that shrinks and grows again in one task pushes the view up, and would
+   * look like somebody's movement when it is over.
+   */
+  private settle = () => this.follows && this.toEnd();
 
   /** The text has grown. */
   grown = () => {

@@ -3,59 +3,28 @@ import hljs from "highlight.js/lib/core";
 import type { LanguageFn } from "highlight.js";
 import "./highlight.css";
 
-/**
- * Each language by its names, as models write them; the first is its own. The grammars of C++ and SCSS contain those of C
- * and CSS: one chunk serves two languages.
- */
-const GRAMMARS: [names: string, grammar: () => Promise<{ default: LanguageFn }>][] = [
-  ["bash sh zsh", () => import("highlight.js/lib/languages/bash")],
-  ["c h", () => import("highlight.js/lib/languages/cpp")],
-  ["cmake", () => import("highlight.js/lib/languages/cmake")],
-  ["cpp c++ cc hpp", () => import("highlight.js/lib/languages/cpp")],
-  ["csharp c# cs", () => import("highlight.js/lib/languages/csharp")],
-  ["css", () => import("highlight.js/lib/languages/scss")],
-  ["dart", () => import("highlight.js/lib/languages/dart")],
-  ["diff patch", () => import("highlight.js/lib/languages/diff")],
-  ["dockerfile docker", () => import("highlight.js/lib/languages/dockerfile")],
-  ["elixir ex exs", () => import("highlight.js/lib/languages/elixir")],
-  ["erlang erl", () => import("highlight.js/lib/languages/erlang")],
-  ["go golang", () => import("highlight.js/lib/languages/go")],
-  ["graphql gql", () => import("highlight.js/lib/languages/graphql")],
-  ["groovy gradle", () => import("highlight.js/lib/languages/groovy")],
-  ["haskell hs", () => import("highlight.js/lib/languages/haskell")],
-  ["ini toml", () => import("highlight.js/lib/languages/ini")],
-  ["java", () => import("highlight.js/lib/languages/java")],
-  ["javascript js jsx mjs", () => import("highlight.js/lib/languages/javascript")],
-  ["json json5 jsonc", () => import("highlight.js/lib/languages/json")],
-  ["julia jl", () => import("highlight.js/lib/languages/julia")],
-  ["kotlin kt kts", () => import("highlight.js/lib/languages/kotlin")],
-  ["latex tex", () => import("highlight.js/lib/languages/latex")],
-  ["lua", () => import("highlight.js/lib/languages/lua")],
-  ["makefile make", () => import("highlight.js/lib/languages/makefile")],
-  ["markdown md", () => import("highlight.js/lib/languages/markdown")],
-  ["nginx", () => import("highlight.js/lib/languages/nginx")],
-  ["objectivec objective-c objc", () => import("highlight.js/lib/languages/objectivec")],
-  ["perl pl", () => import("highlight.js/lib/languages/perl")],
-  ["php", () => import("highlight.js/lib/languages/php")],
-  ["powershell ps1 pwsh", () => import("highlight.js/lib/languages/powershell")],
-  ["protobuf proto", () => import("highlight.js/lib/languages/protobuf")],
-  ["python py python3", () => import("highlight.js/lib/languages/python")],
-  ["r", () => import("highlight.js/lib/languages/r")],
-  ["ruby rb", () => import("highlight.js/lib/languages/ruby")],
-  ["rust rs", () => import("highlight.js/lib/languages/rust")],
-  ["scala", () => import("highlight.js/lib/languages/scala")],
-  ["scss sass", () => import("highlight.js/lib/languages/scss")],
-  ["shell console shellsession", () => import("highlight.js/lib/languages/shell")],
-  ["sql", () => import("highlight.js/lib/languages/sql")],
-  ["swift", () => import("highlight.js/lib/languages/swift")],
-  ["typescript ts tsx", () => import("highlight.js/lib/languages/typescript")],
-  ["xml html svelte svg vue xhtml", () => import("highlight.js/lib/languages/xml")],
-  ["yaml yml", () => import("highlight.js/lib/languages/yaml")],
-];
-const found = (language: string) =>
-  GRAMMARS.map(([names, grammar]) => ({ names: names.split(" "), grammar })).find(({ names }) =>
-    names.includes(language),
-  );
+/** Each language by its names, as models write them; the first is its own. */
+const LANGUAGES =
+  `bash sh zsh, c h, cmake, cpp c++ cc hpp, csharp c# cs, css, dart, diff patch, dockerfile docker, elixir ex exs,
+erlang erl, go golang, graphql gql, groovy gradle, haskell hs, ini toml, java, javascript js jsx mjs,
+json json5 jsonc, julia jl, kotlin kt kts, latex tex, lua, makefile make, markdown md, nginx,
+objectivec objective-c objc, perl pl, php, powershell ps1 pwsh, protobuf proto, python py python3, r, ruby rb,
+rust rs, scala, scss sass, shell console shellsession, sql, swift, typescript ts tsx,
+xml html svelte svg vue xhtml, yaml yml`
+    .split(/,\s/)
+    .map((names) => names.split(" "));
+/** The grammars of C++ and SCSS contain those of C and CSS: one chunk serves two languages. */
+const CONTAINED: Record<string, string> = { c: "cpp", css: "scss" };
+const GRAMMARS = import.meta.glob<LanguageFn>(
+  [
+    "./{bash,cmake,cpp,csharp,dart,diff,dockerfile,elixir,erlang,go,graphql,groovy,haskell,ini}.js",
+    "./{java,javascript,json,julia,kotlin,latex,lua,makefile,markdown,nginx,objectivec,perl,php,powershell}.js",
+    "./{protobuf,python,r,ruby,rust,scala,scss,shell,sql,swift,typescript,xml,yaml}.js",
+  ],
+  { base: "/node_modules/highlight.js/lib/languages", import: "default" },
+);
+const found = (language: string) => LANGUAGES.find((names) => names.includes(language))?.[0];
+const grammar = (name: string) => GRAMMARS[`./${CONTAINED[name] ?? name}.js`]!();
 
 /** Languages within others. */
 const WITHIN: Record<string, string[]> = {
@@ -71,12 +40,12 @@ export interface Span {
 }
 
 async function load(name: string): Promise<void> {
-  if (!hljs.getLanguage(name)) hljs.registerLanguage(name, (await found(name)!.grammar()).default);
+  if (!hljs.getLanguage(name)) hljs.registerLanguage(name, await grammar(name));
 }
 
 /** What reads code of a language as a tree of spans; undefined for a language that is not known here. */
 export async function reader(language: string): Promise<((code: string) => Span) | undefined> {
-  const name = found(language)?.names[0];
+  const name = found(language);
   if (name === undefined) return undefined;
   await Promise.all([name, ...(WITHIN[name] ?? [])].map(load));
   return (code) => {

@@ -1,16 +1,10 @@
 /** The API key of this browser: kept for good where the person says so, else for this tab. */
+import { keep, recall } from "./storage";
+
 const NAME = "llama-appliance.key";
 
-function stored(): string {
-  try {
-    return sessionStorage.getItem(NAME) ?? localStorage.getItem(NAME) ?? "";
-  } catch {
-    return ""; // storage is forbidden: the key lives in memory
-  }
-}
-
 class Keyring {
-  key = $state(stored());
+  key = $state(recall("sessionStorage", NAME) ?? recall("localStorage", NAME) ?? "");
   /** The server wants a key, or another one. */
   needed = $state(false);
 
@@ -21,13 +15,8 @@ class Keyring {
   use(key: string, remember: boolean) {
     this.key = key;
     this.needed = false;
-    try {
-      sessionStorage.removeItem(NAME);
-      localStorage.removeItem(NAME);
-      if (key) (remember ? localStorage : sessionStorage).setItem(NAME, key);
-    } catch {
-      // as above
-    }
+    keep("sessionStorage", NAME, remember ? null : key || null);
+    keep("localStorage", NAME, remember ? key || null : null);
   }
 }
 

@@ -1,4 +1,5 @@
 /** The models of the server as its events tell of them. */
+import { oneByOne } from "./again";
 import { ApiError, get, send } from "./api";
 import { folded } from "./ids";
 import { events, type ServerEvent } from "./events.svelte";
@@ -96,21 +97,19 @@ class Models {
   failure = $state("");
   /** When it last did, in ms since 1970. */
   at = $state(0);
-  private reading = false;
-  private again = false;
   private retry: ReturnType<typeof setTimeout> | undefined;
 
   constructor() {
     events.listen((event) => this.hear(event));
   }
 
-  /** Models that can be talked to. */
   /** Those whose name or id has each word. */
   named(search: string, all: Model[] = this.all): Model[] {
     const words = folded(search).split(/\s+/);
     return all.filter((each) => words.every((word) => folded(`${each.name ?? ""} ${each.id}`).includes(word)));
   }
 
+  /** Models that can be talked to. */
   get usable(): Model[] {
     return this.all.filter(
       (model) => !(model.status?.error && !model.status.failed) && this.state(model) !== "downloading",
@@ -201,30 +200,19 @@ class Models {
     if (event.event === "connected" || event.model) void this.read();
   }
 
-  /** Read the list; changes that come meanwhile are read once more at the end, however many. */
-  read = async () => {
-    if (this.reading) {
-      this.again = true;
-      return;
-    }
-    this.reading = true;
+  readonly read = oneByOne(async () => {
     try {
-      do {
-        this.again = false;
-        this.all = [...(await get<{ data: Model[] }>("v1/models")).data];
-        this.known = true;
-        [this.failure, this.at] = ["", Date.now()];
-        const { models: used } = await get<{ models: Use[] }>("api/ps");
-        this.uses = new Map(used.map((each) => [each.name, each]));
-      } while (this.again);
+      this.all = [...(await get<{ data: Model[] }>("v1/models")).data];
+      this.known = true;
+      [this.failure, this.at] = ["", Date.now()];
+      const { models: used } = await get<{ models: Use[] }>("api/ps");
+      this.uses = new Map(used.map((each) => [each.name, each]));
     } catch (error) {
       this.failure = error instanceof ApiError ? error.message : t("lookOdd");
       clearTimeout(this.retry);
       this.retry = setTimeout(() => void this.read(), RETRY);
-    } finally {
-      this.reading = false;
     }
-  };
+  });
 }
 
 export const models = new Models();

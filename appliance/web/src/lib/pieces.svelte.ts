@@ -9,6 +9,8 @@ const MARGIN = 1200; // px above and below the view that count as near: scrollin
 const KEPT = "form, details[open], [aria-expanded=true], [data-found], [data-keep]"; // what a person has opened or begun
 
 const waiting = new Set<() => void>();
+/** Told after pieces, in their task: what they have built has other heights than the boxes in its place. */
+export const settled = new Set<() => void>();
 const channel = new MessageChannel();
 channel.port1.onmessage = () => {
   const end = performance.now() + SLICE;
@@ -21,6 +23,7 @@ channel.port1.onmessage = () => {
       reportError(error); // the others come all the same
     }
   }
+  for (const tell of settled) tell();
   if (waiting.size) channel.port2.postMessage(0);
 };
 

@@ -1,5 +1,6 @@
 /** What one browser prefers: theme, language, how Enter behaves, whether the side is open. Nothing secret. */
 import type { en } from "../i18n/en";
+import { keep, recalled } from "./storage";
 
 export type Theme = "system" | "light" | "dark";
 export type Language = "en" | "de";
@@ -25,7 +26,7 @@ const dictionaries: Record<Language, () => Promise<Record<Word, string>>> = {
 };
 
 function stored(): Prefs {
-  const usual: Prefs = {
+  return {
     theme: "system",
     language: navigator.language.toLowerCase().startsWith("de") ? "de" : "en",
     enterSends: !matchMedia("(pointer: coarse)").matches,
@@ -33,12 +34,8 @@ function stored(): Prefs {
     folded: [],
     columns: [],
     welcomed: false,
+    ...(recalled("localStorage", NAME) as Partial<Prefs> | null),
   };
-  try {
-    return { ...usual, ...(JSON.parse(localStorage.getItem(NAME) ?? "{}") as Partial<Prefs>) };
-  } catch {
-    return usual;
-  }
 }
 
 export const prefs = $state(stored());
@@ -55,11 +52,7 @@ export function follow() {
     });
   });
   $effect(() => {
-    try {
-      localStorage.setItem(NAME, JSON.stringify(prefs));
-    } catch {
-      // storage is forbidden: it holds for this tab
-    }
+    keep("localStorage", NAME, JSON.stringify(prefs));
     for (const each of ["light", "dark"]) {
       const wins = prefs.theme === each;
       document.documentElement.classList.toggle(each, wins);

@@ -1,4 +1,6 @@
 /** Records of one kind in a browser's storage, each under its name. Where there is no room for one, the oldest other goes. */
+import { keep, recalled } from "./storage";
+
 const MOST = 100;
 
 export class Records {
@@ -6,11 +8,7 @@ export class Records {
 
   /** What was kept under a name, of whatever shape; nothing if nothing was, or if storage is forbidden. */
   read(name: string): Record<string, unknown> {
-    try {
-      return (JSON.parse(localStorage.getItem(this.prefix + name) ?? "null") ?? {}) as Record<string, unknown>;
-    } catch {
-      return {};
-    }
+    return (recalled("localStorage", this.prefix + name) ?? {}) as Record<string, unknown>;
   }
 
   keep(name: string, record: object) {
@@ -34,11 +32,7 @@ export class Records {
   }
 
   drop(name: string) {
-    try {
-      localStorage.removeItem(this.prefix + name);
-    } catch {
-      // storage is forbidden
-    }
+    keep("localStorage", this.prefix + name, null);
   }
 
   dropAll() {

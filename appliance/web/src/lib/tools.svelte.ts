@@ -1,6 +1,7 @@
 /** The server's tools, built in or of MCP servers, and what the person lets them do. */
 import { get, send } from "./api";
 import type { ToolCall } from "./messages";
+import { keep, recalled } from "./storage";
 
 export interface Tool {
   tool: string;
@@ -15,25 +16,12 @@ export type Lasting = "once" | "chat" | "always";
 
 const ALWAYS = "llama-appliance.tools";
 
-function names(store: Storage, key: string): string[] {
-  try {
-    return JSON.parse(store.getItem(key) ?? "[]") as string[];
-  } catch {
-    return [];
-  }
-}
-
-function keep(store: Storage, key: string, allowed: string[]) {
-  try {
-    store.setItem(key, JSON.stringify(allowed));
-  } catch {
-    // storage is forbidden: it is asked again
-  }
-}
+const always = () => (recalled("localStorage", ALWAYS) ?? []) as string[];
+const inChat = (chat: string) => (recalled("sessionStorage", `${ALWAYS}.${chat}`) ?? []) as string[];
 
 class Tools {
   all = $state.raw<Tool[]>([]);
-  always = $state.raw(names(localStorage, ALWAYS));
+  always = $state.raw(always());
   private reading: Promise<void> | undefined;
 
   /** The list stays the same while the server runs; none are switched on unless somebody asked for them. */
@@ -54,20 +42,23 @@ class Tools {
   }
 
   allowed(name: string, chat: string): boolean {
-    return (
-      !this.writes(name) || this.always.includes(name) || names(sessionStorage, `${ALWAYS}.${chat}`).includes(name)
-    );
+    return !this.writes(name) || this.always.includes(name) || inChat(chat).includes(name);
   }
 
   allow(name: string, chat: string, lasting: Lasting) {
-    if (lasting === "always") keep(localStorage, ALWAYS, (this.always = [...new Set([...this.always, name])]));
+    if (lasting === "always") this.set([...new Set([...this.always, name])]);
     if (lasting === "chat") {
-      keep(sessionStorage, `${ALWAYS}.${chat}`, [...names(sessionStorage, `${ALWAYS}.${chat}`), name]);
+      keep("sessionStorage", `${ALWAYS}.${chat}`, JSON.stringify([...inChat(chat), name]));
     }
   }
 
   revoke(name: string) {
-    keep(localStorage, ALWAYS, (this.always = this.always.filter((each) => each !== name)));
+    this.set(this.always.filter((each) => each !== name));
+  }
+
+  private set(always: string[]) {
+    this.always = always;
+    keep("localStorage", ALWAYS, JSON.stringify(always));
   }
 
   /** Use a tool; what went wrong is told to the model, which may do better then. */

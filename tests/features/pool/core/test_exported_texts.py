@@ -167,7 +167,7 @@ def test_the_inference_pool_is_one_of_v1(objects: Objects):
 
 
 def test_the_metrics_that_are_named_are_ours(objects: Objects):
-    source = (ROOT / "appliance/traffic/exposition.py").read_text("utf-8")
+    source = (ROOT / "appliance/features/metrics/exposition.py").read_text("utf-8")
     comment = kubernetes_files(1, IMAGE, "models")["inference-pool.yaml"]
     named = [word for line in comment.splitlines() for word in line.split() if word.startswith("llama_appliance_")]
     named += [objects["autoscaler.yaml"]["spec"]["metrics"][0]["pods"]["metric"]["name"]]

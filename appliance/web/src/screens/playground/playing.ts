@@ -161,7 +161,7 @@ export interface Total {
   firsts: (number | undefined)[];
 }
 
-/** The figures of each model, as `appliance/core/records/load_test.py` has them for the command line. */
+/** The figures of each model, as `appliance/features/load_test/rules.py` has them for the command line. */
 export function totals(all: readonly Tried[]): Total[] {
   return [...new Set(all.map(({ model }) => model))].map((model) => {
     const ended = all.filter((each) => each.model === model && each.ended !== undefined);

@@ -1,0 +1,4 @@
+"""llama-swap's routes; see README.md.
+
+Refuses to decide: fleet, catalog and traffic do.
+"""

@@ -1,0 +1,4 @@
+"""Numbers for monitors; see README.md.
+
+Refuses to decide by them.
+"""

@@ -1,0 +1,1 @@
+function e(e){let t,n=!1;return()=>(n=!0,t??=(async()=>{try{for(;n;)n=!1,await e()}finally{t=void 0}})())}export{e as t};

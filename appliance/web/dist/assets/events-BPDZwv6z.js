@@ -1,1 +1,0 @@
-import"./prefs.svelte-CdfLWK6j.js";

@@ -1,0 +1,1 @@
+import"./prefs.svelte-B0chDw7X.js";

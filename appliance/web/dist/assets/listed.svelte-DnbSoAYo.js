@@ -1,1 +1,0 @@
-import"./prefs.svelte-CdfLWK6j.js";import{o as e}from"./models.svelte-By_n73JS.js";var t={get state(){return e.failure?e.known?`old`:`failed`:e.known?`good`:`waiting`},get answer(){return e.known?e.all:void 0},get failure(){return e.failure},get at(){return e.at},before:!1,again:e.read};export{t};

@@ -1,1 +1,0 @@
-import{$ as e,d as t,gt as n,mt as r}from"./prefs.svelte-CdfLWK6j.js";var i=new class{#e=n();get open(){return e(this.#e)}set open(e){r(this.#e,e)}ask(e,n){return new Promise(r=>this.open={label:e,text:n,yes:t(`save`),answer:r})}async allows(e,t){return await new Promise(n=>this.open={label:e,yes:t,answer:n})!==void 0}};export{i as t};

@@ -1,1 +1,0 @@
-import{ft as e}from"./prefs.svelte-CdfLWK6j.js";var t=e({title:``,keys:!1});export{t};
