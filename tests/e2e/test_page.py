@@ -44,7 +44,7 @@ from appliance.wire import Row, Tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_MCP = {"s": {"command": sys.executable, "args": [str(ROOT / "tests" / "fakes" / "mcp_server.py")]}}
-COUNTING = {"FAKE_TOKENS": "400", "FAKE_TOKEN_DELAY": "0.05"}
+COUNTING = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.05"}
 BRIEF = {"FAKE_TOKENS": "60", "FAKE_TOKEN_DELAY": "0.05"}
 ENDLESS = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.02"}
 REFUSAL = "request (9000 tokens) exceeds the available context size (4096 tokens), try increasing it"

@@ -183,7 +183,14 @@ export async function store(url, ...chats) {
       children: [],
       ...(typeof words === "string" ? { content: words } : words),
     }));
-    const head = { harness: "llama.app", type: "session", id, name, lastModified: when ?? at + 1, currNode: told[leaf].id };
+    const head = {
+      harness: "llama.app",
+      type: "session",
+      id,
+      name,
+      lastModified: when ?? at + 1,
+      currNode: told[leaf].id,
+    };
     return [head, ...told.map((message) => ({ type: "message", message }))];
   });
   const body = lines.map((line) => JSON.stringify(line)).join("\n");
