@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from node_values import mapping, plain
 
 from appliance.errors import UsageError
-from appliance.features.config_editing.core.splices import Setting, with_value
+from appliance.features.config_editing.core.asked import Setting
+from appliance.features.config_editing.core.splices import with_value
 
 TEXT = """\
 # head

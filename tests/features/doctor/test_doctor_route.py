@@ -15,12 +15,12 @@ from swap_harness import Configure
 from waiting import until
 
 from appliance.core.findings import Finding
-from appliance.features.doctor import routes as doctor_routes
+from appliance.features.doctor import examining
 
 
 @pytest.fixture(autouse=True)
 def examines_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_routes, "EVERY", 0.2)
+    monkeypatch.setattr(examining, "EVERY", 0.2)
 
 
 async def findings(server: Appliance) -> dict[str, dict[str, Any]]:
