@@ -1,84 +1,24 @@
 """``/api/config``: the configuration's text, an edit of it checked and written, and its earlier versions.
 
 All of it is off without ``serve --admin``. Secrets are marks here, and an edit changes only what `core.remote_edits`
-allows. The file is read for each request: an editor on the machine may have changed it.
+allows. The file is read for each request: an editor on the machine may have changed it. The first request for the text
+imports what edits it, which takes 2 MB.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
-
 import trio
-from msgspec import Meta, Struct, structs
+from msgspec import structs
 from quart import Response, request
 
-from appliance.core.config.nodes import Problem
-from appliance.core.config.types import Config
 from appliance.core.parameters import read_whole
-from appliance.errors import AdminOff, EditRefused, InvalidConfig, UsageError
-from appliance.features.config_editing.core import remote_edits
-from appliance.features.config_editing.core.masks import MaskedText, masked
-from appliance.features.config_editing.core.splices import Setting, difference, with_value
-from appliance.features.config_editing.editor import FOLDER, ConfigEditor, OpenedText, TextChanged
+from appliance.errors import AdminOff, UsageError
+from appliance.features.config_editing.core.asked import ConfigCheck, ConfigEdit
+from appliance.features.config_editing.editor import FOLDER, ConfigEditor, TextChanged
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.routes import RouteFacts, Routes
 from appliance.http.errors import describe
 from appliance.http.kernel import Kernel
-
-
-class ConfigFields(Struct, frozen=True, kw_only=True):
-    """The fields of the two forms."""
-
-    program: Sequence[remote_edits.FormField]
-    model: Sequence[remote_edits.FormField]
-
-
-class ConfigShown(Struct, frozen=True, kw_only=True):
-    """``GET /api/config``: one file. ``fixed`` says why it cannot be edited here; empty: it can."""
-
-    file: str
-    files: list[str]
-    text: str
-    version: str
-    fixed: str
-    fields: ConfigFields
-    values: remote_edits.FormValues
-
-
-class FieldEdit(Struct, frozen=True):
-    """Another value for one key; null takes the key out."""
-
-    path: Annotated[list[str], Meta(min_length=1)]
-    value: Setting
-
-
-class ConfigCheck(Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of ``POST /api/config/check``: a text, without one the file's, and values of a form that are put into it."""
-
-    file: str | None = None
-    text: str | None = None
-    set: tuple[FieldEdit, ...] = ()
-
-
-class CheckedEdit(Struct, frozen=True, kw_only=True):
-    """The effects of an edit. ``refused`` are changes that are not for HTTP, ``changed`` models whose process ends."""
-
-    text: str
-    version: str
-    values: remote_edits.FormValues
-    problems: Sequence[Problem]
-    refused: Sequence[Problem]
-    difference: str
-    changed: Sequence[str] = ()
-
-
-class ConfigEdit(Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of ``PUT /api/config``. ``version`` is that of the file on which the edit was begun."""
-
-    text: str
-    version: str
-    file: str | None = None
 
 
 def config_routes(kernel: Kernel) -> Routes:
@@ -95,12 +35,16 @@ def config_routes(kernel: Kernel) -> Routes:
 
     @routes.get("/api/config")
     async def show() -> Response:
-        return json_answer(await trio.to_thread.run_sync(_shown, editing("show"), request.args.get("file")))
+        from appliance.features.config_editing import edits
+
+        return json_answer(await trio.to_thread.run_sync(edits.shown, editing("show"), request.args.get("file")))
 
     @routes.post("/api/config/check", facts=RouteFacts(takes=ConfigCheck))
     async def check() -> Response:
+        from appliance.features.config_editing import edits
+
         editor, asked = editing("edit"), await read_as(ConfigCheck)
-        checked, config = await trio.to_thread.run_sync(_checked, editor, asked)
+        checked, config = await trio.to_thread.run_sync(edits.checked, editor, asked)
         if config is not None:
             changed = owners.fleet.outdated(owners.catalog.models_with(config))
             checked = structs.replace(checked, changed=changed)
@@ -109,12 +53,14 @@ def config_routes(kernel: Kernel) -> Routes:
     @routes.put("/api/config", facts=RouteFacts(takes=ConfigEdit))
     async def write() -> Response:
         """Write an edit, and put it in force."""
+        from appliance.features.config_editing import edits
+
         editor, asked = editing("edit"), await read_as(ConfigEdit)
         try:
-            written = await trio.to_thread.run_sync(_written, editor, asked)
+            written = await trio.to_thread.run_sync(edits.written, editor, asked)
         except TextChanged as error:
             found = error.now
-            now = await trio.to_thread.run_sync(_hidden, editor, found)
+            now = await trio.to_thread.run_sync(edits.hidden_in, editor, found)
             texts = {"text": now.text, "version": found.version, "yours": asked.text}
             return json_answer({"error": describe(error), **texts}, 409)
         if owners.configuration is not None:
@@ -134,64 +80,11 @@ def config_routes(kernel: Kernel) -> Routes:
         editor, file, which = editing("versions"), request.args.get("file"), read_whole(number, "version")
 
         def read() -> str:
+            from appliance.features.config_editing.core.masks import masked
+
             now = editor.open(file)
             return masked(editor.earlier(which, now.file), [now.text, *editor.beside(now.file)]).text
 
         return json_answer({"number": which, "text": await trio.to_thread.run_sync(read)})
 
     return routes
-
-
-def _hidden(editor: ConfigEditor, opened: OpenedText) -> MaskedText:
-    return masked(opened.text, editor.beside(opened.file))
-
-
-def _shown(editor: ConfigEditor, file: str | None) -> ConfigShown:
-    opened = editor.open(file)
-    text = _hidden(editor, opened).text
-    return ConfigShown(
-        file=opened.file,
-        files=editor.names(),
-        text=text,
-        version=opened.version,
-        fixed=opened.fixed,
-        fields=ConfigFields(program=remote_edits.program_fields(), model=remote_edits.model_fields()),
-        values=remote_edits.form_values(text),
-    )
-
-
-def _checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Config | None]:
-    """The effects of an edit, but for the models; and the configuration that it makes, if it makes one."""
-    now = editor.open(asked.file)
-    hidden = _hidden(editor, now)
-    text = hidden.text if asked.text is None else asked.text
-    for edit in asked.set:
-        text = with_value(text, edit.path, edit.value)
-    problems: Sequence[Problem] = ()
-    refused: Sequence[Problem] = ()
-    config: Config | None = None
-    try:
-        if not (refused := remote_edits.refusals(hidden.text, text, now.file)):
-            loaded = editor.check(now.file, hidden.revealed(text))
-            problems, config = loaded.problems, loaded.config
-    except InvalidConfig as error:
-        problems = [problem for problem in error.problems if isinstance(problem, Problem)]
-    checked = CheckedEdit(
-        text=text,
-        version=now.version,
-        values=remote_edits.form_values(text),
-        problems=problems,
-        refused=refused,
-        difference=difference(hidden.text, text),
-    )
-    return checked, config
-
-
-def _written(editor: ConfigEditor, asked: ConfigEdit) -> OpenedText:
-    def edit(now: OpenedText) -> str:
-        hidden = _hidden(editor, now)
-        if found := remote_edits.refusals(hidden.text, asked.text, now.file):
-            raise EditRefused(found)
-        return hidden.revealed(asked.text)
-
-    return editor.write(editor.open(asked.file).file, asked.version, edit)

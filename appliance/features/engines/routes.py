@@ -13,7 +13,6 @@ from msgspec import Struct
 from quart import Response
 
 from appliance.errors import AdminOff, Conflict, NotFound
-from appliance.features.engines.choosing import prefer, roll_back
 from appliance.features.engines.core.choice import EngineWish
 from appliance.features.engines.core.standing import Seat
 from appliance.features.engines.owner import Engines
@@ -96,6 +95,8 @@ def engine_routes(
         """Prefer an engine that is proven here, or pin it; models move when they are idle."""
         if not may_choose:
             raise AdminOff("choosing an engine", "engines use")
+        from appliance.features.engines.choosing import prefer  # with archives
+
         wish = await read_as(EngineWish)
         async with alone(shelf):
             await engines.refresh()
@@ -108,6 +109,8 @@ def engine_routes(
         """Return to the build before the last update."""
         if not may_choose:
             raise AdminOff("returning to the build before an update", "engines rollback")
+        from appliance.features.engines.choosing import roll_back
+
         asked = parse_as(await read_body() or b"{}", RollbackRequest)
         async with alone(shelf):
             await engines.refresh()

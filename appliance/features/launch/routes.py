@@ -6,7 +6,6 @@ from urllib.parse import urlsplit
 
 from quart import Response
 
-from appliance.features.launch.core.checks import ClientsAddress
 from appliance.http.bytes.listening import reachable, shown
 from appliance.http.control.answers import json_answer
 from appliance.http.control.routes import Routes
@@ -18,6 +17,8 @@ def launch_routes(kernel: Kernel) -> Routes:
 
     @routes.get("/api/launch")
     async def show_address() -> Response:
+        from appliance.features.launch.core.checks import ClientsAddress  # with the files of all clients
+
         where = urlsplit(kernel.edge.url)
         if where.hostname is not None and where.port is not None:
             where = where._replace(netloc=shown((reachable(where.hostname), where.port)))

@@ -28,7 +28,6 @@ from appliance.errors import BadRequest, NotReady
 from appliance.features.runs.owner import Agents
 from appliance.features.runs.record import RunResult, RunStatus, RunTimeouts, result_of, status_of
 from appliance.features.runs.rules import parse_run_query, select_runs
-from appliance.features.runs.run import RequestedRun
 from appliance.http import errors
 from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, parameters, parse_as, read_body
 from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes, large
@@ -196,6 +195,8 @@ def run_routes(kernel: Kernel, agents: Agents) -> Routes:
     @routes.post("/api/runs", facts=large(RunRequest))
     async def submit_run() -> Response:
         """202 at once; the model's name is resolved, and its slots are asked, before."""
+        from appliance.features.runs.run import RequestedRun  # with the loop of tools
+
         read = partial(read_run, await read_body(), agents.toolbox, agents.settings)
         task, limits = await trio.to_thread.run_sync(read, limiter=reading)  # checking schemas takes its time
         worker = await targets.worker(task.model)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import structs
 from quart_trio import QuartTrio
 
 from appliance import __version__
@@ -30,6 +31,8 @@ def openapi_document(app: QuartTrio, facts: Mapping[str, RouteFacts], gets: Mapp
     """Describe the routes of ``app``, those that need no Quart, and those of models. ``facts`` are by endpoint,
     ``gets`` those of features without Quart.
     """
+    late = {endpoint: each.gives_late() for endpoint, each in facts.items() if each.gives_late is not None}
+    facts = {endpoint: structs.replace(each, gives=late.get(endpoint, each.gives)) for endpoint, each in facts.items()}
     types = list({shape for each in facts.values() for shape in (each.takes, each.gives) if shape is not None})
     schemas, components = msgspec.json.schema_components(types, schema_hook=_any_json, ref_template=SHAPES)
     shapes = dict(zip(types, schemas, strict=True))

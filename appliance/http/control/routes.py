@@ -25,6 +25,8 @@ class RouteFacts(Struct, frozen=True, kw_only=True):
     """The shape of its body, as JSON."""
     gives: type | None = None
     """The shape of its answer, as JSON."""
+    gives_late: Callable[[], type] | None = None
+    """Returns that shape instead, where it is made of much that few need."""
 
 
 PLAIN = RouteFacts()

@@ -15,8 +15,9 @@ from test_load import SEED, read
 
 from appliance.core.config.decode import ANY
 from appliance.errors import InvalidConfig, UsageError
+from appliance.features.config_editing.core.asked import Setting
 from appliance.features.config_editing.core.remote_edits import CHANGEABLE, model_fields, program_fields, refusals
-from appliance.features.config_editing.core.splices import Setting, with_value
+from appliance.features.config_editing.core.splices import with_value
 
 DOCUMENT: dict[str, Any] = {
     "startPort": 5800,

@@ -22,7 +22,7 @@ from waiting import until
 from appliance.core.examination import BusCard, Known
 from appliance.core.findings import Finding
 from appliance.errors import UsageError
-from appliance.features.doctor import routes as doctor_routes
+from appliance.features.doctor import examining
 from appliance.features.doctor.core.facts import Facts
 from appliance.features.doctor.system import checkup, port_owner
 from appliance.features.doctor.verb import ALL_WELL, free_path, page
@@ -30,7 +30,7 @@ from appliance.features.doctor.verb import ALL_WELL, free_path, page
 
 @pytest.fixture(autouse=True)
 def examines_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_routes, "EVERY", 0.2)
+    monkeypatch.setattr(examining, "EVERY", 0.2)
 
 
 async def findings(server: Appliance) -> dict[str, dict[str, Any]]:

@@ -20,8 +20,8 @@ from appliance.core.config.libyaml import events
 from appliance.core.config.nodes import MappingNode
 from appliance.core.config.yaml import AS_WRITTEN, parse
 from appliance.errors import UsageError
+from appliance.features.config_editing.core.asked import Setting
 
-Setting = str | int | float | bool | list[str] | None  # a value of a form; None takes the key out
 _MACRO = re.compile(r"\$\{env\.\w+\}|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w", re.ASCII)
 """Texts that YAML does not take before `core.config.yaml` has changed them."""
 
