@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -27,12 +27,14 @@ from appliance.feature import (
     Footing,
     Ground,
     ServerParts,
+    engines_of,
     estimate_of,
     examiners_of,
     open_first,
     open_parts,
     open_slots,
     open_supply,
+    open_timeline,
     tools_of,
 )
 from appliance.fleet.chooser import Chooser, FoundEngines
@@ -52,11 +54,9 @@ from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
 from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.http.way.progress import Pings
-from appliance.platform.drivers import open_gpus
 from appliance.settings import AppSettings
 from appliance.start import programs_folder
 from appliance.store.activity import DEFAULT_KEEP, open_activity
-from appliance.store.history import open_history
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.other_servers import NoOtherServers
 from appliance.traffic.recorder import open_recorder
@@ -108,12 +108,12 @@ async def open_appliance(
     """
     config, catalog, http = settings.config, places.catalog, settings.http
     catalog.engine_args = settings.fleet.engine_args
-    applies = config or places.defaults
+    applies, source = config or places.defaults, engines_of(features)
     log, inward, metrics, assembled = activity_log(config), Inward(), Metrics(), Awaited[Assembled]()
     async with (
         open_listening(http) as listening,
         open_activity(*log) as activity,
-        open_history(*log) as history,
+        open_timeline(features, *log) as history,
         open_first(features, settings) as first,
         open_recorder(activity, rooms=metrics.rooms) as recorder,
         open_pool() as pool,
@@ -127,7 +127,7 @@ async def open_appliance(
             ),
         ) as (supply, supplied),
         places.engines.open(history.add) as engines,
-        open_gpus() as gpus,
+        source.gpus() as gpus,
         open_slots(
             features,
             Footing(settings=settings, config=applies, data=places.data, chooser=places.chooser or engines),
@@ -152,6 +152,7 @@ async def open_appliance(
                 engines=engines,
                 learns=places.learns,
                 samples=places.samples,
+                look=source.look,
                 gpus=gpus,
                 fleet=fleet,
                 catalog=catalog,
@@ -178,6 +179,7 @@ async def open_appliance(
             pings,
             [make() for each in parts for make in each.engine_translates],
             next((each.repairs for each in parts if each.repairs is not None), None),
+            next((each.continues for each in parts if each.continues is not None), None),
         )
 
         async def forget_model(name: str) -> None:
@@ -228,7 +230,7 @@ async def open_appliance(
             run_task=partial(run_task, traffic.targets) if run_task is not None else None,
             texts=next((each.texts for each in parts if each.texts is not None), None),
         )
-        gets = {path: get for each in parts if each.gets is not None for path, get in each.gets(kernel).items()}
+        gets = {path: cache(partial(make, kernel)) for each in parts for path, make in each.gets.items()}
         hold = next((each.hold(kernel) for each in parts if each.hold is not None), None)
         hooks = Hooks(
             translates=[make(kernel) for each in parts for make in each.translates],
@@ -245,7 +247,7 @@ async def open_appliance(
             return Gateway(
                 edge,
                 pipeline,
-                OwnRoutes(kernel, edges, routes),
+                OwnRoutes(kernel, edges, routes, next((each.files(kernel) for each in parts if each.files), None)),
                 partial(_sockets, parts, kernel, pipeline),
                 partial(FastPath, edge, pipeline, ask, hold),
             )

@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 
     from appliance.catalog.catalog import Catalog
     from appliance.catalog.supply import Supply, SupplyGround
+    from appliance.core.answers.going_on import Continues
     from appliance.core.config.nodes import Problem
     from appliance.core.config.types import Config
     from appliance.core.engine import EngineInside
     from appliance.core.examination import Examiner
+    from appliance.core.machine_look import MachineLook
+    from appliance.core.records.history import KeptTimeline
     from appliance.core.runs.inward import Asker
     from appliance.core.turns.documents import ReadText
     from appliance.core.turns.tasks import TaskEnd, Tell
@@ -40,15 +43,14 @@ if TYPE_CHECKING:
     from appliance.fleet.hold import SlotHold
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
-    from appliance.http.kernel import EdgeRoute, Get, Kernel
+    from appliance.http.kernel import EdgeRoute, FilesInPlace, Get, Kernel
     from appliance.http.sockets.sockets import SocketRoute
     from appliance.http.way.fast_path import FastHold
     from appliance.http.way.hooks import EngineTranslate, Placing, Repair, Translate, Turn
     from appliance.http.way.pipeline import Pipeline
-    from appliance.platform.drivers import Gpus
+    from appliance.platform.gpus import Gpus
     from appliance.replay.generation import Audience
     from appliance.settings import AppSettings
-    from appliance.store.history import History
     from appliance.traffic.metrics import Metrics
     from appliance.traffic.other_servers import OtherServers
     from appliance.traffic.recorder import Recorder
@@ -60,9 +62,11 @@ class ServerParts(Struct, frozen=True, kw_only=True):
 
     ``routes`` makes the blueprint of its own routes, once for a server, when the first route on Quart is asked for.
     ``edges`` make routes that are answered without Quart, at the start: they import what is large when they are asked.
-    ``gets`` are the same by their path, for GET and HEAD alone; a slash behind the path changes nothing.
-    ``sockets`` make routes of websockets, when the first websocket comes. ``folders`` are what it keeps on the disk, by
-    kind. ``audience`` is notified of every generation that outlives its request.
+    ``gets`` make the same by their path, for GET and HEAD alone, with the first request for it; a slash behind the path
+    changes nothing.
+    ``files`` stand in the place of the page; UsageError for a folder that cannot be served. ``sockets`` make routes of
+    websockets, when the first websocket comes. ``folders`` are what it keeps on the disk, by kind. ``audience`` is
+    notified of every generation that outlives its request.
 
     ``translates``, ``turns``, ``placings`` and ``engine_translates`` are hooks of the way of a request
     (`appliance.http.way.hooks`), which are asked in the order of the list of features. ``hold`` is the one for requests
@@ -78,12 +82,14 @@ class ServerParts(Struct, frozen=True, kw_only=True):
 
     ``tools`` are those that models may use, from `Feature.open_first`. ``run_task`` runs an agent's task for a part of
     the program that waits for it (`appliance.core.turns.tasks`). ``texts`` reads PDF and Word documents. ``repairs``
-    changes bodies that engines refuse; the first feature with one has it.
+    changes bodies that engines refuse, ``continues`` reads streams that another engine may have to go on with; the
+    first feature with one has it.
     """
 
     routes: Callable[[Kernel], Routes] | None = None
     edges: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
-    gets: Callable[[Kernel], Mapping[str, Get]] | None = None
+    gets: Mapping[str, Callable[[Kernel], Get]] = {}
+    files: Callable[[Kernel], FilesInPlace | None] | None = None
     sockets: tuple[Callable[[Kernel, Pipeline], SocketRoute], ...] = ()
     folders: Mapping[str, Path] = {}
     audience: Audience | None = None
@@ -93,6 +99,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     engine_translates: tuple[Callable[[], EngineTranslate], ...] = ()
     hold: Callable[[Kernel], FastHold] | None = None
     repairs: Repair | None = None
+    continues: Continues | None = None
     door: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
     adopt: Callable[[Config], Sequence[str]] | None = None
     wait_ended: Callable[[], Awaitable[None]] | None = None
@@ -115,7 +122,8 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     gives requests their slots, and yields it with the parts that need it; one feature at most has that. ``check`` looks
     at the configuration before a server opens anything, and raises UsageError. ``beside`` runs beside a server that
     serves, and ends with it. ``open_first`` opens what others use, before the fleet: a setting that is wrong ends the
-    start there, with UsageError. ``supply`` opens what brings models that are not here; one feature at most has that.
+    start there, with UsageError. ``timeline`` opens what keeps the timeline, in a file or the newest
+    entries; ``supply`` opens what brings models that are not here; one feature at most has each.
     ``engines`` imports the engines of this machine, ``engine`` is the one inside the program, ``estimate`` knows what
     models take of memory; the first feature with one has it.
     """
@@ -123,6 +131,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
     name: str
     verbs: tuple[Verb, ...] = ()
     open_first: Callable[[AppSettings], AbstractAsyncContextManager[ServerParts]] | None = None
+    timeline: Callable[[Path | None, int], AbstractAsyncContextManager[KeptTimeline]] | None = None
     supply: Callable[[SupplyGround], AbstractAsyncContextManager[tuple[Supply, ServerParts]]] | None = None
     open: Callable[[Ground], AbstractAsyncContextManager[ServerParts]] | None = None
     open_last: Callable[[Ground, Sequence[ServerParts]], AbstractAsyncContextManager[ServerParts]] | None = None
@@ -148,7 +157,8 @@ class Ground(Struct, frozen=True, kw_only=True):
 
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
     as its own client, from the moment it serves. ``learns``: what is not known of engines is found out meanwhile;
-    ``samples``: the machine is sampled, if the configuration does not say otherwise. ``gpus`` are those of the drivers.
+    ``samples``: the machine is sampled, if the configuration does not say otherwise. ``gpus`` are asked
+    by their drivers, ``look`` looks at the machine once.
     ``recorder`` notifies observers of requests, ``metrics`` has counters for what a feature counts, ``tools`` are those
     that models may use. ``assembled`` returns as soon as the program is put together.
     """
@@ -160,11 +170,12 @@ class Ground(Struct, frozen=True, kw_only=True):
     learns: bool
     samples: bool
     gpus: Gpus
+    look: Callable[[], Awaitable[MachineLook]]
     fleet: Fleet
     catalog: Catalog
     recorder: Recorder
     metrics: Metrics
-    history: History
+    history: KeptTimeline
     inward: Asker
     supply: Supply
     tools: Toolbox
@@ -202,6 +213,22 @@ async def open_supply(
         return
     async with held(ground) as (supply, parts):
         yield supply, (parts,)
+
+
+@asynccontextmanager
+async def open_timeline(features: Iterable[Feature], path: Path | None, keep: int) -> AsyncGenerator[KeptTimeline]:
+    """Open what keeps the timeline in this file, or without one ``keep`` entries; or nothing, without a feature for it.
+
+    Raises UsageError for a file that cannot be used.
+    """
+    held = next((each.timeline for each in features if each.timeline is not None), None)
+    if held is None:
+        from appliance.core.records.history import NoTimeline
+
+        yield NoTimeline()
+        return
+    async with held(path, keep) as timeline:
+        yield timeline
 
 
 @asynccontextmanager

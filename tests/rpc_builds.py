@@ -17,9 +17,9 @@ from waiting import until
 
 from appliance.core.engine import Engine
 from appliance.core.rpc_workers import NO_DEBUGGER
-from appliance.engines.rpc_workers import look_at_worker
 from appliance.errors import UsageError
 from appliance.features.engines.found import list_engines
+from appliance.features.engines.rpc_look import look_at_worker
 from appliance.features.engines.rpc_server import server_program
 from appliance.platform.children import inherited_env
 from appliance.platform.ports import free_port

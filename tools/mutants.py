@@ -74,7 +74,7 @@ MEMORY = 4 << 30
 ROOMS = {
     "catalog": "catalog http/test_model_feed.py features/downloads",
     "cli": "cli",
-    "core": "core/test_*.py store/test_unpacking.py platform/test_hardware.py http/test_relay.py",
+    "core": "core/test_*.py store/test_unpacking.py features/metrics/test_hardware.py http/test_relay.py",
     "core/config": "features/config_editing/test_secret_places.py",
     "core/llama": "features/stand_in features/ollama/test_ollama.py",
     "core/models": "features/fit/test_fit_estimate.py features/fit/test_fit_plan.py features/stand_in",
@@ -88,7 +88,7 @@ ROOMS = {
     "http/bytes": "http/test_wire.py http/test_tls.py http/test_unix_sockets.py http/test_shutdown.py "
     "features/sockets/test_websocket.py",
     "http/control": "http/test_*route*.py http/test_control.py features/llama_swap "
-    "http/test_static_files.py http/test_under_way.py "
+    "features/page http/test_under_way.py "
     "features/predict features/routers features/streams",
     "http/sockets": "features/sockets features/streams",
     "http/way": "http/test_way.py http/test_fast_path.py http/test_guard.py http/test_fallback*.py http/test_relay.py "

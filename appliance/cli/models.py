@@ -32,9 +32,7 @@ from appliance.errors import EngineNotFound, UsageError
 from appliance.fleet.chooser import EngineSource
 from appliance.fleet.estimate import Estimate, PlainEstimate
 from appliance.fleet.model_rows import ModelRow, ModelTable, model_rows
-from appliance.platform.children import open_children
 from appliance.platform.console import say
-from appliance.platform.drivers import look
 from appliance.platform.machine import free_memory
 
 COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE", "LAST USED")
@@ -52,8 +50,7 @@ async def machine_room(engines: EngineSource) -> tuple[Mapping[str, int], Manual
         if engine is not None:
             manual = await manual_of(engine)
         if engine is not None and engine.gpus:
-            async with open_children() as children:
-                free = room_of(await look(children))
+            free = room_of(await engines.look())
             room |= {device: free[device] for device in engine.gpus.values() if device in free}
     return room, manual
 

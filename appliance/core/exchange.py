@@ -39,9 +39,8 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from appliance.core.answers.continuation import Partial, Refusal, SoFar
 from appliance.core.answers.families import Family
-from appliance.core.answers.splice import Splicer
+from appliance.core.answers.going_on import BrokenAnswer, Refusal, SecondHalf, StreamSoFar
 from appliance.core.bodies.http_message import (
     HOP_BY_HOP,
     BodyError,
@@ -178,18 +177,18 @@ def _relayed_headers(head: AnswerHead) -> list[tuple[bytes, bytes]]:
 
 
 class Trail:
-    """The part of a stream that a client has, in case its engine dies; without a family only whether there is any.
+    """The part of a stream that a client has, in case its engine dies; without a reader only whether there is any.
 
     Nothing is decoded before it is needed, or MAX_TRAIL is reached: then the oldest records are, one for each new one.
     """
 
     __slots__ = ("_clock", "_held", "_reader", "_size", "began")
 
-    def __init__(self, family: Family | None, clock: Callable[[], float]) -> None:
+    def __init__(self, reader: StreamSoFar | None, clock: Callable[[], float]) -> None:
         self.began: float | None = None
         """When the first record has passed, by ``clock``."""
         self._clock = clock
-        self._reader = SoFar(family) if family is not None else None
+        self._reader = reader
         self._held: deque[bytes] = deque()
         self._size = 0
 
@@ -207,14 +206,14 @@ class Trail:
             if self._size > MAX_TRAIL:
                 self._read(self._reader, MAX_TRAIL)
 
-    def partial(self) -> Partial | Refusal:
+    def partial(self) -> BrokenAnswer | Refusal:
         """The text so far; asked for only where it `reads`."""
         if self._reader is None:
             return Refusal("it was not kept")
         self._read(self._reader, 0)
         return self._reader.partial()
 
-    def _read(self, reader: SoFar, left: int) -> None:
+    def _read(self, reader: StreamSoFar, left: int) -> None:
         while self._size > left:
             records = self._held.popleft()
             self._size -= len(records)
@@ -291,7 +290,7 @@ class RelayOptions(Struct, frozen=True, kw_only=True):
     """More of them, behind the engine's own."""
     trail: Trail | None = None
     """Gets the part of a stream that has passed."""
-    splicer: Splicer | None = None
+    splicer: SecondHalf | None = None
     """The answer is the rest of one that has begun."""
     declines: bool = False
     """A 404 or 503 does not pass: the exchange fails with `Declined`."""

@@ -1,5 +1,5 @@
-"""The result of one look at the machine. A separate process looks (`platform.driver_process`), because drivers may
-crash it. Levels of processors follow the x86-64 psABI.
+"""The result of one look at the machine. A separate process looks (`features.engines.driver_process`), because drivers
+may crash it. Levels of processors follow the x86-64 psABI.
 """
 
 from __future__ import annotations

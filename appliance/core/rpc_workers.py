@@ -2,24 +2,18 @@
 
 llama-server itself aborts when a worker cannot be reached, says another version, or dies. So each is looked at before a
 model is started, and the command that is built here names those alone that will do.
-
-The protocol's few messages that describe a worker (ggml-rpc of llama.cpp b11434, 7.0.0): a request is its number (1
-byte), the length of its body (8 bytes) and the body; an answer is a length (8 bytes) and a body. Numbers are
-little-endian. The greeting has had the number 14 since there is one, and its answer begins with the version; the
-meaning of the other numbers is known for version `KNOWN` alone.
 """
 
 from __future__ import annotations
 
 import re
-import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct
 
-from appliance.errors import ModelFailedToStart, UsageError
+from appliance.errors import UsageError
 
 DEFAULT_PORT = 50052
 """ggml-rpc-server's own."""
@@ -41,20 +35,6 @@ State = Literal["ready", "busy", "unreachable", "other"]
 """It answers; it accepts connections but serves another client, because it serves one at a time; no connection; the
 other side is not a worker that can be understood.
 """
-KNOWN = 7
-"""The major version of the protocol that this module speaks."""
-HELLO, DEVICE_COUNT, DEVICE_MEMORY = 14, 15, 11
-CAPABILITIES = bytes(24)
-"""The greeting's list of transports faster than TCP: none."""
-LONGEST_HELLO = 64
-"""Longest answer to a greeting, in bytes; it has 28 in 7.0.0, and had 3 in the first versions with a greeting."""
-MAX_DEVICES = 64
-MAX_MEMORY = 1 << 52
-"""Four pebibytes: a device that claims more is not believed."""
-_LENGTH = struct.Struct("<Q")
-_REQUEST = struct.Struct("<BQ")
-_COUNT = struct.Struct("<I")
-_MEMORY = struct.Struct("<QQ")
 NAMES = ("llama-server", "llama-server.exe")
 """The first word of a ``cmd`` that stands for an engine of the program's own."""
 AUTO = "auto"
@@ -125,42 +105,6 @@ def endpoints_of(text: str) -> tuple[str, ...]:
     return found
 
 
-def agree(build_rpc: str | None, worker: RpcWorker) -> str:
-    """Return why this build and this worker cannot work together; empty when they can.
-
-    A worker that has not reported its version is refused for that.
-    """
-    if build_rpc is None:
-        return (
-            "the engine has no RPC; install a build that has it ('llama-appliance engines install cpu', or "
-            "'python3 llama-builds/build.py'), or choose one with engine:"
-        )
-    if worker.state != "ready":
-        return worker.why
-    if worker.version != build_rpc:
-        return (
-            f"worker {worker.endpoint} has RPC {worker.version}, but the engine here has {build_rpc}; "
-            "install the same build on both machines"
-        )
-    return ""
-
-
-def choose_workers(
-    model_id: str, workers: Sequence[RpcWorker], build_rpc: str | None, fits: Callable[[Sequence[RpcWorker]], bool]
-) -> Crew:
-    """Choose the workers for a model. If some cannot be used, the model goes without them, provided that it ``fits``.
-
-    Raises ModelFailedToStart, which names them and the remedy.
-    """
-    refused = {worker.endpoint: why for worker in workers if (why := agree(build_rpc, worker))}
-    crew = tuple(worker for worker in workers if worker.endpoint not in refused)
-    reasons = tuple(dict.fromkeys(refused.values()))
-    if refused and not fits(crew):
-        without = ", ".join(refused)
-        raise ModelFailedToStart(model_id, f"{'; '.join(reasons)}; it does not fit without {without}")
-    return Crew(workers=crew, notes=tuple(f"{why}; the model goes without it" for why in reasons))
-
-
 def lost_worker(lines: Iterable[str]) -> bool:
     """True if the last lines of a llama-server say that it aborted for want of a worker.
 
@@ -188,109 +132,6 @@ def room_of(workers: Sequence[RpcWorker]) -> Mapping[str, int]:
             number += 1
     shares = {name: min(claim.values()) // len(claim) for claim in claims.values() for name in claim}
     return {f"rpc{n}": shares[f"rpc{n}"] for n in range(number)}
-
-
-class BadWorkerAnswer(Exception):
-    """The bytes are not a worker's answer. The message is the end of a sentence that begins with the sender."""
-
-
-class ProtocolVersion(NamedTuple):
-    """A protocol version.
-
-    Operations are sent by number, and any release may change the numbers: equal versions understand each other, others
-    may compute something else.
-    """
-
-    major: int
-    minor: int
-    patch: int
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}.{self.patch}"
-
-
-class Questions:
-    """One connection to a worker: bytes from it go into `receive`, and the result goes to it, until it is `done`.
-
-    A worker of a version other than `KNOWN` is asked only for its version.
-    """
-
-    def __init__(self) -> None:
-        self.version: ProtocolVersion | None = None
-        self.devices: list[WorkerDevice] = []
-        self.done = False
-        self._count: int | None = None
-        self._buffer = bytearray()
-
-    def begin(self) -> bytes:
-        """Return the first bytes to send."""
-        return request(HELLO, CAPABILITIES)
-
-    def receive(self, data: bytes) -> bytes:
-        """Return the bytes to send next; empty: nothing yet, or never again when it is `done`. Raises RpcError.
-
-        It never keeps more than one short answer, whatever length the answer claims to have.
-        """
-        self._buffer += data
-        answer = None if self.done else self._answer()
-        if answer is None and not self.done:
-            return b""
-        reply = b"" if answer is None else self._understand(answer)
-        if self._buffer:
-            raise BadWorkerAnswer("says more than it was asked")
-        return reply
-
-    def _answer(self) -> bytes | None:
-        """Return the next answer, once all of it is here."""
-        if len(self._buffer) < _LENGTH.size:
-            return None
-        (length,) = _LENGTH.unpack_from(self._buffer)
-        if not self._may_have(length):
-            raise BadWorkerAnswer(f"answered with {length} bytes where {self._expected} belong")
-        end = _LENGTH.size + length
-        if len(self._buffer) < end:
-            return None
-        answer = bytes(self._buffer[_LENGTH.size : end])
-        del self._buffer[:end]
-        return answer
-
-    @property
-    def _expected(self) -> str:
-        if self.version is None:
-            return f"3 to {LONGEST_HELLO}"
-        return str(_COUNT.size if self._count is None else _MEMORY.size)
-
-    def _may_have(self, length: int) -> bool:
-        if self.version is None:
-            return len(ProtocolVersion._fields) <= length <= LONGEST_HELLO
-        return length == (_COUNT.size if self._count is None else _MEMORY.size)
-
-    def _understand(self, answer: bytes) -> bytes:
-        if self.version is None:
-            self.version = ProtocolVersion(*answer[:3])
-            self.done = self.version.major != KNOWN
-            return b"" if self.done else request(DEVICE_COUNT)
-        if self._count is None:
-            (count,) = _COUNT.unpack(answer)
-            if not 0 < count <= MAX_DEVICES:
-                raise BadWorkerAnswer(f"says that it has {count} devices")
-            self._count = int(count)
-        else:
-            self.devices.append(_device(answer))
-        self.done = len(self.devices) == self._count
-        return b"" if self.done else request(DEVICE_MEMORY, _COUNT.pack(len(self.devices)))
-
-
-def request(number: int, body: bytes = b"") -> bytes:
-    """Encode one request."""
-    return _REQUEST.pack(number, len(body)) + body
-
-
-def _device(answer: bytes) -> WorkerDevice:
-    free, total = _MEMORY.unpack(answer)
-    if total > MAX_MEMORY:
-        raise BadWorkerAnswer(f"says that a device has {total} bytes of memory")
-    return WorkerDevice(total=total, free=min(free, total))
 
 
 def stands_for_engine(argv: Sequence[str]) -> bool:

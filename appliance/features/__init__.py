@@ -13,6 +13,7 @@ from appliance.features.anthropic.feature import ANTHROPIC
 from appliance.features.bundles.feature import BUNDLES
 from appliance.features.config_editing.feature import CONFIG_EDITING
 from appliance.features.contexts.feature import CONTEXTS
+from appliance.features.continuation.feature import CONTINUATION
 from appliance.features.conversations.feature import CONVERSATIONS
 from appliance.features.cors_proxy.feature import CORS_PROXY
 from appliance.features.desktop.feature import DESKTOP
@@ -31,6 +32,7 @@ from appliance.features.metrics.feature import METRICS
 from appliance.features.names.feature import NAMES
 from appliance.features.older.feature import OLDER
 from appliance.features.ollama.feature import OLLAMA
+from appliance.features.page.feature import PAGE
 from appliance.features.plugins.feature import PLUGINS
 from appliance.features.pool.feature import POOL
 from appliance.features.predict.feature import PREDICT
@@ -56,6 +58,7 @@ FEATURES: tuple[Feature, ...] = (
     BUNDLES,
     CONFIG_EDITING,
     CONTEXTS,
+    CONTINUATION,
     CONVERSATIONS,
     CORS_PROXY,
     DESKTOP,
@@ -74,6 +77,7 @@ FEATURES: tuple[Feature, ...] = (
     NAMES,
     OLDER,
     OLLAMA,
+    PAGE,
     PLUGINS,
     POOL,
     PREDICT,

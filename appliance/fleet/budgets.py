@@ -21,7 +21,7 @@ from appliance.core.scheduling.policy import NO_MEMORY, FleetLimits, FreePolicy,
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.errors import WillNotFit
 from appliance.fleet.estimate import Estimate, by_size
-from appliance.platform.drivers import Gpus, process_memory
+from appliance.platform.gpus import Gpus, process_memory
 from appliance.platform.machine import free_memory, total_memory
 from appliance.trio_parts import every
 

@@ -7,21 +7,23 @@ A feature knows the engines of a machine, and chooses among them. A verb asks th
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Collection
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, structs
 
 from appliance.core.engine import Engine
 from appliance.core.machine_look import MachineLook
-from appliance.errors import EngineNotFound
+from appliance.errors import EngineNotFound, ModelFailedToStart
 from appliance.platform.inside import engine_inside, engine_not_found
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.core.records.history import Tell  # with the scheduling, which `version` does without
+    from appliance.core.rpc_workers import Crew, RpcWorker
+    from appliance.platform.gpus import Gpus
     from appliance.store.carried import CarriedEngines
 
 
@@ -65,6 +67,21 @@ class Chooser(Protocol):
 
     async def check(self, engine: Engine) -> str:
         """Return the fault of the engine's files, right before it is started; empty: none."""
+        ...
+
+    async def crew(
+        self,
+        model: str,
+        endpoints: Sequence[str],
+        engine: Engine,
+        fits: Callable[[Sequence[RpcWorker]], bool],
+        in_use: Mapping[str, str],
+    ) -> Crew:
+        """Return the workers that a model is to be started with on this engine, of those at ``endpoints``.
+
+        ``in_use`` tells which model runs on which endpoint; those are left out. ``fits`` says whether the model can do
+        with so many. Raises ModelFailedToStart when it cannot, and UsageError for an invalid endpoint.
+        """
         ...
 
     async def look_again(self) -> list[str]:
@@ -124,6 +141,14 @@ class EngineSource(Protocol):
         """Return the engines' part in bundles. ``packaged`` is this program's folder, if a package manager keeps it."""
         ...
 
+    def gpus(self) -> AbstractAsyncContextManager[Gpus]:
+        """Own what asks the drivers of graphics cards, for the length of the block."""
+        ...
+
+    async def look(self) -> MachineLook:
+        """Look at the machine once. A driver that does not answer is one of the look's problems, by name."""
+        ...
+
     def recover(self) -> None:
         """Put in place, or away, what a killed program has left. Waits for the disk; raises OSError."""
         ...
@@ -167,6 +192,16 @@ class OneEngine:
 
     async def check(self, engine: Engine) -> str:
         return engine.damage
+
+    async def crew(
+        self,
+        model: str,
+        endpoints: Sequence[str],
+        engine: Engine,
+        fits: Callable[[Sequence[RpcWorker]], bool],
+        in_use: Mapping[str, str],
+    ) -> Crew:
+        raise ModelFailedToStart(model, "this program asks no workers; leave out rpc")
 
     async def look_again(self) -> list[str]:
         return [self._engine.name] if self._engine is not None else []
@@ -213,6 +248,16 @@ class NamedEngine:
         from appliance.store.carried import NoCarriedEngines
 
         return NoCarriedEngines()
+
+    def gpus(self) -> AbstractAsyncContextManager[Gpus]:
+        from appliance.platform.gpus import NoGpus
+
+        return nullcontext(NoGpus())
+
+    async def look(self) -> MachineLook:
+        from appliance.platform.gpus import plain_look
+
+        return plain_look()
 
     def recover(self) -> None:
         """Nothing is ever changed."""

@@ -19,7 +19,6 @@ from appliance.core.models.model import Model
 from appliance.core.rpc_workers import Crew, RpcWorker, room_of
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.settings import FleetSettings
-from appliance.engines.rpc_workers import workers_for
 from appliance.errors import ModelFailedToStart, UsageError, WillNotFit
 from appliance.fleet.chooser import Chooser
 from appliance.fleet.launch import (
@@ -178,7 +177,8 @@ class Launches:
         self._lent |= {endpoint: model.id for endpoint in endpoints if endpoint not in in_use}
         try:
             fits = partial(self._fits, model, engine)
-            crew = await workers_for(model.id, endpoints, engine.rpc, fits=fits, in_use=in_use)
+            assert self._chooser is not None  # it has chosen the engine
+            crew = await self._chooser.crew(model.id, endpoints, engine, fits, in_use)
         except BaseException:
             self.release_workers(model.id)
             raise

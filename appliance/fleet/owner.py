@@ -32,7 +32,7 @@ from appliance.fleet.state import FleetState, log
 from appliance.fleet.status import Observer, progress_of
 from appliance.fleet.view import FleetView
 from appliance.platform.children import REAP_TIME, open_children
-from appliance.platform.drivers import Gpus
+from appliance.platform.gpus import Gpus, NoGpus
 from appliance.trio_parts import beside
 from appliance.upstream.client import Address
 
@@ -355,7 +355,7 @@ async def open_fleet(
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
         means, news = (
-            Means(children, nursery, gpus or Gpus(None)),
+            Means(children, nursery, gpus or NoGpus()),
             News(Logs(echo), tell, {} if rooms is None else rooms),
         )
         fleet = Fleet(settings, chooser, means, news, supply, hold or SlotHold(), estimate or PlainEstimate())

@@ -23,7 +23,7 @@ from appliance.fleet.news import News
 from appliance.fleet.run import ModelRun
 from appliance.fleet.state import FleetState, log
 from appliance.platform.children import Children
-from appliance.platform.drivers import Gpus
+from appliance.platform.gpus import Gpus
 from appliance.trio_parts import beside, persist
 
 _now = trio.current_time

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from appliance.catalog.configuration import Files
 from appliance.core.config.types import Config
-from appliance.core.examination import Examiner
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
 from appliance.core.turns.documents import ReadText
@@ -19,10 +18,11 @@ from appliance.http.owners import Owners
 from appliance.http.way.ask import Ask
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
-from appliance.traffic.request import Request
+from appliance.traffic.request import Request, Sink
 from appliance.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
+    from appliance.core.examination import Examiner
     from appliance.http.way.pipeline import Hooks
 
 
@@ -39,8 +39,9 @@ class Kernel(Struct, frozen=True, kw_only=True):
     inward: Asker
     hooks: Callable[[], Hooks]
     """The hooks of features, as soon as the program is put together."""
-    gets: Callable[[], Mapping[str, Get]]
-    """The paths of features that are answered without Quart, as soon as the program is put together."""
+    gets: Callable[[], Mapping[str, Callable[[], Get]]]
+    """By path, what makes the functions of features that answer without Quart, as soon as the program is put together.
+    """
     data: Path
     """The program's data folder, in which a feature has folders of its own."""
     files: Files | None
@@ -69,13 +70,25 @@ class Kernel(Struct, frozen=True, kw_only=True):
         return self.edge.settings
 
 
-class EdgeRoute(Protocol):
+class FilesInPlace(Protocol):
+    """Files that stand in the place of the page."""
+
+    async def answer(self, request: Request, sink: Sink, /) -> bool:
+        """False, with nothing sent: the request does not mean a file, and another route may answer it."""
+        ...
+
+
+class EdgeAnswer(Protocol):
+    """Answers requests without Quart."""
+
+    async def answer(self, context: RequestContext, /) -> None:
+        """Raises ApplianceError and ClientLeft."""
+        ...
+
+
+class EdgeRoute(EdgeAnswer, Protocol):
     """Routes that are answered without Quart: asked often, or with a body or a client that needs more care."""
 
     def answers(self, request: Request, /) -> bool:
         """Return whether the request is for it. The key and the sender are checked already."""
-        ...
-
-    async def answer(self, context: RequestContext, /) -> None:
-        """Raises ApplianceError and ClientLeft."""
         ...

@@ -10,10 +10,10 @@ from msgspec import Struct
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Reloads
 from appliance.catalog.supply import Supply
+from appliance.core.records.history import KeptTimeline
 from appliance.core.tools.box import Toolbox
 from appliance.fleet.chooser import EngineChoice
 from appliance.fleet.owner import Fleet
-from appliance.store.history import History
 from appliance.traffic.other_servers import OtherServers
 
 
@@ -29,6 +29,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     tools: Toolbox
     """Empty where no tool was switched on."""
     reloads: Reloads
-    history: History
+    history: KeptTimeline
     folders: Mapping[str, Path]
     """The program's folders on the disk, by their kind, and its databases by their first file."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from appliance.core.answers.continuation import is_over
+from appliance.core.answers.families import is_over
 from appliance.core.bodies.head import RequestHead
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
 from appliance.core.records.activity import CLIENT_LEFT

@@ -248,9 +248,6 @@ def test_a_download_that_is_killed_goes_on_where_it_was(machine: Machine, hub: F
     assert int(re.findall(r"\d+", last["range"])[0]) > size // 4
 
 
-# ---- beside a running server -----------------------------------------------------------------------------------------
-
-
 def chat(server: Server) -> None:
     answer(server, "/v1/chat/completions", model="starter", messages=[{"role": "user", "content": "Hi"}], max_tokens=4)
 
@@ -283,9 +280,6 @@ def test_a_running_server_follows_and_leaves_a_new_build_that_fails_in_its_first
     assert machine.used() == f"{old}:CPU"
     machine.good("remove", new, "--force")
     assert [build["id"] for build in machine.table()["builds"] if build["id"].startswith(CPU)] == [old]
-
-
-# ---- beside other programs -------------------------------------------------------------------------------------------
 
 
 class Proving:

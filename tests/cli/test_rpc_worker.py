@@ -24,7 +24,7 @@ from rpc_builds import build_with_rpc
 
 from appliance.core.engine import Engine
 from appliance.core.rpc_workers import RpcWorker
-from appliance.engines.rpc_workers import look_at_worker
+from appliance.features.engines.rpc_look import look_at_worker
 from appliance.features.engines.rpc_server import PROGRAM, RpcServing
 
 COMMAND = Path(sysconfig.get_path("scripts")) / ("llama-appliance.exe" if os.name == "nt" else "llama-appliance")

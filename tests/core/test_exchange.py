@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from appliance.core import exchange as exchanges
-from appliance.core.answers.families import family_of
+from appliance.core.answers.families import Family
 from appliance.core.bodies.sse import MAX_RECORD
 from appliance.core.exchange import MAX_REFUSAL, Exchange, ExchangeState, Refused, RelayOptions, Stale, Trail
 from appliance.core.headers import Headers
 from appliance.errors import UpstreamFailed
+from appliance.features.continuation.core.reading import BreakableStream
 
 RECORD = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'
 
@@ -157,7 +158,7 @@ class Exchanges(RuleBasedStateMachine):
         self.whole = len(self.rest)
         self.client = Client()
         self.engine = Engine(self.client, ready=ready)
-        trail = Trail(family_of("/v1/chat/completions"), lambda: 0.0)
+        trail = Trail(BreakableStream(Family.CHAT), lambda: 0.0)
         self.reused, self.stays = reused, not answer["close"]
         self.garbled = self.cancelled = False
         self.exchange = Exchange(RelayOptions(label="e", trail=trail), self.client, self.engine, reused=reused)

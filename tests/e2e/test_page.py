@@ -44,7 +44,7 @@ from appliance.wire import Row, Tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_MCP = {"s": {"command": sys.executable, "args": [str(ROOT / "tests" / "fakes" / "mcp_server.py")]}}
-COUNTING = {"FAKE_TOKENS": "400", "FAKE_TOKEN_DELAY": "0.05"}
+COUNTING = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.05"}
 BRIEF = {"FAKE_TOKENS": "60", "FAKE_TOKEN_DELAY": "0.05"}
 ENDLESS = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.02"}
 REFUSAL = "request (9000 tokens) exceeds the available context size (4096 tokens), try increasing it"
@@ -74,7 +74,7 @@ def call(number: int, name: str, **arguments: str) -> dict[str, object]:
 
 
 class Scenario(NamedTuple):
-    """One that needs nothing but a server with these words in this environment."""
+    """One that needs nothing but a server with these words in this environment. It says in its file what it shows."""
 
     name: str
     words: tuple[str, ...] = ()
@@ -82,118 +82,73 @@ class Scenario(NamedTuple):
     main_flow: bool = False
 
 
+FULL = f"data: {json.dumps({'error': {'code': 400, 'message': REFUSAL}})}\n\n"
+PLAIN = (
+    "talking.summed screens.prefix questions.settings views.failing views.late views.early finding.looks "
+    "keeping.overtaken keeping.refused keeping.odd reading.printed reading.painted others.several"
+)
+MAIN_FLOWS = (
+    "screens.german years.answers views.found finding.hits finding.keys reading.formulas reading.files reading.code"
+)
+ONE_AT_A_TIME = ("--models-max", "1", *OTHERS[:2])
 SCENARIOS = [
-    # An answer goes on through a reload, and is stopped from another device.
+    *(Scenario(name) for name in PLAIN.split()),
+    *(Scenario(name, main_flow=True) for name in MAIN_FLOWS.split()),
     Scenario("talking.resume", env=COUNTING),
-    # An answer is complete although the page was closed.
     Scenario("talking.closed", env=BRIEF, main_flow=True),
-    # A line of a megabyte stops nothing.
     Scenario("talking.long", env={"FAKE_TOKENS": "64", "FAKE_TOKEN_SIZE": str(1 << 14)}),
-    # Two models answer side by side.
     Scenario("talking.compare", OTHERS[:2]),
-    # A browser keeps what the server does not.
     Scenario("talking.here", ("--no-conversations",), BRIEF),
-    # A random walk through the tree; SEED chooses another one.
     Scenario("talking.walk", env={"FAKE_TOKENS": "12", "FAKE_TOKEN_DELAY": "0.01"}, main_flow=True),
-    # A context is not full after a summary.
-    Scenario("talking.summed"),
-    # German and dark are chosen under settings.
-    Scenario("screens.german", main_flow=True),
-    # From right to left, and at double size.
     Scenario("screens.layouts", env=says({"text": RIGHT_TO_LEFT})),
-    # Below a path of a proxy.
-    Scenario("screens.prefix"),
-    # Years of use: 5,000 chats, 100 long answers, 10,000 messages and a fast answer.
     Scenario("years.chats", env=BRIEF),
-    Scenario("years.answers", main_flow=True),
     Scenario("years.long", env={"FAKE_TOKENS": "20000", "FAKE_TOKEN_DELAY": "0.005"}),
-    # A key is asked for once, and kept for the tab.
     Scenario("screens.key", ("--api-key", "secret")),
-    # Parameters, presets and commands.
-    Scenario("questions.settings"),
-    # Prompts, resources and tools of an MCP server.
     Scenario(
         "questions.mcp",
         ("--mcp-servers-json", json.dumps({"mcpServers": FAKE_MCP})),
         says(call(1, "s_echo", message="hello"), {"text": "All is said."}),
     ),
-    # Memory names the models that a load would stop, and those that it waits for.
-    Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), ENDLESS, main_flow=True),
-    # What is under way is seen, and ended.
-    Scenario("machine.now", ("--models-max", "1", *OTHERS[:2]), ENDLESS, main_flow=True),
-    # Every decision is shown with its reason, as it is made.
-    Scenario("machine.why", ("--models-max", "1", *OTHERS[:4]), main_flow=True),
-    # Speed over time has a curve for each model, client or build.
-    Scenario("speed.curves", ("--models-max", "1", *OTHERS[:2]), main_flow=True),
-    # Logs come as they are written, and the server searches them.
+    Scenario("machine.memory", ONE_AT_A_TIME, ENDLESS, main_flow=True),
+    Scenario("machine.now", ONE_AT_A_TIME, ENDLESS, main_flow=True),
+    Scenario("machine.why", (*ONE_AT_A_TIME, *OTHERS[2:]), main_flow=True),
+    Scenario("speed.curves", ONE_AT_A_TIME, main_flow=True),
     Scenario("machine.logs", OTHERS[:2], main_flow=True),
-    # A box makes a pool of itself, is drained, and takes requests again.
     Scenario("boxes.boxes", ("--admin",), main_flow=True),
-    # A view whose route fails says so, with the reason, and recovers.
-    Scenario("views.failing"),
-    Scenario("views.late"),
-    Scenario("views.early"),
-    Scenario("views.found", main_flow=True),
-    # A run is cancelled after a question.
     Scenario("agents.cancel", env=says({"text": "so far", "stall": True})),
-    # The time of every request of a load test is seen.
     Scenario(
         "playground.load",
-        ("--models-max", "1", *OTHERS[:2]),
+        ONE_AT_A_TIME,
         {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.03", "FAKE_LOAD_DELAY": "1", "FAKE_SLOW_PROMPT": "0.5"},
         main_flow=True,
     ),
-    # A hit opens its conversation at its message.
-    Scenario("finding.hits", main_flow=True),
-    # A thousand conversations need no mouse.
-    Scenario("finding.keys", main_flow=True),
-    # Nothing lies on the composer.
-    Scenario("finding.looks"),
-    # The console stays empty.
     Scenario("finding.quiet", ("--no-conversations",), COUNTING, main_flow=True),
-    # An answer is asked for although news of it come first.
-    Scenario("keeping.overtaken"),
-    # Nothing is stored of a question that cannot be asked.
-    Scenario("keeping.refused"),
-    # Every stored conversation opens.
-    Scenario("keeping.odd"),
-    # Stop ends everything that was asked.
     Scenario("keeping.stops", OTHERS, ENDLESS, main_flow=True),
-    # A fast answer is followed to its end.
     Scenario("keeping.scrolling", env={"FAKE_TOKENS": "1500", "FAKE_TOKEN_DELAY": "0.0005"}, main_flow=True),
-    # The view stays where somebody reads.
     Scenario("keeping.reading", env={"FAKE_TOKENS": "9000", "FAKE_TOKEN_DELAY": "0.005"}),
-    # A full context can be summed up.
-    Scenario(
-        "keeping.full",
-        env=says(
-            {"text": "One."},
-            {"raw": f"data: {json.dumps({'error': {'code': 400, 'message': REFUSAL}})}\n\n", "done": False},
-        ),
-    ),
-    # Nothing that a model writes is more than text.
+    Scenario("keeping.full", env=says({"text": "One."}, {"raw": FULL, "done": False})),
     Scenario("output.hostile", env=says({"text": HOSTILE})),
-    # No word of a table is broken.
     Scenario("output.tables", env=says({"text": TABLE}), main_flow=True),
-    # Formulas have their gaps and lines.
-    Scenario("reading.formulas", main_flow=True),
-    # Files and pictures stay in the page, and open.
-    Scenario("reading.files", main_flow=True),
-    # A chat is printed whole, and light.
-    Scenario("reading.printed"),
-    # The theme is there before the script.
-    Scenario("reading.painted"),
-    # Long code is folded, and its buttons stay in sight.
-    Scenario("reading.code", main_flow=True),
-    # Details fold while they come, and afterwards.
     Scenario("output.folds", env=says({"text": FOLDED, "pace": 0.05})),
-    # An answer says what it is at.
     Scenario("starting.phases", env={"FAKE_LOAD_DELAY": "3", "FAKE_SLOW_PROMPT": "1", "FAKE_STALL_AFTER_TOKENS": "5"}),
-    # A caret stands at the end of the text.
     Scenario("starting.carets", env=says(*({"text": text, "stall": True} for text in ENDS))),
-    # Several conversations are saved and deleted.
-    Scenario("others.several"),
 ]
+
+
+@pytest.fixture
+def file(fake_engine: Path, tmp_path: Path) -> ConfigFile:
+    """A configuration of models on the scripted engine."""
+    return ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+
+
+@pytest.fixture
+def serve_file(serve: StartServer, file: ConfigFile) -> Callable[..., Server]:
+    """Start a server with these models, and with what else the configuration says."""
+
+    def start(models: Mapping[str, dict[str, object]], env: Mapping[str, str] = {}, **top: object) -> Server:
+        return serve("--config", file.write(models, **top), "--no-stores", "--no-starter", **env)
+
+    return start
 
 
 @pytest.fixture
@@ -353,11 +308,10 @@ def test_a_model_is_fetched_and_paused(
     assert hub.sent() < 2 * whole
 
 
-def test_a_profile_is_chosen(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
-    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+def test_a_profile_is_chosen(play: Play, serve_file: Callable[..., Server]) -> None:
     work = {"description": "What is used at work", "pins": {"work-chat": "small"}}
-    config = file.write({"small": {}}, profiles={"work": work, "home": {"pins": {"home-chat": "small"}}})
-    play("models.profiles", serve("--config", config, "--no-stores", "--no-starter"))
+    profiles = {"work": work, "home": {"pins": {"home-chat": "small"}}}
+    play("models.profiles", serve_file({"small": {}}, profiles=profiles))
 
 
 @pytest.mark.main_flow
@@ -549,13 +503,11 @@ def test_a_run_is_begun_answered_and_followed(play: Play, serve_fake: StartServe
     play("agents.run", serve_fake(*tools, **says(asks, reads, {"text": "It says: hi."})))
 
 
-def test_runs_that_say_much_and_that_crash(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
+def test_runs_that_say_much_and_that_crash(play: Play, serve_file: Callable[..., Server]) -> None:
     """Of a run that says much, the events do not last to its question."""
-    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
-    config = file.write({"small": {}}, runs={"eventBytes": 1024, "maxRestarts": 0})
     much = {"text": "word " * 400, **call(1, "ask_user", question="Enough?")}
     for scenario, turn in (("agents.long", much), ("agents.locked", {"text": "so far", "die": 3})):
-        play(scenario, serve("--config", config, "--no-stores", "--no-starter", **says(turn)))
+        play(scenario, serve_file({"small": {}}, says(turn), runs={"eventBytes": 1024, "maxRestarts": 0}))
 
 
 def test_plugins_are_shown_with_their_faults_and_settings(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
@@ -577,21 +529,15 @@ def test_a_frame_costs_little_more_late_in_an_answer(play: Play, serve_fake: Sta
     play("output.growing", serve_fake(**says({"text": GROWING[name]})), STEEPEST[name])
 
 
-def test_requests_are_found_again_opened_and_repeated(
-    play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path
-) -> None:
-    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
-    config = file.write({"other": {}, "small": {}}, captureBuffer=5)
-    play("machine.activity", serve("--config", config, "--no-stores", "--no-starter"))
+def test_requests_are_found_again_opened_and_repeated(play: Play, serve_file: Callable[..., Server]) -> None:
+    play("machine.activity", serve_file({"other": {}, "small": {}}, captureBuffer=5))
 
 
-def test_years_of_models(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
-    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
-    config = file.write({f"model-{number}": {} for number in range(1000)})
-    play("years.models", serve("--config", config, "--no-stores", "--no-starter"))
+def test_years_of_models(play: Play, serve_file: Callable[..., Server]) -> None:
+    play("years.models", serve_file({f"model-{number}": {} for number in range(1000)}))
 
 
-def test_years_of_requests(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
+def test_years_of_requests(play: Play, serve_file: Callable[..., Server], file: ConfigFile, tmp_path: Path) -> None:
     store = tmp_path / "activity.db"
     table, now = ActivityTable(open_file(store), None), datetime.now(UTC)
     table.add(
@@ -614,9 +560,7 @@ def test_years_of_requests(play: Play, serve: StartServer, fake_engine: Path, tm
         ]
     )  # fmt: skip
     table.close()
-    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
-    config = file.write({"small": {}}, store={"path": str(store)})
-    server = serve("--config", config, "--no-stores", "--no-starter")
+    server = serve_file({"small": {}}, store={"path": str(store)})
 
     def changed() -> None:
         file.write({"small": {}, "other": {}}, store={"path": str(store)})
@@ -626,18 +570,15 @@ def test_years_of_requests(play: Play, serve: StartServer, fake_engine: Path, tm
 
 
 def test_a_flood_of_log_lines_does_not_hold_the_page_up(
-    play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path
+    play: Play, serve_file: Callable[..., Server], file: ConfigFile
 ) -> None:
-    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
-    config = file.write({"loud": {"cmd": file.cmd("--log-flood")}})
-    server = serve("--config", config, "--no-stores", "--no-starter")
+    server = serve_file({"loud": {"cmd": file.cmd("--log-flood")}})
     assert http(server, "POST", "/models/load", {"model": "loud", "wait": True}).status == 200
     play("machine.flood", server)
 
 
 @pytest.mark.main_flow
-def test_every_kind_of_request_is_tried(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
-    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+def test_every_kind_of_request_is_tried(play: Play, serve_file: Callable[..., Server], file: ConfigFile) -> None:
     models: dict[str, dict[str, object]] = {
         "writer": {},
         "vectors": {"cmd": file.cmd("--embeddings")},
@@ -646,7 +587,7 @@ def test_every_kind_of_request_is_tried(play: Play, serve: StartServer, fake_eng
         "painter": {"capabilities": {"in": ["text"], "out": ["image"]}},
     }
     pace = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.02"}
-    play("playground.kinds", serve("--config", file.write(models), "--no-stores", "--no-starter", **pace))
+    play("playground.kinds", serve_file(models, pace))
 
 
 @pytest.mark.parametrize(
@@ -659,18 +600,15 @@ def test_every_kind_of_request_is_tried(play: Play, serve: StartServer, fake_eng
     ],
 )
 def test_speech_becomes_text_and_text_becomes_speech(
-    play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path, scenario: str, arguments: str
+    play: Play, serve_file: Callable[..., Server], file: ConfigFile, scenario: str, arguments: str
 ) -> None:
     """The browser's microphone and permission are Chromium's own."""
-    model = write_model(tmp_path / "small.gguf")
-    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", model)
     models: dict[str, dict[str, object]] = {
-        "ears": {"cmd": file.cmd("--mmproj", str(model)), "capabilities": {"in": ["audio"], "out": ["text"]}},
+        "ears": {"cmd": file.cmd("--mmproj", file.words[-1]), "capabilities": {"in": ["audio"], "out": ["text"]}},
         "mouth": {"capabilities": {"in": ["text"], "out": ["audio"]}},
         "talker": {},
     }
-    server = serve("--config", file.write(models), "--no-stores", "--no-starter", **says({"text": SPOKEN}))
-    play(f"voice.{scenario}", server, within=("env", arguments))
+    play(f"voice.{scenario}", serve_file(models, says({"text": SPOKEN})), within=("env", arguments))
 
 
 @pytest.mark.slow

@@ -52,8 +52,8 @@ def test_the_program_does_all_the_rest(
     routes = [found for source in sources for found in ROUTE.findall(source.read_text("utf-8"))]
     assert routes or feature.routes is None
     readme = (ROOT / "appliance" / "features" / feature.name / "README.md").read_text("utf-8")
-    edges = re.findall(r"edge route `(/[^`]+)`", readme)
-    assert len(edges) >= len(feature.edges) + (feature.gets is not None)
+    edges = re.findall(r"edge\s+route\s+`(/[^`]+)`", readme)
+    assert len(edges) >= len(feature.edges) + len(feature.gets)
     sockets = re.findall(r"websocket route `(/[^`]+)`", readme)
     assert len(sockets) >= len(feature.sockets)
     routes += [("get", path) for path in (*edges, *sockets)]

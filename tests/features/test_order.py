@@ -5,7 +5,7 @@ from __future__ import annotations
 from http_harness import OpenServer
 
 from appliance.features.plugins.turn import PluginChains
-from appliance.features.tools.chat_tools import ToolChats
+from appliance.features.tools.turn import ToolChats
 from appliance.http.way.dialect import DialectTurn
 
 

@@ -41,6 +41,7 @@ from appliance.features.conversations.file_routes import FileRoutes
 from appliance.features.cors_proxy import proxy
 from appliance.features.lm_studio import rules as lm_studio
 from appliance.features.ollama import sink as ollama
+from appliance.features.page.edge import PageEdge
 from appliance.features.plugins import turn
 from appliance.features.pool import link
 from appliance.features.predict import route as predict
@@ -58,7 +59,8 @@ from appliance.traffic.request import CONVERSATIONS, PAGE_PATHS, PAGE_PREFIX
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HTTP_PAGE = (DOCS / "http.md").read_text("utf-8")
 ROOMS = (
-    *("appliance.http", "appliance.core", "appliance.features.pool", "appliance.features.routers", "appliance.wire"),
+    *("appliance.http", "appliance.core", "appliance.features.page", "appliance.features.pool"),
+    *("appliance.features.routers", "appliance.wire"),
 )
 WORD = re.compile(r"[A-Za-z][\w-]{0,40}")
 
@@ -219,7 +221,7 @@ def app_and_facts(server: Appliance) -> tuple[Quart, dict[str, RouteFacts]]:
 
 def edge_gets(server: Appliance) -> dict[str, object]:
     """The paths that are answered without Quart, for GET and HEAD, and the functions that answer."""
-    return {**EdgeRoutes.ROUTES, **server.opened.kernel.gets()}
+    return {**EdgeRoutes.ROUTES, **{path: make() for path, make in server.opened.kernel.gets().items()}}
 
 
 def all_routes(server: Appliance) -> list[Route]:
@@ -230,7 +232,7 @@ def all_routes(server: Appliance) -> list[Route]:
         methods = tuple(sorted((rule.methods or set()) - {"OPTIONS"}))
         found[rule.rule, methods] = _route(rule.rule, methods, Reads([app.view_functions[rule.endpoint]]))
     asked = ("GET", "HEAD")
-    page = dict.fromkeys((*PAGE_PATHS, PAGE_PREFIX, f"{PAGE_PREFIX}assets/<name>"), EdgeRoutes._show_page)
+    page = dict.fromkeys((*PAGE_PATHS, PAGE_PREFIX, f"{PAGE_PREFIX}assets/<name>"), PageEdge.answer)
     for path, answer in (edge_gets(server) | page | {f"{ONE_MODEL}<path:model>": EdgeRoutes._model}).items():
         found[path, asked] = _route(path, asked, Reads([answer]))
     known = {re.sub(r"<[^>]*>", "<>", path) for path, _ in found}

@@ -36,7 +36,7 @@ from appliance.catalog.supply import DownloadSettings
 from appliance.core.bodies.sse import Dialect
 from appliance.core.models.hub_address import HubAccess
 from appliance.core.tools.choice import chosen_tools
-from appliance.features.ollama.sink import BLOBS, PATHS, USER_KEYS
+from appliance.features.ollama.paths import BLOBS, PATHS, USER_KEYS
 from appliance.features.pool import link as link_of_appliances
 from appliance.features.pool.link import LINK_PATH
 from appliance.features.tools.box import open_own_tools

@@ -208,7 +208,7 @@ async def test_a_client_may_forbid_it(open_server: OpenServer):
 
 
 async def test_what_cannot_be_continued_ends_with_the_reason(open_server: OpenServer):
-    """`tests/core/answers/test_continuation.py` has every reason."""
+    """`tests/features/continuation/test_continuation.py` has every reason."""
     async with serving(open_server, fake_engine("gpu", *DIES), fake_engine("cpu")) as server:
         answer = await server.ask("POST", CHAT, asked(CHAT, n=2))
         error = records(answer)[-1]["error"]

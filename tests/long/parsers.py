@@ -21,7 +21,6 @@ import msgspec
 from damage import Parser
 from request_oracle import Message, disagreement, ours
 
-from appliance.core.answers.continuation import SoFar
 from appliance.core.answers.families import Family
 from appliance.core.answers.forms import Begun
 from appliance.core.archives import BadArchive
@@ -38,12 +37,13 @@ from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 from appliance.core.payload import PayloadFile
 from appliance.core.records.accounting import TokenCounter
-from appliance.core.rpc_workers import KNOWN, BadWorkerAnswer, Questions
 from appliance.errors import BadRequest, UsageError
 from appliance.features.bundles.container import Bundle
 from appliance.features.bundles.core.manifest import FORMAT, Blob, BundleItem, BundleManifest, digest_of
+from appliance.features.continuation.core.beginning import SoFar
 from appliance.features.conversations.core.files import each_arrived, for_page, for_store
 from appliance.features.conversations.shapes import Carton
+from appliance.features.engines.core.rpc_protocol import KNOWN, BadWorkerAnswer, Questions
 from appliance.features.tools.core.mcp_messages import LineCutter, RpcAnswer, outcome, read_message, read_tools
 from appliance.features.tools.core.mcp_serving import ToolsCall, ToolsListing, read_request
 from appliance.store.unpacking import unpack

@@ -172,7 +172,7 @@ export const asked = async (...words) => (await ask(...words)).text();
 
 /** Store chats as another page's export has them. What is said goes from the root to the shown leaf, unless it says more. */
 export async function store(url, ...chats) {
-  const lines = chats.flatMap(({ id, name = id, said, leaf = said.length - 1 }, at) => {
+  const lines = chats.flatMap(({ id, name = id, said, leaf = said.length - 1, when }, at) => {
     const told = said.map((words, place) => ({
       id: `${id}${place}`,
       convId: id,
@@ -183,7 +183,14 @@ export async function store(url, ...chats) {
       children: [],
       ...(typeof words === "string" ? { content: words } : words),
     }));
-    const head = { harness: "llama.app", type: "session", id, name, lastModified: at + 1, currNode: told[leaf].id };
+    const head = {
+      harness: "llama.app",
+      type: "session",
+      id,
+      name,
+      lastModified: when ?? at + 1,
+      currNode: told[leaf].id,
+    };
     return [head, ...told.map((message) => ({ type: "message", message }))];
   });
   const body = lines.map((line) => JSON.stringify(line)).join("\n");

@@ -1,12 +1,11 @@
 // What the test of llama.cpp's own page does with it in the browser (tests/e2e/test_llama_page.py). The page is as its
 // source package builds it: nothing here may depend on how it looks, only on its words and roles.
 import assert from "node:assert/strict";
-import { another, launch } from "./browser.mjs";
+import { another, api, launch, until } from "./browser.mjs";
 
 const answers = (page) => page.getByRole("group", { name: "Assistant message with actions" });
 const busy = (page) => page.getByRole("button", { name: "Stop", exact: true });
 const lastText = async (page) => (await answers(page).last().innerText()).replace(/\s+/g, " ");
-const api = (page, path) => page.evaluate(async (path) => (await fetch(path)).json(), path);
 
 async function say(page, text) {
   const before = await answers(page).count();
@@ -35,13 +34,7 @@ const kept = (page, id) =>
 const slots = async (page, query = "") =>
   (await api(page, `./slots${query}`)).filter((slot) => slot.is_processing).length;
 
-async function until(look, what) {
-  for (let tries = 0; tries < 200; tries++) {
-    if (await look()) return;
-    await new Promise((resolve) => setTimeout(resolve, 100));
-  }
-  assert.fail(`not so within 20 s: ${what}`);
-}
+const soon = (look, what) => until(look, Boolean, what);
 
 const pick = async (page, model) => {
   await page
@@ -76,9 +69,9 @@ export const scenarios = {
   /** An answer goes on through a reload, from where the page was, and is asked for once. */
   async resume({ page, asked }) {
     await say(page, "Tell me a long story.");
-    await until(async () => (await lastText(page)).split(" ").length > 8, "some words of the answer are there");
+    await soon(async () => (await lastText(page)).split(" ").length > 8, "some words of the answer are there");
     await page.reload();
-    await until(
+    await soon(
       async () => asked.some(([method, path]) => method === "GET" && path.includes("/v1/stream")),
       "the page resumes",
     );
@@ -93,10 +86,10 @@ export const scenarios = {
   /** Stop ends the generation on the server. */
   async stop({ page }) {
     await say(page, "Tell me a long story.");
-    await until(async () => (await lastText(page)).split(" ").length > 4, "some words of the answer are there");
+    await soon(async () => (await lastText(page)).split(" ").length > 4, "some words of the answer are there");
     assert.equal(await slots(page), 1);
     await busy(page).click();
-    await until(async () => (await slots(page)) === 0, "the slot is free");
+    await soon(async () => (await slots(page)) === 0, "the slot is free");
     await answered(page);
   },
 
@@ -120,7 +113,7 @@ export const scenarios = {
       .hover();
     await page.getByRole("option", { name: /alpha/ }).hover();
     await page.getByRole("option", { name: /alpha/ }).getByRole("button").last().click();
-    await until(async () => (await states(page)).alpha === "unloaded", "alpha is unloaded");
+    await soon(async () => (await states(page)).alpha === "unloaded", "alpha is unloaded");
     assert.equal((await states(page)).beta, "loaded");
   },
 };

@@ -1,8 +1,8 @@
 // Takes pictures of every screen in both themes and at phone width, and two sheets of them all, page-light.webp and
-// page-dark.webp: node tests/web/look.mjs URL FOLDER. The server needs no model; its conversations get an example.
+// page-dark.webp: node tests/web/look.mjs URL FOLDER. The server is a fresh one with a model `small`; it gets examples.
 import { mkdirSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { launch } from "./browser.mjs";
+import { asked, launch, store } from "./browser.mjs";
 
 const [url, folder] = process.argv.slice(2);
 mkdirSync(folder, { recursive: true });
@@ -37,50 +37,34 @@ ${CARD}
 \`\`\`
 `;
 
-function example(id, name, said) {
-  const line = (at, role, content, more = {}) => ({
-    type: "message",
-    message: {
-      id: `${id}${at}`,
-      convId: id,
-      type: "text",
-      role,
-      content,
-      timestamp: Date.now() + at,
-      parent: at ? `${id}${at - 1}` : null,
-      children: [],
-      ...more,
-    },
-  });
-  const head = {
-    harness: "llama.app",
-    type: "session",
-    id,
-    name,
-    lastModified: Date.now(),
-    currNode: `${id}${said.length - 1}`,
-  };
-  return [head, ...said.map(([role, content, more], at) => line(at, role, content, more))]
-    .map((each) => JSON.stringify(each))
-    .join("\n");
-}
 const timings = { prompt_n: 31, predicted_n: 212, predicted_ms: 5300, predicted_per_second: 40 };
+const answer = (content, more = {}) => ({ content, model: "small", timings, timestamp: Date.now(), ...more });
+const ASKED = "Explain how a heat pump works in three sentences.";
 const EXAMPLES = [
-  example("look-2", "Plan a weekend in the Alps", [["user", "Plan a weekend in the Alps"]]),
-  example("look-1", "Explain how a heat pump works in three sentences.", [
-    ["user", "Explain how a heat pump works in three sentences."],
-    ["assistant", ANSWER, { reasoningContent: "Short, with the formula.", model: "example", timings }],
-    ["user", "How well does it do in winter?", { extra: [{ type: "TEXT", name: "readings.csv", content: "-7;2.7" }] }],
-    ["assistant", TABLE, { model: "example", timings }],
-  ]),
-].join("\n");
+  { id: "look-2", name: "Plan a weekend in the Alps", said: ["Plan a weekend in the Alps"] },
+  {
+    id: "look-1",
+    name: ASKED,
+    said: [
+      ASKED,
+      answer(ANSWER, { reasoningContent: "Short, with the formula." }),
+      {
+        content: "How well does it do in winter?",
+        extra: [{ type: "TEXT", name: "readings.csv", content: "-7;2.7" }],
+      },
+      answer(TABLE),
+    ],
+  },
+].map((each) => ({
+  ...each,
+  when: Date.now(),
+  said: each.said.map((one) => ({ timestamp: Date.now(), ...(one.content ? one : { content: one }) })),
+}));
 
 const browser = await launch();
 try {
-  const { imported, skipped } = await (
-    await fetch(`${url}/api/conversations/import`, { method: "POST", body: EXAMPLES })
-  ).json();
-  const place = `${url}/#/chat/${[...imported, ...skipped].at(-1)}`;
+  const place = `${url}/#/chat/${(await store(url, ...EXAMPLES)).at(-1)}`;
+  await asked(url, "small", ASKED); // what the views of the machine tell of
   for (const theme of ["light", "dark"]) {
     for (const [size, viewport] of Object.entries(SIZES)) {
       const context = await browser.newContext({
@@ -118,10 +102,12 @@ try {
         await page.getByRole("button", { name: "Show the conversations" }).click();
         await shot("conversations");
       }
-      for (const screen of ["models", "settings", "welcome"]) {
+      const views =
+        size === "wide" ? ["why", "memory", "activity", "logs", "disk"].map((view) => `machine/${view}`) : [];
+      for (const screen of ["models", "settings", "welcome", ...views]) {
         await page.goto(`${url}/#/${screen}`);
         await page.getByRole("heading", { level: 1 }).waitFor();
-        await shot(screen);
+        await shot(screen.replace("/", "-"));
       }
       await context.close();
     }
@@ -147,7 +133,7 @@ async function sheet(theme) {
   const devtools = await page.context().newCDPSession(page); // the only one that makes WebP
   const { data } = await devtools.send("Page.captureScreenshot", {
     format: "webp",
-    quality: 80,
+    quality: 60,
     captureBeyondViewport: true,
   });
   writeFileSync(join(folder, `page-${theme}.webp`), Buffer.from(data, "base64"));

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from appliance.core.answers.continuation import objects_of
 from appliance.core.answers.families import Family
-from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
+from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject, objects_of
 from appliance.core.bodies.sse import Decoder, ErrorInfo, RecordTooLong, SseEvent, encode
 from appliance.core.lenient_json import decoded
 

@@ -1,4 +1,7 @@
-"""Bodies as real clients send them: compressed, or with half a character. Read once, before anything else looks."""
+"""Bodies as real clients send them: compressed, or with half a character. Read once, before anything else looks.
+
+Also whether a client takes an answer compressed.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ _WINDOW = 47  # the largest window, with the head of zlib or of gzip
 _PAIR = rb"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _SOUND = re.compile(rb"[^\\]*+(?:\\(?:%b|u(?![dD][89a-fA-F])|[^u])[^\\]*+)*+" % _PAIR)
 _HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+SMALLEST = 600  # bytes of an answer; compressing less than this saves no packet
+_WEIGHTED = re.compile(r"(?i)([^\s,;]+)\s*(?:;\s*q=([\d.]+))?")
 
 
 def inflated(content: bytes, coding: str) -> Iterator[bytes]:
@@ -74,3 +79,13 @@ def without_halves(content: bytes) -> bytes:
         pieces += (content[at : sound.end()], b"\\ufffd")
         at = sound.end() + len(b"\\ud800")
     return b"".join((*pieces, content[at:])) if pieces else content
+
+
+def accepts_gzip(accepted: str) -> bool:
+    """Return whether an Accept-Encoding lets an answer be compressed: by the weight of gzip, else by that of ``*``.
+
+    Source: RFC 9110 section 12.5.3.
+    """
+    weights = {name.lower(): weight for name, weight in _WEIGHTED.findall(accepted)}
+    weight = weights.get("gzip", weights.get("*"))
+    return weight is not None and (weight == "" or weight.strip("0.") != "")

@@ -325,3 +325,12 @@ def _render(container: _Container, pieces: list[bytes]) -> None:
         else:
             _render(item.value, pieces)
     pieces.append(container.tail)
+
+
+def object_of(value: JSON) -> JsonObject:
+    """Return the object itself, or an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def objects_of(value: JSON) -> list[JsonObject]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

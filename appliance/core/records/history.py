@@ -5,16 +5,14 @@ A `Happening` is made where something is decided, and holds facts alone; `core.r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from msgspec import Struct
 
-from appliance.core.parameters import read_time, read_whole, shown
-from appliance.core.records.activity import parse_models
 from appliance.core.scheduling.effects import EVICTING, Cause, Drain, Effect, Grant, Refuse, Start, Stop
-from appliance.errors import ApplianceError, BadRequest, ModelFailedToStart, shortened
+from appliance.errors import ApplianceError, ModelFailedToStart, shortened
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
@@ -92,6 +90,35 @@ def told_to_nobody(happening: Happening) -> None:
     """A `Tell` for a program without a timeline."""
 
 
+class KeptTimeline(Protocol):
+    """The entries, kept for readers."""
+
+    def add(self, happening: Happening, /) -> None:
+        """Put it into the timeline, now; this neither blocks nor raises."""
+        ...
+
+    def follow(self, on_entry: Callable[[Happening], None], /) -> Callable[[], None]:
+        """Call ``on_entry`` with every entry from now on, until the result is called. It must not block."""
+        ...
+
+    async def read(self, query: HistoryQuery, /) -> list[Happening]:
+        """Return entries, the oldest first. Raises Busy where they cannot be read now."""
+        ...
+
+
+class NoTimeline:
+    """A timeline that keeps nothing."""
+
+    def __init__(self) -> None:
+        self.add = told_to_nobody
+
+    def follow(self, on_entry: Callable[[Happening], None], /) -> Callable[[], None]:
+        return lambda: None
+
+    async def read(self, query: HistoryQuery, /) -> list[Happening]:
+        return []
+
+
 def happenings(effects: Iterable[Effect]) -> list[Happening]:
     """Return the entries for what the schedule has decided: loads, ends of processes, refusals.
 
@@ -118,30 +145,3 @@ def refusal(model: str, error: ApplianceError, requests: int = 1) -> Happening:
     """The entry for requests that get this error instead of the model."""
     told = str(error).removesuffix(error.tail) if isinstance(error, ModelFailedToStart) else str(error)
     return Happening(kind="refused", model=shortened(model), requests=requests, error=told, reason=error.reason)
-
-
-def parse_history_query(parameters: Mapping[str, Sequence[str]]) -> HistoryQuery:
-    """Read the parameters of GET /api/history. Raises BadRequest, which names the parameter.
-
-    ``model`` and ``kind`` may be repeated. Unknown parameters are ignored, as are blank ones.
-    """
-    first = {name: text for name, values in parameters.items() if values and (text := values[0].strip())}
-
-    def whole(name: str, least: int, most: int | None = None) -> int | None:
-        return read_whole(first[name], name, least, most) if name in first else None
-
-    return HistoryQuery(
-        models=parse_models(parameters),
-        kinds=tuple(_kind(text) for given in parameters.get("kind", ()) if (text := given.strip())),
-        after=whole("after", 0),
-        before=whole("before", 1),
-        start=read_time(first["start"], "start") if "start" in first else None,
-        limit=whole("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT,
-    )
-
-
-def _kind(text: str) -> Kind:
-    found: list[Kind] = [kind for kind in KINDS if kind == text]
-    if not found:
-        raise BadRequest(f"kind must be one of {', '.join(KINDS)}, not {shown(text)}", param="kind")
-    return found[0]

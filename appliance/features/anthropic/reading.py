@@ -7,8 +7,6 @@ from functools import partial
 from appliance.core.models.abilities import may_read
 from appliance.core.models.model import Model
 from appliance.core.turns.documents import ReadText, texts_of
-from appliance.features.anthropic.core.answering import MessageAnswer, MessageTokens
-from appliance.features.anthropic.core.asking import chat_body, read_members
 from appliance.http.way.context import ModelRequest
 from appliance.http.way.dialect import CHAT_TOKENS, CHATS, Translated
 
@@ -26,6 +24,9 @@ class MessagesReader:
 
     async def read(self, job: ModelRequest, model: Model | None) -> Translated:
         """See `appliance.http.way.dialect.DialectReader`."""
+        from appliance.features.anthropic.core.answering import MessageAnswer, MessageTokens  # not for the start
+        from appliance.features.anthropic.core.asking import chat_body, read_members
+
         members, counts = read_members(job.body), job.route.name in COUNTS
         as_chat = partial(chat_body, members, counts=counts, sees=may_read(model, "image"))
         asked = as_chat(texts={})

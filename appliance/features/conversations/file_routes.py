@@ -17,10 +17,11 @@ import trio
 
 from appliance.features.conversations.apart import MAX_DOCUMENT, Task, read_apart, room_in
 from appliance.features.conversations.owner import Conversations
+from appliance.features.conversations.paths import file_route
 from appliance.http.bytes.body import Bodies
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import RequestContext
-from appliance.traffic.request import CONVERSATIONS, Headers, Request, send_whole
+from appliance.traffic.request import Headers, send_whole
 
 SLICE = 1 << 18
 """Bytes of an answer that are written at once: the part that a client does not take is copied with each try."""
@@ -33,12 +34,9 @@ class FileRoutes:
         self._conversations = conversations
         self._bodies = bodies
 
-    def answers(self, request: Request) -> bool:
-        return _route(request) in self.ROUTES
-
     async def answer(self, context: RequestContext) -> None:
         """Raises what `Conversations`, `read_apart` and reading the body raise."""
-        await self.ROUTES[_route(context.request)](self, context)
+        await self.ROUTES[file_route(context.request)](self, context)
 
     async def _import(self, context: RequestContext) -> None:
         """A file of this program or of others; its content shows the format."""
@@ -81,12 +79,7 @@ class FileRoutes:
         ("POST", "text"): partial(_make, what="document", most=MAX_DOCUMENT),
         ("POST", "unpack"): partial(_make, what="unpack"),
     }
-    """By method and the name below ``/api/conversations``."""
-
-
-def _route(request: Request) -> tuple[str, str]:
-    place, _, name = request.path.rpartition("/")
-    return request.method, name if place == CONVERSATIONS else ""
+    """By `FILES`."""
 
 
 def _headers(name: str) -> Headers:

@@ -28,13 +28,12 @@ from msgspec import Struct, structs
 from appliance.core.openai import error_text
 from appliance.errors import ApplianceError, BadRequest, Busy, Forbidden, NotFound, StoreFailed
 from appliance.features.conversations import shapes
-from appliance.features.conversations.core.tree import AnswerText, copied, path_to, stored
-from appliance.features.conversations.store import ConversationStore, failure
 from appliance.replay.generation import Generation, GenerationEnd
 from appliance.trio_parts import Awaited, Changed, persist
 
 if TYPE_CHECKING:
     from appliance.features.conversations.core.files import Arrived
+    from appliance.features.conversations.store import ConversationStore
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +150,7 @@ class Conversations:
 
     async def fork(self, conversation: str, message: str) -> shapes.Conversation:
         """A conversation of its own out of the branch that ends with this message."""
+        from appliance.features.conversations.core.tree import copied, path_to, stored
 
         def fork(store: ConversationStore) -> shapes.Conversation:
             whole = store.read(conversation)
@@ -247,6 +247,8 @@ class Conversations:
             await generation.wait_ended()
             why = error_text(generation.refusal) or "the model refused to answer"
             return structs.replace(message, state="failed", error=why)
+        from appliance.features.conversations.core.tree import AnswerText
+
         answer, reader, noted = AnswerText(message), generation.reader(0), trio.current_time()
         while data := await reader.receive():
             answer.feed(data)
@@ -294,12 +296,16 @@ class Conversations:
             store = await self._open(path)
             return await trio.to_thread.run_sync(work, store, limiter=self._turn)
         except sqlite3.Error as error:
+            from appliance.features.conversations.store import failure
+
             failed = failure(path, error)
             if isinstance(failed, StoreFailed):
                 await self.close()  # the next call takes the file that is there then
             raise failed from error
 
     async def _open(self, path: Path) -> ConversationStore:
+        from appliance.features.conversations.store import ConversationStore  # with its rules, not for the start
+
         async with self._opening:
             if self._store is None:
                 store = await trio.to_thread.run_sync(ConversationStore, path, self._limit, limiter=self._turn)

@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING
 from appliance.feature import Feature
 
 if TYPE_CHECKING:
-    from appliance.http.kernel import EdgeRoute, Kernel
+    from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
 
 
 def _route(kernel: Kernel) -> EdgeRoute:
-    from appliance.features.cors_proxy.proxy import CorsProxy
+    """A mistake in what it may reach ends the start; llama-server's own proxy reaches ``loopback``."""
+    from appliance.http.late import LateRoute
+    from appliance.http.way.routes import CORS_PROXY
 
-    return CorsProxy(kernel)
+    def make() -> EdgeAnswer:
+        from appliance.features.cors_proxy.proxy import CorsProxy
+
+        return CorsProxy(kernel)
+
+    route = LateRoute(lambda request: request.path == CORS_PROXY, make)
+    if {*kernel.settings.cors_proxy_allow} - {"loopback"}:
+        route.made()
+    return route
 
 
 CORS_PROXY = Feature(name="cors_proxy", edges=(_route,))

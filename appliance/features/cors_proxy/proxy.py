@@ -22,8 +22,7 @@ from appliance.http import errors
 from appliance.http.kernel import Kernel
 from appliance.http.way.context import RequestContext
 from appliance.http.way.explaining import refuse
-from appliance.http.way.routes import CORS_PROXY
-from appliance.traffic.request import Request, Sink
+from appliance.traffic.request import Sink
 from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall
 
 PREFIX = b"x-llama-server-proxy-header-"
@@ -72,9 +71,6 @@ class CorsProxy:
             self._reach = rules.Reach(kernel.settings.cors_proxy_allow)
         except rules.BadTarget as error:
             raise UsageError(f"--cors-proxy-allow: the proxy cannot be allowed to reach what {error}") from None
-
-    def answers(self, request: Request) -> bool:
-        return request.path == CORS_PROXY
 
     async def answer(self, context: RequestContext) -> None:
         """The key and where the request comes from are checked already. Raises ApplianceError and ClientLeft."""

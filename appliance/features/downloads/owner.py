@@ -25,7 +25,6 @@ from appliance.features.downloads.download import ModelDownload, Turns
 from appliance.features.downloads.hub_api import ModelHub
 from appliance.features.downloads.plan import check_space, have, prepare, settle
 from appliance.features.downloads.removal import plan_discard, plan_leftover, plan_removal
-from appliance.features.downloads.sources import plan_of
 from appliance.trio_parts import Changed, beside
 from appliance.upstream.file_transfer import DownloadPlan, FileServer, ModelSource, Transfer
 from appliance.upstream.hub import DownloadsOff, Hub, HubFailed, find_token
@@ -73,6 +72,8 @@ class Downloads:
 
     async def _planned(self, wanted: Remote, access: HubAccess) -> tuple[Hub, DownloadPlan]:
         """Ask the source, and again where it is only busy. Raises its errors."""
+        from appliance.features.downloads.sources import plan_of  # with the words of hubs and registries
+
         attempt, waited = 1, 0.0
         while True:
             try:

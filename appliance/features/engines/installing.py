@@ -202,9 +202,6 @@ def _write_manifest(folder: Path, build: Build) -> None:
             sync_folder(path)
 
 
-# ---- the list of builds that can be fetched --------------------------------------------------------------------------
-
-
 def manifest_file() -> Path:
     """The path of the list of builds."""
     return SHIPPED if SHIPPED.is_file() or not CHECKOUT.is_file() else CHECKOUT

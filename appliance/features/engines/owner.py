@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from msgspec import structs
 from appliance.core.engine import NO_GPUS, Engine
 from appliance.core.machine_look import VISIBILITY, MachineLook
 from appliance.core.records.history import Happening, Tell, told_to_nobody
+from appliance.core.rpc_workers import Crew, RpcWorker
 from appliance.engines.builds import check_build
 from appliance.engines.manuals import read_manual
 from appliance.features.engines.core.cards import seats_on, why_none
@@ -36,10 +37,10 @@ from appliance.features.engines.core.standing import (
     key_of,
 )
 from appliance.features.engines.core.state import EngineState, Learnt, MachineSeen, Pardoned, Trusted, reduce
+from appliance.features.engines.drivers import look
 from appliance.features.engines.probing import list_devices
 from appliance.features.engines.shelf import StateFile
 from appliance.platform.children import Children, open_children
-from appliance.platform.drivers import look
 from appliance.platform.machine import here
 from appliance.trio_parts import Changed, WriteBehind, beside, persist
 
@@ -83,8 +84,6 @@ class Engines:
         self._writing = trio.Lock()
         self._probing = trio.Lock()
         self._begun = self._answered = 0  # probes, by number
-
-    # ---- what is known -----------------------------------------------------------------------------------------------
 
     @property
     def look(self) -> MachineLook | None:
@@ -130,6 +129,18 @@ class Engines:
         why = why_none(self._seats, cards)
         late = [f"{seat.build} is not known yet: {seat.late}" for seat in self._seats if seat.late]
         return "; ".join([why, *late]) if why else ""
+
+    async def crew(
+        self,
+        model: str,
+        endpoints: Sequence[str],
+        engine: Engine,
+        fits: Callable[[Sequence[RpcWorker]], bool],
+        in_use: Mapping[str, str],
+    ) -> Crew:
+        from appliance.features.engines.rpc_look import workers_for  # few models have workers
+
+        return await workers_for(model, endpoints, engine.rpc, fits=fits, in_use=in_use)
 
     async def look_again(self) -> list[str]:
         """See `Chooser.look_again`."""
@@ -252,8 +263,6 @@ class Engines:
         """See `EngineChoice.is_starting`."""
         return bool(self.in_doubt()) and all(one.standing != "proven" for one in self.ranked())
 
-    # ---- finding out -------------------------------------------------------------------------------------------------
-
     async def probe(self) -> MachineLook:
         """Look at the machine, and ask every build for its devices; those who wait for one at a time share the next."""
         before = self._begun
@@ -371,8 +380,6 @@ class Engines:
     def _proof_of(self, key: ProofKey) -> Proof | None:
         return next((proof for proof in self.state.proofs if proof.key == key), None)
 
-    # ---- what is in doubt --------------------------------------------------------------------------------------------
-
     @property
     def unlisted(self) -> bool:
         """True if a build was not asked about itself since the machine was last looked at."""
@@ -397,8 +404,6 @@ class Engines:
     def doubt(self) -> None:
         """Look at the machine again before the next use of what is known of it."""
         self._signature = ""
-
-    # ---- arranging ---------------------------------------------------------------------------------------------------
 
     def _wanted(self, model: str, word: str) -> WantedEngine | None:
         chosen = word or self.state.models.get(model) or self.state.use

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 from appliance.core.engine import Engine
 from appliance.core.engine_output import printable
 from appliance.core.rpc_workers import NO_DEBUGGER
 from appliance.engines.manuals import LIMIT
-from appliance.features.engines.core.listing import DeviceListing, Fault, parse_listing
-from appliance.features.engines.core.trials import LOST_LIBRARY
+from appliance.features.engines.core.listing import LOST_LIBRARY, DeviceListing, Fault, parse_listing
 from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import MOST, Ran, run_to_end
 from appliance.trio_parts import lacking
@@ -49,8 +49,10 @@ def _wrong(ran: Ran, log: str, limit: float) -> tuple[Fault, str] | None:
     status = ran.status
     if status == 0:
         return None
+
     last = next((printable(line) for line in reversed(log.splitlines()) if line.strip()), "")
-    if lost := next((line for line in (*log.splitlines(), describe_status(status)) if LOST_LIBRARY.search(line)), ""):
+    lines = (*log.splitlines(), describe_status(status))
+    if lost := next((line for line in lines if re.search(LOST_LIBRARY, line)), ""):
         return "missing", printable(lost)
     if status in (126, 127) and sys.platform != "win32":
         return "damaged", f"it cannot be executed: {last}"

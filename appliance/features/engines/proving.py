@@ -239,9 +239,6 @@ def _left(until: float) -> float:
     return max(0.0, until - trio.current_time())
 
 
-# ---- the measuring model ---------------------------------------------------------------------------------------------
-
-
 def measuring_folder() -> Path:
     """The folder of the measuring model."""
     return users_cache() / "measuring"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import re
 import socket
 import sys
 from collections import deque
@@ -22,10 +23,10 @@ from appliance.core.engine import Engine
 from appliance.core.rpc_workers import DEFAULT_PORT, NO_DEBUGGER, RpcWorker, split_endpoint
 from appliance.core.settings import is_loopback
 from appliance.engines.named import ENGINE_HELP
-from appliance.engines.rpc_workers import look_at_worker
 from appliance.errors import UsageError
 from appliance.features.engines.core.listing import LINE
 from appliance.features.engines.found import EngineFolders, find_engine, list_engines
+from appliance.features.engines.rpc_look import look_at_worker
 from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children
 from appliance.platform.console import PROGRAM as OURS
 from appliance.platform.console import harmless, say
@@ -33,7 +34,7 @@ from appliance.platform.machine import engine_threads
 from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of
 from appliance.platform.stopping import stop_signals
 from appliance.settings import AsyncCommand
-from appliance.trio_parts import Changed, beside
+from appliance.trio_parts import Changed, wait_any
 
 PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
 WITHOUT_SIGPIPE = () if sys.platform == "win32" else ("/bin/sh", "-c", "trap '' PIPE; exec \"$@\"", PROGRAM)
@@ -177,7 +178,7 @@ class _Run:
     def _line(self, line: bytes) -> None:
         text = text_of(line)
         self._tail.append(text)
-        if LINE.fullmatch(text):
+        if re.fullmatch(LINE, text):
             self._named.append(text.strip())
             self._more.wake()
         self._log(text)
@@ -260,19 +261,17 @@ def rpc_worker(
 
 async def _serve(serving: RpcServing) -> int:
     refused: UsageError | None = None
+
+    async def serve() -> None:
+        nonlocal refused
+        async with open_children() as children:
+            try:
+                await keep_serving(serving, children, up=partial(_print_address, serving), log=say)
+            except UsageError as error:
+                refused = error
+
     with stop_signals(lambda: GRACE) as stop, stop.at_once:
-        async with open_children() as children, beside() as nursery:
-
-            async def serve() -> None:
-                nonlocal refused
-                try:
-                    await keep_serving(serving, children, up=partial(_print_address, serving), log=say)
-                except UsageError as error:
-                    refused = error
-                    stop.asked.set()
-
-            nursery.start_soon(serve)
-            await stop.asked.wait()
+        await wait_any(serve, stop.asked.wait)
     if refused is not None:
         raise refused
     return 0

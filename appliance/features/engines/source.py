@@ -14,8 +14,10 @@ from appliance.features.engines.found import Finder, find_engine, finder, list_e
 from appliance.platform.home import engines_folder
 
 if TYPE_CHECKING:
+    from appliance.core.machine_look import MachineLook
     from appliance.core.records.history import Tell
     from appliance.features.engines.owner import Engines
+    from appliance.platform.gpus import Gpus
     from appliance.store.carried import CarriedEngines
 
 
@@ -56,6 +58,18 @@ class MachineEngines:
         from appliance.features.engines.carried import carried_here
 
         return carried_here(packaged)
+
+    def gpus(self) -> AbstractAsyncContextManager[Gpus]:
+        from appliance.features.engines.drivers import open_gpus
+
+        return open_gpus()
+
+    async def look(self) -> MachineLook:
+        from appliance.features.engines.drivers import look
+        from appliance.platform.children import open_children
+
+        async with open_children() as children:
+            return await look(children)
 
     def recover(self) -> None:
         from appliance.features.engines.shelf import Shelf

@@ -25,9 +25,6 @@ PROMPT = " ".join(f"{number} bottles of beer on the wall, take one down, pass it
 REQUEST = {"prompt": PROMPT, "n_predict": 32, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
 
 
-# ---- the proof -------------------------------------------------------------------------------------------------------
-
-
 def devices_of(ranked: Sequence[Ranked], build: str) -> dict[str, str]:
     """The devices on which a build is proven: ids to names."""
     proven = [one.seat for one in ranked if one.seat.build == build and one.standing == "proven"]
@@ -52,9 +49,6 @@ async def prove_staged(
             why = next((proof.why for proof in proofs if not proof.ok), "it has no device that it could use")
             return f"it does not work here: {why}", None
         return "", engines.engine_on(found.seat)
-
-
-# ---- the canary ------------------------------------------------------------------------------------------------------
 
 
 class Candidate(Struct, frozen=True):

@@ -20,12 +20,11 @@ from quart.wrappers.response import ResponseBody
 
 from appliance.catalog.catalog import Snapshot
 from appliance.core.bodies.sse import PING
-from appliance.core.records.history import Happening
+from appliance.core.records.history import Happening, KeptTimeline
 from appliance.core.records.history_words import told
 from appliance.errors import ModelNotFound
 from appliance.http.control.answers import EVENT_STREAM, TEXT, Pieces, endless_answer, see, text_answer
 from appliance.http.control.listing import View
-from appliance.store.history import History
 from appliance.traffic.inflight import InFlightChange
 from appliance.traffic.program_log import LogReader
 from appliance.traffic.traffic import Lifetime, Traffic
@@ -50,7 +49,7 @@ HELD_ROWS = 1024
 class EventSources:
     """The source of the messages; one for all feeds of a server."""
 
-    def __init__(self, view: View, traffic: Traffic, history: History) -> None:
+    def __init__(self, view: View, traffic: Traffic, history: KeptTimeline) -> None:
         self.view = view
         self.logs = traffic.logs
         self.inflight = traffic.inflight

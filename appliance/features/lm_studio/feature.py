@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from appliance.feature import Feature, Ground, ServerParts
+
+if TYPE_CHECKING:
+    from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
+    from appliance.http.way.hooks import DialectSpeaker, Translate
 
 
 @asynccontextmanager
@@ -14,10 +19,28 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     if ground.settings.http.single is not None:
         yield ServerParts()
         return
-    from appliance.features.lm_studio.reading import LmStudioReader
-    from appliance.features.lm_studio.routes import LmStudioRoutes
+    from appliance.features.lm_studio.rules import ANSWERED, is_lm_studios
+    from appliance.http.late import LateRoute, LateTranslate
+    from appliance.http.way.routes import Route, own_path
 
-    yield ServerParts(translates=(LmStudioReader,), edges=(LmStudioRoutes,))
+    def translate(kernel: Kernel) -> Translate:
+        def make() -> DialectSpeaker:
+            from appliance.features.lm_studio.reading import LmStudioReader
+
+            return LmStudioReader(kernel)
+
+        routes = {path: Route(name=path, streams=own_path(asked).streams) for path, asked in ANSWERED.items()}
+        return LateTranslate(routes, lambda request: request.method != "OPTIONS" and is_lm_studios(request.path), make)
+
+    def edge(kernel: Kernel) -> EdgeRoute:
+        def make() -> EdgeAnswer:
+            from appliance.features.lm_studio.routes import LmStudioRoutes
+
+            return LmStudioRoutes(kernel)
+
+        return LateRoute(lambda request: is_lm_studios(request.path), make)
+
+    yield ServerParts(translates=(translate,), edges=(edge,))
 
 
 LM_STUDIO = Feature(name="lm_studio", open=_open)

@@ -13,15 +13,14 @@ from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.errors import BadRequest
 from appliance.features.lm_studio.answering import ChatItems, Unchanged, WithStats
 from appliance.features.lm_studio.routes import DescribedModels
-from appliance.features.lm_studio.rules import ANSWERED, V1_CHAT, V1_MODELS, is_lm_studios, read_as
+from appliance.features.lm_studio.rules import ANSWERED, V1_CHAT, V1_MODELS, read_as
 from appliance.http.kernel import Kernel
 from appliance.http.way.context import ModelRequest, RequestContext
-from appliance.http.way.routes import Route, own_path
+from appliance.http.way.routes import own_path
 from appliance.traffic.record import Record
 from appliance.traffic.request import Request, Sink
 from appliance.traffic.translated import TranslatedSink, speak
 
-ROUTES = {path: Route(name=path, streams=own_path(asked).streams) for path, asked in ANSWERED.items()}
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_tokens")
 
 
@@ -62,14 +61,9 @@ class LmStudioReader:
     def __init__(self, kernel: Kernel) -> None:
         self._known = DescribedModels(kernel)
 
-    def route(self, request: Request) -> Route | None:
-        """See `appliance.http.way.hooks.Translate`."""
-        return ROUTES.get(request.path) if request.method == "POST" else None
-
     def sink(self, request: Request, sink: Sink) -> Sink:
-        """See `appliance.http.way.hooks.Translate`."""
-        is_ours = request.method != "OPTIONS" and is_lm_studios(request.path)
-        return TranslatedSink(sink, Unchanged(request.path)) if is_ours else sink
+        """See `appliance.http.way.hooks.DialectSpeaker`."""
+        return TranslatedSink(sink, Unchanged(request.path))
 
     async def read(self, context: RequestContext) -> ModelRequest:
         """Return what the model is to be asked. Raises as `Pipeline.answer`."""
@@ -102,7 +96,7 @@ class LmStudioReader:
         )
 
     async def translated(self, path: str, body: bytes) -> tuple[str, bytes]:
-        """See `appliance.http.way.hooks.Translate`."""
+        """See `appliance.http.way.hooks.DialectSpeaker`."""
         name = read_json(body).model or ""
         return ANSWERED[path], chat_body(read_as(body, InputChat), name) if path == V1_CHAT else body
 

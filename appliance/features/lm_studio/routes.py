@@ -23,7 +23,7 @@ from appliance.features.lm_studio.rules import Described, described, read_as
 from appliance.http.errors import JSON_TYPE
 from appliance.http.kernel import Kernel
 from appliance.http.way.context import RequestContext
-from appliance.traffic.request import Request, send_whole
+from appliance.traffic.request import send_whole
 from appliance.traffic.targets import refresh
 
 MAX_BODY = 1 << 20
@@ -96,10 +96,6 @@ class LmStudioRoutes:
     def __init__(self, kernel: Kernel) -> None:
         self._owners = kernel.owners
         self._known = DescribedModels(kernel)
-
-    def answers(self, request: Request) -> bool:
-        """True if the request is for LM Studio's API, and for no model."""
-        return rules.is_lm_studios(request.path)
 
     async def answer(self, context: RequestContext) -> None:
         """Raises ApplianceError and ClientLeft."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from appliance.feature import Feature, Ground, ServerParts
@@ -30,18 +31,18 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     with ground.recorder.observed_by(counters), ground.fleet.observed_by(counters):
         async with open_samples(ground.gpus, every, see_gpus) as samples:
 
-            def gets(kernel: Kernel) -> Mapping[str, Get]:
+            def metrics(kernel: Kernel) -> Get:
                 from appliance.features.metrics.get import metrics_get
 
-                return {"/metrics": metrics_get(kernel, counters, samples)}
+                return metrics_get(kernel, counters, samples)
 
             def routes(_: Kernel) -> Routes:
                 from appliance.features.metrics.hardware import detect
                 from appliance.features.metrics.routes import machine_routes
 
-                return machine_routes(samples, detect)
+                return machine_routes(samples, partial(detect, ground.look))
 
-            yield ServerParts(gets=gets, routes=routes)
+            yield ServerParts(gets={"/metrics": metrics}, routes=routes)
 
 
 METRICS = Feature(name="metrics", open=_open)

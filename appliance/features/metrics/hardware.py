@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import psutil
@@ -22,8 +23,6 @@ from appliance.core.machine import (
     architecture_of,
 )
 from appliance.core.machine_look import Gpu, MachineLook
-from appliance.platform.children import open_children
-from appliance.platform.drivers import look
 from appliance.platform.machine import here
 
 BUDGET = 10.0
@@ -32,12 +31,11 @@ BUDGET = 10.0
 log = logging.getLogger(__name__)
 
 
-async def detect(budget: float = BUDGET) -> Hardware | None:
-    """Look at the machine; None when the system does not tell, or not within ``budget`` seconds."""
+async def detect(look: Callable[[], Awaitable[MachineLook]], budget: float = BUDGET) -> Hardware | None:
+    """Describe the machine after a ``look``; None when the system does not tell, or not within ``budget`` seconds."""
     with trio.move_on_after(budget):
         try:
-            async with open_children() as children:
-                seen = await look(children)
+            seen = await look()
             return await trio.to_thread.run_sync(_described, seen, abandon_on_cancel=True)
         except (OSError, psutil.Error) as error:
             log.warning("the hardware cannot be described: %s", error)

@@ -12,7 +12,7 @@ from functools import partial
 import trio
 
 from appliance.core.machine import MachinePerformance, Sample
-from appliance.platform.drivers import Gpus
+from appliance.platform.gpus import Gpus
 from appliance.trio_parts import beside, persist
 
 KEPT = 3600.0

@@ -14,7 +14,6 @@ from msgspec import Struct, structs
 
 from appliance.core.bodies.head import EXTENSION
 from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
-from appliance.core.bodies.sse import Dialect
 from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker, ProgressWatch
 from appliance.errors import BadRequest
@@ -23,18 +22,18 @@ from appliance.features.ollama.core.answering import ErrorsAlone, Translator, er
 from appliance.features.ollama.core.asking import OllamaRefusal, OllamaRequest
 from appliance.features.ollama.core.models import COMPLETION, INSERT, THINKING, TOOLS, ModelFacts
 from appliance.features.ollama.known import KnownModels
-from appliance.features.ollama.sink import OllamaSink, is_ollamas
+from appliance.features.ollama.paths import CHAT
+from appliance.features.ollama.sink import OllamaSink
 from appliance.fleet.owner import Fleet
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.outgoing import ignored
-from appliance.http.way.routes import Route, own_path
+from appliance.http.way.routes import own_path
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 from appliance.traffic.translated import speak
 
 T = TypeVar("T")
-CHAT, CHATS = "/api/chat", "/v1/chat/completions"
-ROUTES = {path: Route(name=path, streams=True, dialect=Dialect.OLLAMA) for path in (CHAT, "/api/generate")}
+CHATS = "/v1/chat/completions"
 MAX_MEASURE = 64 << 20
 MAX_TOLD = 1000
 UNLOAD_TIME = 5.0  # seconds that the answer to an unload waits for an idle model to be gone
@@ -81,7 +80,7 @@ async def refuse(context: RequestContext, refused: OllamaRefusal) -> None:
 
 
 class OllamaReader:
-    """Reads requests of one server; a `appliance.http.way.hooks.Translate`."""
+    """Reads requests of one server; a `appliance.http.way.hooks.DialectSpeaker`."""
 
     def __init__(self, fleet: Fleet, known: KnownModels, inward: Asker) -> None:
         self._fleet = fleet
@@ -89,11 +88,8 @@ class OllamaReader:
         self._inward = inward
         self._told = set[tuple[object, ...]]()
 
-    def route(self, request: Request) -> Route | None:
-        return ROUTES.get(request.path) if request.method == "POST" else None
-
     def sink(self, request: Request, sink: Sink) -> Sink:
-        return OllamaSink(sink) if is_ollamas(request) else sink
+        return OllamaSink(sink)
 
     async def read(self, context: RequestContext) -> ModelRequest | None:
         """Return what the model is to be asked; None if the request has its answer. Raises as `Pipeline.answer`."""
@@ -131,7 +127,7 @@ class OllamaReader:
         )  # fmt: skip
 
     async def translated(self, path: str, body: bytes) -> tuple[str, bytes]:
-        """See `appliance.http.way.hooks.Translate`. A chat is as long as it came: only `_cut` shortens it."""
+        """See `appliance.http.way.hooks.DialectSpeaker`. A chat is as long as it came: only `_cut` shortens it."""
         chat = path == CHAT
         try:
             asked = asking.read_asked(body)

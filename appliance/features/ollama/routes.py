@@ -20,17 +20,16 @@ from appliance.features.ollama.core.answering import NDJSON, error_line, normali
 from appliance.features.ollama.core.asking import OllamaRefusal
 from appliance.features.ollama.core.models import Derived, ModelFacts
 from appliance.features.ollama.known import KnownModels
-from appliance.features.ollama.reading import CHAT, Stopwatch, refuse
-from appliance.features.ollama.sink import BLOBS, USER_KEYS, is_ollamas
+from appliance.features.ollama.paths import BLOBS, CHAT, GENERATE, USER_KEYS, VERSION
+from appliance.features.ollama.reading import Stopwatch, refuse
 from appliance.http import errors
 from appliance.http.errors import JSON_TYPE
 from appliance.http.kernel import Kernel
 from appliance.http.way.context import RequestContext
-from appliance.traffic.request import Request, send_whole
+from appliance.traffic.request import send_whole
 
 ALIVE = b"Ollama is running"
 TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
-VERSION_PATH = "/api/version"
 COPILOT = "GitHubCopilotChat/"
 MAX_VECTORS = 256 << 20
 PROGRESS_EVERY = 0.06  # seconds between two records of a download, as in Ollama
@@ -58,12 +57,6 @@ class OllamaRoutes:
             ("DELETE", "/api/delete"): self._delete,
         }
 
-    def answers(self, request: Request) -> bool:
-        """Ollama's clients ask for ``/`` to check that the server runs; browsers ask for HTML there."""
-        if request.method not in ("GET", "HEAD") or request.path not in ("/", VERSION_PATH):
-            return is_ollamas(request)
-        return request.path == VERSION_PATH or "text/html" not in (request.header(b"accept") or "")
-
     async def answer(self, context: RequestContext) -> None:
         """Raises ApplianceError and ClientLeft."""
         request = context.request
@@ -86,7 +79,7 @@ class OllamaRoutes:
                 told = await self._known.tags()
             case "/api/ps":
                 told = models.running(await self._known.running(), time.time())
-            case "/api/version":
+            case path if path == VERSION:
                 told = {**models.VERSIONS, "llama_appliance": __version__}
             case "/api/status":
                 told = {"cloud": {"disabled": True, "source": "config"}}
@@ -332,5 +325,5 @@ def _not_here(method: str, path: str, routes: Mapping[tuple[str, str], Answer]) 
     if path.startswith("/api/experimental/"):
         return OllamaRefusal(403, f"ollama cloud is disabled: {path.rpartition('/')[2]}")
     allowed = sorted({other for other, there in routes if there == path})
-    allowed = allowed or (["POST"] if path in (CHAT, "/api/generate") else ["GET"])
+    allowed = allowed or (["POST"] if path in (CHAT, GENERATE) else ["GET"])
     return OllamaRefusal(405, f"{method} is not allowed for {path}; use {' or '.join(allowed)}")

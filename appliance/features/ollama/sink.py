@@ -7,28 +7,8 @@ from __future__ import annotations
 
 from appliance.core.headers import is_event_stream
 from appliance.features.ollama.core.answering import NDJSON, ErrorsAlone, Translator
-from appliance.traffic.request import Headers, Request, Sink
+from appliance.traffic.request import Headers, Sink
 from appliance.traffic.translated import TranslatedSink
-
-PATHS = frozenset(
-    f"/api/{name}"
-    for name in (
-        "tags", "show", "ps", "chat", "generate", "embed", "embeddings", "pull", "push", "delete", "copy", "create",
-        "status", "me", "signout", "experimental/web_search", "experimental/web_fetch",
-        "experimental/model-recommendations",
-    )
-)  # fmt: skip
-BLOBS, USER_KEYS = "/api/blobs/", "/api/user/keys/"
-
-
-def is_ollamas(request: Request) -> bool:
-    """True if a request is of Ollama's API alone; `/` and `/api/version` are others' as well.
-
-    Clients of Ollama upload below `BLOBS`; boxes of a pool read there, with GET and HEAD.
-    """
-    if request.path.startswith(BLOBS):
-        return request.method not in ("GET", "HEAD")
-    return request.path in PATHS or request.path.startswith(USER_KEYS)
 
 
 class OllamaSink(TranslatedSink):

@@ -63,7 +63,7 @@ class AtBoxes:
                 return _ThisBox(box, here, target.model, self._ask.targets, meant, sent)
             return _OtherBox(box, there.get(box, model.id), self._ask, self._peers, target, meant, sent)
 
-        return Course([place(box) for box in order], self._fleet.tell, model, job, body)
+        return Course([place(box) for box in order], self._fleet.tell, model, job, body, self._ask.continues)
 
     def _prompt(self, job: ModelRequest, target: Target, model: Model) -> Prompt:
         """The prompt, where several boxes can answer now: to read it takes half a millisecond for 400 kB."""

@@ -41,7 +41,8 @@ class AtOthers:
         if not order:
             raise all_failed(target.peers, ())
         places = [_AtPeer(id, model, self._ask, self._peers, target) for id, model in order]
-        return Course(places, self._ask.fleet.tell, Model(id=order[0][1], source="config"), job, job.body)
+        model = Model(id=order[0][1], source="config")
+        return Course(places, self._ask.fleet.tell, model, job, job.body, self._ask.continues)
 
 
 class AskedServer(OtherServer):

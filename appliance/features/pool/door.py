@@ -137,7 +137,7 @@ class BoxDoor:
     def _answers(self, edge: Edge, membership: Membership, shutdown: trio.Event) -> DoorAnswers:
         kernel, hold = self._program.kernel, self._program.hold
         owners = kernel.owners
-        ask = Ask(edge, owners.fleet, kernel.ask.pool, kernel.ask.pings)
+        ask = Ask(edge, owners.fleet, kernel.ask.pool, kernel.ask.pings, continues=kernel.ask.continues)
         pipeline = Pipeline(edge, owners.catalog, ask, Hooks(hold=hold, admits=partial(admit, owners.fleet)))
         view = View(owners.fleet, owners.catalog, self._peers, edge.traffic.profile)
         gateway = Gateway(

@@ -18,12 +18,12 @@ from msgspec import structs
 
 from appliance.core.settings import HttpSettings
 from appliance.errors import BadRequest
-from appliance.features.pool.core.blobs import BLOBS, asks_for_blob, sha256_in, wanted_range
+from appliance.features.pool.core.blobs import BLOBS, sha256_in, wanted_range
 from appliance.features.pool.core.shapes import PoolState
 from appliance.http.control.edge_routes import MAX_CONTROL_BODY
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import RequestContext
-from appliance.traffic.request import Headers, Request, send_whole
+from appliance.traffic.request import Headers, send_whole
 
 if TYPE_CHECKING:
     from appliance.features.pool.model_blobs import ModelFilesHere
@@ -38,9 +38,6 @@ class PoolStateRoute:
     def __init__(self, state: Callable[[], PoolState], settings: HttpSettings, url: str) -> None:
         self._state, self._settings, self._url = state, settings, url
 
-    def answers(self, request: Request) -> bool:
-        return request.path == "/api/pool" and request.method in ("GET", "HEAD")
-
     async def answer(self, context: RequestContext) -> None:
         await context.body.read(MAX_CONTROL_BODY)
         state = structs.replace(self._state(), may_change=self._settings.admin, listen=self._url)
@@ -53,13 +50,10 @@ class BlobRoutes:
     def __init__(self, files: Callable[[], ModelFilesHere | None]) -> None:
         self._files = files
 
-    def answers(self, request: Request) -> bool:
-        return asks_for_blob(request.method, request.path) and self._files() is not None
-
     async def answer(self, context: RequestContext) -> None:
         """Raises ApplianceError and ClientLeft."""
         files = self._files()
-        assert files is not None  # `answers` has looked
+        assert files is not None  # else it is not asked
         await answer_blob(context, files)
 
 

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
     from appliance.core.config.types import Config
     from appliance.core.examination import Examiner
+    from appliance.features.pool.model_blobs import ModelFilesHere
     from appliance.features.pool.peers import Peers
     from appliance.features.pool.seat import PoolSeat
     from appliance.http.control.routes import Routes
-    from appliance.http.kernel import Kernel
+    from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
     from appliance.http.way.ask import Ask
     from appliance.http.way.hooks import Placing
+    from appliance.traffic.request import Request
     from appliance.wire import Trouble
 
 TELLS = "Make several boxes one: each answers for the models of all."
@@ -37,10 +39,10 @@ class PoolParts(ServerParts, frozen=True, kw_only=True):
 @asynccontextmanager
 async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     """A trial of a version, and a server for one model, have no place in a pool."""
-    from appliance.features.pool.edges import BlobRoutes, PoolStateRoute
     from appliance.features.pool.link import PeerLink, model_states
     from appliance.features.pool.peers import open_peers
     from appliance.features.pool.seat import open_pool_seat
+    from appliance.http.late import LateRoute
 
     settings, fleet = ground.settings, ground.fleet
     path = None if settings.trial or settings.http.single else ground.data / FILE
@@ -49,6 +51,25 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
         from appliance.features.pool.routes import pool_routes
 
         return pool_routes(kernel, peers, seat)
+
+    def state(kernel: Kernel) -> EdgeRoute:
+        def make() -> EdgeAnswer:
+            from appliance.features.pool.edges import PoolStateRoute
+
+            return PoolStateRoute(seat.state, kernel.settings, kernel.edge.url)
+
+        return LateRoute(lambda request: request.path == "/api/pool" and request.method in ("GET", "HEAD"), make)
+
+    def blobs(_: Kernel) -> EdgeRoute:
+        def make() -> EdgeAnswer:
+            from appliance.features.pool.edges import BlobRoutes
+
+            return BlobRoutes(files)
+
+        return LateRoute(lambda request: files() is not None and asks_for_blob(request), make)
+
+    def files() -> ModelFilesHere | None:
+        return seat.owner and seat.owner.files
 
     def at_others(kernel: Kernel) -> Placing:
         from appliance.features.pool.at_peers import AtOthers
@@ -65,10 +86,7 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     ):
         yield PoolParts(
             routes=routes,
-            edges=(
-                lambda kernel: PoolStateRoute(seat.state, kernel.settings, kernel.edge.url),
-                lambda _: BlobRoutes(lambda: seat.owner and seat.owner.files),
-            ),
+            edges=(state, blobs),
             sockets=(lambda kernel, _: PeerLink(fleet, peers.guest, kernel.traffic.lifetime),),
             adopt=adopt,
             wait_ended=seat.wait_quiet,
@@ -78,6 +96,13 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
             peers=peers,
             seat=seat,
         )
+
+
+def asks_for_blob(request: Request) -> bool:
+    """Return whether a request is for a file of a model, or for the list of a model's files."""
+    from appliance.features.pool.core import blobs  # a box in no pool does without
+
+    return blobs.asks_for_blob(request.method, request.path)
 
 
 def _at_boxes(ask: Ask, peers: Peers) -> Placing:

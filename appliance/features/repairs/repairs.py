@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from appliance.core.config.types import Config
-from appliance.core.exchange import Refused
 from appliance.core.models.model import Model, started_with
 from appliance.errors import BadRequest
-from appliance.features.repairs.core.abilities import ROUTES, has_no_tools, has_tools, unable
-from appliance.features.repairs.core.plan import Attempt, final, kept_names, next_try, reason_of, repaired
+from appliance.features.repairs.core.abilities import ROUTES, has_no_tools, unable
 from appliance.traffic.metrics import Metrics
 
-_TOOLS = ("tools",)
+if TYPE_CHECKING:
+    from appliance.features.repairs.refused import RefusedChat
 
 
 class _Known(Struct):
@@ -72,40 +73,16 @@ class Repairs:
         if known is not None and known.made_of != started_with(model):
             del self._known[model.id, build]
             known = None
-        return RefusedChat(self, model, build, body, known.names if known is not None else ())
+        from appliance.features.repairs.refused import RefusedChat  # with all repairs, which no start needs
 
-    def keep(self, model: Model, build: str, names: Sequence[str]) -> None:
-        """These have helped. Tools stay tools where the template knows some: another chat may fit as it is."""
-        known = self._known_of(model, build)
-        names = [name for name in names if name != "tools-as-text" or known.has_no_tools]
-        known.names = tuple(dict.fromkeys((*known.names, *names)))
+        return RefusedChat(model, body, known.names if known is not None else (), partial(self._helped, model, build))
 
-    def count(self, model: Model, names: Sequence[str]) -> None:
+    def _helped(self, model: Model, build: str, names: Sequence[str], kept: Sequence[str]) -> None:
+        """Count these, and keep some. Tools stay tools where the template knows some: another chat may fit as it is."""
         for name in names:
             self._counter.values[name, self._metrics.label(model.id)] += 1
-
-
-class RefusedChat:
-    """A `Repairing`: one request."""
-
-    def __init__(self, repairs: Repairs, model: Model, build: str, body: bytes, known: tuple[str, ...]) -> None:
-        self._repairs, self._model, self._build = repairs, model, build
-        self._given = body
-        self._tried: list[Attempt] = []
-        found = repaired(body, known)
-        self.body, self.names = found.body, found.names
-        self.ignored: tuple[str, ...] = _TOOLS if has_no_tools(model) and has_tools(body) else ()
-
-    def next_after(self, refused: Refused) -> Refused | None:
-        self._tried.append(Attempt(self.names, refused))
-        found = next_try(self._given, self._tried)
-        if found is not None:
-            self.body, self.names = found.body, found.names
-            return None
-        # A refusal that is not known is about something else: the repairs before it were right.
-        return refused if reason_of(refused) is None else final(self._given, self._tried[0].refused)
-
-    def helped(self) -> None:
-        self._repairs.count(self._model, self.names)
-        if kept := kept_names(self._tried, self.names):
-            self._repairs.keep(self._model, self._build, kept)
+        if not kept:
+            return
+        known = self._known_of(model, build)
+        kept = [name for name in kept if name != "tools-as-text" or known.has_no_tools]
+        known.names = tuple(dict.fromkeys((*known.names, *kept)))

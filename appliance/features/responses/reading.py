@@ -6,15 +6,18 @@ import secrets
 import time
 from collections import OrderedDict
 from functools import partial
+from typing import TYPE_CHECKING
 
 from appliance.core.bodies.json_text import OBJECT, JsonObject
 from appliance.core.lenient_json import decoded
 from appliance.core.models.model import Model
 from appliance.core.turns.documents import ReadText, texts_of
-from appliance.features.responses.core.answering import ResponseAnswer, ResponseTokens
-from appliance.features.responses.core.asking import AskedResponse, asked_of, read_members
 from appliance.http.way.context import ModelRequest
 from appliance.http.way.dialect import CHAT_TOKENS, CHATS, Translated
+
+if TYPE_CHECKING:
+    from appliance.features.responses.core.answering import ResponseAnswer
+    from appliance.features.responses.core.asking import AskedResponse
 
 PATHS = ("/v1/responses", "/responses")
 COUNTS = tuple(f"{path}/input_tokens" for path in PATHS)
@@ -54,6 +57,9 @@ class ResponsesDialect:
 
     async def read(self, job: ModelRequest, model: Model | None) -> Translated:
         """Raises BadRequest that names the member, and Busy."""
+        from appliance.features.responses.core.answering import ResponseTokens  # not for the start
+        from appliance.features.responses.core.asking import asked_of, read_members
+
         counts = job.route.name in COUNTS
         members, streams = read_members(job.body), job.streams and not counts
         as_chat = partial(asked_of, members, streams=streams, known=self._items.find)
@@ -69,4 +75,6 @@ class ResponsesDialect:
 
 def answer_to(asked: AskedResponse, items: KeptItems | None = None) -> ResponseAnswer:
     """Return the translator of the answer to a request that is sent now. Its items are kept in ``items``."""
+    from appliance.features.responses.core.answering import ResponseAnswer  # not for the start
+
     return ResponseAnswer(asked, secrets.token_hex(24), time.time, items.keep if items is not None else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from appliance.feature import Feature
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from appliance.http.kernel import Get, Kernel
 
 
-def _gets(kernel: Kernel) -> Mapping[str, Get]:
+def _get(path: str, kernel: Kernel) -> Get:
     from appliance.features.routers.routes import router_gets
 
-    return router_gets(kernel)
+    return router_gets(kernel)[path]
 
 
-ROUTERS = Feature(name="routers", gets=_gets)
+PATHS = ("/get_model_info", "/get_server_info", "/model_info", "/ready", "/v1/loads")
+ROUTERS = Feature(name="routers", gets={path: partial(_get, path) for path in PATHS})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from quart import Response
 
-from appliance.core.records.history import parse_history_query
 from appliance.core.records.history_words import told
+from appliance.features.timeline.rules import parse_history_query
 from appliance.http.control.answers import json_answer, parameters
 from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel

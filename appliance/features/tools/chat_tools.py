@@ -14,7 +14,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Annotated, assert_never
 
 import msgspec
@@ -22,7 +21,7 @@ import trio
 from msgspec import Meta, Raw, Struct, structs
 
 from appliance.core.answers.families import Family, family_of
-from appliance.core.bodies.head import EXTENSION, RequestHead
+from appliance.core.bodies.head import EXTENSION
 from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import FunctionDefinition, ToolDefinition
@@ -33,10 +32,9 @@ from appliance.core.turns.toolloop import Loop
 from appliance.errors import BadRequest, Forbidden, ToolLoopFailed
 from appliance.features.tools.box import OpenToolbox
 from appliance.http.errors import JSON_TYPE
-from appliance.http.way.context import AskModel, ModelRequest, Use
+from appliance.http.way.context import AskModel, ModelRequest
 from appliance.http.way.handover import HandoverReply, answered
 from appliance.http.way.progress import sending
-from appliance.http.way.routes import Route
 from appliance.http.way.tool_use import use_each, use_tool
 from appliance.traffic.request import send_whole
 
@@ -154,40 +152,18 @@ def _tool(told: ToolSpec | FunctionDefinition, *, ours: bool) -> messages.Tool:
 Give = Callable[[bytes], Awaitable[None]]
 
 
-class ToolChats:
-    """Asks a model, with tools where the request wants them. ``timeout`` tells how many seconds one use may take."""
+async def answer_chat(
+    toolbox: OpenToolbox, timeout: float, ping_after: float, chat: ToolChat, job: ModelRequest, ask: AskModel
+) -> None:
+    """Do ``ask`` once for each turn. Raises what that does, and ToolLoopFailed.
 
-    acts = True
-
-    def __init__(self, toolbox: OpenToolbox, timeout: Callable[[], float], ping_after: float) -> None:
-        self._toolbox = toolbox
-        self._timeout = timeout
-        self._ping_after = ping_after
-
-    def is_for(self, route: Route) -> bool:
-        return True
-
-    def wants(self, route: Route, head: RequestHead, body: bytes) -> bool:
-        return head.extended
-
-    def take(self, job: ModelRequest, model: str) -> tuple[ModelRequest, Use | None]:
-        """The request without its member of ours, and what answers it where it wants tools.
-
-        Raises BadRequest and Forbidden. ``Use`` does its ``ask`` once for each turn, and raises what that does, and
-        ToolLoopFailed.
-        """
-        if not job.extended:
-            return job, None
-        body, chat = read_tool_chat(job.body, job.route.name, self._toolbox, honoured=not job.request.inward)
-        job = job if body is job.body else structs.replace(job, body=body)
-        return job, None if chat is None else partial(self._run, chat)
-
-    async def _run(self, chat: ToolChat, job: ModelRequest, ask: AskModel) -> None:
-        turns = _Turns(self._toolbox, self._timeout(), ask, job, chat)
-        if chat.stream:
-            await _stream(turns, job, self._ping_after)
-        else:
-            await _whole(turns, job)
+    ``timeout`` says how many seconds one use of a tool may take.
+    """
+    turns = _Turns(toolbox, timeout, ask, job, chat)
+    if chat.stream:
+        await _stream(turns, job, ping_after)
+    else:
+        await _whole(turns, job)
 
 
 class _Turns:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 def tool_parts(box: OpenToolbox) -> ServerParts:
     """Return the parts that use this box, and the box itself."""
-    from appliance.features.tools.chat_tools import ToolChats
     from appliance.features.tools.tool_routes import McpRoute, ToolRoutes
+    from appliance.features.tools.turn import ToolChats
 
     def routes(_: Kernel) -> Routes:
         from appliance.features.tools.routes import mcp_routes

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Never
+from typing import TYPE_CHECKING, Never
 
 import trio
 from msgspec import structs
@@ -21,11 +21,13 @@ from msgspec import structs
 from appliance.core.config.additions import TracingConfig
 from appliance.core.records.ended import EndedRequest
 from appliance.errors import Busy, UpstreamFailed, UsageError
-from appliance.features.traces.rules import HOST, OwnTrace, trace_context
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.recorder import Recorder
 from appliance.trio_parts import WriteBehind, beside, persist
 from appliance.upstream.client import HttpCall, address_of
+
+if TYPE_CHECKING:
+    from appliance.features.traces.rules import OwnTrace
 
 PATH = "/v1/traces"
 PAUSE, RETRY = 2.0, 10.0  # seconds for which traces gather, and until a collector is asked again that did not take them
@@ -64,6 +66,8 @@ class Tracer:
         """Take a finished request, unless its trace is not sampled."""
         if self._config is None:
             return
+        from appliance.features.traces.rules import HOST, trace_context  # few have a collector
+
         context = trace_context(ended.headers, os.urandom(16), self._config.sample)
         if context is not None:
             # All headers would take as much as the rest, and the client's key would wait with them.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from http import HTTPStatus
 from typing import Protocol
-from wsgiref.handlers import format_date_time
 
 from appliance.core.bodies.http_request import HttpHead, RequestError
 from appliance.core.bodies.sse import ErrorInfo
@@ -167,7 +166,8 @@ class _OwnHeaders:
     def lines(self) -> bytes:
         if (now := int(time.time())) != self._second:
             self._second = now
-            self._lines = b"Date: %b\r\nServer: llama-appliance\r\n" % format_date_time(now).encode()
+            date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now))  # English: see core.records.log_lines
+            self._lines = b"Date: %b\r\nServer: llama-appliance\r\n" % date.encode()
         return self._lines
 
 

@@ -15,10 +15,10 @@ import trio
 from quart import Response, request
 from quart.wrappers.response import ResponseBody
 
+from appliance.core.bodies.codings import SMALLEST, accepts_gzip
 from appliance.core.bodies.head import check_json
 from appliance.core.headers import EVENTS
 from appliance.errors import BadRequest
-from appliance.http.control.page import SMALLEST, accepts_gzip
 from appliance.traffic.traffic import Feeds
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import trio
@@ -25,7 +25,7 @@ from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.model_feed import add_model_feed
 from appliance.http.control.routes import RouteFacts, Routes
-from appliance.http.kernel import Get, Kernel
+from appliance.http.kernel import Kernel
 from appliance.http.owners import Owners
 from appliance.trio_parts import Memo
 
@@ -95,7 +95,7 @@ def create_app(
     )
     add_model_feed(own, owners, traffic.lifetime)
     facts: dict[str, RouteFacts] = {}
-    for routes in (own, _openapi_routes(app, facts, kernel.gets()), *(make(kernel) for make in features)):
+    for routes in (own, _openapi_routes(app, facts, kernel), *(make(kernel) for make in features)):
         app.register_blueprint(routes)
         facts |= routes.facts
     app.register_error_handler(HTTPException, _pass_on)
@@ -103,7 +103,7 @@ def create_app(
     return app, facts
 
 
-def _openapi_routes(app: QuartTrio, facts: dict[str, RouteFacts], gets: Mapping[str, Get]) -> Routes:
+def _openapi_routes(app: QuartTrio, facts: dict[str, RouteFacts], kernel: Kernel) -> Routes:
     routes, described = Routes("openapi"), Memo[dict[str, object]](math.inf)
 
     @routes.get("/openapi.json")
@@ -111,6 +111,7 @@ def _openapi_routes(app: QuartTrio, facts: dict[str, RouteFacts], gets: Mapping[
         """This document."""
         from appliance.http.control.openapi import openapi_document
 
+        gets = {path: make() for path, make in kernel.gets().items()}
         describe = partial(openapi_document, app, facts, gets)  # for a hundred shapes that takes 30 ms
         return json_answer(await described.get(partial(trio.to_thread.run_sync, describe)))
 

@@ -1,4 +1,4 @@
-"""The program's own routes that monitors, clients and browsers ask first: health, lists of models, metrics, the page.
+"""The program's own routes that monitors, clients and browsers ask first: health and lists of models.
 
 Answered without Quart, which takes 17 MB and a third of a second to import: every probe of a fresh server would pay it.
 """
@@ -9,35 +9,27 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import msgspec
 import trio
 
-from appliance.errors import Busy, ModelLoading, ModelNotFound, RouteNotFound
+from appliance.errors import Busy, ModelLoading, ModelNotFound
 from appliance.fleet.status import state_of
-from appliance.http.bytes.listening import shown
 from appliance.http.control.listing import Object, View, health, list_models, router_props, tell_models
 from appliance.http.control.slots import SlotsInShort, every_slot, slots_of
 from appliance.http.errors import JSON_TYPE
 from appliance.http.kernel import Get, Kernel
 from appliance.http.way.context import RequestContext
 from appliance.store.activity import ActivityTable
-from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX, Request, send_whole
+from appliance.traffic.request import Request, send_whole
 from appliance.traffic.targets import refresh
 from appliance.wire import ListedModels
-
-if TYPE_CHECKING:
-    from appliance.http.control.page import PageRoutes
 
 MAX_CONTROL_BODY = 1 << 20
 """Bytes of a request to the program's own routes, but for a few that say otherwise."""
 ONE_MODEL = "/v1/models/"
 TEXT_TYPE = (b"Content-Type", b"text/plain; charset=utf-8")
-ICON = (
-    b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#3156d3"/>'
-    b'<path d="M5 3v10h6" fill="none" stroke="#fff" stroke-width="2"/></svg>'
-)
 
 
 class EdgeRoutes:
@@ -47,7 +39,6 @@ class EdgeRoutes:
         edge, owners = kernel.edge, kernel.owners
         self._gets = kernel.gets()
         self._settings = edge.settings
-        self._bound = edge.bound
         self._guard = edge.guard
         self._traffic = edge.traffic
         self._owners = owners
@@ -55,7 +46,6 @@ class EdgeRoutes:
         self._catalog = owners.catalog
         self._view = View(owners.fleet, owners.catalog, owners.peers, edge.traffic.profile)
         self._slots_in_short = SlotsInShort(owners.fleet, edge.traffic.inflight)
-        self._page: PageRoutes | None = None
 
     def answers(self, request: Request) -> bool:
         return request.method in ("GET", "HEAD") and self._find(request.path) is not None
@@ -73,10 +63,10 @@ class EdgeRoutes:
         if path.startswith(ONE_MODEL) and path != ONE_MODEL:
             return self._model
         plain = path.removesuffix("/")
-        if path in PAGE_PATHS or plain in PAGE_PATHS or f"{plain}/".startswith(PAGE_PREFIX):
-            return self._show_page
         own = self.ROUTES.get(plain)
-        return partial(own, self) if own is not None else self._gets.get(plain)
+        if own is not None:
+            return partial(own, self)
+        return self._gets[plain]() if plain in self._gets else None
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -160,50 +150,19 @@ class EdgeRoutes:
     def _listing(self) -> ListedModels:
         return list_models(self._view, self._owners.supply.snapshot())
 
-    # ---- for browsers ------------------------------------------------------------------------------------------------
-
-    async def _icon(self, context: RequestContext) -> None:
-        headers = (b"Content-Type", b"image/svg+xml"), (b"Cache-Control", b"max-age=86400")
-        await send_whole(context.sink, 200, headers, ICON)
-
-    async def _upstream(self, context: RequestContext) -> None:
-        """The list of models is on the page. The place is relative, so that it also holds under a path prefix."""
-        await send_whole(context.sink, 302, (TEXT_TYPE, (b"Location", b"ui/")))
-
-    async def _show_page(self, context: RequestContext) -> None:
-        if not self._settings.page:
-            raise RouteNotFound(context.request.method, context.request.path)
-        if self._page is None:
-            from appliance.http.control.page import PageRoutes  # with a template and a table of HTML's names
-
-            self._page = PageRoutes(self._settings.api_prefix, self._status_page)
-        await self._page.answer(context)
-
-    def _status_page(self, request: Request) -> str:
-        from appliance.http.control.page import render
-
-        models, folder = None, None
-        if self._guard.knows(request):
-            models, folder = self._listing(), self._catalog.sources.models_dir
-        scheme = "https" if self._settings.tls is not None else "http"
-        base = f"{scheme}://{request.header(b'host') or shown(self._bound[0])}{self._settings.api_prefix}"
-        return render(base, self._bound, self._fleet.launches.engine, models, folder)
-
     ROUTES: ClassVar[dict[str, Callable[[EdgeRoutes, RequestContext], Awaitable[None]]]] = {
         "/api/inflight": _inflight,
         "/api/ls": _table,
-        "/favicon.ico": _icon,
         "/health": _health,
         "/models": _models,
         "/props": _props,
         "/running": _running,
         "/slots": _slots,
-        "/upstream": _upstream,
         "/v1/health": _health,
         "/v1/models": _models,
         "/wol-health": _wake_on_lan_health,
     }
-    """By path; beside them are `ONE_MODEL` and those of `PageRoutes`."""
+    """By path; beside them is `ONE_MODEL`."""
 
 
 async def send_json(context: RequestContext, value: object) -> None:

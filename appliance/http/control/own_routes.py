@@ -15,8 +15,7 @@ from appliance.core.bodies.http_request import HttpHead
 from appliance.errors import RouteNotFound
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
-from appliance.http.control.static_files import StaticFiles
-from appliance.http.kernel import EdgeRoute, Kernel
+from appliance.http.kernel import EdgeRoute, FilesInPlace, Kernel
 from appliance.http.way.context import RequestContext
 from appliance.http.way.routes import OTHER, Route
 from appliance.traffic.request import PAGE_PATHS, Request
@@ -32,16 +31,20 @@ ON_QUART = ("api", "logs", "models", "openapi.json", "unload", "v1")
 class OwnRoutes:
     """The first of ``edges`` that answers a request does; ``routes`` make those of features, with Quart.
 
-    Raises UsageError for a folder of files that cannot be served.
+    ``files`` stand in the place of the page, if there are any.
     """
 
     def __init__(
-        self, kernel: Kernel, edges: Sequence[EdgeRoute], routes: Sequence[Callable[[Kernel], Routes]]
+        self,
+        kernel: Kernel,
+        edges: Sequence[EdgeRoute],
+        routes: Sequence[Callable[[Kernel], Routes]],
+        files: FilesInPlace | None = None,
     ) -> None:
         self._kernel = kernel
         self._edges = edges
         self._routes = routes
-        self._files = StaticFiles(kernel.settings.static) if kernel.settings.static is not None else None
+        self._files = files
         self._quart: QuartBehind | None = None
         self._making_quart = trio.Lock()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from appliance.core.answers.going_on import Continues
 from appliance.core.bodies.head import NO_SLOT, RequestHead, is_object
 from appliance.core.exchange import RelayOptions
 from appliance.core.models.model import Model
@@ -35,6 +36,7 @@ class Ask:
         pings: Pings,
         translates: Sequence[EngineTranslate] = (),
         repair: Repair | None = None,
+        continues: Continues | None = None,
     ) -> None:
         self.settings = edge.settings
         self.guard = edge.guard
@@ -44,6 +46,7 @@ class Ask:
         self.pool = pool
         self.pings = pings
         self.translates = translates
+        self.continues = continues
         self.repair = repair if not edge.settings.single else None
 
     def plain_head(

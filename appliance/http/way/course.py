@@ -3,7 +3,7 @@
 A *place* is such a server: a process of this program, a peer, a box of a pool (`Place`). One that declines, or that no
 byte has reached, has not begun: the next one is asked. One that broke is followed where the answer may still be whole:
 by another engine of it, or by another place. A request is asked again where nothing of its answer has passed. A
-stream of which something has is continued from its text (`core.answers.continuation`), and a record in it says so. Both
+stream of which something has is continued from its text (`core.answers.going_on`), and a record in it says so. Both
 at most MAX_FALLS times, and only as far as the client lets: see `wish_of`.
 """
 
@@ -16,9 +16,8 @@ from typing import Protocol
 
 import trio
 
-from appliance.core.answers.continuation import Partial, Refusal, continued_body
 from appliance.core.answers.families import family_of
-from appliance.core.answers.splice import Seam, Splicer
+from appliance.core.answers.going_on import BrokenAnswer, Continues, Refusal, Seam, SecondHalf, StreamSoFar
 from appliance.core.exchange import Trail
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening, Tell, refusal
@@ -110,15 +109,26 @@ class Place(Protocol):
 
 
 class Course:
-    """The course of one request. ``body`` is the body for the next place; ``places`` are tried in this order."""
+    """The course of one request. ``body`` is the body for the next place; ``places`` are tried in this order. Without
+    ``continues`` no broken stream goes on.
+    """
 
-    def __init__(self, places: Sequence[Place], tell: Tell, model: Model, job: ModelRequest, body: bytes) -> None:
+    def __init__(
+        self,
+        places: Sequence[Place],
+        tell: Tell,
+        model: Model,
+        job: ModelRequest,
+        body: bytes,
+        continues: Continues | None,
+    ) -> None:
         self.place, *self._left = places
         self.job = job
         self.body = body
         self.falls = 0
         self.model = model
         self._tell = tell
+        self._continues = continues
         self._first_body = body
         self._on_disk = model.config is None or bool(model.config.engine)
         self._wish = wish_of(job.request)
@@ -128,7 +138,7 @@ class Course:
         self._declined: list[tuple[str, ApplianceError]] = []
         self.trail: Trail | None = None
         """The part that has been relayed, where it may have to be continued."""
-        self.splicer: Splicer | None = None
+        self.splicer: SecondHalf | None = None
         """Makes the next answer the rest of the one that has begun."""
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
         """The fields that the answer's head carries about a replay."""
@@ -179,12 +189,13 @@ class Course:
             self._seat = self.place.seat(model)
             watched = self.job.streams and self._wish is not FallbackWish.NONE and self.trail is None
             if watched and (self.place.has_fallback(model) or (self._left and self.place.is_followed)):
-                self.trail = Trail(family_of(self.job.route.name) if self._continues else None, trio.current_time)
+                self.trail = Trail(self._reader(), trio.current_time)
 
-    @property
-    def _continues(self) -> bool:
-        """Only what goes to a client as it is: plugins, tools and agents read an answer themselves."""
-        return self._wish is FallbackWish.CONTINUE and self.job.reports_wait and not self.job.request.inward
+    def _reader(self) -> StreamSoFar | None:
+        """Only for what goes to a client as it is: plugins, tools and agents read an answer themselves."""
+        as_it_is = self._wish is FallbackWish.CONTINUE and self.job.reports_wait and not self.job.request.inward
+        family = family_of(self.job.route.name) if as_it_is else None
+        return self._continues(family) if self._continues is not None and family is not None else None
 
     async def _fall(self, error: UpstreamFailed) -> bool:
         """The connection broke. True: the request is to be asked again, with ``body``; False: the answer is whole.
@@ -230,11 +241,11 @@ class Course:
 
     async def _continue(self, following: str, place: Place, error: UpstreamFailed, why: str) -> bool:
         partial = self._partial()
-        if isinstance(partial, Partial) and partial.finished:
+        if not isinstance(partial, Refusal) and partial.finished:
             await self.job.sink.write(partial.closing)
             await self.job.sink.end()
             return False
-        body = partial if isinstance(partial, Refusal) else continued_body(self._first_body, partial)
+        body = partial if isinstance(partial, Refusal) else partial.continued(self._first_body)
         if isinstance(partial, Refusal) or isinstance(body, Refusal):
             why_not = next(one.why for one in (partial, body) if isinstance(one, Refusal))
             told = UpstreamFailed(self.model.id, f"{error.why}; it was not continued on {following}: {why_not}")
@@ -245,12 +256,12 @@ class Course:
         began = self.trail.began if self.trail is not None else None
         took = 1000 * (self._broke_at - began) if began is not None else 0.0
         seam = Seam(origin=self._seat or "", on=following, why=why.partition("\n")[0], milliseconds=took)
-        self.splicer = Splicer(partial, seam)
+        self.splicer = partial.splicer(seam)
         self._note("continued", following, why)
         self.body = body
         return True
 
-    def _partial(self) -> Partial | Refusal:
+    def _partial(self) -> BrokenAnswer | Refusal:
         if self.trail is not None and self.trail.reads:
             return self.trail.partial()
         if self._wish is not FallbackWish.CONTINUE:

@@ -338,7 +338,8 @@ class FastRequest:
         return Process(self._fast_path.ask, self.job(), self.found.target, self.found.model)
 
     def _course_of(self, process: Process, body: bytes) -> Course:
-        return Course((process,), self._fast_path.ask.fleet.tell, self.found.model, process.job, body)
+        ask = self._fast_path.ask
+        return Course((process,), ask.fleet.tell, self.found.model, process.job, body, ask.continues)
 
     def _open(self) -> Sink:
         self.connection.on_left = self._client_left

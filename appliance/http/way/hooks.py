@@ -30,12 +30,8 @@ class HoldEnded(Exception):
     """A request has been ended by its hold, which tells its clients."""
 
 
-class Translate(Protocol):
-    """Takes requests in another dialect, and gives their answers in the same."""
-
-    def route(self, request: Request) -> Route | None:
-        """Return the model's route of a request in this dialect; None for any other request."""
-        ...
+class DialectSpeaker(Protocol):
+    """Reads requests in another dialect, and says their answers in the same."""
 
     def sink(self, request: Request, sink: Sink) -> Sink:
         """Return the sink for the answer to a request, errors included; ``sink`` itself where nothing is translated."""
@@ -47,6 +43,14 @@ class Translate(Protocol):
 
     async def translated(self, path: str, body: bytes) -> tuple[str, bytes]:
         """Return path and body of what a model is asked for a request. Loads no model. Raises ApplianceError."""
+        ...
+
+
+class Translate(DialectSpeaker, Protocol):
+    """Takes requests in another dialect."""
+
+    def route(self, request: Request) -> Route | None:
+        """Return the model's route of a request in this dialect; None for any other request."""
         ...
 
 

@@ -240,7 +240,7 @@ class Pipeline:
         if target.model is None:
             raise ModelNotFound(target.requested)
         process = Process(self._models, job, target, target.model, wanted)
-        return Course((process,), self._fleet.tell, target.model, job, process.prepare())
+        return Course((process,), self._fleet.tell, target.model, job, process.prepare(), self._models.continues)
 
     async def _ask_through(self, target: Target, turns: Sequence[Turn], job: ModelRequest) -> None:
         """Ask for one turn of a request: each of ``turns`` may stand around it."""

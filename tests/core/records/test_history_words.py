@@ -1,23 +1,18 @@
-"""The timeline: how a query is read, and every kind of entry in words."""
+"""The timeline: every kind of entry in words."""
 
 from __future__ import annotations
-
-from datetime import UTC, datetime
 
 import pytest
 
 from appliance.core.records.history import (
     KINDS,
-    MAX_LIMIT,
     Happening,
-    HistoryQuery,
     happenings,
-    parse_history_query,
     refusal,
 )
 from appliance.core.records.history_words import sentence, told
 from appliance.core.scheduling.effects import OUTDATED, Cause, Refuse, Start, Stop
-from appliance.errors import BadRequest, ModelFailedToStart
+from appliance.errors import ModelFailedToStart
 
 GIB = 1 << 30
 VULKAN, CPU = "linux-x64-vulkan/b11434:Vulkan0", "linux-x64-cpu/b11434:CPU"
@@ -113,31 +108,3 @@ def test_requests_that_one_decision_refuses_share_an_entry() -> None:
         ("refused", "a", 2),
         ("refused", "b", 1),
     ]
-
-
-def test_a_query() -> None:
-    given = {
-        "model": ["a", " ", "b"],
-        "kind": ["evicted", "refused"],
-        "after": ["7"],
-        "start": ["2026-11-20T08:30:00Z"],
-        "limit": ["5"],
-        "other": ["x"],
-    }
-    assert parse_history_query(given) == HistoryQuery(
-        models=("a", "b"),
-        kinds=("evicted", "refused"),
-        after=7,
-        start=datetime(2026, 11, 20, 8, 30, tzinfo=UTC),
-        limit=5,
-    )
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"kind": "stopped"}, {"after": "-1"}, {"before": "0"}, {"limit": str(MAX_LIMIT + 1)}, {"start": "today"}]
-)
-def test_a_wrong_query_names_its_parameter(wrong: dict[str, str]) -> None:
-    ((name, text),) = wrong.items()
-    with pytest.raises(BadRequest) as refused:
-        parse_history_query({name: [text]})
-    assert refused.value.param == name

@@ -172,7 +172,11 @@ class Fleet(RuleBasedStateMachine):
         self.waiting[self.number] = model
         alike = deepcopy(self.schedule, {id(self.policy): self.policy})
         deadline = alike.deadline(self.now)
+        most = TERMS[model].limit or math.inf
+        free = alike.state(model) is ProcessState.READY and alike.leases(model) < most and not self.closed
         taken = self.schedule.take(self.number, model, self.now)
+        assert taken <= free, "it is not there, or has as many as it may have, or is going"
+        assert taken == free or alike.queued(), "where nobody queues it yields to nobody"
         assert taken == (inside(alike) != inside(self.schedule)), "a ticket that is not taken has changed something"
         if taken:
             assert alike.request(self.number, model, TERMS[model], self.now) == [Grant(self.number, model)]
@@ -450,10 +454,11 @@ def test_busy_and_loading_models_stay_and_the_queue_is_served_in_order() -> None
 
 
 def test_after_close_everything_new_is_refused() -> None:
-    schedule = schedule_of(1)
+    schedule = schedule_of(2)
+    ready(schedule, "b")
     schedule.request(1, "a")
     assert [type(e.error) for e in schedule.close() if isinstance(e, Refuse)] == [ShuttingDown]
-    assert isinstance(refusal(schedule.request(2, "a")), ShuttingDown)
+    assert [type(refusal(schedule.request(2, model))) for model in ("a", "b")] == [ShuttingDown] * 2
     assert schedule.exited("a", FAILED) == []
 
 
@@ -494,7 +499,9 @@ def test_a_yielding_model_serves_again_when_nobody_waits_any_more() -> None:
     schedule.request(2, "b", Terms(patience=1))
     assert schedule.tick(1) == []
     assert schedule.request(3, "a", Terms(), 1) == []
+    assert not schedule.take(4, "a", 1)
     assert schedule.release(2, 2) == [Grant(3, "a")]
+    assert schedule.take(4, "a", 2)
 
 
 def test_priority_goes_first_but_not_before_the_overdue() -> None:
@@ -566,34 +573,9 @@ def test_a_model_takes_no_more_requests_than_its_limit() -> None:
     assert [schedule.request(ticket, "a", terms) for ticket in (1, 2)] == [[Start("a")], []]
     assert isinstance(refusal(schedule.request(3, "a", terms)), TooManyRequests)
     schedule.ready("a")
+    assert isinstance(refusal(schedule.request(3, "a", Terms(limit=9))), TooManyRequests), "it was told 2 at last"
     schedule.release(1)
     assert schedule.request(4, "a", terms) == [Grant(4, "a")]
-
-
-def test_only_a_ready_model_with_room_that_does_not_yield_is_taken() -> None:
-    schedule = schedule_of(1)
-    assert not schedule.take(1, "a"), "it is not there"
-    assert schedule.request(1, "a", Terms(limit=2)) == [Start("a")]
-    assert not schedule.take(2, "a"), "it starts"
-    schedule.ready("a")
-    assert schedule.take(2, "a")
-    assert schedule.leases("a") == 2
-    assert not schedule.take(3, "a"), "it has as many as it may have"
-    assert isinstance(refusal(schedule.request(3, "a", Terms(limit=9))), TooManyRequests), (
-        "the limit of a process is what it was told last"
-    )
-    schedule.release(2)
-    assert schedule.request(4, "b", Terms(patience=1)) == []
-    assert schedule.take(5, "a", 0.5), "nobody is overdue"
-    schedule.release(5, 0.6)
-    schedule.tick(1)
-    assert not schedule.take(6, "a", 1), "it yields"
-    assert schedule.release(4, 1) == []
-    assert schedule.take(6, "a", 1), "nobody waits any more"
-    with pytest.raises(RuntimeError):
-        schedule.take(6, "a", 1)
-    assert schedule.unload("a") == [Drain("a")]
-    assert not schedule.take(7, "a", 1), "it is going"
 
 
 def test_a_full_queue_refuses() -> None:

@@ -148,9 +148,6 @@ def test_keys_of_a_newer_program_do_not_matter(folder: Path) -> None:
     assert StateFile(folder).read().proofs == (proof(),)
 
 
-# ---- disks and locks -------------------------------------------------------------------------------------------------
-
-
 @posix_only
 def test_on_a_full_disk_the_old_file_stays_whole(folder: Path) -> None:
     StateFile(folder).apply([proof(1)])

@@ -14,8 +14,8 @@ from rpc_builds import LOOPBACK, bare_worker, build_with_rpc
 from waiting import SOON
 
 from appliance.core.engine import Engine
-from appliance.engines.rpc_workers import look_at_worker, workers_for
 from appliance.errors import ModelFailedToStart
+from appliance.features.engines.rpc_look import look_at_worker, workers_for
 
 HELLO = struct.pack("<Q", 28) + bytes((7, 0, 0)) + bytes(25)
 COUNT = struct.pack("<QI", 4, 1)

@@ -13,6 +13,7 @@ from file_trees import write
 
 from appliance import __version__
 from appliance.core.machine import CpuNames, Environment, architecture_of
+from appliance.features.engines.source import MachineEngines
 from appliance.features.metrics.hardware import detect
 from appliance.platform import machine_linux as linux
 
@@ -39,7 +40,7 @@ CPU architecture: 8
 
 
 async def test_this_machine():
-    found = await detect()
+    found = await detect(MachineEngines().look)
     told = msgspec.to_builtins(found)
     assert list(told) == [
         *("schema_version", "captured_at", "capture", "architecture", "operating_system", "environment", "cpu"),
@@ -63,7 +64,7 @@ async def test_this_machine():
 
 
 async def test_there_is_a_limit_to_looking(caplog: pytest.LogCaptureFixture):
-    assert await detect(budget=0) is None
+    assert await detect(MachineEngines().look, budget=0) is None
     assert "within 0 s" in caplog.text
 
 

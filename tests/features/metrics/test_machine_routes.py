@@ -13,16 +13,19 @@ from quart_trio import QuartTrio
 
 from appliance.core.machine import Hardware
 from appliance.errors import ApplianceError
-from appliance.features.metrics.hardware import detect
 from appliance.features.metrics.routes import machine_routes
 from appliance.features.metrics.samples import open_samples
 from appliance.http.errors import describe
-from appliance.platform.drivers import Gpus
+from appliance.platform.gpus import NoGpus
+
+
+async def nothing_seen() -> None:
+    """The system does not tell."""
 
 
 @asynccontextmanager
 async def records(
-    every: float | None, detect: Callable[[], Awaitable[Hardware | None]] = detect
+    every: float | None, detect: Callable[[], Awaitable[Hardware | None]] = nothing_seen
 ) -> AsyncGenerator[Callable[[str], Awaitable[Response]]]:
     """Ask the routes of a Quart application about a machine that is sampled so often."""
     app = QuartTrio("appliance.http", static_folder=None)
@@ -31,7 +34,7 @@ async def records(
         return str(error), describe(error).code
 
     app.register_error_handler(ApplianceError, refuse)
-    async with open_samples(Gpus(None), every) as samples:
+    async with open_samples(NoGpus(), every) as samples:
         app.register_blueprint(machine_routes(samples, detect))
         yield app.test_client().get
 
@@ -56,10 +59,7 @@ async def test_performance(server: Appliance):
 
 
 async def test_hardware_and_version(server: Appliance):
-    async def fail() -> None:
-        return None
-
-    async with records(None, fail) as get:
+    async with records(None) as get:
         refused = await get("/api/hardware")
         assert refused.status_code == 503
         assert "cannot be described" in await refused.get_data(as_text=True)

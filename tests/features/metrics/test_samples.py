@@ -18,7 +18,7 @@ from waiting import until
 from appliance.core.machine import GpuSample, Sample, SystemSample
 from appliance.core.sizes import MIB
 from appliance.features.metrics.samples import Samples, open_samples
-from appliance.platform.drivers import Gpus
+from appliance.platform.gpus import NoGpus
 from appliance.platform.sampler import MAX_INTERFACES, new_sampler
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -115,7 +115,7 @@ def test_since_tells_what_is_newer():
 async def test_samples_arrive_while_the_block_is_open():
     begun = datetime.now(UTC)
     with trio.fail_after(20):
-        async with open_samples(Gpus(None), 0.05) as samples:
+        async with open_samples(NoGpus(), 0.05) as samples:
             assert samples.enabled
             await until(lambda: len(samples.since().sys_stats) >= 3)
         ended = datetime.now(UTC)

@@ -31,7 +31,8 @@ from appliance.features.repairs.core.plan import (
     repaired,
 )
 from appliance.features.repairs.core.schemas import NoGrammar, grammar_of
-from appliance.features.repairs.repairs import RefusedChat, Repairs
+from appliance.features.repairs.refused import RefusedChat
+from appliance.features.repairs.repairs import Repairs
 from appliance.traffic.metrics import Metrics
 
 NAMES = (*OF_MESSAGES, *OF_TOOLS)

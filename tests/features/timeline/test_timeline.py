@@ -79,7 +79,7 @@ async def test_a_run_of_random_requests(open_server: OpenServer, fake_model: Pat
 
 
 async def test_questions(open_server: OpenServer, fake_model: Path) -> None:
-    """`tests/store/test_history_store.py` has the answers to every question."""
+    """`tests/features/timeline/test_history_store.py` has the answers to every question."""
     models = [model(fake_model, "a"), model(fake_model, "b")]
     async with open_server(models=models, fleet=FleetSettings(models_max=1, stop_timeout=2)) as server:
         for each in models:

@@ -325,7 +325,7 @@ class MessageAnswer:
 
 
 def _mark(given: Raw) -> bytes:
-    """Return the comment and the record for a place where another engine goes on; see `core.answers.splice`."""
+    """Return the comment and the record for a place where another engine goes on."""
     mark = decoded(_Mark, given)
     if mark is None:
         return b""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -265,24 +265,24 @@ def suited(gpu: Gpu) -> tuple[str, ...]:
 
 
 def offers(
-    look: MachineLook, catalogue: Catalogue, present: Collection[str], *, libc: str = "", macos: str = ""
+    look: MachineLook, catalogue: Catalogue, present: Collection[str], **versions: str
 ) -> tuple[EngineOffer, ...]:
     """Return an offer for each card that no build of the ``present`` backends can use. The rest is as in `unmet`."""
     found: dict[str, EngineOffer] = {}
     for gpu in look.gpus:
         backends = suited(gpu)
         if backends and gpu.name not in found and not any(backend in present for backend in backends):
-            found[gpu.name] = _offer(gpu, backends, look, catalogue, libc=libc, macos=macos)
+            found[gpu.name] = _offer(gpu, backends, look, catalogue, versions)
     return tuple(found.values())
 
 
 def _offer(
-    gpu: Gpu, backends: Collection[str], look: MachineLook, catalogue: Catalogue, *, libc: str, macos: str
+    gpu: Gpu, backends: Collection[str], look: MachineLook, catalogue: Catalogue, versions: Mapping[str, str]
 ) -> EngineOffer:
     problems: list[str] = []
     for backend in backends:
         listed = [one for one in catalogue.entries if (one.platform, one.backend) == (look.platform, backend)]
-        lacks = {one.id: unmet(one.needs, backend, look.platform, look, libc=libc, macos=macos) for one in listed}
+        lacks = {one.id: unmet(one.needs, backend, look.platform, look, **versions) for one in listed}
         best = catalogue.newest([one for one in listed if not lacks[one.id]])
         if best is not None:
             return EngineOffer(card=gpu.name, word=backend, build=best.id, size=best.size, problems=tuple(problems))

@@ -30,7 +30,8 @@ answer in time, it reported absurd memory or found none free, its files have cha
 CPU = "CPU"
 """The name of the device that every build has: the machine's processors and main memory."""
 
-SOFTWARE = re.compile(r"llvmpipe|lavapipe|softpipe|swiftshader|basic render|\bwarp\b", re.IGNORECASE)
+# Patterns are texts here: few starts need them, and `re` compiles each the first time.
+SOFTWARE = r"(?i)llvmpipe|lavapipe|softpipe|swiftshader|basic render|\bwarp\b"
 """Names of graphics drivers that compute on the processor."""
 
 MAX_DEVICES = 64
@@ -38,37 +39,36 @@ MOST_MEMORY = 64 << 40
 """Largest size of one device in bytes; more is a number that underflowed, or a lie."""
 
 HEAD = "Available devices:"
-LINE = re.compile(r" +(\S{1,128}): (.*) \((-?[0-9]+) MiB, (-?[0-9]+) MiB free\)\s*")
-VULKAN = re.compile(r"ggml_vulkan: ([0-9]{1,3}) = (.*) \| uma: ([01]) ")
+LINE = r" +(\S{1,128}): (.*) \((-?[0-9]+) MiB, (-?[0-9]+) MiB free\)\s*"
+LOST_LIBRARY = r"(?i)error while loading shared libraries|library not loaded|symbol lookup error|a DLL it needs"
+VULKAN = r"ggml_vulkan: ([0-9]{1,3}) = (.*) \| uma: ([01]) "
 VULKAN_CPU = "ggml_vulkan: Warning: Device type is CPU"
-CUDA = re.compile(r"\bDevice ([0-9]{1,3}): .*, (?:compute capability ([0-9]{1,3}\.[0-9]{1,3})|(gfx[0-9a-f]{3,6}))\b")
+CUDA = r"\bDevice ([0-9]{1,3}): .*, (?:compute capability ([0-9]{1,3}\.[0-9]{1,3})|(gfx[0-9a-f]{3,6}))\b"
 """HIP's cards are announced in the same way; a build has one of both."""
-EXCUSES = re.compile(
-    r"failed to initialize|no devices found|invalid device index|no \S+-capable device|no sycl device|failed to load",
-    re.IGNORECASE,
+EXCUSES = (
+    r"(?i)failed to initialize|no devices found|invalid device index"
+    r"|no \S+-capable device|no sycl device|failed to load"
 )
 """Words of log lines that explain why there are no devices."""
 HELPERS = frozenset({"BLAS", "AMX", "ZenDNN", "zDNN"})
 """Listed libraries that help the processor and are not devices. They report no memory."""
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/()\[\]-]*")
+NAME = r"[A-Za-z0-9][A-Za-z0-9._:/()\[\]-]*"
 """Names of devices. They become arguments of engines, parts of seats' ids and cells of tables."""
 NOT_NAMES = frozenset(("none", "auto", CPU.lower()))
 """Names that ``--device`` takes for something else, and the processor's name here."""
-METAL = re.compile(r"(Metal|MTL)[0-9]*")
+METAL = r"(Metal|MTL)[0-9]*"
 
 NO_TARGETS: Mapping[str, str] = {}
 MAKERS = {"CUDA": "NVIDIA", "ROCm": "AMD", "HIP": "AMD", "SYCL": "Intel", "Metal": "Apple", "MTL": "Apple"}
 """Backends that know cards of one maker only."""
 WORDS = (
-    ("NVIDIA", re.compile(r"nvidia|geforce|quadro|tesla", re.IGNORECASE)),
-    ("AMD", re.compile(r"\bamd\b|radeon|\bradv\b|ryzen|instinct", re.IGNORECASE)),
-    ("Intel", re.compile(r"\bintel\b|\barc\b|\biris\b", re.IGNORECASE)),
-    ("Apple", re.compile(r"\bapple\b", re.IGNORECASE)),
+    ("NVIDIA", r"(?i)nvidia|geforce|quadro|tesla"),
+    ("AMD", r"(?i)\bamd\b|radeon|\bradv\b|ryzen|instinct"),
+    ("Intel", r"(?i)\bintel\b|\barc\b|\biris\b"),
+    ("Apple", r"(?i)\bapple\b"),
 )
-NOISE = re.compile(
-    r"\((?:r|tm|c)\)|\b(?:nvidia|amd|ati|intel|corporation|graphics|gpu)\b|\s+|\([^()]*\)\s*$", re.IGNORECASE
-)
-NUMBERED = re.compile(r"(?:AMD|Intel|NVIDIA) GPU ?([0-9a-f]*)", re.IGNORECASE)
+NOISE = r"(?i)\((?:r|tm|c)\)|\b(?:nvidia|amd|ati|intel|corporation|graphics|gpu)\b|\s+|\([^()]*\)\s*$"
+NUMBERED = r"(?i)(?:AMD|Intel|NVIDIA) GPU ?([0-9a-f]*)"
 """The name of a card whose driver does not report one."""
 ALIKE = 0.88
 """Two sizes are of one memory if the smaller is at least this part of the larger: drivers keep some back."""
@@ -124,7 +124,7 @@ def parse_listing(output: str, log: str = "") -> DeviceListing:
     for name, description, total, free in _listed(output[:MAX_TEXT]):
         if name in HELPERS:
             continue
-        if not NAME.fullmatch(name) or name.lower() in NOT_NAMES:
+        if not re.fullmatch(NAME, name) or name.lower() in NOT_NAMES:
             return DeviceListing(
                 fault="list", why=f"it lists a device with the name '{printable(name, 60)}', which no device has"
             )
@@ -137,22 +137,24 @@ def parse_listing(output: str, log: str = "") -> DeviceListing:
             description=printable(description),
             total=int(total) * MIB,
             free=int(free) * MIB,
-            software=SOFTWARE.search(description) is not None,
-            integrated=True if METAL.fullmatch(name) and description.startswith("Apple") else None,
+            software=re.search(SOFTWARE, description) is not None,
+            integrated=True if re.fullmatch(METAL, name) and description.startswith("Apple") else None,
         )
         devices.setdefault(name, first)
     if HEAD not in output:
         said = next((line.strip() for line in output[:MAX_TEXT].splitlines() if line.strip()), "nothing")
         return DeviceListing(fault="list", why=f"it printed this instead of a list of devices: {printable(said)}")
     targets = _add_facts(devices, log[:MAX_TEXT])
-    why = "" if devices else next((printable(line) for line in lines_of(log[:MAX_TEXT]) if EXCUSES.search(line)), "")
+    why = (
+        "" if devices else next((printable(line) for line in lines_of(log[:MAX_TEXT]) if re.search(EXCUSES, line)), "")
+    )
     return DeviceListing(devices=tuple(devices.values()), targets=targets, why=why)
 
 
 def _listed(output: str) -> Iterator[tuple[str, str, str, str]]:
     _, _, rest = output.partition(HEAD)
     for line in lines_of(rest):
-        if found := LINE.fullmatch(line):
+        if found := re.fullmatch(LINE, line):
             yield found[1], found[2], found[3], found[4]
 
 
@@ -170,7 +172,7 @@ def _add_facts(devices: dict[str, Device], log: str) -> Mapping[str, str]:
     targets: dict[str, str] = {}
     last = ""
     for line in lines_of(log):
-        if found := VULKAN.search(line):
+        if found := re.search(VULKAN, line):
             last = f"Vulkan{int(found[1])}"
             if (device := devices.get(last)) is not None:
                 driver = printable(found[2].rpartition(" (")[2].removesuffix(")"), 100)
@@ -178,7 +180,7 @@ def _add_facts(devices: dict[str, Device], log: str) -> Mapping[str, str]:
                 devices[last] = structs.replace(device, driver=driver, integrated=shares)
         elif VULKAN_CPU in line and last in devices:
             devices[last] = structs.replace(devices[last], software=True, integrated=None)
-        elif (found := CUDA.search(line)) and len(targets) < MAX_DEVICES:
+        elif (found := re.search(CUDA, line)) and len(targets) < MAX_DEVICES:
             targets[f"{'CUDA' if found[2] else 'ROCm'}{int(found[1])}"] = found[2] or found[3]
     return targets
 
@@ -228,7 +230,7 @@ def backend_of(device: Device) -> str:
 def maker_of(device: Device) -> str:
     """Return the card's maker, by the backend or by the device's name; empty: unknown."""
     told = MAKERS.get(backend_of(device))
-    return told or next((maker for maker, words in WORDS if words.search(device.description)), "")
+    return told or next((maker for maker, words in WORDS if re.search(words, device.description)), "")
 
 
 def _visible(look: MachineLook, backend: str) -> Sequence[Gpu]:
@@ -299,7 +301,7 @@ def _fit(device: Device, card: Gpu, target: str, of_its_maker: int) -> int:
     same_memory = card.total is not None and (min(device.total, card.total) >= max(device.total, card.total) * ALIKE)
     told = target or device.description.lower()
     fit = (SAME_MEMORY if same_memory else 0) + (SAME_TARGET if card.gfx and card.gfx in told else 0)
-    if (numbered := NUMBERED.fullmatch(card.name)) is None:
+    if (numbered := re.fullmatch(NUMBERED, card.name)) is None:
         named = _same_name(plain(device.description), plain(card.name))
         if named == SHORTER_NAME and card.total is not None and not same_memory:
             named = 0  # "AMD Radeon Graphics" is what every integrated one is called
@@ -347,4 +349,4 @@ def _versioned(driver: str, version: str, look: MachineLook) -> str:
 
 def plain(name: str) -> str:
     """Return a card's bare name: ``radeon rx 7900 xt`` of ``AMD Radeon ... (RADV NAVI31)``."""
-    return " ".join(NOISE.sub(" ", NOISE.sub(" ", name)).lower().split())
+    return " ".join(re.sub(NOISE, " ", re.sub(NOISE, " ", name)).lower().split())

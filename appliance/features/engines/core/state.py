@@ -74,9 +74,6 @@ class EngineState(VersionState, frozen=True, kw_only=True):
         return next((one for one in self.contexts if one.key == (digest, architecture)), None)
 
 
-# ---- what happens: a Proof, a ListedDevices, a ContextTrial and a SeatFailed are events as they are ------------------
-
-
 class MachineSeen(Struct, frozen=True):
     """The machine was examined; ``signature`` is that of its drivers and cards."""
 
@@ -128,7 +125,8 @@ class BuildRemoved(Struct, frozen=True):
 
 Fact = Proof | ListedDevices | ContextTrial | MachineSeen | Trusted | Pardoned | SeatFailed
 Learnt = Fact | EngineChosen | Followed | Forgotten | BuildRemoved
-"""Events that never fail and leave the journal as it is: they may be remembered first and written later."""
+"""Events that never fail and leave the journal as it is: they may be remembered first and written later. What is kept
+as it was learnt is its own event, as a `Proof` is."""
 Event = Learnt | VersionEvent
 
 

@@ -13,16 +13,13 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from appliance.features.engines.core.listing import Fault
+from appliance.features.engines.core.listing import LOST_LIBRARY, Fault
 from appliance.features.engines.core.standing import ProvenSpeeds
 
 # The starter model's answers: an engine that computes correctly says exactly this, whatever it runs on. The short
 # questions go through kernels for a few tokens, the long conversations through those for batches. The constants belong
 # to the starter's weights: when it is trained anew, tests/features/engines/test_trials.py fails and prints new ones.
 
-LOST_LIBRARY = re.compile(
-    r"error while loading shared libraries|library not loaded|symbol lookup error|a DLL it needs", re.IGNORECASE
-)
 NO_MEMORY = re.compile(
     r"out of memory|OutOfDeviceMemory|OutOfHostMemory|failed to allocate|unable to allocate|failed to fit params",
     re.IGNORECASE,
@@ -142,7 +139,7 @@ KNOWN: tuple[KnownCompletion, ...] = (
 def fault_of_start(status: str, executed: bool, lines: Sequence[str]) -> Fault:
     """Return the kind of failure of an engine that ended before it was ready; ``status`` in words."""
     text = "\n".join((*lines, status))
-    if LOST_LIBRARY.search(text):
+    if re.search(LOST_LIBRARY, text):
         return "missing"
     if not executed:
         return "damaged"

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TypeGuard
 
 import msgspec
-from msgspec import Struct
 
-from appliance.core.answers.continuation import DONE, Partial, object_of, objects_of
 from appliance.core.answers.families import Family
-from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
+from appliance.core.answers.going_on import Seam
+from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject, object_of, objects_of
 from appliance.core.bodies.sse import Decoder, RecordTooLong, SseEvent, encode
 from appliance.core.lenient_json import decoded
+from appliance.features.continuation.core.beginning import DONE, Partial
 
 _SURE = 16
 """From so many characters on, a first delta that begins with all earlier text can only repeat it."""
@@ -23,15 +23,6 @@ _SURE = 16
 
 _MOST_HELD = 64
 """Number of block beginnings that are kept; an answer has a handful."""
-
-
-class Seam(Struct, frozen=True, kw_only=True):
-    """The place where the halves meet: the seats of both, the reason for two, and the time of the first half."""
-
-    origin: str
-    on: str
-    why: str
-    milliseconds: float = 0.0
 
 
 class Splicer:

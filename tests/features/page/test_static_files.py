@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.errors import UsageError
-from appliance.http.control.static_files import INDEX, StaticFiles, names_of
+from appliance.features.page.static_files import INDEX, StaticFiles, names_of
 
 POSIX = sys.platform != "win32"
 SECRET = b"nobody may read this"

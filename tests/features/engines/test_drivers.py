@@ -15,10 +15,12 @@ from trio.testing import wait_all_tasks_blocked
 from waiting import until
 
 from appliance.core.machine import AcceleratorMemory, Driver
+from appliance.features.engines import drivers as module
+from appliance.features.engines.drivers import open_gpus
+from appliance.features.engines.source import MachineEngines
 from appliance.features.metrics.hardware import detect
 from appliance.features.metrics.samples import open_samples
-from appliance.platform import drivers as module
-from appliance.platform.drivers import Gpus, open_gpus, process_memory
+from appliance.platform.gpus import Gpus, NoGpus, process_memory
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="libraries as Linux has them"),
@@ -77,14 +79,12 @@ async def test_what_processes_have_there_is_told_where_the_driver_is_asked(libra
     assert taken["gpu0"] == 3 * GIB
     assert taken["ram"] > 1 << 20
     assert set(taken) == {"ram", "gpu0"}
-    gpus = Gpus(None)
-    assert await gpus.processes(0) is None
-    assert set(await process_memory(os.getpid(), ("ram", "gpu0"), gpus)) == {"ram"}
+    assert set(await process_memory(os.getpid(), ("ram", "gpu0"), NoGpus())) == {"ram"}
 
 
 async def test_hardware(library: Library):
     library()
-    found = await detect()
+    found = await detect(MachineEngines().look)
     assert [card.model for card in found.accelerators][:2] == ["NVIDIA Fake 1", "NVIDIA Fake 2"]
     first, second = found.accelerators[:2]
     assert (first.kind, first.vendor, first.architecture, first.power_limit_watts) == ("gpu", "NVIDIA", "Hopper", 700)

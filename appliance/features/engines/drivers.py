@@ -1,4 +1,4 @@
-"""Drivers, asked through a process of their own (`platform.driver_process`), which they may crash or stop.
+"""Drivers, asked through a process of their own (`features.engines.driver_process`), which they may crash or stop.
 
 `look` asks everything once, of a throw-away process. `open_gpus` keeps a process that NVIDIA's driver is asked through
 again and again. It starts with the first question, and only if the driver's library is installed; after a failure it
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import platform
 import sys
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TypeVar
@@ -25,9 +23,8 @@ from appliance.core.engine_output import printable
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.machine import GpuSample
 from appliance.core.machine_look import MachineLook
-from appliance.platform import driver_process
-from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children, own_process
-from appliance.platform.driver_process import (
+from appliance.features.engines import driver_process
+from appliance.features.engines.driver_process import (
     LOOK,
     PROCESSES,
     SAMPLES,
@@ -37,8 +34,9 @@ from appliance.platform.driver_process import (
     ProbeStage,
     Told,
 )
+from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children, own_process
+from appliance.platform.gpus import Gpus, NoGpus, plain_look
 from appliance.platform.libraries import has_nvml
-from appliance.platform.machine import resident_bytes, this_platform
 from appliance.platform.process import Command, LineSink, Ran, before_end, open_process, run_to_end
 from appliance.trio_parts import Changed, beside, persist
 
@@ -91,13 +89,13 @@ async def look(
                 children, own_process(driver_process.__name__), env or inherited_env(), seconds=seconds, stdin=order
             )
         except OSError as error:
-            return _blind(f"the process that looks at the machine cannot be started: {error}")
+            return plain_look(f"the process that looks at the machine cannot be started: {error}")
         stage, seen = _last_look(ran.output)
         if seen is not None:
             return structs.replace(seen, problems=(*problems, *seen.problems))
         how = _how(ran, seconds)
         if stage not in WHOSE or stage in without:
-            return _blind(f"the machine could not be looked at: {how}", *problems)
+            return plain_look(f"the machine could not be looked at: {how}", *problems)
         without.append(stage)
         problems.append(f"{WHOSE[stage]} {how} when asked for its cards, and is left out")
 
@@ -125,18 +123,6 @@ def _how(ran: Ran, seconds: float) -> str:
     return f"ended its process ({describe_status(ran.status)}{': ' + printable(last) if last else ''})"
 
 
-def _blind(*problems: str) -> MachineLook:
-    """Return the facts that need no look."""
-    return MachineLook(
-        platform=this_platform(),
-        system=f"{platform.system()} {platform.release()}",
-        environment="unknown",
-        cpu=platform.machine(),
-        cores=os.cpu_count() or 1,
-        problems=problems,
-    )
-
-
 # ---- NVIDIA's driver -------------------------------------------------------------------------------------------------
 
 
@@ -148,10 +134,10 @@ class DriverReply:
         self.there = trio.Event()
 
 
-class Gpus:
-    """Owned by `open_gpus`. Without an NVIDIA driver it always answers that there are no GPUs."""
+class NvidiaGpus:
+    """Owned by `open_gpus`."""
 
-    def __init__(self, asking: trio.MemorySendChannel[Ask] | None) -> None:
+    def __init__(self, asking: trio.MemorySendChannel[Ask]) -> None:
         self._asking = asking
 
     async def samples(self) -> list[GpuSample]:
@@ -163,8 +149,6 @@ class Gpus:
         return await self._ask(f"{PROCESSES} {index}", _PROCESSES.decode, None)
 
     async def _ask(self, question: str, read: Callable[[bytes], T], nothing: T) -> T:
-        if self._asking is None:
-            return nothing
         reply = DriverReply()
         try:
             await self._asking.send((question, reply))
@@ -181,10 +165,10 @@ class Gpus:
 async def open_gpus() -> AsyncGenerator[Gpus]:
     """Own the process that asks the driver, for the length of the block. Without a driver nothing is started."""
     if not has_nvml():
-        yield Gpus(None)
+        yield NoGpus()
         return
     send, receive = trio.open_memory_channel[Ask](0)
-    gpus = Gpus(send)
+    gpus = NvidiaGpus(send)
     async with beside(partial(_answer_all, receive)):
         try:
             yield gpus
@@ -292,39 +276,3 @@ async def _exchange(child: Child, question: str, said: _LastLine) -> bytes:
     while not said.line:
         await said.changed.wait()
     return said.line
-
-
-# ---- the memory of processes -----------------------------------------------------------------------------------------
-
-
-async def process_memory(pid: int, devices: Collection[str], gpus: Gpus) -> Mapping[str, int]:
-    """Bytes by device, for those of ``devices`` (``ram``, ``gpu0`` ...) that can be measured. It takes milliseconds."""
-    # A configured command is often a wrapper: the memory belongs to its descendants.
-    family = await trio.to_thread.run_sync(_family, pid)
-    taken: dict[str, int] = {}
-    if "ram" in devices and (resident := sum(family.values())):
-        taken["ram"] = resident  # nothing at all is what a process has that has just ended
-    for device in devices:
-        if device.startswith("gpu") and device[3:].isdigit():
-            found = _of(family, await gpus.processes(int(device[3:])) or ())
-            if found is not None:
-                taken[device] = found
-    return taken
-
-
-def _family(pid: int) -> dict[int, int]:
-    """The process and those that it has started, with the bytes that each has in RAM."""
-    import psutil  # seven milliseconds, which a server that has started no model saves
-
-    try:
-        members = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    except psutil.Error:
-        return {}
-    return {member: resident_bytes(member) or 0 for member in members}
-
-
-def _of(family: Collection[int], running: Iterable[tuple[int, int | None]]) -> int | None:
-    """None without a driver, or where it does not tell who takes what (containers, Windows in WDDM mode)."""
-    taken = [size for pid, size in running if pid in family]
-    known = [size for size in taken if size is not None]
-    return sum(known) if known and len(known) == len(taken) else None

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from appliance.core.rpc_workers import BadWorkerAnswer, Crew, Questions, RpcWorker, choose_workers, split_endpoint
+from appliance.core.rpc_workers import Crew, RpcWorker, split_endpoint
 from appliance.errors import ModelFailedToStart
+from appliance.features.engines.core.rpc_protocol import BadWorkerAnswer, Questions, choose_workers
 from appliance.upstream.connect import system_words
 
 LOOK_TIME = 2.0

@@ -14,9 +14,9 @@ from fake_nvml_library import build
 from file_trees import write
 
 from appliance.core.machine_look import MachineLook, arm_level, x86_level
+from appliance.features.engines.drivers import look
 from appliance.platform import machine_linux
 from appliance.platform.children import inherited_env, open_children
-from appliance.platform.drivers import look
 from appliance.platform.libraries import find_library, loaders, vulkan_drivers
 from appliance.platform.machine import SLEPT, Suspends, here
 

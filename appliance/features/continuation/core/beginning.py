@@ -2,7 +2,7 @@
 
 llama-server (b11434) continues an assistant's message that stands last. If the request says so explicitly
 (``continue_final_message``), it answers with the rest alone. If it finds out by itself, b11434 repeats the beginning in
-its first delta, and b11549 does not: see `core.answers.splice`.
+its first delta, and b11549 does not: see `features.continuation.core.splice`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.answers.families import Family
-from appliance.core.bodies.json_text import JSON, OBJECT, JsonEdit, JsonObject, Path, PathStep, apply_edits
+from appliance.core.answers.going_on import Refusal
+from appliance.core.bodies.json_text import (
+    JSON,
+    OBJECT,
+    JsonEdit,
+    JsonObject,
+    Path,
+    PathStep,
+    apply_edits,
+    object_of,
+    objects_of,
+)
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.lenient_json import decoded
 
@@ -25,22 +36,12 @@ _PLAIN = re.compile(rb"(?:event: (?P<name>[^\n]*)\n)?data: (?P<data>[^\n]*)")
 _BLOCKS = ("text", "thinking")
 _SEVERAL = "it is one of several answers"
 _CALLS = "a tool call had begun"
-_LAST_RECORD = re.compile(
-    rb"(?m:^)data: ?(?:\[DONE\]|[^\n]*(?:"
-    rb"\"type\": ?\"(?:message_stop|response\.(?:completed|incomplete|failed))\"|\"stop\": ?true)[^\n]*)[\r\n]*\Z"
-)
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 _COUNTS = ("n", "n_cmpl", "best_of")
 _PROBABILITIES = ("logprobs", "top_logprobs", "n_probs")
 _FORCED = ("continue_final_message", "add_generation_prompt", "generation_prompt")
 _THOUGHT_MARKS = ("<think", "[THINK]", "<|channel|>", "<seed:think>", "<|START_THINKING|>")
 _APPENDED = PathStep(b"-1", -1)
-
-
-class Refusal(Struct, frozen=True):
-    """It cannot be continued faithfully. ``why`` ends the sentence "it was not continued: ..."."""
-
-    why: str
 
 
 class Partial(Struct, frozen=True, kw_only=True):
@@ -232,15 +233,6 @@ class SoFar:
         )
 
 
-def is_over(tail: bytes) -> bool:
-    """Return whether a stream that ends with these bytes has told everything. A record cut at its begin is not seen.
-
-    Only the last record counts: llama.cpp stops each of several answers on its own. A quote inside of a text has a
-    backslash before it, so no text of a model looks like one of these members.
-    """
-    return tail.endswith((b"\n\n", b"\n\r\n")) and _LAST_RECORD.search(tail) is not None
-
-
 def _closing(family: Family) -> bytes:
     match family:
         case Family.CHAT | Family.COMPLETION:
@@ -249,15 +241,6 @@ def _closing(family: Family) -> bytes:
             return b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
         case Family.RESPONSES:
             return b""
-
-
-def object_of(value: JSON) -> JsonObject:
-    """Return the object itself, or an empty one for anything else."""
-    return value if isinstance(value, dict) else {}
-
-
-def objects_of(value: JSON) -> list[JsonObject]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def continued_body(body: bytes, partial: Partial) -> bytes | Refusal:

@@ -11,10 +11,11 @@ from drawn_json import json_values
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from appliance.core.answers.continuation import MAX_TEXT, Partial, Refusal, SoFar, continued_body, is_over
-from appliance.core.answers.families import Family
-from appliance.core.answers.splice import Seam, Splicer
+from appliance.core.answers.families import Family, is_over
+from appliance.core.answers.going_on import Refusal, Seam
 from appliance.core.bodies.sse import PING, Decoder, SseEvent, encode
+from appliance.features.continuation.core.beginning import MAX_TEXT, Partial, SoFar, continued_body
+from appliance.features.continuation.core.splice import Splicer
 
 SEAM = Seam(origin="old:", on="new:", why="killed by signal 9", milliseconds=20.0)
 PROMPT = 11

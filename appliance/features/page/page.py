@@ -23,11 +23,12 @@ import msgspec
 import trio
 
 from appliance import __version__
+from appliance.core.bodies.codings import SMALLEST, accepts_gzip
 from appliance.core.engine import Engine
-from appliance.core.settings import Listen
+from appliance.core.settings import HttpSettings, Listen
 from appliance.errors import RouteNotFound
+from appliance.features.page.static_files import OTHER_TYPE, TYPES, is_known
 from appliance.http.bytes.listening import shown
-from appliance.http.control.static_files import OTHER_TYPE, TYPES, is_known
 from appliance.http.way.context import RequestContext
 from appliance.traffic.request import MANIFEST, PAGE_PREFIX, PAGE_VERSION, WORKER, Headers, Request, send_whole
 from appliance.wire import ListedModel, ListedModels
@@ -131,9 +132,6 @@ SANDBOX_HEADERS: Headers = (
 takes the HTML. A policy cannot keep a script from the network: WebRTC is outside of it, and Chromium connects for a
 navigation before the policy refuses that.
 """
-SMALLEST = 600
-"""Bytes; compressing less than this saves no packet."""
-_WEIGHTED = re.compile(r"(?i)([^\s,;]+)\s*(?:;\s*q=([\d.]+))?")
 _HASHED = re.compile(r".+-[\w-]{8}\.\w+")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 NOSNIFF = (b"X-Content-Type-Options", b"nosniff")
@@ -186,19 +184,22 @@ def _row(cells: Sequence[str]) -> str:
 
 
 class PageRoutes:
-    """Answers the page's routes. ``status`` renders the page for browsers without script.
+    """Answers GET and HEAD of the page's routes. ``status`` renders the page for browsers without script.
 
     That one is also at ``/`` in a checkout whose page was never built.
     """
 
-    def __init__(self, api_prefix: str, status: Callable[[Request], str]) -> None:
-        self._api_prefix = api_prefix
+    def __init__(self, settings: HttpSettings, status: Callable[[Request], str]) -> None:
+        self._is_on = settings.page
+        self._api_prefix = settings.api_prefix
         self._status = status
         self._built = (DIST / "index.html").is_file()
 
     async def answer(self, context: RequestContext) -> None:
         """Raises RouteNotFound."""
         request, sink = context.request, context.sink
+        if not self._is_on:
+            raise RouteNotFound(request.method, request.path)
         path = request.path.removesuffix("/")
         folder, _, name = path.rpartition("/")
         if path == f"{PAGE_PREFIX}status" or (path == "" and not self._built):
@@ -237,16 +238,6 @@ class PageRoutes:
             await _send(context, packed, name, kept, ((b"Content-Encoding", b"gzip"),))
         else:
             await _send(context, await _content(path), name, kept)
-
-
-def accepts_gzip(accepted: str) -> bool:
-    """Return whether an Accept-Encoding lets an answer be compressed: by the weight of gzip, else by that of ``*``.
-
-    Source: RFC 9110 section 12.5.3.
-    """
-    weights = {name.lower(): weight for name, weight in _WEIGHTED.findall(accepted)}
-    weight = weights.get("gzip", weights.get("*"))
-    return weight is not None and (weight == "" or weight.strip("0.") != "")
 
 
 @cache

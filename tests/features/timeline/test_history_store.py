@@ -14,8 +14,8 @@ from waiting import until
 from appliance.core.records.history import Happening, HistoryQuery
 from appliance.core.scheduling.effects import Cause
 from appliance.errors import UsageError
+from appliance.features.timeline.store import History, open_history
 from appliance.store.activity import open_activity
-from appliance.store.history import History, open_history
 
 
 def entry(model: str, by: str = "") -> Happening:

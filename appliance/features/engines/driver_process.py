@@ -1,5 +1,5 @@
 """A process of its own that asks drivers, because they may crash or hang the process that loads them: see
-`platform.drivers`.
+`features.engines.drivers`.
 
 It answers each line of its input with one line of JSON, and ends with its input. To `LOOK`, with a `ProbeOrder` behind
 it, it prints the name of each stage before it begins it, so that its parent knows where it died or hangs, and the
@@ -21,7 +21,7 @@ from appliance.core.machine_look import VISIBILITY, Gpu, MachineLook
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from appliance.platform.nvml import Nvml
+    from appliance.features.engines.nvml import Nvml
 
 LOOK, SAMPLES, PROCESSES = "look", "samples", "processes"
 """The questions; `PROCESSES` comes with the number of the GPU behind it."""
@@ -59,7 +59,7 @@ def main() -> None:
     """Answer until the input ends. The driver is opened with the first question to it."""
     from contextlib import ExitStack
 
-    from appliance.platform.nvml import open_nvml
+    from appliance.features.engines.nvml import open_nvml
 
     nvml: Nvml | None = None
     with ExitStack() as opened:
@@ -149,8 +149,8 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
 
 def _through_nvml(root: Path, problems: list[str]) -> list[Gpu]:
     """NVIDIA's cards, where its library is installed; a library without its driver is a problem."""
+    from appliance.features.engines.nvml import open_nvml
     from appliance.platform.libraries import NVML, find_library
-    from appliance.platform.nvml import open_nvml
 
     if not find_library(NVML, root):
         return []

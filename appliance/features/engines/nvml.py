@@ -1,6 +1,6 @@
 """NVIDIA GPUs, through the driver's own library (NVML). Without it there are none, and nothing is imported.
 
-Only a process that may crash loads it (`platform.driver_process`), never the server.
+Only a process that may crash loads it (`features.engines.driver_process`), never the server.
 """
 
 from __future__ import annotations
