@@ -135,7 +135,7 @@ def test_a_megabyte_of_nested_arguments(tooled: StartServer) -> None:
 
 @pytest.mark.slow
 def test_no_path_leads_out_of_the_root(tooled: StartServer, tmp_path: Path) -> None:
-    """Neither of a use nor of a call. What else was tried is in tests/tools/test_tool_root.py."""
+    """Neither of a use nor of a call. What else was tried is in tests/features/tools/test_tool_root.py."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     root.mkdir()
     outside.mkdir()
