@@ -257,7 +257,7 @@ async def test_each_model_lists_its_files_with_their_hashes(server: Appliance, b
 
 @needs_links
 async def test_a_file_comes_whole_and_in_parts(server: Appliance, box: DownloadSettings) -> None:
-    """`tests/core/models/test_blobs.py` has every range."""
+    """Every range is above, without HTTP."""
     content = (box.models_dir / "alone.gguf").read_bytes()
     ((file),) = await files(server, "alone")
     path, tag, size = f"/api/blobs/sha256:{file['sha256']}", f'"{file["sha256"]}"', len(content)
