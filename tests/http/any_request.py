@@ -50,7 +50,7 @@ from appliance.features.tools.core import mcp_serving
 from appliance.http.bytes.body import Bodies
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
-from appliance.http.control.routes import RouteFacts
+from appliance.http.route_facts import RouteFacts
 from appliance.http.way import routes
 from appliance.http.way.edge import Edge
 from appliance.http.way.guard import Guard

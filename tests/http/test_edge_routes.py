@@ -14,9 +14,10 @@ from slow import one_of
 
 from appliance.features.page import page
 from appliance.http.control import own_routes
-from appliance.http.control.edge_routes import MAX_CONTROL_BODY, ONE_MODEL
+from appliance.http.control.edge_routes import ONE_MODEL
 from appliance.http.control.openapi import PART
 from appliance.http.control.own_routes import ON_QUART
+from appliance.http.route_facts import MAX_CONTROL_BODY
 from appliance.http.way.routes import POSTED
 from appliance.traffic.request import PAGE_PATHS, PUBLIC_PATHS
 
@@ -120,7 +121,11 @@ async def test_every_route_is_described_and_every_shape_is_there(server: Applian
     for rule in any_request.app_of(server).url_map.iter_rules():
         operations = told["paths"][PART.sub(r"{\1}", rule.rule)]
         assert {method.lower() for method in rule.methods or ()} - {"head", "options"} <= set(operations)
+    edges = server.opened.kernel.told()
     assert any_request.edge_gets(server).keys() | POSTED <= set(told["paths"])
+    assert {(PART.sub(r"{\1}", each.path), each.method.lower()) for each in edges} <= {
+        (path, method) for path, operations in told["paths"].items() for method in operations
+    }
     assert {name.rpartition("/")[2] for name in references(told)} <= set(told["components"]["schemas"])
     message = told["paths"]["/api/conversations/{conversation}/messages/{message}"]["put"]
     assert message["requestBody"]["content"]["application/json"]["schema"] == {

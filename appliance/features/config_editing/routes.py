@@ -12,50 +12,49 @@ from msgspec import structs
 from quart import Response, request
 
 from appliance.core.parameters import read_whole
-from appliance.errors import AdminOff, UsageError
+from appliance.errors import UsageError
 from appliance.features.config_editing.core.asked import ConfigCheck, ConfigEdit
 from appliance.features.config_editing.editor import FOLDER, ConfigEditor, TextChanged
 from appliance.http.control.answers import json_answer, read_as
-from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.control.routes import Routes
 from appliance.http.errors import describe
 from appliance.http.kernel import Kernel
+from appliance.http.route_facts import AdminDoor, RouteFacts
 
 
 def config_routes(kernel: Kernel) -> Routes:
     owners, routes = kernel.owners, Routes("config_editing")
     editor = ConfigEditor(kernel.files, kernel.data / FOLDER) if kernel.files is not None else None
 
-    def editing(verb: str) -> ConfigEditor:
-        """Raises AdminOff, UsageError."""
-        if not kernel.settings.admin:
-            raise AdminOff("the configuration", f"config {verb}")
+    def editing() -> ConfigEditor:
+        """Raises UsageError."""
         if editor is None:
             raise UsageError("the program runs without a configuration file; start it with --config FILE")
         return editor
 
-    @routes.get("/api/config")
+    @routes.get("/api/config", facts=RouteFacts(admin=_door("show")))
     async def show() -> Response:
         from appliance.features.config_editing import edits
 
-        return json_answer(await trio.to_thread.run_sync(edits.shown, editing("show"), request.args.get("file")))
+        return json_answer(await trio.to_thread.run_sync(edits.shown, editing(), request.args.get("file")))
 
-    @routes.post("/api/config/check", facts=RouteFacts(takes=ConfigCheck))
+    @routes.post("/api/config/check", facts=RouteFacts(takes=ConfigCheck, admin=_door("edit")))
     async def check() -> Response:
         from appliance.features.config_editing import edits
 
-        editor, asked = editing("edit"), await read_as(ConfigCheck)
+        editor, asked = editing(), await read_as(ConfigCheck)
         checked, config = await trio.to_thread.run_sync(edits.checked, editor, asked)
         if config is not None:
             changed = owners.fleet.outdated(owners.catalog.models_with(config))
             checked = structs.replace(checked, changed=changed)
         return json_answer(checked)
 
-    @routes.put("/api/config", facts=RouteFacts(takes=ConfigEdit))
+    @routes.put("/api/config", facts=RouteFacts(takes=ConfigEdit, admin=_door("edit")))
     async def write() -> Response:
         """Write an edit, and put it in force."""
         from appliance.features.config_editing import edits
 
-        editor, asked = editing("edit"), await read_as(ConfigEdit)
+        editor, asked = editing(), await read_as(ConfigEdit)
         try:
             written = await trio.to_thread.run_sync(edits.written, editor, asked)
         except TextChanged as error:
@@ -69,15 +68,15 @@ def config_routes(kernel: Kernel) -> Routes:
         warnings = [str(warning) for warning in done.warnings]
         return json_answer({"version": written.version, "warnings": warnings, "changed": done.changed})
 
-    @routes.get("/api/config/versions")
+    @routes.get("/api/config/versions", facts=RouteFacts(admin=_door("versions")))
     async def versions() -> Response:
-        editor, file = editing("versions"), request.args.get("file")
+        editor, file = editing(), request.args.get("file")
         kept = await trio.to_thread.run_sync(lambda: editor.kept(editor.open(file).file).list())
         return json_answer({"versions": kept})
 
-    @routes.get("/api/config/versions/<number>")
+    @routes.get("/api/config/versions/<number>", facts=RouteFacts(admin=_door("versions")))
     async def version(number: str) -> Response:
-        editor, file, which = editing("versions"), request.args.get("file"), read_whole(number, "version")
+        editor, file, which = editing(), request.args.get("file"), read_whole(number, "version")
 
         def read() -> str:
             from appliance.features.config_editing.core.masks import masked
@@ -88,3 +87,7 @@ def config_routes(kernel: Kernel) -> Routes:
         return json_answer({"number": which, "text": await trio.to_thread.run_sync(read)})
 
     return routes
+
+
+def _door(verb: str) -> AdminDoor:
+    return AdminDoor("the configuration", f"config {verb}")

@@ -15,9 +15,10 @@ from quart import Response, request
 from appliance.features.contexts.core import cache
 from appliance.features.contexts.files import KeptContexts
 from appliance.http.control.answers import json_answer
-from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.control.routes import Routes
 from appliance.http.control.slots import SlotsInShort
 from appliance.http.kernel import Kernel
+from appliance.http.route_facts import RouteFacts
 
 _NAME: Mapping[cache.CacheBy, str] = {"client": "client", "model": "model_id"}
 _LEAST_READ = 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from appliance.core.turns.documents import ReadText
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
+    from appliance.http.route_facts import ToldRoute
 
 FILE = "conversations.db"
 
@@ -58,4 +59,22 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
         yield ServerParts(routes=routes, edges=(edge,), folders=folders, audience=conversations, texts=read_text)
 
 
-CONVERSATIONS = Feature(name="conversations", open=_open)
+def _told() -> Sequence[ToldRoute]:
+    from appliance.features.conversations.paths import FILES
+    from appliance.http.route_facts import AS_MODELS, RouteFacts, ToldRoute
+    from appliance.traffic.request import CONVERSATIONS
+
+    says = {
+        "export": "A file of conversations: JSON Lines of one, a ZIP of several.",
+        "import": "The conversations in a file, which is the body; nothing is kept yet.",
+        "pack": "A ZIP of the conversations in the body.",
+        "pdf": "The text of a PDF document, which is the body.",
+        "text": "The text of a PDF or Word document, which is the body.",
+        "unpack": "The conversations in a ZIP, which is the body.",
+    }
+    facts = RouteFacts(most=AS_MODELS)
+    named = [(method, name) for method, name in sorted(FILES) if method != "HEAD"]
+    return [ToldRoute(method, f"{CONVERSATIONS}/{name}", facts, says[name]) for method, name in named]
+
+
+CONVERSATIONS = Feature(name="conversations", open=_open, told=_told)

@@ -32,8 +32,9 @@ from appliance.http.control.answers import (
     read_body,
 )
 from appliance.http.control.model_feed import ModelEvent, ModelFeed
-from appliance.http.control.routes import FOLLOWS, LARGE, RouteFacts, Routes, large
+from appliance.http.control.routes import FOLLOWS, LARGE, Routes, large
 from appliance.http.kernel import Kernel
+from appliance.http.route_facts import RouteFacts
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.traffic.inflight import InFlightSum, Wait
 

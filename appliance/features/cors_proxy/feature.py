@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from appliance.feature import Feature
 
 if TYPE_CHECKING:
     from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
+    from appliance.http.route_facts import ToldRoute
 
 
 def _route(kernel: Kernel) -> EdgeRoute:
@@ -26,4 +28,12 @@ def _route(kernel: Kernel) -> EdgeRoute:
     return route
 
 
-CORS_PROXY = Feature(name="cors_proxy", edges=(_route,))
+def _told() -> Sequence[ToldRoute]:
+    from appliance.http.route_facts import AS_MODELS, RouteFacts, ToldRoute
+    from appliance.http.way.routes import CORS_PROXY
+
+    says = "Ask the server that ``url`` names for a page, with the same method and body."
+    return [ToldRoute(method, CORS_PROXY, RouteFacts(most=AS_MODELS), says) for method in ("GET", "POST")]
+
+
+CORS_PROXY = Feature(name="cors_proxy", edges=(_route,), told=_told)

@@ -19,8 +19,9 @@ from appliance.features.disk.measuring import measure
 from appliance.features.disk.rules import DiskTable
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import is_trusted, json_answer
-from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel
+from appliance.http.route_facts import RouteFacts
 from appliance.store.activity import ActivityTable
 from appliance.traffic.targets import refresh
 from appliance.trio_parts import Memo

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from quart import Response, request
 
 from appliance.http.control.answers import json_answer
-from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel
+from appliance.http.route_facts import RouteFacts
 
 if TYPE_CHECKING:
     from msgspec import Struct

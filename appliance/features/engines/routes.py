@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct
 from quart import Response
 
-from appliance.errors import AdminOff, Conflict, NotFound
+from appliance.errors import Conflict, NotFound
 from appliance.features.engines.core.choice import EngineWish
 from appliance.features.engines.core.standing import Seat
 from appliance.features.engines.owner import Engines
@@ -20,7 +20,8 @@ from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.table import Table, table
 from appliance.fleet.status import ChildStatus
 from appliance.http.control.answers import json_answer, parse_as, read_as, read_body
-from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.control.routes import Routes
+from appliance.http.route_facts import AdminDoor, RouteFacts
 from appliance.store.shelf import alone
 
 MAX_WAITING = 4
@@ -37,6 +38,14 @@ class RollbackRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Body of ``POST /api/engines/rollback``."""
 
     backend: str | None = None
+
+
+CHOICE = RouteFacts(takes=EngineWish, gives=Table, admin=AdminDoor("choosing an engine", "engines use"))
+RETURN = RouteFacts(
+    takes=RollbackRequest,
+    gives=Table,
+    admin=AdminDoor("returning to the build before an update", "engines rollback"),
+)
 
 
 def engine_routes(
@@ -90,11 +99,12 @@ def engine_routes(
         settled()
         return await answer()
 
-    @routes.post("/api/engines/use", facts=RouteFacts(takes=EngineWish, gives=Table))
+    @routes.post(
+        "/api/engines/use",
+        facts=CHOICE,
+    )
     async def use_engine() -> Response:
         """Prefer an engine that is proven here, or pin it; models move when they are idle."""
-        if not may_choose:
-            raise AdminOff("choosing an engine", "engines use")
         from appliance.features.engines.choosing import prefer  # with archives
 
         wish = await read_as(EngineWish)
@@ -104,11 +114,12 @@ def engine_routes(
         settled()
         return await answer()
 
-    @routes.post("/api/engines/rollback", facts=RouteFacts(takes=RollbackRequest, gives=Table))
+    @routes.post(
+        "/api/engines/rollback",
+        facts=RETURN,
+    )
     async def return_to_engine() -> Response:
         """Return to the build before the last update."""
-        if not may_choose:
-            raise AdminOff("returning to the build before an update", "engines rollback")
         from appliance.features.engines.choosing import roll_back
 
         asked = parse_as(await read_body() or b"{}", RollbackRequest)

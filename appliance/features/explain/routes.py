@@ -18,8 +18,9 @@ from appliance.core.records.activity import MAX_LIMIT, Query
 from appliance.errors import ApplianceError, NotFound
 from appliance.features.explain.rules import SHOWN, Explained, compared, outline
 from appliance.http.control.answers import json_answer
-from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel
+from appliance.http.route_facts import RouteFacts
 from appliance.http.way.context import ModelRequest
 from appliance.http.way.dialect import DialectTurn
 from appliance.http.way.handover import Handover

@@ -11,8 +11,9 @@ from appliance.errors import BadRequest, NotFound
 from appliance.features.fit.core.picture import DeviceMemory, LoadForecast, MemoryTable, ModelMemory, picture
 from appliance.fleet.owner import Fleet
 from appliance.http.control.answers import json_answer
-from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel
+from appliance.http.route_facts import RouteFacts
 
 
 def memory_routes(kernel: Kernel) -> Routes:

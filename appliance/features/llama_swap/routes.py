@@ -13,8 +13,9 @@ from appliance.errors import BadRequest, NotFound, UsageError
 from appliance.features.llama_swap.events import EventSources, FeedRoutes
 from appliance.http.control.answers import json_answer, read_as, text_answer
 from appliance.http.control.listing import View
-from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
+from appliance.http.control.routes import FOLLOWS, Routes
 from appliance.http.kernel import Kernel
+from appliance.http.route_facts import RouteFacts
 from appliance.http.way.routes import RELOAD
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from appliance.feature import Feature, Ground, ServerParts
 
 if TYPE_CHECKING:
     from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
+    from appliance.http.route_facts import ToldRoute
     from appliance.http.way.hooks import DialectSpeaker, Translate
 
 
@@ -43,4 +44,32 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     yield ServerParts(translates=(translate,), edges=(edge,))
 
 
-LM_STUDIO = Feature(name="lm_studio", open=_open)
+def _told() -> Sequence[ToldRoute]:
+    from appliance.features.lm_studio.reading import InputChat
+    from appliance.features.lm_studio.routes import DownloadRequest, LoadRequest, UnloadRequest
+    from appliance.features.lm_studio.rules import (
+        ANSWERED,
+        DOWNLOAD,
+        JOB,
+        LOAD,
+        UNLOAD,
+        V0_MODEL,
+        V0_MODELS,
+        V1_CHAT,
+        V1_MODELS,
+    )
+    from appliance.http.route_facts import AS_MODELS, RouteFacts, ToldRoute
+
+    shapes = {LOAD: LoadRequest, UNLOAD: UnloadRequest, DOWNLOAD: DownloadRequest}
+    says = "As LM Studio's API has it."
+    return [
+        *(ToldRoute("GET", path, says=says) for path in (V0_MODELS, f"{V0_MODEL}<model>", V1_MODELS, f"{JOB}<job>")),
+        *(ToldRoute("POST", path, RouteFacts(takes=shape), says) for path, shape in shapes.items()),
+        *(
+            ToldRoute("POST", path, RouteFacts(most=AS_MODELS, takes=InputChat if path == V1_CHAT else None), says)
+            for path in ANSWERED
+        ),
+    ]
+
+
+LM_STUDIO = Feature(name="lm_studio", open=_open, told=_told)

@@ -12,7 +12,8 @@ from appliance.core.parameters import read_time
 from appliance.errors import Busy
 from appliance.features.metrics.samples import Samples
 from appliance.http.control.answers import json_answer
-from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.control.routes import Routes
+from appliance.http.route_facts import RouteFacts
 
 
 def machine_routes(samples: Samples, detect: Callable[[], Awaitable[Hardware | None]]) -> Routes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from appliance.feature import Feature, Ground, ServerParts
 if TYPE_CHECKING:
     from appliance.features.ollama.known import KnownModels
     from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
+    from appliance.http.route_facts import ToldRoute
     from appliance.http.way.hooks import DialectSpeaker, Translate
 
 FILE = "derived-models.json"
@@ -57,4 +58,10 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     yield ServerParts(translates=(translate,), edges=(edge,))
 
 
-OLLAMA = Feature(name="ollama", open=_open)
+def _told() -> Sequence[ToldRoute]:
+    from appliance.features.ollama.paths import told_routes
+
+    return told_routes()
+
+
+OLLAMA = Feature(name="ollama", open=_open, told=_told)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from appliance.traffic.request import Request
+
+if TYPE_CHECKING:
+    from appliance.http.route_facts import ToldRoute
 
 PATHS = frozenset(
     f"/api/{name}"
@@ -34,3 +40,19 @@ def is_answered(request: Request) -> bool:
     if request.method not in ("GET", "HEAD") or request.path not in ("/", VERSION):
         return is_ollamas(request)
     return request.path == VERSION or "text/html" not in (request.header(b"accept") or "")
+
+
+def told_routes() -> Sequence[ToldRoute]:
+    """Its routes for documents and OpenAPI; the bodies are read member by member, as Ollama reads them."""
+    from appliance.features.ollama.core.answering import ChatLine, PromptLine
+    from appliance.http.route_facts import AS_MODELS, RouteFacts, ToldRoute
+
+    says, lines = "As Ollama's API has it.", {CHAT: ChatLine, GENERATE: PromptLine}
+    listed = ("/api/tags", "/api/ps", "/api/status", VERSION, "/api/experimental/model-recommendations")
+    posted = ("/api/show", "/api/embed", "/api/embeddings", "/api/pull", "/api/copy", "/api/create", *lines)
+    of_body = RouteFacts(most=AS_MODELS)
+    return [
+        *(ToldRoute("GET", path, says=says) for path in listed),
+        *(ToldRoute("POST", path, RouteFacts(most=AS_MODELS, gives=lines.get(path)), says) for path in posted),
+        ToldRoute("DELETE", "/api/delete", of_body, says),
+    ]

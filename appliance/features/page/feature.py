@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from appliance.feature import Feature
@@ -9,6 +10,7 @@ from appliance.feature import Feature
 if TYPE_CHECKING:
     from appliance.features.page.edge import PageEdge
     from appliance.http.kernel import EdgeRoute, FilesInPlace, Get, Kernel
+    from appliance.http.route_facts import ToldRoute
 
 
 def _edge(kernel: Kernel) -> EdgeRoute:
@@ -48,4 +50,14 @@ def _files(kernel: Kernel) -> FilesInPlace | None:
     return StaticFiles(kernel.settings.static)
 
 
-PAGE = Feature(name="page", edges=(_edge,), gets={"/favicon.ico": _icon, "/upstream": _models}, files=_files)
+def _told() -> Sequence[ToldRoute]:
+    from appliance.http.route_facts import ToldRoute
+    from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX
+
+    below = (PAGE_PREFIX, f"{PAGE_PREFIX}sandbox", f"{PAGE_PREFIX}status", f"{PAGE_PREFIX}assets/<name>")
+    return [ToldRoute("GET", path, says="A file of the page.") for path in (*sorted(PAGE_PATHS), *below)]
+
+
+PAGE = Feature(
+    name="page", edges=(_edge,), gets={"/favicon.ico": _icon, "/upstream": _models}, told=_told, files=_files
+)

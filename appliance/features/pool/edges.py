@@ -20,8 +20,8 @@ from appliance.core.settings import HttpSettings
 from appliance.errors import BadRequest
 from appliance.features.pool.core.blobs import BLOBS, sha256_in, wanted_range
 from appliance.features.pool.core.shapes import PoolState
-from appliance.http.control.edge_routes import MAX_CONTROL_BODY
 from appliance.http.errors import JSON_TYPE
+from appliance.http.route_facts import MAX_CONTROL_BODY
 from appliance.http.way.context import RequestContext
 from appliance.traffic.request import Headers, send_whole
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from appliance.features.pool.seat import PoolSeat
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
+    from appliance.http.route_facts import ToldRoute
     from appliance.http.way.ask import Ask
     from appliance.http.way.hooks import Placing
     from appliance.traffic.request import Request
@@ -123,8 +124,21 @@ def _examiner(problems: Callable[[], Sequence[Trouble]] | None = None) -> Examin
     return pool_examiner(problems)
 
 
+def _told() -> Sequence[ToldRoute]:
+    from appliance.features.pool.core.shapes import PoolState
+    from appliance.http.route_facts import RouteFacts, ToldRoute
+
+    return [
+        ToldRoute("GET", "/api/pool", RouteFacts(gives=PoolState), "The pool of boxes as this one sees it."),
+        ToldRoute("GET", "/api/blobs", says="The files of a model, with their hashes."),
+        ToldRoute("GET", "/api/blobs/<hash>", says="A file of a model by its hash, or a part of it."),
+        ToldRoute("GET", "/api/link", says="A websocket: the live link with another appliance."),
+    ]
+
+
 POOL = Feature(
     name="pool",
+    told=_told,
     verbs=(Verb("pool", "several machines", TELLS, _verb, page="pool.md"),),
     open=_open,
     examiners=(_examiner,),

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING
 
 from quart import Response
 
-from appliance.errors import AdminOff
 from appliance.features.pool.core.shapes import CreatePool, DrainBox, JoinPool, LeavePool, RotatePool
 from appliance.features.pool.peers import Peers
 from appliance.features.pool.seat import PoolSeat
-from appliance.http.control.answers import is_trusted, json_answer, read_as
-from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.control.answers import json_answer, read_as
+from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel
+from appliance.http.route_facts import AdminDoor, RouteFacts
 
 if TYPE_CHECKING:
     from appliance.features.pool.owner import BoxPool
+
+DOOR = AdminDoor("changing the pool", "pool' on the server's machine", trusted=True)
 
 
 def pool_routes(kernel: Kernel, peers: Peers, seat: PoolSeat) -> Routes:
     routes = Routes("pool")
 
     async def owner() -> BoxPool:
-        """Raises AdminOff and Forbidden."""
-        if not (kernel.settings.admin or is_trusted()):
-            raise AdminOff("changing the pool", "pool' on the server's machine")
+        """Raises Forbidden."""
         return await seat.require()
 
     @routes.get("/api/peers")
@@ -37,28 +37,28 @@ def pool_routes(kernel: Kernel, peers: Peers, seat: PoolSeat) -> Routes:
         guests = [{"address": address, "models": models} for address, models in peers.guests()]
         return json_answer({"peers": peers.snapshot(), "guests": guests})
 
-    @routes.post("/api/pool/create", facts=RouteFacts(takes=CreatePool))
+    @routes.post("/api/pool/create", facts=RouteFacts(takes=CreatePool, admin=DOOR))
     async def create() -> Response:
         return json_answer(await (await owner()).create(await read_as(CreatePool)))
 
-    @routes.post("/api/pool/invite")
+    @routes.post("/api/pool/invite", facts=RouteFacts(admin=DOOR))
     async def invite() -> Response:
         return json_answer((await owner()).invite())
 
-    @routes.post("/api/pool/join", facts=RouteFacts(takes=JoinPool))
+    @routes.post("/api/pool/join", facts=RouteFacts(takes=JoinPool, admin=DOOR))
     async def join() -> Response:
         return json_answer(await (await owner()).join(await read_as(JoinPool)))
 
-    @routes.post("/api/pool/leave", facts=RouteFacts(takes=LeavePool))
+    @routes.post("/api/pool/leave", facts=RouteFacts(takes=LeavePool, admin=DOOR))
     async def leave() -> Response:
         return json_answer(await (await owner()).leave((await read_as(LeavePool)).box))
 
-    @routes.post("/api/pool/drain", facts=RouteFacts(takes=DrainBox))
+    @routes.post("/api/pool/drain", facts=RouteFacts(takes=DrainBox, admin=DOOR))
     async def drain() -> Response:
         changed, asked = await owner(), await read_as(DrainBox)
         return json_answer(await changed.drain(asked.box, drained=asked.drained))
 
-    @routes.post("/api/pool/rotate", facts=RouteFacts(takes=RotatePool))
+    @routes.post("/api/pool/rotate", facts=RouteFacts(takes=RotatePool, admin=DOOR))
     async def rotate() -> Response:
         return json_answer(await (await owner()).require().rotate((await read_as(RotatePool)).without))
 

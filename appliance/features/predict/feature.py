@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from appliance.feature import Feature, ServerParts
 if TYPE_CHECKING:
     from appliance.feature import Ground
     from appliance.http.kernel import EdgeRoute, Kernel
+    from appliance.http.route_facts import ToldRoute
 
 
 @asynccontextmanager
@@ -25,4 +26,11 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     yield ServerParts(edges=(route,) if path is not None else ())
 
 
-PREDICT = Feature(name="predict", open=_open)
+def _told() -> Sequence[ToldRoute]:
+    from appliance.http.route_facts import AS_MODELS, RouteFacts, ToldRoute
+
+    says = "Many requests in one; the path is that of AIP_PREDICT_ROUTE, without which there is none."
+    return [ToldRoute("POST", "/<predict>", RouteFacts(most=AS_MODELS), says)]
+
+
+PREDICT = Feature(name="predict", open=_open, told=_told)

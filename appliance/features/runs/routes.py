@@ -30,9 +30,10 @@ from appliance.features.runs.record import RunResult, RunStatus, RunTimeouts, re
 from appliance.features.runs.rules import parse_run_query, select_runs
 from appliance.http import errors
 from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, parameters, parse_as, read_body
-from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes, large
+from appliance.http.control.routes import FOLLOWS, Routes, large
 from appliance.http.control.stream_body import StreamBody, read_offset
 from appliance.http.kernel import Kernel
+from appliance.http.route_facts import RouteFacts
 
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """Members that ``params`` must not hold: the run sets them itself."""

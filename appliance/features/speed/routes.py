@@ -10,8 +10,9 @@ from appliance.core.records.history import MAX_LIMIT, HistoryQuery
 from appliance.features.speed.figures import speed_curves
 from appliance.features.speed.rules import MARKS, SpeedAnswer, marks, parse_speed_question
 from appliance.http.control.answers import json_answer, parameters
-from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel
+from appliance.http.route_facts import RouteFacts
 
 
 def speed_routes(kernel: Kernel) -> Routes:

@@ -18,9 +18,10 @@ from appliance.features.streams.boxes import StreamsAtBoxes
 from appliance.features.streams.ids import content_type_of, find_stream, name_of, open_reader
 from appliance.features.streams.owner import Streams
 from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, read_as
-from appliance.http.control.routes import FOLLOWS, RouteFacts, Routes
+from appliance.http.control.routes import FOLLOWS, Routes
 from appliance.http.control.stream_body import StreamBody, StreamReader, read_offset
 from appliance.http.kernel import Kernel
+from appliance.http.route_facts import RouteFacts
 from appliance.http.way.routes import LOOKUP, STREAM
 
 

@@ -12,7 +12,8 @@ from appliance.errors import NotFound
 from appliance.features.tools.box import OpenToolbox
 from appliance.features.tools.core.mcp_messages import Offers
 from appliance.http.control.answers import json_answer, read_as
-from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.control.routes import Routes
+from appliance.http.route_facts import RouteFacts
 
 if TYPE_CHECKING:
     from appliance.features.tools.mcp_client import McpClient

@@ -24,9 +24,10 @@ from appliance.errors import (
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.model_feed import add_model_feed
-from appliance.http.control.routes import RouteFacts, Routes
+from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel
 from appliance.http.owners import Owners
+from appliance.http.route_facts import RouteFacts
 from appliance.trio_parts import Memo
 
 log = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ def _openapi_routes(app: QuartTrio, facts: dict[str, RouteFacts], kernel: Kernel
         from appliance.http.control.openapi import openapi_document
 
         gets = {path: make() for path, make in kernel.gets().items()}
-        describe = partial(openapi_document, app, facts, gets)  # for a hundred shapes that takes 30 ms
+        describe = partial(openapi_document, app, facts, gets, kernel.told())  # for a hundred shapes that takes 30 ms
         return json_answer(await described.get(partial(trio.to_thread.run_sync, describe)))
 
     return routes

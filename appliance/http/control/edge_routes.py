@@ -20,14 +20,13 @@ from appliance.http.control.listing import Object, View, health, list_models, ro
 from appliance.http.control.slots import SlotsInShort, every_slot, slots_of
 from appliance.http.errors import JSON_TYPE
 from appliance.http.kernel import Get, Kernel
+from appliance.http.route_facts import MAX_CONTROL_BODY
 from appliance.http.way.context import RequestContext
 from appliance.store.activity import ActivityTable
 from appliance.traffic.request import Request, send_whole
 from appliance.traffic.targets import refresh
 from appliance.wire import ListedModels
 
-MAX_CONTROL_BODY = 1 << 20
-"""Bytes of a request to the program's own routes, but for a few that say otherwise."""
 ONE_MODEL = "/v1/models/"
 TEXT_TYPE = (b"Content-Type", b"text/plain; charset=utf-8")
 

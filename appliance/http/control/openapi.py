@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import structs
@@ -16,8 +15,8 @@ from quart_trio import QuartTrio
 
 from appliance import __version__
 from appliance.http.control.edge_routes import EdgeRoutes
-from appliance.http.control.routes import PLAIN, RouteFacts
 from appliance.http.kernel import Get
+from appliance.http.route_facts import PLAIN, RouteFacts, ToldRoute
 from appliance.http.way.routes import POSTED
 
 VERSION = "3.1.0"
@@ -27,25 +26,33 @@ PART = re.compile(r"<(?:\w+:)?(\w+)>")
 JSON = "application/json"
 
 
-def openapi_document(app: QuartTrio, facts: Mapping[str, RouteFacts], gets: Mapping[str, Get]) -> dict[str, object]:
-    """Describe the routes of ``app``, those that need no Quart, and those of models. ``facts`` are by endpoint,
-    ``gets`` those of features without Quart.
+def openapi_document(
+    app: QuartTrio, facts: Mapping[str, RouteFacts], gets: Mapping[str, Get], told: Sequence[ToldRoute]
+) -> dict[str, object]:
+    """Describe the routes of ``app``, those that need no Quart, and those of models.
+
+    ``facts`` are by endpoint; ``gets`` and ``told`` are the routes of features without Quart.
     """
     late = {endpoint: each.gives_late() for endpoint, each in facts.items() if each.gives_late is not None}
     facts = {endpoint: structs.replace(each, gives=late.get(endpoint, each.gives)) for endpoint, each in facts.items()}
-    types = list({shape for each in facts.values() for shape in (each.takes, each.gives) if shape is not None})
+    every = (*facts.values(), *(route.facts for route in told))
+    types = list({shape for each in every for shape in (each.takes, each.gives) if shape is not None})
     schemas, components = msgspec.json.schema_components(types, schema_hook=_any_json, ref_template=SHAPES)
     shapes = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, object]] = {}
     for path in sorted(POSTED):
         paths[path] = {"post": {"tags": ["models"], "responses": {"200": {"description": "the engine's answer"}}}}
     for path, answer in sorted({**EdgeRoutes.ROUTES, **gets}.items()):
-        paths.setdefault(path, {})["get"] = _operation(answer, PLAIN, (), {})
+        paths.setdefault(path, {})["get"] = _operation(inspect.getdoc(answer), PLAIN, (), {})
+    for route in told:
+        operation = _operation(route.says, route.facts, PART.findall(route.path), shapes)
+        paths.setdefault(PART.sub(r"{\1}", route.path), {})[route.method.lower()] = operation
     for rule in app.url_map.iter_rules():
         operations = paths.setdefault(PART.sub(r"{\1}", rule.rule), {})
         answer, known = app.view_functions[rule.endpoint], facts[rule.endpoint]
         for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
-            operations[method.lower()] = _operation(answer, known, PART.findall(rule.rule), shapes)
+            parts = PART.findall(rule.rule)
+            operations[method.lower()] = _operation(inspect.getdoc(answer), known, parts, shapes)
     return {
         "openapi": VERSION,
         "info": {"title": "Llama Appliance", "version": __version__},
@@ -63,11 +70,11 @@ def _any_json(kind: type) -> dict[str, object]:
 
 
 def _operation(
-    answer: Callable[..., Any], facts: RouteFacts, parts: Sequence[str], shapes: Mapping[type, object]
+    says: str | None, facts: RouteFacts, parts: Sequence[str], shapes: Mapping[type, object]
 ) -> dict[str, object]:
     told: dict[str, object] = {}
-    if text := inspect.getdoc(answer):
-        told["description"] = text
+    if says:
+        told["description"] = says
     if parts:
         told["parameters"] = [
             {"name": part, "in": "path", "required": True, "schema": {"type": "string"}} for part in parts

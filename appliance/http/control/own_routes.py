@@ -89,7 +89,8 @@ class OwnRoutes:
             from appliance.http.control.app import create_app
             from appliance.http.control.quart_behind import QuartBehind
 
-            return QuartBehind(*create_app(self._kernel, self._routes), self._kernel.edge.guard)
+            edge = self._kernel.edge
+            return QuartBehind(*create_app(self._kernel, self._routes), edge.guard, admin=edge.settings.admin)
 
         async with self._making_quart:
             if self._quart is None:

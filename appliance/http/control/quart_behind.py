@@ -22,9 +22,10 @@ from werkzeug.exceptions import HTTPException
 
 from appliance.core.bodies.http_request import HttpHead
 from appliance.core.headers import field, without
+from appliance.errors import AdminOff
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
-from appliance.http.control.routes import MAX_LARGE_BODY, PLAIN, RouteFacts
+from appliance.http.route_facts import MAX_LARGE_BODY, PLAIN, RouteFacts
 from appliance.http.way.context import RequestContext
 from appliance.http.way.guard import Guard
 from appliance.http.way.routes import STREAM
@@ -38,13 +39,14 @@ _OF_THE_FRAME = frozenset((b"connection", b"content-length", b"expect", b"transf
 
 
 class QuartBehind:
-    """Answers the routes of ``app``; ``facts`` are theirs, by endpoint."""
+    """Answers the routes of ``app``; ``facts`` are theirs, by endpoint. ``admin``: those that change it are open."""
 
-    def __init__(self, app: QuartTrio, facts: Mapping[str, RouteFacts], guard: Guard) -> None:
+    def __init__(self, app: QuartTrio, facts: Mapping[str, RouteFacts], guard: Guard, *, admin: bool) -> None:
         self._app = app
         self._map = app.url_map.bind("")
         self._facts = facts
         self._guard = guard
+        self._admin = admin
         self._config = Config()
         self._config.errorlog = None
         self._config.accesslog = None
@@ -58,10 +60,13 @@ class QuartBehind:
     async def answer(
         self, request_context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead
     ) -> None:
-        """Raises what reading the body raises, and what the application has failed with."""
+        """Raises AdminOff, what reading the body raises, and what the application has failed with."""
         request, holder = request_context.request, self._guard.holder(request_context.request)
         request_context.follows = request.path == STREAM or request.path.startswith(f"{STREAM}/")
         facts = self._facts_of(request)
+        door, trusted = facts.admin, request.peer == TRUSTED
+        if door is not None and not (self._admin or (door.trusted and trusted)):
+            raise AdminOff(door.what, door.verb)
         body = await request_context.body.read(facts.most)
         lent = _Lent(connection, _written(request, head, body))
         if facts.follows:
@@ -100,7 +105,7 @@ class QuartBehind:
                 return
             scope["scheme"] = "https" if connection.secure else "http"
             scope["path"] = request.path
-            scope["state"] |= {"over": over, "failed": failed, "trusted": request.peer == TRUSTED, "holder": holder}
+            scope["state"] |= {"over": over, "failed": failed, "trusted": trusted, "holder": holder}
             await self._app(
                 scope, receive if facts.follows else _without_farewell(receive), lambda event: tell(send, event)
             )

@@ -5,31 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
 from quart import Blueprint
 
-from appliance.http.control.edge_routes import MAX_CONTROL_BODY
+from appliance.http.route_facts import MAX_LARGE_BODY, PLAIN, RouteFacts
 
-MAX_LARGE_BODY = 16 << 20
-"""Bytes: a conversation with a few pictures in it."""
-
-
-class RouteFacts(Struct, frozen=True, kw_only=True):
-    """The facts about a route that the frame needs before Quart has the request, and those for `openapi_document`."""
-
-    most: int = MAX_CONTROL_BODY
-    """Bytes of a request's body, `MAX_LARGE_BODY` at most."""
-    follows: bool = False
-    """Its answer has no end: its writer has to notice that the client leaves."""
-    takes: type | None = None
-    """The shape of its body, as JSON."""
-    gives: type | None = None
-    """The shape of its answer, as JSON."""
-    gives_late: Callable[[], type] | None = None
-    """Returns that shape instead, where it is made of much that few need."""
-
-
-PLAIN = RouteFacts()
 LARGE = RouteFacts(most=MAX_LARGE_BODY)
 FOLLOWS = RouteFacts(follows=True)
 
