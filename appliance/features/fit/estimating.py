@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -19,6 +21,8 @@ from appliance.fleet.budgets import in_bytes
 from appliance.fleet.estimate import BESIDE_WEIGHTS, by_size
 from appliance.platform.machine import group_memory, own_bytes, total_memory
 
+LOOK_HOLDS = 1.0
+"""Seconds for which the machine's memory, or its container's, is taken to be what it was."""
 EXPECTATIONS = 256
 """Models whose estimates are kept; one takes about a millisecond, and every request asks."""
 
@@ -32,6 +36,9 @@ class HeaderEstimate:
 
     budgets = staticmethod(budgets_of)
     squeeze = staticmethod(squeezed)
+
+    def __init__(self) -> None:
+        self._reserve, self._looked_at = 0, -math.inf
 
     def expect(
         self,
@@ -53,9 +60,13 @@ class HeaderEstimate:
         budget: int | None = None,
         cached: int = 0,
     ) -> FitPlan | None:
-        start, reserve = _start_of(model, engine_args), reserve_in(total_memory())
+        start = _start_of(model, engine_args)
         if start is None:
             return None
+        now = time.monotonic()
+        if now > self._looked_at + LOOK_HOLDS:  # a look takes longer than the rest, and a list asks for each model
+            self._reserve, self._looked_at = reserve_in(total_memory()), now
+        reserve = self._reserve
         # Memory that is free, but beyond the budget that the other models leave, is not this model's to take. It counts
         # as spoken for, like the caches that other models may still fill.
         beyond = max(0, room[RAM] - reserve - budget) if budget is not None else 0

@@ -17,6 +17,7 @@ from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.features.embedded import available, command
+from appliance.features.fit import estimating
 from appliance.features.fit.core.refusal import reserve_in
 from appliance.features.fit.estimating import HeaderEstimate
 from appliance.fleet.child import ModelProcess
@@ -79,6 +80,20 @@ def test_a_plan_leaves_a_reserve():
     tight = estimate.plan(starter(), {RAM: 30 * MIB + reserve_in(total_memory())})
     assert tight.flags == ("--ctx-size", "4096", "--cache-ram", "0")
     assert estimate.plan(Model(id="x", source="path"), {RAM: MIB}) is None
+
+
+def test_a_list_of_models_looks_at_the_machine_once(monkeypatch: pytest.MonkeyPatch):
+    looks: list[int] = []
+
+    def counted() -> int:
+        looks.append(total_memory())
+        return looks[-1]
+
+    monkeypatch.setattr(estimating, "total_memory", counted)
+    fresh, model = HeaderEstimate(), starter()
+    plans = {fresh.plan(model, {RAM: 8192 * MIB}).flags for _ in range(500)}
+    assert len(plans) == 1
+    assert len(looks) == 1
 
 
 def test_a_draft_model_counts_as_a_model_of_its_own(tmp_path: Path):
