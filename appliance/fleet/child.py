@@ -49,6 +49,8 @@ MOST_PIECES = 16
 """Pieces of output that are read at once."""
 FLOOD_PAUSE = 0.005
 """Seconds between two reads of a flood. A process that prints over 13 MB a second has to wait for them."""
+LINE_PAUSE = 0.02
+"""Seconds between two reads of what a process that is ready prints."""
 KILL_TIME = 1.0
 """Seconds that the rest of a killed process group is waited for."""
 
@@ -179,6 +181,8 @@ class ModelProcess:
         self._readiness = Readiness(launch.address, launch.probe, foreign) if launch.probe is not None else None
         self._ready = trio.Event()
         self._stop = trio.Event()
+        self._ending = trio.Event()
+        """It has been asked to end, or has: nothing that it prints may wait."""
         self._lingering = trio.CancelScope()
         self._command_ended: trio.Event | None = None
         self._timed_out = False
@@ -204,6 +208,7 @@ class ModelProcess:
         self._hurry = self._hurry or not politely
         self._notice = notice
         self._stop.set()
+        self._ending.set()
 
     async def run(self, children: Children, *, on_ready: Callable[[], None]) -> Exited:
         """Spawn, report readiness through ``on_ready``, wait for the end, reap. Cancelling it kills the process group.
@@ -225,6 +230,7 @@ class ModelProcess:
             # `wait` would kill the rest of the group at once. A wrapper may end before the server that it started, and
             # that has the same time to end politely.
             status = await child.wait_exit()
+            self._ending.set()
             if self._stop.is_set():
                 await self._linger(child)
             watchers.cancel_scope.cancel()
@@ -264,8 +270,11 @@ class ModelProcess:
         self._log_lines(partial(self._gate.feed, piece, trio.current_time()))
         if self._gate.is_holding:
             self._held.set()
-            # Most of a flood's price is the wake-up for every few lines. Meanwhile the pipe fills (64 KiB on Linux).
-            await trio.sleep(FLOOD_PAUSE)
+        if self._ready.is_set():
+            # Most of the price is the wake-up for each line: llama-server prints nine about a request, which cost more
+            # than the request itself. Meanwhile the pipe fills (64 KiB on Linux); `catch_up` reads it for a client.
+            with trio.move_on_after(FLOOD_PAUSE if self._gate.is_holding else LINE_PAUSE):
+                await self._ending.wait()
         return True
 
     async def _release_held(self) -> None:
