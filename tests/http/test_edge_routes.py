@@ -134,6 +134,18 @@ async def test_every_route_is_described_and_every_shape_is_there(server: Applian
     assert [each["name"] for each in message["parameters"]] == ["conversation", "message"]
 
 
+async def test_routes_that_change_the_program_are_closed_without_admin(server: Appliance) -> None:
+    """Before anything of the body is read, whatever it is."""
+    app, facts = any_request.app_and_facts(server)
+    doors = [(rule, door) for rule in app.url_map.iter_rules() if (door := facts[rule.endpoint].admin) is not None]
+    assert len(doors) > 10
+    for rule, door in doors:
+        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
+            answer = await server.ask(method, PART.sub("1", rule.rule), [None])
+            assert (answer.status, answer.json["error"]["reason"]) == (403, "admin_off"), rule
+            assert f"'llama-appliance {door.verb}'" in answer.json["error"]["message"]
+
+
 async def test_a_route_says_the_shape_that_it_reads(server: Appliance) -> None:
     app, facts = any_request.app_and_facts(server)
     for endpoint, view in app.view_functions.items():

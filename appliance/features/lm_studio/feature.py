@@ -63,7 +63,7 @@ def _told() -> Sequence[ToldRoute]:
     shapes = {LOAD: LoadRequest, UNLOAD: UnloadRequest, DOWNLOAD: DownloadRequest}
     says = "As LM Studio's API has it."
     return [
-        *(ToldRoute("GET", path, says=says) for path in (V0_MODELS, f"{V0_MODEL}<model>", V1_MODELS, f"{JOB}<job>")),
+        *(ToldRoute("GET", path, says=says) for path in (V0_MODELS, f"{V0_MODEL}<id>", V1_MODELS, f"{JOB}<job>")),
         *(ToldRoute("POST", path, RouteFacts(takes=shape), says) for path, shape in shapes.items()),
         *(
             ToldRoute("POST", path, RouteFacts(most=AS_MODELS, takes=InputChat if path == V1_CHAT else None), says)

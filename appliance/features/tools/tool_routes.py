@@ -36,7 +36,7 @@ class ToolUseBody(Struct, frozen=True, kw_only=True):
     """Body of ``POST /tools``."""
 
     tool: str
-    params: Raw = EMPTY
+    params: Raw = msgspec.field(default_factory=lambda: EMPTY)
     stream: bool = False
 
 

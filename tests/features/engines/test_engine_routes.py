@@ -67,6 +67,7 @@ async def test_the_table_tells_of_every_seat_and_of_the_one_in_use(tmp_path: Pat
         assert {build["id"] for build in before["builds"]} == {f"{HERE}-cpu/b100", f"{HERE}-vulkan/b100"}
         assert all(seat["standing"] == "untried" for build in before["builds"] for seat in build["seats"])
         assert before["reason"].startswith("a first choice")
+        assert before["may_choose"] is False
         status, seen = await ask(app, "POST", "/api/engines/probe")
         assert f"{HERE}-vulkan/b100:Vulkan0" in seen["order"]
         status, after = await ask(app, "POST", "/api/engines/prove")
@@ -107,17 +108,6 @@ async def test_a_trial_under_way_is_named(tmp_path: Path) -> None:
         nursery.start_soon(ask, app, "POST", "/api/engines/prove")
         assert await until(trying, bool) == CPU_SEAT
         assert await until(trying, lambda seat: not seat) == ""
-
-
-async def test_no_client_chooses_unless_the_server_was_started_for_it(tmp_path: Path) -> None:
-    make_build(tmp_path)
-    async with routes(tmp_path) as app:
-        assert (await ask(app, "GET", "/api/engines"))[1]["may_choose"] is False
-        for path, command in (("use", "engines use"), ("rollback", "engines rollback")):
-            status, answer = await ask(app, "POST", f"/api/engines/{path}", {"engine": "cpu"})
-            assert (status, answer["error"]["reason"]) == (403, "admin_off")
-            assert f"'llama-appliance {command}'" in answer["error"]["message"]
-    assert StateFile(tmp_path).read().use is None
 
 
 async def test_a_client_chooses_among_what_is_proven_and_nothing_else(tmp_path: Path) -> None:

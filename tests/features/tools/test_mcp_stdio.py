@@ -175,12 +175,12 @@ async def test_noise_of_all_kinds_is_skipped() -> None:
 @pytest.mark.slow
 async def test_a_flood_without_an_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its time limit, and where that is long by its size; the server is ended, and started again when needed."""
-    monkeypatch.setattr(mcp_session, "MAX_NOISE", 128 << 20)
     process, file = psutil.Process(), tmp_path / "pids"
     flags = ("--flood-for-ever", "--pid-file", str(file))
     async with opened(short=entry(*flags, timeout_ms=500), long=entry("--flood-for-ever", timeout_ms=50_000)) as tools:
         before = process.memory_info().rss
         assert (await use(tools, "short_echo")).error == "request timed out"
+        monkeypatch.setattr(mcp_session, "MAX_NOISE", 128 << 20)  # which the first one reaches in half a second
         assert (await use(tools, "long_echo")).error == (
             "MCP server 'long' failed during the call: it wrote 128 MiB in a row without an answer"
         )

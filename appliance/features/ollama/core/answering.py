@@ -80,7 +80,7 @@ class OllamaMessage(Struct, omit_defaults=True):
     role: str
     content: str
     thinking: str = ""
-    tool_calls: Sequence[JsonObject] = ()
+    tool_calls: Sequence[Mapping[str, object]] = ()
 
 
 class ChatLine(Struct, omit_defaults=True):
@@ -91,7 +91,7 @@ class ChatLine(Struct, omit_defaults=True):
     done: bool
     message: OllamaMessage
     done_reason: str = ""
-    logprobs: Sequence[JsonObject] = ()
+    logprobs: Sequence[Mapping[str, object]] = ()
 
 
 class PromptLine(Struct, omit_defaults=True):
@@ -100,9 +100,9 @@ class PromptLine(Struct, omit_defaults=True):
     done: bool
     response: str
     thinking: str = ""
-    tool_calls: Sequence[JsonObject] = ()
+    tool_calls: Sequence[Mapping[str, object]] = ()
     done_reason: str = ""
-    logprobs: Sequence[JsonObject] = ()
+    logprobs: Sequence[Mapping[str, object]] = ()
 
 
 class ErrorsAlone:
