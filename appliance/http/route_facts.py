@@ -51,4 +51,4 @@ class ToldRoute(Struct, frozen=True):
     path: str
     facts: RouteFacts = PLAIN
     says: str = ""
-    """What it answers, in a sentence."""
+    """Its answer, in a sentence."""
