@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def passages(program: Plugged) -> tuple[int, int]:
     index = program.data / "rag" / "index.sqlite"
     if not index.exists():
         return 0, 0
-    with sqlite3.connect(index) as db:
+    with closing(sqlite3.connect(index)) as db:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'vectors'").fetchall():
             return 0, 0
         counts = db.execute("SELECT (SELECT count(*) FROM chunks), (SELECT count(*) FROM vectors)").fetchone()
@@ -138,9 +139,8 @@ async def test_another_model_embeds_anew(plugged: OpenPlugged, documents: Path) 
     async with plugged(models, real=EMBEDDER, settings=settings(documents, embedding_model="other")) as program:
         await program.ask("alpha", f"/rag {QUESTION}")
         assert passages(program) == (4, 4)
-        with sqlite3.connect(program.data / "rag" / "index.sqlite") as db:
+        with closing(sqlite3.connect(program.data / "rag" / "index.sqlite")) as db:
             assert db.execute("SELECT DISTINCT model FROM vectors").fetchall() == [("other",)]
-        db.close()
 
 
 async def test_the_model_of_the_request_embeds_where_it_can(plugged: OpenPlugged, documents: Path) -> None:
