@@ -32,7 +32,7 @@ from appliance.features.engines.source import FoundHere
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.openapi import PART
-from appliance.http.route_facts import AS_MODELS, ToldRoute
+from appliance.http.route_facts import AS_MODELS, DescribedRoute
 from appliance.settings import AppSettings
 from appliance.traffic.request import Request
 
@@ -83,7 +83,7 @@ def purpose_of(command: click.Command) -> str:
     return "`".join(piece if odd % 2 else FLAG.sub(r"`\g<0>`", piece) for odd, piece in enumerate(pieces))
 
 
-async def told_routes() -> list[tuple[str, ToldRoute]]:
+async def described_routes() -> list[tuple[str, DescribedRoute]]:
     """Return the program's own routes, each with its feature, as a program has them that is open."""
     with TemporaryDirectory() as folder:
         data = Path(folder)
@@ -102,16 +102,16 @@ async def told_routes() -> list[tuple[str, ToldRoute]]:
         async with open_appliance(settings, places, FEATURES) as opened:
             kernel = opened.kernel
             app, facts = create_app(kernel, [each.routes for each in opened.parts if each.routes is not None])
-            found = [("kernel", ToldRoute("GET", path)) for path in (*EdgeRoutes.ROUTES, f"{ONE_MODEL}<model>")]
+            found = [("kernel", DescribedRoute("GET", path)) for path in (*EdgeRoutes.ROUTES, f"{ONE_MODEL}<model>")]
             for rule in app.url_map.iter_rules():
                 owner = feature_of(app.view_functions[rule.endpoint].__module__)
                 methods = sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})
-                found += [(owner, ToldRoute(method, rule.rule, facts[rule.endpoint])) for method in methods]
+                found += [(owner, DescribedRoute(method, rule.rule, facts[rule.endpoint])) for method in methods]
             for each in opened.parts:
                 gets = {path: make.func if isinstance(make, partial) else make for path, make in each.gets.items()}
-                found += [(feature_of(make.__module__), ToldRoute("GET", path)) for path, make in gets.items()]
-                if each.told is not None:
-                    found += [(feature_of(each.told.__module__), route) for route in each.told()]
+                found += [(feature_of(make.__module__), DescribedRoute("GET", path)) for path, make in gets.items()]
+                if each.described is not None:
+                    found += [(feature_of(each.described.__module__), route) for route in each.described()]
             return found
 
 
@@ -124,7 +124,7 @@ def feature_of(module: str) -> str:
 def route_table() -> str:
     """Return the table of the program's own routes: by feature, and by what a request needs."""
     rows: dict[tuple[str, str, str], set[tuple[str, str]]] = {}
-    for feature, route in trio.run(told_routes):
+    for feature, route in trio.run(described_routes):
         asked = Request(method=route.method, path=route.path, target="", query={}, headers=(), http_version="1.1")
         needs = "nothing" if asked.public else "admin" if route.facts.admin is not None else "key"
         most = "as models" if route.facts.most == AS_MODELS else f"{route.facts.most >> 20} MiB"

@@ -223,7 +223,7 @@ async def open_appliance(
             inward=inward,
             hooks=lambda: hooks,
             gets=lambda: gets,
-            told=lambda: [route for each in parts if each.told is not None for route in each.told()],
+            described=lambda: [route for each in parts if each.described is not None for route in each.described()],
             data=places.data,
             files=settings.files,
             examiners=lambda: examiners_of((*opened, *supplied, *held)),  # `opened` has the features themselves

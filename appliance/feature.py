@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from appliance.fleet.owner import Fleet
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeRoute, FilesInPlace, Get, Kernel
-    from appliance.http.route_facts import ToldRoute
+    from appliance.http.route_facts import DescribedRoute
     from appliance.http.sockets.sockets import SocketRoute
     from appliance.http.way.fast_path import FastHold
     from appliance.http.way.hooks import EngineTranslate, Placing, Repair, Translate, Turn
@@ -64,7 +64,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     ``routes`` makes the blueprint of its own routes, once for a server, when the first route on Quart is asked for.
     ``edges`` make routes that are answered without Quart, at the start: they import what is large when they are asked.
     ``gets`` make the same by their path, for GET and HEAD alone, with the first request for it; a slash behind the path
-    changes nothing. ``told`` tells the routes of ``edges``, for documents and OpenAPI.
+    changes nothing. ``described`` are the routes of ``edges``, for documents and OpenAPI.
     ``files`` stand in the place of the page; UsageError for a folder that cannot be served. ``sockets`` make routes of
     websockets, when the first websocket comes. ``folders`` are what it keeps on the disk, by kind. ``audience`` is
     notified of every generation that outlives its request.
@@ -90,7 +90,7 @@ class ServerParts(Struct, frozen=True, kw_only=True):
     routes: Callable[[Kernel], Routes] | None = None
     edges: tuple[Callable[[Kernel], EdgeRoute], ...] = ()
     gets: Mapping[str, Callable[[Kernel], Get]] = {}
-    told: Callable[[], Sequence[ToldRoute]] | None = None
+    described: Callable[[], Sequence[DescribedRoute]] | None = None
     files: Callable[[Kernel], FilesInPlace | None] | None = None
     sockets: tuple[Callable[[Kernel, Pipeline], SocketRoute], ...] = ()
     folders: Mapping[str, Path] = {}

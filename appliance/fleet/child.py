@@ -182,7 +182,7 @@ class ModelProcess:
         self._ready = trio.Event()
         self._stop = trio.Event()
         self._ending = trio.Event()
-        """It has been asked to end, or has: nothing that it prints may wait."""
+        """It has been asked to end, or has: its last lines do not wait, and the end does not wait for them."""
         self._lingering = trio.CancelScope()
         self._command_ended: trio.Event | None = None
         self._timed_out = False
@@ -268,12 +268,13 @@ class ModelProcess:
     async def _take(self, piece: bytes) -> bool:
         """A piece of its output. It always wants more."""
         self._log_lines(partial(self._gate.feed, piece, trio.current_time()))
+        # Most of the price is the wake-up for every few lines: llama-server prints nine about a request. Meanwhile the
+        # pipe fills (64 KiB on Linux); `catch_up` reads it for a client.
         if self._gate.is_holding:
             self._held.set()
-        if self._ready.is_set():
-            # Most of the price is the wake-up for each line: llama-server prints nine about a request, which cost more
-            # than the request itself. Meanwhile the pipe fills (64 KiB on Linux); `catch_up` reads it for a client.
-            with trio.move_on_after(FLOOD_PAUSE if self._gate.is_holding else LINE_PAUSE):
+            await trio.sleep(FLOOD_PAUSE)
+        elif self._ready.is_set():
+            with trio.move_on_after(LINE_PAUSE):
                 await self._ending.wait()
         return True
 

@@ -15,7 +15,7 @@ from appliance.core.settings import HttpSettings
 from appliance.core.turns.documents import ReadText
 from appliance.core.turns.tasks import RunTask
 from appliance.http.owners import Owners
-from appliance.http.route_facts import ToldRoute
+from appliance.http.route_facts import DescribedRoute
 from appliance.http.way.ask import Ask
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
@@ -43,8 +43,8 @@ class Kernel(Struct, frozen=True, kw_only=True):
     gets: Callable[[], Mapping[str, Callable[[], Get]]]
     """By path, what makes the functions of features that answer without Quart, as soon as the program is put together.
     """
-    told: Callable[[], Sequence[ToldRoute]]
-    """Tells the routes of features that are neither among ``gets`` nor on Quart, for documents and OpenAPI."""
+    described: Callable[[], Sequence[DescribedRoute]]
+    """Describes the routes of features that are neither among ``gets`` nor on Quart, for documents and OpenAPI."""
     data: Path
     """The program's data folder, in which a feature has folders of its own."""
     files: Files | None

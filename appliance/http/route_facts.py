@@ -44,7 +44,7 @@ class RouteFacts(Struct, frozen=True, kw_only=True):
 PLAIN = RouteFacts()
 
 
-class ToldRoute(Struct, frozen=True):
+class DescribedRoute(Struct, frozen=True):
     """A route that is answered without Quart. ``path`` has ``<name>`` where something of the client's goes."""
 
     method: str

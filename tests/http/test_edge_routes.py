@@ -121,7 +121,7 @@ async def test_every_route_is_described_and_every_shape_is_there(server: Applian
     for rule in any_request.app_of(server).url_map.iter_rules():
         operations = told["paths"][PART.sub(r"{\1}", rule.rule)]
         assert {method.lower() for method in rule.methods or ()} - {"head", "options"} <= set(operations)
-    edges = server.opened.kernel.told()
+    edges = server.opened.kernel.described()
     assert any_request.edge_gets(server).keys() | POSTED <= set(told["paths"])
     assert {(PART.sub(r"{\1}", each.path), each.method.lower()) for each in edges} <= {
         (path, method) for path, operations in told["paths"].items() for method in operations

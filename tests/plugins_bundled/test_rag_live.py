@@ -42,9 +42,7 @@ def passages(program: Plugged) -> tuple[int, int]:
     with closing(sqlite3.connect(index)) as db:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'vectors'").fetchall():
             return 0, 0
-        counts = db.execute("SELECT (SELECT count(*) FROM chunks), (SELECT count(*) FROM vectors)").fetchone()
-    db.close()
-    return counts
+        return db.execute("SELECT (SELECT count(*) FROM chunks), (SELECT count(*) FROM vectors)").fetchone()
 
 
 async def shown(program: Plugged, question: str) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from appliance.core.turns.documents import ReadText
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
-    from appliance.http.route_facts import ToldRoute
+    from appliance.http.route_facts import DescribedRoute
 
 FILE = "conversations.db"
 
@@ -59,9 +59,9 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
         yield ServerParts(routes=routes, edges=(edge,), folders=folders, audience=conversations, texts=read_text)
 
 
-def _told() -> Sequence[ToldRoute]:
+def _described() -> Sequence[DescribedRoute]:
     from appliance.features.conversations.paths import FILES
-    from appliance.http.route_facts import AS_MODELS, RouteFacts, ToldRoute
+    from appliance.http.route_facts import AS_MODELS, DescribedRoute, RouteFacts
     from appliance.traffic.request import CONVERSATIONS
 
     says = {
@@ -74,7 +74,7 @@ def _told() -> Sequence[ToldRoute]:
     }
     facts = RouteFacts(most=AS_MODELS)
     named = [(method, name) for method, name in sorted(FILES) if method != "HEAD"]
-    return [ToldRoute(method, f"{CONVERSATIONS}/{name}", facts, says[name]) for method, name in named]
+    return [DescribedRoute(method, f"{CONVERSATIONS}/{name}", facts, says[name]) for method, name in named]
 
 
-CONVERSATIONS = Feature(name="conversations", open=_open, told=_told)
+CONVERSATIONS = Feature(name="conversations", open=_open, described=_described)

@@ -9,7 +9,7 @@ from appliance.feature import Feature
 
 if TYPE_CHECKING:
     from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
-    from appliance.http.route_facts import ToldRoute
+    from appliance.http.route_facts import DescribedRoute
 
 
 def _route(kernel: Kernel) -> EdgeRoute:
@@ -28,12 +28,12 @@ def _route(kernel: Kernel) -> EdgeRoute:
     return route
 
 
-def _told() -> Sequence[ToldRoute]:
-    from appliance.http.route_facts import AS_MODELS, RouteFacts, ToldRoute
+def _described() -> Sequence[DescribedRoute]:
+    from appliance.http.route_facts import AS_MODELS, DescribedRoute, RouteFacts
     from appliance.http.way.routes import CORS_PROXY
 
     says = "Ask the server that ``url`` names for a page, with the same method and body."
-    return [ToldRoute(method, CORS_PROXY, RouteFacts(most=AS_MODELS), says) for method in ("GET", "POST")]
+    return [DescribedRoute(method, CORS_PROXY, RouteFacts(most=AS_MODELS), says) for method in ("GET", "POST")]
 
 
-CORS_PROXY = Feature(name="cors_proxy", edges=(_route,), told=_told)
+CORS_PROXY = Feature(name="cors_proxy", edges=(_route,), described=_described)

@@ -10,7 +10,7 @@ from appliance.feature import Feature, Ground, ServerParts
 
 if TYPE_CHECKING:
     from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
-    from appliance.http.route_facts import ToldRoute
+    from appliance.http.route_facts import DescribedRoute
     from appliance.http.way.hooks import DialectSpeaker, Translate
 
 
@@ -44,7 +44,7 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     yield ServerParts(translates=(translate,), edges=(edge,))
 
 
-def _told() -> Sequence[ToldRoute]:
+def _described() -> Sequence[DescribedRoute]:
     from appliance.features.lm_studio.reading import InputChat
     from appliance.features.lm_studio.routes import DownloadRequest, LoadRequest, UnloadRequest
     from appliance.features.lm_studio.rules import (
@@ -58,18 +58,18 @@ def _told() -> Sequence[ToldRoute]:
         V1_CHAT,
         V1_MODELS,
     )
-    from appliance.http.route_facts import AS_MODELS, RouteFacts, ToldRoute
+    from appliance.http.route_facts import AS_MODELS, DescribedRoute, RouteFacts
 
     shapes = {LOAD: LoadRequest, UNLOAD: UnloadRequest, DOWNLOAD: DownloadRequest}
     says = "As LM Studio's API has it."
     return [
-        *(ToldRoute("GET", path, says=says) for path in (V0_MODELS, f"{V0_MODEL}<id>", V1_MODELS, f"{JOB}<job>")),
-        *(ToldRoute("POST", path, RouteFacts(takes=shape), says) for path, shape in shapes.items()),
+        *(DescribedRoute("GET", path, says=says) for path in (V0_MODELS, f"{V0_MODEL}<id>", V1_MODELS, f"{JOB}<job>")),
+        *(DescribedRoute("POST", path, RouteFacts(takes=shape), says) for path, shape in shapes.items()),
         *(
-            ToldRoute("POST", path, RouteFacts(most=AS_MODELS, takes=InputChat if path == V1_CHAT else None), says)
+            DescribedRoute("POST", path, RouteFacts(most=AS_MODELS, takes=InputChat if path == V1_CHAT else None), says)
             for path in ANSWERED
         ),
     ]
 
 
-LM_STUDIO = Feature(name="lm_studio", open=_open, told=_told)
+LM_STUDIO = Feature(name="lm_studio", open=_open, described=_described)

@@ -11,7 +11,7 @@ from appliance.feature import Feature, Ground, ServerParts
 if TYPE_CHECKING:
     from appliance.features.ollama.known import KnownModels
     from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
-    from appliance.http.route_facts import ToldRoute
+    from appliance.http.route_facts import DescribedRoute
     from appliance.http.way.hooks import DialectSpeaker, Translate
 
 FILE = "derived-models.json"
@@ -58,10 +58,10 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     yield ServerParts(translates=(translate,), edges=(edge,))
 
 
-def _told() -> Sequence[ToldRoute]:
-    from appliance.features.ollama.paths import told_routes
+def _described() -> Sequence[DescribedRoute]:
+    from appliance.features.ollama.paths import described_routes
 
-    return told_routes()
+    return described_routes()
 
 
-OLLAMA = Feature(name="ollama", open=_open, told=_told)
+OLLAMA = Feature(name="ollama", open=_open, described=_described)

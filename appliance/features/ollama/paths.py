@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from appliance.traffic.request import Request
 
 if TYPE_CHECKING:
-    from appliance.http.route_facts import ToldRoute
+    from appliance.http.route_facts import DescribedRoute
 
 PATHS = frozenset(
     f"/api/{name}"
@@ -42,17 +42,16 @@ def is_answered(request: Request) -> bool:
     return request.path == VERSION or "text/html" not in (request.header(b"accept") or "")
 
 
-def told_routes() -> Sequence[ToldRoute]:
+def described_routes() -> Sequence[DescribedRoute]:
     """Its routes for documents and OpenAPI; the bodies are read member by member, as Ollama reads them."""
     from appliance.features.ollama.core.answering import ChatLine, PromptLine
-    from appliance.http.route_facts import AS_MODELS, RouteFacts, ToldRoute
+    from appliance.http.route_facts import AS_MODELS, DescribedRoute, RouteFacts
 
     says, lines = "As Ollama's API has it.", {CHAT: ChatLine, GENERATE: PromptLine}
     listed = ("/api/tags", "/api/ps", "/api/status", VERSION, "/api/experimental/model-recommendations")
     posted = ("/api/show", "/api/embed", "/api/embeddings", "/api/pull", "/api/copy", "/api/create", *lines)
-    of_body = RouteFacts(most=AS_MODELS)
     return [
-        *(ToldRoute("GET", path, says=says) for path in listed),
-        *(ToldRoute("POST", path, RouteFacts(most=AS_MODELS, gives=lines.get(path)), says) for path in posted),
-        ToldRoute("DELETE", "/api/delete", of_body, says),
+        *(DescribedRoute("GET", path, says=says) for path in listed),
+        *(DescribedRoute("POST", path, RouteFacts(most=AS_MODELS, gives=lines.get(path)), says) for path in posted),
+        DescribedRoute("DELETE", "/api/delete", RouteFacts(most=AS_MODELS), says),
     ]

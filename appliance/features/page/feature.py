@@ -10,7 +10,7 @@ from appliance.feature import Feature
 if TYPE_CHECKING:
     from appliance.features.page.edge import PageEdge
     from appliance.http.kernel import EdgeRoute, FilesInPlace, Get, Kernel
-    from appliance.http.route_facts import ToldRoute
+    from appliance.http.route_facts import DescribedRoute
 
 
 def _edge(kernel: Kernel) -> EdgeRoute:
@@ -50,14 +50,14 @@ def _files(kernel: Kernel) -> FilesInPlace | None:
     return StaticFiles(kernel.settings.static)
 
 
-def _told() -> Sequence[ToldRoute]:
-    from appliance.http.route_facts import ToldRoute
+def _described() -> Sequence[DescribedRoute]:
+    from appliance.http.route_facts import DescribedRoute
     from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX
 
     below = (PAGE_PREFIX, f"{PAGE_PREFIX}sandbox", f"{PAGE_PREFIX}status", f"{PAGE_PREFIX}assets/<name>")
-    return [ToldRoute("GET", path, says="A file of the page.") for path in (*sorted(PAGE_PATHS), *below)]
+    return [DescribedRoute("GET", path, says="A file of the page.") for path in (*sorted(PAGE_PATHS), *below)]
 
 
 PAGE = Feature(
-    name="page", edges=(_edge,), gets={"/favicon.ico": _icon, "/upstream": _models}, told=_told, files=_files
+    name="page", edges=(_edge,), gets={"/favicon.ico": _icon, "/upstream": _models}, described=_described, files=_files
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from appliance.features.pool.seat import PoolSeat
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
-    from appliance.http.route_facts import ToldRoute
+    from appliance.http.route_facts import DescribedRoute
     from appliance.http.way.ask import Ask
     from appliance.http.way.hooks import Placing
     from appliance.traffic.request import Request
@@ -48,10 +48,10 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     settings, fleet = ground.settings, ground.fleet
     path = None if settings.trial or settings.http.single else ground.data / FILE
 
-    def routes(kernel: Kernel) -> Routes:
+    def routes(_: Kernel) -> Routes:
         from appliance.features.pool.routes import pool_routes
 
-        return pool_routes(kernel, peers, seat)
+        return pool_routes(peers, seat)
 
     def state(kernel: Kernel) -> EdgeRoute:
         def make() -> EdgeAnswer:
@@ -124,21 +124,21 @@ def _examiner(problems: Callable[[], Sequence[Trouble]] | None = None) -> Examin
     return pool_examiner(problems)
 
 
-def _told() -> Sequence[ToldRoute]:
+def _described() -> Sequence[DescribedRoute]:
     from appliance.features.pool.core.shapes import PoolState
-    from appliance.http.route_facts import RouteFacts, ToldRoute
+    from appliance.http.route_facts import DescribedRoute, RouteFacts
 
     return [
-        ToldRoute("GET", "/api/pool", RouteFacts(gives=PoolState), "The pool of boxes as this one sees it."),
-        ToldRoute("GET", "/api/blobs", says="The files of a model, with their hashes."),
-        ToldRoute("GET", "/api/blobs/<hash>", says="A file of a model by its hash, or a part of it."),
-        ToldRoute("GET", "/api/link", says="A websocket: the live link with another appliance."),
+        DescribedRoute("GET", "/api/pool", RouteFacts(gives=PoolState), "The pool of boxes as this one sees it."),
+        DescribedRoute("GET", "/api/blobs", says="The files of a model, with their hashes."),
+        DescribedRoute("GET", "/api/blobs/<hash>", says="A file of a model by its hash, or a part of it."),
+        DescribedRoute("GET", "/api/link", says="A websocket: the live link with another appliance."),
     ]
 
 
 POOL = Feature(
     name="pool",
-    told=_told,
+    described=_described,
     verbs=(Verb("pool", "several machines", TELLS, _verb, page="pool.md"),),
     open=_open,
     examiners=(_examiner,),

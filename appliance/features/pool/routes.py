@@ -15,7 +15,6 @@ from appliance.features.pool.peers import Peers
 from appliance.features.pool.seat import PoolSeat
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.routes import Routes
-from appliance.http.kernel import Kernel
 from appliance.http.route_facts import AdminDoor, RouteFacts
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 DOOR = AdminDoor("changing the pool", "pool' on the server's machine", trusted=True)
 
 
-def pool_routes(kernel: Kernel, peers: Peers, seat: PoolSeat) -> Routes:
+def pool_routes(peers: Peers, seat: PoolSeat) -> Routes:
     routes = Routes("pool")
 
     async def owner() -> BoxPool:

@@ -11,7 +11,7 @@ from appliance.feature import Feature, ServerParts
 if TYPE_CHECKING:
     from appliance.feature import Ground
     from appliance.http.kernel import EdgeRoute, Kernel
-    from appliance.http.route_facts import ToldRoute
+    from appliance.http.route_facts import DescribedRoute
 
 
 @asynccontextmanager
@@ -26,11 +26,11 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     yield ServerParts(edges=(route,) if path is not None else ())
 
 
-def _told() -> Sequence[ToldRoute]:
-    from appliance.http.route_facts import AS_MODELS, RouteFacts, ToldRoute
+def _described() -> Sequence[DescribedRoute]:
+    from appliance.http.route_facts import AS_MODELS, DescribedRoute, RouteFacts
 
     says = "Many requests in one; the path is that of AIP_PREDICT_ROUTE, without which there is none."
-    return [ToldRoute("POST", "/<predict>", RouteFacts(most=AS_MODELS), says)]
+    return [DescribedRoute("POST", "/<predict>", RouteFacts(most=AS_MODELS), says)]
 
 
-PREDICT = Feature(name="predict", open=_open, told=_told)
+PREDICT = Feature(name="predict", open=_open, described=_described)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from appliance.features.tools.box import OpenToolbox
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeRoute, Kernel
-    from appliance.http.route_facts import ToldRoute
+    from appliance.http.route_facts import DescribedRoute
     from appliance.http.way.hooks import Turn
     from appliance.settings import AppSettings
 
@@ -57,21 +57,21 @@ def _verb() -> click.Command:
     return mcp
 
 
-def _told() -> Sequence[ToldRoute]:
+def _described() -> Sequence[DescribedRoute]:
     from appliance.features.tools.tool_routes import ToolUseBody
-    from appliance.http.route_facts import AS_MODELS, RouteFacts, ToldRoute
+    from appliance.http.route_facts import AS_MODELS, DescribedRoute, RouteFacts
     from appliance.http.way.routes import MCP, TOOLS
 
     return [
-        ToldRoute("GET", TOOLS, says="The tools of this server."),
-        ToldRoute("POST", TOOLS, RouteFacts(most=AS_MODELS, takes=ToolUseBody), "Use a tool; its result."),
-        ToldRoute("POST", MCP, RouteFacts(most=AS_MODELS), "A message of the Model Context Protocol (JSON-RPC 2.0)."),
+        DescribedRoute("GET", TOOLS, says="The tools of this server."),
+        DescribedRoute("POST", TOOLS, RouteFacts(most=AS_MODELS, takes=ToolUseBody), "Use a tool; its result."),
+        DescribedRoute("POST", MCP, RouteFacts(most=AS_MODELS), "A message of MCP (JSON-RPC 2.0)."),
     ]
 
 
 TOOLS = Feature(
     name="tools",
-    told=_told,
+    described=_described,
     verbs=(Verb("mcp", "server", "Connect a desktop client to the running server, by MCP.", _verb, page="mcp.md"),),
     open_first=_open_first,
 )

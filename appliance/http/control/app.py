@@ -112,8 +112,11 @@ def _openapi_routes(app: QuartTrio, facts: dict[str, RouteFacts], kernel: Kernel
         """This document."""
         from appliance.http.control.openapi import openapi_document
 
-        gets = {path: make() for path, make in kernel.gets().items()}
-        describe = partial(openapi_document, app, facts, gets, kernel.told())  # for a hundred shapes that takes 30 ms
+        def describe() -> dict[str, object]:
+            """For a hundred shapes that takes 30 ms, once, and the modules that have them are imported."""
+            gets = {path: make() for path, make in kernel.gets().items()}
+            return openapi_document(app, facts, gets, kernel.described())
+
         return json_answer(await described.get(partial(trio.to_thread.run_sync, describe)))
 
     return routes

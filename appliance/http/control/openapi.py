@@ -16,7 +16,7 @@ from quart_trio import QuartTrio
 from appliance import __version__
 from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.kernel import Get
-from appliance.http.route_facts import PLAIN, RouteFacts, ToldRoute
+from appliance.http.route_facts import PLAIN, DescribedRoute, RouteFacts
 from appliance.http.way.routes import POSTED
 
 VERSION = "3.1.0"
@@ -27,15 +27,15 @@ JSON = "application/json"
 
 
 def openapi_document(
-    app: QuartTrio, facts: Mapping[str, RouteFacts], gets: Mapping[str, Get], told: Sequence[ToldRoute]
+    app: QuartTrio, facts: Mapping[str, RouteFacts], gets: Mapping[str, Get], described: Sequence[DescribedRoute]
 ) -> dict[str, object]:
     """Describe the routes of ``app``, those that need no Quart, and those of models.
 
-    ``facts`` are by endpoint; ``gets`` and ``told`` are the routes of features without Quart.
+    ``facts`` are by endpoint; ``gets`` and ``described`` are the routes of features without Quart.
     """
     late = {endpoint: each.gives_late() for endpoint, each in facts.items() if each.gives_late is not None}
     facts = {endpoint: structs.replace(each, gives=late.get(endpoint, each.gives)) for endpoint, each in facts.items()}
-    every = (*facts.values(), *(route.facts for route in told))
+    every = (*facts.values(), *(route.facts for route in described))
     types = list({shape for each in every for shape in (each.takes, each.gives) if shape is not None})
     schemas, components = msgspec.json.schema_components(types, schema_hook=_any_json, ref_template=SHAPES)
     shapes = dict(zip(types, schemas, strict=True))
@@ -44,7 +44,7 @@ def openapi_document(
         paths[path] = {"post": {"tags": ["models"], "responses": {"200": {"description": "the engine's answer"}}}}
     for path, answer in sorted({**EdgeRoutes.ROUTES, **gets}.items()):
         paths.setdefault(path, {})["get"] = _operation(inspect.getdoc(answer), PLAIN, (), {})
-    for route in told:
+    for route in described:
         operation = _operation(route.says, route.facts, PART.findall(route.path), shapes)
         paths.setdefault(PART.sub(r"{\1}", route.path), {})[route.method.lower()] = operation
     for rule in app.url_map.iter_rules():
