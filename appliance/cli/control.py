@@ -15,23 +15,20 @@ from appliance.catalog.sources import ModelFolders
 from appliance.cli.app import engines_of, estimate_of
 from appliance.cli.options import ModelOptions, catalog_options
 from appliance.cli.remote import (
-    ANSWER_TIME,
     NOT_RUNNING,
     ModelList,
-    NotRunning,
     RunningServer,
     ServerModel,
     ask,
     ask_raw,
-    refuse_errors,
+    following,
     server_options,
 )
 from appliance.cli.show import json_option, print_json, print_table
-from appliance.errors import UpstreamFailed
 from appliance.fleet.chooser import EngineSource
 from appliance.fleet.estimate import Estimate
 from appliance.platform.console import EXIT_OURS, say
-from appliance.upstream.client import HttpAnswer, HttpCall
+from appliance.upstream.client import HttpAnswer
 
 
 class RunningProcess(Struct, frozen=True, kw_only=True):
@@ -183,16 +180,8 @@ async def logs(server: RunningServer, model: str | None, follow: bool, search: s
         if not text and not search:
             say(f"{model or 'no model'} has printed {'nothing' if model else 'anything'} yet")
         return 0
-    try:
-        with trio.fail_after(ANSWER_TIME) as patience:
-            async with HttpCall(server.address, "GET", server.prefix + path) as response:
-                await refuse_errors(server, response)
-                patience.deadline = math.inf
-                await _print_stream(response, as_json)
-    except UpstreamFailed as cause:
-        raise NotRunning(server, cause.why) from None
-    except trio.TooSlowError:
-        raise NotRunning(server, f"it did not answer within {ANSWER_TIME:g} s") from None
+    async with following(server, path) as response:
+        await _print_stream(response, as_json)
     say("the server ended the log")
     return 0
 

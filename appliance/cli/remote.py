@@ -5,6 +5,7 @@ endpoint.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -93,10 +94,11 @@ class RunningServer(Struct, frozen=True, kw_only=True):
 
 
 class NotRunning(ApplianceError):
-    """Nothing answers where the server should be."""
+    """Nothing answers where the server should be; ``slow``: what takes connections there answers too late."""
 
-    def __init__(self, server: RunningServer, why: str) -> None:
+    def __init__(self, server: RunningServer, why: str, *, slow: bool = False) -> None:
         self.why = why.partition(" (")[0]
+        self.slow = slow
         super().__init__(
             f"no server answers at {server.url} ({self.why}); start one with 'llama-appliance serve', "
             "or name another with --url"
@@ -107,6 +109,10 @@ class RequestRefused(CallerError):
     """The server answered with a status that blames the request."""
 
     reason = "invalid_request"
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class ServerFailed(ApplianceError):
@@ -278,9 +284,28 @@ async def ask_raw(
                 await refuse_errors(server, response)
                 return await response.read(MAX_ANSWER)
     except trio.TooSlowError:
-        raise NotRunning(server, f"it accepts connections but did not answer within {patience:g} s") from None
+        why = f"it accepts connections but did not answer within {patience:g} s"
+        raise NotRunning(server, why, slow=True) from None
     except UpstreamFailed as cause:
         raise NotRunning(server, cause.why) from None
+
+
+@asynccontextmanager
+async def following(server: RunningServer, path: str) -> AsyncGenerator[HttpAnswer]:
+    """An answer that has no end, such as a log; its head comes within `ANSWER_TIME`.
+
+    Raises NotRunning, also if it breaks off later, RequestRefused or ServerFailed.
+    """
+    try:
+        with trio.fail_after(ANSWER_TIME) as patience:
+            async with HttpCall(server.address, "GET", server.prefix + path) as response:
+                await refuse_errors(server, response)
+                patience.deadline = math.inf
+                yield response
+    except UpstreamFailed as cause:
+        raise NotRunning(server, cause.why) from None
+    except trio.TooSlowError:
+        raise NotRunning(server, f"it did not answer within {ANSWER_TIME:g} s", slow=True) from None
 
 
 async def is_running(server: RunningServer) -> bool:
@@ -307,7 +332,7 @@ def refuse(who: str, status: int, body: bytes) -> NoReturn:
     message = answer.error.message if answer is not None else body.decode("utf-8", "replace").strip()[:200]
     advice = key_advice() if status == 401 else ""
     text = f"{message or 'it gave no reason'}{advice} ({who} answered {status})"
-    raise RequestRefused(text) if status < 500 else ServerFailed(text)
+    raise RequestRefused(text, status) if status < 500 else ServerFailed(text)
 
 
 def key_advice() -> str:

@@ -110,15 +110,13 @@ async def _ask_server(wish: DoctorOptions, examiners: Iterable[Examiner]) -> Exa
             query = urlencode({"model": wish.model})
             told = read_examined(await ask_raw(server, "GET", f"/api/doctor?{query}", patience=LOOKS), examiners)
         except RequestRefused as cause:
-            if "answered 404" not in str(cause):
+            if cause.status != 404:
                 raise
             told = None
     except NotRunning as cause:
-        slow = "did not answer" in cause.why
-        return ServerFact(url=server.url, answer="failed" if slow else "absent", why=cause.why)
+        return ServerFact(url=server.url, answer="failed" if cause.slow else "absent", why=cause.why)
     except RequestRefused as cause:
-        wants_key = "answered 401" in str(cause)
-        return ServerFact(url=server.url, answer="refused" if wants_key else "other", why=str(cause))
+        return ServerFact(url=server.url, answer="refused" if cause.status == 401 else "other", why=str(cause))
     except ServerFailed as cause:
         return ServerFact(url=server.url, answer="failed", why=str(cause))
     except UNREADABLE:

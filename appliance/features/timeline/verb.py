@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -10,17 +9,15 @@ from urllib.parse import urlencode
 
 import click
 import msgspec
-import trio
 from msgspec import Raw, Struct
 
-from appliance.cli.remote import ANSWER_TIME, NotRunning, RunningServer, ask, refuse_errors, server_options
+from appliance.cli.remote import RunningServer, ask, following, server_options
 from appliance.core.bodies.sse import Decoder
 from appliance.core.config.scalars import parse_duration
 from appliance.core.parameters import read_time
 from appliance.core.records.history import DEFAULT_LIMIT, KINDS, MAX_LIMIT
-from appliance.errors import BadRequest, UpstreamFailed, UsageError
+from appliance.errors import BadRequest, UsageError
 from appliance.platform.console import harmless, say
-from appliance.upstream.client import HttpCall
 
 MAX_MESSAGE = 16 << 20
 """Characters of one message of the feed: the states of a thousand models are one."""
@@ -98,25 +95,17 @@ async def events(
         if not await _print_past(server, query, as_json=as_json):
             say("nothing of that kind has happened" if query else "nothing has happened yet")
         return 0
-    try:
-        with trio.fail_after(ANSWER_TIME) as patience:
-            async with HttpCall(server.address, "GET", f"{server.prefix}/api/events") as response:
-                await refuse_errors(server, response)
-                # The feed is open before the past is read, so that nothing falls between them.
-                decoder, chunk = Decoder(MAX_MESSAGE), await response.receive()
-                last = await _print_past(server, query, as_json=as_json)
-                patience.deadline = math.inf
-                while chunk:
-                    for event in decoder.feed(chunk):
-                        message = msgspec.json.decode(event.data, type=FeedMessage)
-                        entry = _decode(message.data) if message.type == "history" else None
-                        if entry is not None and entry.id > last and entry.fits(models, kinds):
-                            _print_entry(message.data.encode(), entry, as_json=as_json)
-                    chunk = await response.receive()
-    except UpstreamFailed as cause:
-        raise NotRunning(server, cause.why) from None
-    except trio.TooSlowError:
-        raise NotRunning(server, f"it did not answer within {ANSWER_TIME:g} s") from None
+    async with following(server, "/api/events") as response:
+        # The feed is open before the past is read, so that nothing falls between them.
+        decoder, chunk = Decoder(MAX_MESSAGE), await response.receive()
+        last = await _print_past(server, query, as_json=as_json)
+        while chunk:
+            for event in decoder.feed(chunk):
+                message = msgspec.json.decode(event.data, type=FeedMessage)
+                entry = _decode(message.data) if message.type == "history" else None
+                if entry is not None and entry.id > last and entry.fits(models, kinds):
+                    _print_entry(message.data.encode(), entry, as_json=as_json)
+            chunk = await response.receive()
     say("the server ended the events")
     return 0
 
