@@ -289,6 +289,8 @@ def fetch_python() -> None:
     uv += ["--link-mode", "copy"]  # a file is changed below, which would change uv's cache as well
     uv += ["--python-platform", "x86_64-pc-windows-msvc", "--python-version", "3.11", "--target", str(packages)]
     run([*uv, *requirements])
+    for program in (packages / "bin").iterdir():  # --target puts programs there, and an installation into Scripts
+        program.rename(half / "cp311" / "Scripts" / program.name)
     for name, line, other in PATCHES:
         text = (packages / name).read_text("utf-8")
         if text.count(line) != 1:
