@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import to_builtins
 from quart import Response, request
 
 from appliance.catalog.catalog import find_model
+from appliance.core.memory import DeviceUse
 from appliance.core.models.model import Model
 from appliance.errors import BadRequest, NotFound
-from appliance.features.fit.core.picture import DeviceMemory, LoadForecast, MemoryTable, ModelMemory, picture
+from appliance.features.fit.core.picture import (
+    DeviceMemory,
+    LoadForecast,
+    MemoryShare,
+    MemoryTable,
+    device_of,
+    share_of,
+)
 from appliance.fleet.owner import Fleet
 from appliance.http.control.answers import json_answer
 from appliance.http.control.routes import Routes
@@ -60,15 +70,17 @@ def foresee(fleet: Fleet, model: Model) -> LoadForecast:
 
 def show_memory(fleet: Fleet) -> tuple[DeviceMemory, ...]:
     """Return every device with the models on it. Asks the system."""
-    outlook = fleet.outlook
-    names = {f"gpu{n}": gpu.name for n, gpu in enumerate(outlook.look.gpus if outlook.look is not None else ())}
-    running = (
-        ModelMemory(
-            model=one.model,
-            state=one.state,
-            taken=fleet.memory(one.model),
-            planned=fleet.planned_memory(one.model),
-        )
-        for one in fleet.status()
+    outlook, status = fleet.outlook, fleet.status()
+    gpus = outlook.look.gpus if outlook.look is not None else ()
+    names, budgets = {f"gpu{n}": gpu.name for n, gpu in enumerate(gpus)}, outlook.budgets()
+
+    def shares(device: str) -> Iterator[MemoryShare]:
+        for one in status:
+            if total := fleet.memory(one.model).get(device, 0):
+                planned = fleet.planned_memory(one.model).get(device, DeviceUse())
+                yield share_of(one.model, one.state, total, planned)
+
+    return tuple(
+        device_of(device, names.get(device, ""), memory, budgets.get(device), tuple(shares(device)))
+        for device, memory in outlook.devices().items()
     )
-    return picture(outlook.devices(), names, outlook.budgets(), running)
