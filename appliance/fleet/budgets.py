@@ -159,12 +159,10 @@ def corrected(expected: Sizes, config: ModelConfig | None, taken: Sizes, buffers
     below what the configuration says: of a server in a container only the client can be seen; and of a configured one
     that says nothing, what is measured is all that is known.
     """
-    if config is not None:
-        least: Sizes = in_bytes(config.memory)
-    else:
-        least = NO_MEMORY if buffers else expected
+    others = NO_MEMORY if buffers and config is None else expected
+    least = in_bytes(config.memory) if config is not None else others
     known = {d: max(taken.get(d, 0), buffers.get(d, 0), least.get(d, 0)) for d in {**taken, **buffers}}
-    return {**(NO_MEMORY if buffers and config is None else expected), **known}
+    return {**others, **known}
 
 
 def limits_of(config: Config | None, settings: FleetSettings, automatic: Sizes = NO_MEMORY) -> FleetLimits:
@@ -172,15 +170,13 @@ def limits_of(config: Config | None, settings: FleetSettings, automatic: Sizes =
 
     Without a word on memory in the configuration the ``automatic`` budgets apply.
     """
-    if config is None:
-        most = DEFAULT_MODELS_MAX if settings.models_max is None else settings.models_max
-        return FleetLimits(capacity=most, memory=automatic, queue=settings.queue_limit)
-    usual = 0 if config.models else DEFAULT_MODELS_MAX
-    most = usual if config.models_max is None else config.models_max
+    most = 0 if config is not None and config.models else DEFAULT_MODELS_MAX
+    if config is not None and config.models_max is not None:
+        most = config.models_max
     return FleetLimits(
         capacity=most if settings.models_max is None else settings.models_max,
-        memory=in_bytes(config.memory) or automatic,
-        queue=config.queue_limit,
+        memory=(in_bytes(config.memory) if config is not None else NO_MEMORY) or automatic,
+        queue=(config or settings).queue_limit,
     )
 
 
@@ -194,8 +190,7 @@ def terms_of(model: Model, config: Config | None, settings: FleetSettings, expec
     nothing of memory."""
     own = model.config
     if config is None or own is None:
-        patience = settings.patience if config is None else config.patience
-        return Terms(patience=_patience(patience), memory=expected)
+        return Terms(patience=_patience((config or settings).patience), memory=expected)
     return Terms(
         priority=config.routing.scheduler.settings.fifo.priority.get(model.id, 0),
         limit=own.limit,

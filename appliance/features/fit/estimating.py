@@ -6,6 +6,8 @@ import math
 import time
 from functools import lru_cache
 
+from msgspec import structs
+
 from appliance.catalog.headers import Headers
 from appliance.core.engine import Engine, Manual
 from appliance.core.memory import RAM, FitPlan, Sizes
@@ -105,7 +107,7 @@ def _plan(
     spoken_for: int,
 ) -> FitPlan:
     gpus, (projector, draft) = [device for device, _ in room if device != RAM], companions
-    asked = asked_of(flags, gpus=gpus, projector=projector, draft=draft, manual=manual)
+    asked = structs.replace(asked_of(flags, gpus=gpus, manual=manual), projector=projector, draft=draft)
     return plan(shape, dict(room), asked, reserve=reserve, spoken_for=spoken_for)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from msgspec import to_builtins
 from quart import Response, request
 
@@ -11,14 +9,7 @@ from appliance.catalog.catalog import find_model
 from appliance.core.memory import DeviceUse
 from appliance.core.models.model import Model
 from appliance.errors import BadRequest, NotFound
-from appliance.features.fit.core.picture import (
-    DeviceMemory,
-    LoadForecast,
-    MemoryShare,
-    MemoryTable,
-    device_of,
-    share_of,
-)
+from appliance.features.fit.core.picture import DeviceMemory, LoadForecast, MemoryTable, device_of, share_of
 from appliance.fleet.owner import Fleet
 from appliance.http.control.answers import json_answer
 from appliance.http.control.routes import Routes
@@ -70,17 +61,14 @@ def foresee(fleet: Fleet, model: Model) -> LoadForecast:
 
 def show_memory(fleet: Fleet) -> tuple[DeviceMemory, ...]:
     """Return every device with the models on it. Asks the system."""
-    outlook, status = fleet.outlook, fleet.status()
-    gpus = outlook.look.gpus if outlook.look is not None else ()
-    names, budgets = {f"gpu{n}": gpu.name for n, gpu in enumerate(gpus)}, outlook.budgets()
-
-    def shares(device: str) -> Iterator[MemoryShare]:
-        for one in status:
-            if total := fleet.memory(one.model).get(device, 0):
-                planned = fleet.planned_memory(one.model).get(device, DeviceUse())
-                yield share_of(one.model, one.state, total, planned)
-
-    return tuple(
-        device_of(device, names.get(device, ""), memory, budgets.get(device), tuple(shares(device)))
-        for device, memory in outlook.devices().items()
-    )
+    outlook, shown = fleet.outlook, list[DeviceMemory]()
+    gpus, budgets = outlook.look.gpus if outlook.look is not None else (), outlook.budgets()
+    names = {f"gpu{number}": gpu.name for number, gpu in enumerate(gpus)}
+    for device, memory in outlook.devices().items():
+        shares = tuple(
+            share_of(one.model, one.state, total, fleet.planned_memory(one.model).get(device, DeviceUse()))
+            for one in fleet.status()
+            if (total := fleet.memory(one.model).get(device, 0))
+        )
+        shown.append(device_of(device, names.get(device, ""), memory, budgets.get(device), shares))
+    return tuple(shown)

@@ -7,6 +7,8 @@ counted there, because they fit the places that the batch's own ones leave. Size
 
 from __future__ import annotations
 
+from math import ceil
+
 from msgspec import Struct
 
 from appliance.core.models.shape import ModelLayer, Shape
@@ -31,6 +33,11 @@ class Batch(Struct, frozen=True, kw_only=True):
 
     def cells_of(self, layer: ModelLayer) -> int:
         return self.near_cells if layer.windowed else self.cells
+
+    def kept_of(self, layer: ModelLayer) -> int:
+        """Return the bytes of a layer's keys and values for all sequences."""
+        sizes = layer.keys * self.key_bytes + layer.values * self.value_bytes
+        return ceil(self.cells_of(layer) * self.sequences * sizes)
 
 
 def inputs_of(shape: Shape, batch: Batch) -> int:
@@ -83,12 +90,9 @@ def _grown(size: int, copy: int) -> int:
 # Queries, keys and values come first; with latent attention the absorbed queries are as wide as the compressed keys for
 # every head. Then attention itself: flash attention makes no table of all pairs of tokens and cells.
 def _attention(shape: Shape, batch: Batch, layer: ModelLayer, *, copied: bool) -> int:
-    row, cells = FLOAT * batch.tokens, batch.cells_of(layer)
-    kept = 0
-    if copied:
-        share = cells / max(1, batch.cells)
-        kept = round((layer.keys + layer.values) * batch.context * share * batch.key_bytes)  # values are assumed alike
-    table = 0 if batch.flash else cells * shape.heads * row
+    row = FLOAT * batch.tokens
+    kept = batch.kept_of(layer) if copied else 0
+    table = 0 if batch.flash else batch.cells_of(layer) * shape.heads * row
     if shape.latent:
         wide, head = shape.heads * shape.latent, shape.heads * shape.latent_head
         return max((layer.queries + wide + head) * row, (layer.queries + wide) * row + kept + table)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -18,7 +16,7 @@ CELLS = 256  # contexts are rounded up to a multiple of this many
 BYTES = {name.lower(): size / block for name, block, size in TENSOR_TYPES.values()}  # of one number, by --cache-type-k
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """Bytes of a layer, or of the output."""
 
     in_ram: int  # its weights, where it is in main memory
@@ -77,9 +75,7 @@ def costs_of(shape: Shape, options: Options) -> Costs:
     repack = options.repack and not options.gpus
     parts, kept = list[Part](), 0
     for number, layer in enumerate(shape.layers):
-        cells = batch.cells_of(layer) * batch.sequences
-        cache = ceil(cells * (layer.keys * batch.key_bytes + layer.values * batch.value_bytes))
-        cache += layer.state * batch.slots * FLOAT
+        cache = batch.kept_of(layer) + layer.state * batch.slots * FLOAT
         weights = layer.weights + (layer.repacked if repack else 0)
         beside = layer.experts if number < options.experts_in_ram else 0
         parts.append(Part(weights, weights - beside, beside, 0 if options.cache_in_ram else cache))
@@ -113,16 +109,9 @@ def _extra(options: Options, context: int) -> DeviceUse:
     return use + estimate(options.draft, asked)[RAM]
 
 
-def slots_of(options: Options) -> tuple[int, bool]:
-    """Return the number of slots, and whether they share one context."""
-    if options.parallel <= 0:
-        return AUTO_PARALLEL, options.unified is not False
-    return options.parallel, bool(options.unified)
-
-
 def batch_of(shape: Shape, options: Options) -> Batch:
-    slots, unified = slots_of(options)
-    sequences = 1 if unified else slots
+    slots = options.parallel or AUTO_PARALLEL
+    sequences = 1 if (not options.parallel if options.unified is None else options.unified) else slots
     each = _padded(max(1, _padded(options.context or shape.trained or CELLS) // sequences))
     tokens = max(1, min(options.ubatch, options.batch, options.ubatch if shape.encoder else each * sequences))
     near = each

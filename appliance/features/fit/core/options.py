@@ -46,23 +46,16 @@ class Options(Struct, frozen=True, kw_only=True):
     understood: bool = True  # False if the flags are for another engine than the known one; these are then defaults
 
 
-def asked_of(
-    args: Sequence[str],
-    *,
-    gpus: Sequence[str] = (),
-    projector: int = 0,
-    draft: Shape | None = None,
-    manual: Manual | None = None,
-) -> Options:
+def asked_of(args: Sequence[str], *, gpus: Sequence[str] = (), manual: Manual | None = None) -> Options:
     """Read the flags of a model's start, as llama-server would: later ones win.
 
-    ``manual`` is what the build says of itself. An option that is not known to be there is not chosen; but `CACHE`,
-    which is older, is taken to be there in a build that has not said.
+    ``gpus`` are those that it may use. ``manual`` is what the build says of itself: an option that is not known to be
+    there is not chosen; but `CACHE`, which is older, is taken to be there in a build that has not said.
     """
     try:
         said = {option.canonical: option for option in split(args)}
     except UsageError:
-        return Options(gpus=tuple(gpus), projector=projector, draft=draft, understood=False)
+        return Options(gpus=tuple(gpus), understood=False)
 
     def text(name: str) -> str:
         option = said.get(canonical(name))
@@ -103,8 +96,6 @@ def asked_of(
         experts_in_ram=MOST if is_on("--cpu-moe") else whole("--n-cpu-moe") or 0,
         cache_in_ram=is_on("--kv-offload") is False,
         repack=is_on("--repack") is not False,
-        projector=projector,
-        draft=draft,
         gpus=() if text("--device") == "none" else tuple(gpus),
         prompt_cache=cache,
         apart=build.names(PER_SLOT) and unified is None and not (parallel or text(PER_SLOT) or embedding),

@@ -6,7 +6,7 @@ better than a rule from outside. So the layers are left to it, with the reserve 
 here. It does not do five things, which are done here: without a GPU it counts the memory that a machine *has*, not the
 memory that other models leave free; it never lowers the number of slots; it has no reserve in main memory; every
 process may keep 8 GiB of prompts there, however many processes there are (`_prompt_cache`); and slots that share one
-context may use it up, which ends the answers of all of them (`_apart`). A user's setting is always kept: `Options`
+context may use it up, which ends the answers of all of them (`_choices`). A user's setting is always kept: `Options`
 holds those of the model's own engine flags that concern its memory.
 """
 
@@ -21,15 +21,8 @@ from appliance.core.memory import RAM, DeviceUse, FitPlan, Sizes
 from appliance.core.models.shape import Shape
 from appliance.core.sizes import GIB, MIB
 from appliance.features.fit.core.compute import FLOAT
-from appliance.features.fit.core.estimate import Costs, costs_of, placed, places_of, slots_of
-from appliance.features.fit.core.options import (
-    AUTO_PARALLEL,
-    CACHE,
-    CHECKPOINTS,
-    MOST_CACHED,
-    PER_SLOT,
-    Options,
-)
+from appliance.features.fit.core.estimate import Costs, batch_of, costs_of, placed, places_of
+from appliance.features.fit.core.options import AUTO_PARALLEL, CACHE, CHECKPOINTS, MOST_CACHED, PER_SLOT, Options
 
 LEAST_CHECKPOINTS, MOST_CHECKPOINTS = 4, 32
 """Checkpoints of each slot: fewer are of little use, and llama-server (b11434) keeps so many unless somebody says."""
@@ -46,8 +39,11 @@ class _Start(Struct, frozen=True, kw_only=True):
     options: Options
     costs: Costs
     places: tuple[str, ...]  # the device of each layer, and at the end that of the output
-    uses: Mapping[str, DeviceUse]
     fits: bool
+
+    @property
+    def uses(self) -> Mapping[str, DeviceUse]:
+        return placed(self.costs, self.places, self.options.gpus)
 
     @property
     def on_gpus(self) -> int:
@@ -92,34 +88,28 @@ def plan(shape: Shape, room: Sizes, asked: Options, *, reserve: int = RESERVE, s
     )
 
 
-def _choices(shape: Shape, asked: Options) -> Iterator[Options]:
-    """Return ways to start it, best first: less context before fewer slots."""
-    least = min(shape.trained or LEAST_CONTEXT, LEAST_CONTEXT)
-    if asked.apart:
-        yield from _apart(shape, asked, least)
-        return
-    for parallel in (asked.parallel,) if asked.parallel else (0, 1):
-        slots, unified = slots_of(structs.replace(asked, parallel=parallel))
-        share = least if unified else least * slots
-        for context in _halved(max(shape.trained, share), share) if asked.context is None else [asked.context]:
-            yield structs.replace(asked, parallel=parallel, context=context)
-
-
 # The slots of a unified cache share one context. When it is full, llama-server (b11434) ends the answers of all slots
 # with an error (llama.cpp #23652): one long conversation ends the others. PER_SLOT limits each slot; the limits
 # together are the context here, so that it is never full before a slot is. The price is a conversation's length: there
 # is another slot only where each can have SHARE tokens, and a small trained context grows up to two shares.
-def _apart(shape: Shape, asked: Options, least: int) -> Iterator[Options]:
-    """Return ways to start it with slots that cannot use up each other's context, best first."""
+def _choices(shape: Shape, asked: Options) -> Iterator[Options]:
+    """Return ways to start it, best first: less context before fewer slots."""
+    least = min(shape.trained or LEAST_CONTEXT, LEAST_CONTEXT)
     share, most = min(shape.trained, SHARE), max(shape.trained, 2 * SHARE)
-    if asked.context is not None:
+    if asked.apart and asked.context is not None:
         context = asked.context or shape.trained
         slots = next((slots for slots in (AUTO_PARALLEL, 2) if context // slots >= share), 1)
         yield structs.replace(asked, parallel=slots, unified=slots > 1)
-        return
-    for slots in (AUTO_PARALLEL, 2, 1):
-        for each in _halved(min(shape.trained, most // slots), share if slots > 1 else least):
-            yield structs.replace(asked, parallel=slots, unified=slots > 1, context=each * slots)
+    elif asked.apart:
+        for slots in (AUTO_PARALLEL, 2, 1):
+            for each in _halved(min(shape.trained, most // slots), share if slots > 1 else least):
+                yield structs.replace(asked, parallel=slots, unified=slots > 1, context=each * slots)
+    else:
+        for slots in (asked.parallel,) if asked.parallel else (0, 1):
+            wanted = structs.replace(asked, parallel=slots)
+            low = least * batch_of(shape, wanted).sequences
+            for context in _halved(max(shape.trained, low), low) if asked.context is None else [asked.context]:
+                yield structs.replace(wanted, context=context)
 
 
 def _halved(most: int, least: int) -> list[int]:
@@ -130,16 +120,15 @@ def _halved(most: int, least: int) -> list[int]:
 
 def _start(shape: Shape, options: Options, left: Sizes) -> _Start:
     """Place the layers: as many on GPUs as somebody said, or as fit; evenly where even that is too much."""
-    costs, gpus = costs_of(shape, options), options.gpus
+    costs = costs_of(shape, options)
     places = _places(costs, options, left)
-    if places is None and gpus and options.gpu_layers is None:  # not even the room to compute with
+    if places is None and options.gpus and options.gpu_layers is None:  # not even the room to compute with
         return _start(shape, structs.replace(options, gpus=()), left)
     if places is not None:
-        uses = placed(costs, places, gpus)
-        if all(use.total <= left.get(device, use.total) for device, use in uses.items()):
-            return _Start(options=options, costs=costs, places=places, uses=uses, fits=True)
-    places = places_of(shape, options)
-    return _Start(options=options, costs=costs, places=places, uses=placed(costs, places, gpus), fits=False)
+        packed = _Start(options=options, costs=costs, places=places, fits=True)
+        if all(use.total <= left.get(device, use.total) for device, use in packed.uses.items()):
+            return packed
+    return _Start(options=options, costs=costs, places=places_of(shape, options), fits=False)
 
 
 def _places(costs: Costs, options: Options, left: Sizes) -> tuple[str, ...] | None:
