@@ -20,8 +20,7 @@ class Part(Struct, frozen=True):
     """Bytes of a layer, or of the output."""
 
     in_ram: int  # its weights, where it is in main memory
-    on_gpu: int  # its weights there, where it is on a GPU
-    beside: int  # its weights that main memory holds all the same
+    on_gpu: int  # its weights, where it is on a GPU
     kept: int  # its context for all sequences
 
 
@@ -50,7 +49,6 @@ def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Mapping[
     for place, part in zip(places, costs.parts, strict=True):
         caches[place] += part.kept
         models[place] += part.in_ram if place == RAM else part.on_gpu
-        models[RAM] += part.beside if place != RAM else 0
     uses = {place: DeviceUse(model=models[place], cache=caches[place]) for place in models}
     uses[RAM] += costs.ram
     for number, gpu in enumerate(gpus):
@@ -73,22 +71,24 @@ def places_of(shape: Shape, options: Options) -> tuple[str, ...]:
 def costs_of(shape: Shape, options: Options) -> Costs:
     batch = batch_of(shape, options)
     repack = options.repack and not options.gpus
-    parts, kept = list[Part](), 0
+    parts, experts, kept = list[Part](), 0, 0  # these experts and contexts stay in main memory
     for number, layer in enumerate(shape.layers):
-        cache = batch.kept_of(layer) + layer.state * batch.slots * FLOAT
         weights = layer.weights + (layer.repacked if repack else 0)
-        beside = layer.experts if number < options.experts_in_ram else 0
-        parts.append(Part(weights, weights - beside, beside, 0 if options.cache_in_ram else cache))
-        kept += cache
+        cache = batch.kept_of(layer) + layer.state * batch.slots * FLOAT
+        if number < options.experts_in_ram:
+            weights, experts = weights - layer.experts, experts + layer.experts
+        if options.cache_in_ram:
+            cache, kept = 0, kept + cache
+        parts.append(Part(weights, weights, cache))
     output = shape.output + shape.other
     tied = shape.input if shape.tied and not shape.encoder else 0
-    parts.append(Part(output + (shape.output_repacked if repack else 0), output + tied, 0, 0))
+    parts.append(Part(output + (shape.output_repacked if repack else 0), output + tied, 0))
     rows = shape.vocabulary + (shape.width if options.embedding or shape.encoder else 0)
     return Costs(
         parts=tuple(parts),
         ram=DeviceUse(
-            model=max(0, shape.input - (shape.tail if repack else 0)),
-            cache=kept if options.cache_in_ram else 0,
+            model=max(0, shape.input - (shape.tail if repack else 0)) + experts,
+            cache=kept,
             compute=inputs_of(shape, batch) if options.gpus else compute_of(shape, batch, gpu=False),
             output=batch.slots * rows * FLOAT,
         ),
