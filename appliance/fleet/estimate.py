@@ -14,8 +14,7 @@ from appliance.core.memory import RAM, FitPlan, GpuMemory, Sizes
 from appliance.core.models.model import Model
 from appliance.core.scheduling.policy import NO_MEMORY
 
-BESIDE_WEIGHTS = 1.1
-"""A file of which nothing else is known takes its size and a tenth more, until it has been measured."""
+BESIDE_WEIGHTS = 1.1  # a file of which nothing else is known takes its size and a tenth more, until it was measured
 
 
 class Estimate(Protocol):

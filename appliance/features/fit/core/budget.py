@@ -9,8 +9,7 @@ from appliance.core.memory import RAM, GpuMemory, Sizes
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.sizes import GIB
 
-RAM_RESERVE, GPU_RESERVE = 2 * GIB, GIB
-"""Bytes that are left to others."""
+RAM_RESERVE, GPU_RESERVE = 2 * GIB, GIB  # bytes that are left to others
 
 
 def budgets_of(look: MachineLook) -> Sizes:

@@ -16,7 +16,7 @@ CELLS = 256  # contexts are rounded up to a multiple of this many
 BYTES = {name.lower(): size / block for name, block, size in TENSOR_TYPES.values()}  # of one number, by --cache-type-k
 
 
-class Part(Struct, frozen=True):
+class LayerCost(Struct, frozen=True):
     """Bytes of a layer, or of the output."""
 
     in_ram: int  # its weights, where it is in main memory
@@ -27,7 +27,7 @@ class Part(Struct, frozen=True):
 class Costs(Struct, frozen=True, kw_only=True):
     """The sizes of a model's parts wherever they are placed, in bytes: the sums of an estimate without the places."""
 
-    parts: tuple[Part, ...]  # the layers, and at the end the output
+    parts: tuple[LayerCost, ...]  # the layers, and at the end the output
     ram: DeviceUse  # in main memory in any case
     gpu_compute: int  # on each GPU that has a layer
     copied_compute: int  # on the first GPU, instead, while some layers are in main memory
@@ -71,7 +71,7 @@ def places_of(shape: Shape, options: Options) -> tuple[str, ...]:
 def costs_of(shape: Shape, options: Options) -> Costs:
     batch = batch_of(shape, options)
     repack = options.repack and not options.gpus
-    parts, experts, kept = list[Part](), 0, 0  # these experts and contexts stay in main memory
+    parts, experts, kept = list[LayerCost](), 0, 0  # these experts and contexts stay in main memory
     for number, layer in enumerate(shape.layers):
         weights = layer.weights + (layer.repacked if repack else 0)
         cache = batch.kept_of(layer) + layer.state * batch.slots * FLOAT
@@ -79,10 +79,10 @@ def costs_of(shape: Shape, options: Options) -> Costs:
             weights, experts = weights - layer.experts, experts + layer.experts
         if options.cache_in_ram:
             cache, kept = 0, kept + cache
-        parts.append(Part(weights, weights, cache))
+        parts.append(LayerCost(weights, weights, cache))
     output = shape.output + shape.other
     tied = shape.input if shape.tied and not shape.encoder else 0
-    parts.append(Part(output + (shape.output_repacked if repack else 0), output + tied, 0))
+    parts.append(LayerCost(output + (shape.output_repacked if repack else 0), output + tied, 0))
     rows = shape.vocabulary + (shape.width if options.embedding or shape.encoder else 0)
     return Costs(
         parts=tuple(parts),

@@ -19,7 +19,7 @@ MOST_CACHED = 8 * GIB  # the cache of prompts that llama-server has unless someb
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """The options of a start. The defaults are llama-server's. What somebody has set is not chosen again."""
+    """The options of a start. The defaults are llama-server's. A plan chooses none that somebody has set."""
 
     context: int | None = None  # tokens of all slots together; 0: as many as it was trained for; None: nobody said
     parallel: int = 0  # 0: nobody said
