@@ -75,6 +75,8 @@ def test_a_plan_says_why():
     assert 0 < partly.gpu_layers < 9
     assert partly.word == f"partly: {partly.gpu_layers} of 9 layers"
     assert partly.flags[-2:] == ("--n-gpu-layers", str(partly.gpu_layers))
+    said, nowhere = planned({RAM: BIG, "gpu0": BIG}, "-ngl 4"), planned(BIG, "-ngl 4")
+    assert (said.word, nowhere.word, nowhere.gpu_layers) == ("partly: 4 of 9 layers", "fits", 0)
     none = planned({RAM: BIG, "gpu0": 20 * MIB})
     assert (none.verdict, none.gpu_layers) == ("partly", 0)
     target = planned({RAM: BIG, "gpu0": GIB + 200 * MIB}, reserve=GIB).flags
