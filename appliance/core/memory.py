@@ -16,6 +16,7 @@ from appliance.core.sizes import MIB
 
 RAM = "ram"  # main memory, as budgets and plans call it; cards are gpu0, gpu1, in the order of a look at the machine
 
+Sizes = Mapping[str, int]  # bytes by device
 Verdict = Literal["fits", "partly", "no"]
 
 
@@ -61,7 +62,7 @@ class FitPlan(Struct, frozen=True, kw_only=True):
     gpu_layers: int
     layers: int
     memory: Mapping[str, DeviceUse]  # of each device that has a part of it
-    room: Mapping[str, int]  # the free memory of each device; ``reserve`` of it stays free
+    room: Sizes  # the free memory of each device; ``reserve`` of it stays free
     reserve: int
     prompt_cache: int = 0  # what the process may keep of earlier prompts, in main memory and beyond ``memory``
     slot_context: int  # tokens that one slot can have
@@ -78,7 +79,7 @@ class FitPlan(Struct, frozen=True, kw_only=True):
             return f"partly: {self.gpu_layers} of {self.layers} layers"
         return "fits" if self.verdict == "fits" else "will not fit"
 
-    def by_device(self) -> dict[str, int]:
+    def by_device(self) -> Sizes:
         return {device: use.total for device, use in self.memory.items()}
 
 
@@ -91,7 +92,7 @@ def gpu_memory(samples: Iterable[GpuSample]) -> Mapping[str, GpuMemory]:
     }
 
 
-def room_of(look: MachineLook) -> Mapping[str, int]:
+def room_of(look: MachineLook) -> Sizes:
     """Return the bytes that are free now, by device."""
     gpus = enumerate(look.gpus)
     free = {f"gpu{n}": max(0, gpu.free) for n, gpu in gpus if gpu.free is not None and not gpu.integrated}

@@ -14,7 +14,7 @@ from msgspec import structs
 from appliance.core.config.types import Config, Memory, ModelConfig
 from appliance.core.engine import Engine
 from appliance.core.machine_look import MachineLook
-from appliance.core.memory import RAM, FitPlan, GpuMemory
+from appliance.core.memory import RAM, FitPlan, GpuMemory, Sizes
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import Terms
 from appliance.core.scheduling.policy import NO_MEMORY, FleetLimits, FreePolicy, Policy, policy_of
@@ -46,7 +46,7 @@ class Budgets:
         """The machine; None before the first look."""
         self._settings = settings
         self._config: Config | None = None
-        self._left: Mapping[str, int] = NO_MEMORY
+        self._left: Sizes = NO_MEMORY
         self._samples = SAMPLES
 
     def limits(self, config: Config | None) -> FleetLimits:
@@ -71,14 +71,12 @@ class Budgets:
             terms = structs.replace(terms, ttl=0.0 if kept == math.inf else max(kept, AT_ONCE))
         return structs.replace(terms, memory=self._capped(terms.memory, memory))
 
-    def taken(
-        self, model: Model, engine: Engine | None, measured: Mapping[str, int], buffers: Mapping[str, int]
-    ) -> Mapping[str, int]:
+    def taken(self, model: Model, engine: Engine | None, measured: Sizes, buffers: Sizes) -> Sizes:
         """Return the memory that a running model counts for: see `corrected`."""
         expected = self.terms(model, engine).memory
         return self._capped(corrected(expected, model.config, measured, buffers), self.limits(self._config).memory)
 
-    def sampled(self, samples: Mapping[str, GpuMemory], own: Mapping[str, int]) -> bool:
+    def sampled(self, samples: Mapping[str, GpuMemory], own: Sizes) -> bool:
         """GPUs were looked at while our models took ``own`` there; whether other budgets apply now."""
         self._samples = samples
         if self._config is not None and self._config.vram_policy == "keep":
@@ -89,28 +87,14 @@ class Budgets:
         before, self._left = self._left, self.estimate.squeeze(budgets, samples, own, self._left)
         return before != self._left
 
-    def plan(
-        self,
-        model: Model,
-        engine: Engine,
-        further: Mapping[str, int] = NO_MEMORY,
-        others: Mapping[str, int] = NO_MEMORY,
-        cached: int = 0,
-    ) -> FitPlan | None:
-        """Plan the model's start on this engine in the memory that is free now, and in ``further`` memory elsewhere.
+    def plan(self, model: Model, engine: Engine, room: Sizes, others: int, cached: int) -> FitPlan | None:
+        """Plan the model's start on this engine in this room. None where the model's file does not say enough.
 
-        ``others`` is the memory of other models, and ``cached`` the most that their caches of prompts may grow to. Asks
-        the system, for a millisecond. None where the model's file does not say enough.
+        ``others`` is the main memory of other models, ``cached`` the most that their caches of prompts may grow to.
         """
-        budget = self.limits(self._config).memory.get(RAM)
-        return self.estimate.plan(
-            model,
-            {**self.room(engine), **further},
-            engine.manual,
-            self._settings.engine_args,
-            budget=budget - others.get(RAM, 0) if budget is not None else None,
-            cached=cached,
-        )
+        budget, args = self.limits(self._config).memory.get(RAM), self._settings.engine_args
+        left = budget - others if budget is not None else None
+        return self.estimate.plan(model, room, engine.manual, args, budget=left, cached=cached)
 
     def check(self, model: Model, engine: Engine | None, found: FitPlan | None = None) -> None:
         """Raise WillNotFit for a model that this program's group cannot take; see `Estimate.why_refused`."""
@@ -125,34 +109,28 @@ class Budgets:
 
     def room(self, engine: Engine | None) -> dict[str, int]:
         """Return the bytes that are free now where this engine puts models, by device. Asks the system."""
-        room = {RAM: free_memory()}
-        for device in dict.fromkeys(engine.gpus.values() if engine is not None else ()):
-            free = self._free(device)
-            if free is not None:
-                room[device] = free
-        return room
+        free, used = self._free(), engine.gpus.values() if engine is not None else ()
+        return {RAM: free_memory(), **{device: free[device] for device in used if device in free}}
 
     def devices(self) -> dict[str, GpuMemory]:
         """Return main memory and the cards, with what is used of each by anybody. Asks the system."""
-        most, free = total_memory(), free_memory()
-        found = {RAM: GpuMemory(most - min(free, most), most)}
+        most, free = total_memory(), self._free()
+        found = {RAM: GpuMemory(most - min(free_memory(), most), most)}
         for number, gpu in enumerate(self.look.gpus if self.look is not None else ()):
-            free = self._free(f"gpu{number}")
-            if gpu.total and free is not None:
-                found[f"gpu{number}"] = GpuMemory(max(0, gpu.total - free), gpu.total)
+            if gpu.total and (device := f"gpu{number}") in free:
+                found[device] = GpuMemory(max(0, gpu.total - free[device]), gpu.total)
         return found
 
-    def _free(self, device: str) -> int | None:
-        if (sample := self._samples.get(device)) is not None:
-            return max(0, sample.total - sample.used)
-        number = int(device.removeprefix("gpu")) if device.removeprefix("gpu").isdecimal() else -1
-        gpus = self.look.gpus if self.look is not None else ()
-        return gpus[number].free if 0 <= number < len(gpus) else None
+    def _free(self) -> Sizes:
+        """Return the free bytes of each card: as it was sampled, else as it was when somebody looked at the machine."""
+        seen = enumerate(self.look.gpus if self.look is not None else ())
+        free = {f"gpu{number}": gpu.free for number, gpu in seen if gpu.free is not None}
+        return free | {device: max(0, one.total - one.used) for device, one in self._samples.items()}
 
-    def _automatic(self) -> Mapping[str, int]:
+    def _automatic(self) -> Sizes:
         return self.estimate.budgets(self.look) if self.look is not None else NO_MEMORY
 
-    def _capped(self, taken: Mapping[str, int], budgets: Mapping[str, int]) -> Mapping[str, int]:
+    def _capped(self, taken: Sizes, budgets: Sizes) -> Sizes:
         """Cap a model at the device's memory, unless a budget is configured for it."""
         if self._config is not None and self._config.memory:
             return taken
@@ -160,7 +138,7 @@ class Budgets:
 
 
 async def keep_measuring(
-    pid: int, devices: Callable[[], Collection[str]], gpus: Gpus, tell: Callable[[Mapping[str, int]], None]
+    pid: int, devices: Callable[[], Collection[str]], gpus: Gpus, tell: Callable[[Sizes], None]
 ) -> None:
     """Look at a ready process, for those devices that count, until cancelled. ``tell`` gets bytes by device."""
 
@@ -173,12 +151,7 @@ async def keep_measuring(
     await every(EVERY, look, first=AFTER)
 
 
-def corrected(
-    expected: Mapping[str, int],
-    config: ModelConfig | None,
-    taken: Mapping[str, int],
-    buffers: Mapping[str, int] = NO_MEMORY,
-) -> Mapping[str, int]:
+def corrected(expected: Sizes, config: ModelConfig | None, taken: Sizes, buffers: Sizes = NO_MEMORY) -> Sizes:
     """Bytes by device that count from now on.
 
     The ``buffers`` that the server says it has allocated replace what was expected of it. What was measured counts
@@ -186,28 +159,24 @@ def corrected(
     below what the configuration says: of a server in a container only the client can be seen; and of a configured one
     that says nothing, what is measured is all that is known.
     """
-    if config is not None:
-        least: Mapping[str, int] = in_bytes(config.memory)
-    else:
-        least = NO_MEMORY if buffers else expected
+    others = NO_MEMORY if buffers and config is None else expected
+    least = in_bytes(config.memory) if config is not None else others
     known = {d: max(taken.get(d, 0), buffers.get(d, 0), least.get(d, 0)) for d in {**taken, **buffers}}
-    return {**(NO_MEMORY if buffers and config is None else expected), **known}
+    return {**others, **known}
 
 
-def limits_of(config: Config | None, settings: FleetSettings, automatic: Mapping[str, int] = NO_MEMORY) -> FleetLimits:
+def limits_of(config: Config | None, settings: FleetSettings, automatic: Sizes = NO_MEMORY) -> FleetLimits:
     """The command line's number of models wins; a configuration with models of its own and no number sets none.
 
     Without a word on memory in the configuration the ``automatic`` budgets apply.
     """
-    if config is None:
-        most = DEFAULT_MODELS_MAX if settings.models_max is None else settings.models_max
-        return FleetLimits(capacity=most, memory=automatic, queue=settings.queue_limit)
-    usual = 0 if config.models else DEFAULT_MODELS_MAX
-    most = usual if config.models_max is None else config.models_max
+    most = 0 if config is not None and config.models else DEFAULT_MODELS_MAX
+    if config is not None and config.models_max is not None:
+        most = config.models_max
     return FleetLimits(
         capacity=most if settings.models_max is None else settings.models_max,
-        memory=in_bytes(config.memory) or automatic,
-        queue=config.queue_limit,
+        memory=(in_bytes(config.memory) if config is not None else NO_MEMORY) or automatic,
+        queue=(config or settings).queue_limit,
     )
 
 
@@ -216,15 +185,12 @@ def policy_for(config: Config | None) -> Policy:
     return policy_of(config) if config is not None and config.models else FreePolicy()
 
 
-def terms_of(
-    model: Model, config: Config | None, settings: FleetSettings, expected: Mapping[str, int] = NO_MEMORY
-) -> Terms:
+def terms_of(model: Model, config: Config | None, settings: FleetSettings, expected: Sizes = NO_MEMORY) -> Terms:
     """``config`` is the configuration in force, which may not know the model; ``expected`` counts where it says
     nothing of memory."""
     own = model.config
     if config is None or own is None:
-        patience = settings.patience if config is None else config.patience
-        return Terms(patience=_patience(patience), memory=expected)
+        return Terms(patience=_patience((config or settings).patience), memory=expected)
     return Terms(
         priority=config.routing.scheduler.settings.fifo.priority.get(model.id, 0),
         limit=own.limit,
@@ -236,7 +202,7 @@ def terms_of(
     )
 
 
-def in_bytes(memory: Memory) -> Mapping[str, int]:
+def in_bytes(memory: Memory) -> Sizes:
     """A normalised configuration holds numbers only."""
     return {device: size for device, size in memory.items() if isinstance(size, int)}
 

@@ -8,7 +8,7 @@ import trio
 
 from appliance.core.engine import Engine
 from appliance.core.machine_look import MachineLook
-from appliance.core.memory import FitPlan, GpuMemory
+from appliance.core.memory import RAM, FitPlan, GpuMemory, Sizes
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import Foresight, ProcessState
 from appliance.core.scheduling.policy import NO_MEMORY
@@ -35,32 +35,27 @@ class Outlook:
         return self._budgets.look
 
     def plan(
-        self,
-        model: Model,
-        engine: Engine | None,
-        further: Mapping[str, int] = NO_MEMORY,
-        going: Collection[str] = (),
+        self, model: Model, engine: Engine | None, further: Sizes = NO_MEMORY, going: Collection[str] = ()
     ) -> FitPlan | None:
-        """Plan the model's next start on this engine: see `Budgets.plan`. None where its file does not say enough.
+        """Plan the model's next start on this engine, in the memory that is free now and in ``further`` elsewhere.
 
-        The plan counts the models that have a process now, but not those that are ``going``. Without an engine there is
-        nothing to plan: a configured model has its own command.
+        None where its file does not say enough. Asks the system, for a millisecond. The plan counts the models that
+        have a process now, but not those that are ``going``. Without an engine there is nothing to plan: a configured
+        model has its own command.
         """
         if engine is None:
             return None
         # The model's own share is left out: the plan is for its next start, when its present process is gone.
-        gone = [self._schedule.memory(each) for each in (model.id, *going)]
-        taken = self._schedule.taken()
-        others = {device: size - sum(each.get(device, 0) for each in gone) for device, size in taken.items()}
-        staying = [run for name, run in self._runs.items() if name not in (model.id, *going)]
+        gone = (model.id, *going)
+        staying = [run for name, run in self._runs.items() if name not in gone]
         cached = sum(run.process.launch.prompt_cache for run in staying if run.process is not None)
-        if going:
-            room = self._budgets.room(engine)
-            freed = {device: sum(self._schedule.memory(each).get(device, 0) for each in going) for device in room}
-            further = {device: size + freed[device] for device, size in room.items()} | dict(further)
-        return self._budgets.plan(model, engine, further, others, cached)
+        taken = self._schedule.taken().get(RAM, 0) - sum(self._schedule.memory(each).get(RAM, 0) for each in gone)
+        room = self._budgets.room(engine)
+        for each in going:
+            room = {device: size + self._schedule.memory(each).get(device, 0) for device, size in room.items()}
+        return self._budgets.plan(model, engine, {**room, **further}, taken, cached)
 
-    def takes(self, model: Model, engine: Engine | None) -> Mapping[str, int]:
+    def takes(self, model: Model, engine: Engine | None) -> Sizes:
         """Return the bytes by device that count for the model's process, or would if it had one on this engine."""
         return self._schedule.memory(model.id) or self._budgets.terms(model, engine).memory
 
@@ -72,7 +67,7 @@ class Outlook:
         """Return main memory and the cards, with what is used of each by anybody. Asks the system."""
         return self._budgets.devices()
 
-    def budgets(self) -> Mapping[str, int]:
+    def budgets(self) -> Sizes:
         """The most that all models may take of each device that has a limit, in bytes."""
         return self._schedule.limits.memory
 

@@ -68,7 +68,8 @@ def test_where_nobody_knows_more_the_size_of_a_file_says_it_all() -> None:
     )
     assert budgets.limits(None).memory == {}
     assert budgets.terms(model, None).memory == {"ram": 110}
-    assert budgets.plan(model, Engine(name="e", backend="cpu", version=None, command=("e",), source="s")) is None
+    engine = Engine(name="e", backend="cpu", version=None, command=("e",), source="s")
+    assert budgets.plan(model, engine, budgets.room(engine), 0, 0) is None
 
 
 def command(*overrides: str, on_cpu: bool = True, defaults: Sequence[str] = ()) -> tuple[str, ...]:

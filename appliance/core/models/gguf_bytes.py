@@ -125,17 +125,13 @@ Strings = dict[str, tuple[int, bytes]]
 class Part(Struct, frozen=True):
     """Weights of one kind in one layer. Sizes are in bytes, as llama.cpp pads them in its buffers."""
 
-    layer: int
-    """-1 for weights that belong to no layer."""
-    kind: str
-    """In a layer ``attention``, ``feed``, ``experts``; else ``input``, ``output``, ``other``."""
+    layer: int  # -1 for weights that belong to no layer
+    kind: str  # in a layer ``attention``, ``feed``, ``experts``; else ``input``, ``output``, ``other``
     size: int
     repacked: int
     """The part of ``size`` in types that the CPU backend copies into another order when it computes with them."""
-    rows: int
-    """The largest matrix: how many numbers its result has for each token."""
-    gated: bool
-    """A feed-forward part with a gate beside it."""
+    rows: int  # the largest matrix: how many numbers its result has for each token
+    gated: bool  # a feed-forward part with a gate beside it
 
 
 class _Parts:
@@ -179,16 +175,13 @@ class Tensors(Struct, frozen=True, kw_only=True):
     count: int
     parameters: int
     end: int
-    last: str
-    """The tensor that reaches ``end``."""
+    last: str  # the tensor that reaches ``end``
     bytes_by_type: dict[str, int]
-    unknown: bool
-    """Some tensor has a type of unknown size, so ``bytes_by_type`` is too small."""
+    unknown: bool  # some tensor has a type of unknown size, so ``bytes_by_type`` is too small
     has_rank_head: bool
     parts: tuple[Part, ...] = ()
     """The weights by place of use: by layer and kind, and those outside all layers; none beyond `MAX_LAYERS`."""
-    tail: int = 0
-    """Bytes at the end of the file that are no longer read once the copies in another order exist."""
+    tail: int = 0  # bytes at the end of the file that are no longer read once the copies in another order exist
 
 
 class Cursor:

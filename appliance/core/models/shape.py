@@ -46,17 +46,10 @@ MOST = 1 << 31
 class Windows(Struct, frozen=True, kw_only=True):
     """Sliding windows of an architecture; a file's own keys win."""
 
-    every: int = 0
-    """One layer in this many sees everything; 0: no layer does."""
+    every: int = 0  # one layer in this many sees everything; 0: no layer does
     full_first: bool = False
-    usual: int = 0
-    """The window if the file does not say it."""
-    cached_from_start: int = 0
-    """Only this many of the first layers have a cache of their own; 0: all."""
-
-    def shared(self, layers: int) -> int:
-        """Number of the last layers that use the cache of others."""
-        return max(0, layers - self.cached_from_start) if self.cached_from_start else 0
+    usual: int = 0  # the window if the file does not say it
+    cached_from_start: int = 0  # only this many of the first layers have a cache of their own; 0: all
 
 
 WINDOWS = {
@@ -84,21 +77,15 @@ WINDOWS = {
 class ModelLayer(Struct, frozen=True, kw_only=True):
     """One layer: its weights in bytes, and how many numbers it keeps."""
 
-    attention: int = 0
-    """Norms, and everything that mixes tokens."""
+    attention: int = 0  # norms, and everything that mixes tokens
     feed: int = 0
     experts: int = 0
-    repacked: int = 0
-    """The part of the weights that the CPU backend copies into another order."""
-    keys: int = 0
-    """Numbers per token in the cache; 0 for a layer without one."""
+    repacked: int = 0  # the part of the weights that the CPU backend copies into another order
+    keys: int = 0  # numbers per token in the cache; 0 for a layer without one
     values: int = 0
-    windowed: bool = False
-    """True if it looks back no further than the window."""
-    state: int = 0
-    """Numbers per sequence, whatever its length."""
-    queries: int = 0
-    """Numbers per token in its queries to the cache."""
+    windowed: bool = False  # true if it looks back no further than the window
+    state: int = 0  # numbers per sequence, whatever its length
+    queries: int = 0  # numbers per token in its queries to the cache
 
     @property
     def weights(self) -> int:
@@ -110,36 +97,27 @@ class Shape(Struct, frozen=True, kw_only=True):
 
     architecture: str
     layers: tuple[ModelLayer, ...]
-    input: int = 0
-    """The table that tokens are looked up in; it stays in main memory."""
+    input: int = 0  # the table that tokens are looked up in; it stays in main memory
     output: int = 0
     """The weights that make logits. With tied weights the input is loaded twice if a GPU makes them."""
-    other: int = 0
-    """Loaded with the output."""
+    other: int = 0  # loaded with the output
     tied: bool = True
     output_repacked: int = 0
-    tail: int
-    """Bytes at the file's end that are no longer needed if weights are copied into another order."""
+    tail: int  # bytes at the file's end that are no longer needed if weights are copied into another order
     vocabulary: int
-    trained: int
-    """Tokens of context that it was trained for; 0 if the file does not say."""
+    trained: int  # tokens of context that it was trained for; 0 if the file does not say
     width: int
     heads: int
-    feed: int = 0
-    """Width of a feed-forward part of its own, or of the experts that all tokens share."""
+    feed: int = 0  # width of a feed-forward part of its own, or of the experts that all tokens share
     gated: bool = False
     experts: int
     experts_used: int
     expert_feed: int
     window: int
-    latent: int
-    """Numbers per token in the compressed keys and values; 0: not compressed."""
-    latent_head: int
-    """Width of a head that is computed from them."""
-    inner: int
-    """Width of the recurrent part."""
-    encoder: bool
-    """True if it keeps no context between batches."""
+    latent: int  # numbers per token in the compressed keys and values; 0: not compressed
+    latent_head: int  # width of a head that is computed from them
+    inner: int  # width of the recurrent part
+    encoder: bool  # true if it keeps no context between batches
 
     @property
     def weights(self) -> int:
@@ -239,7 +217,7 @@ def _layers(keys: _Keys, count: int, width: int) -> tuple[ModelLayer, ...]:
     )
     latent = bool(keys.number("attention.key_length_mla"))
     recurrent, attending = _recurrent(keys, count, kv_heads)
-    cached = count - max(keys.number("attention.shared_kv_layers"), _windows(keys).shared(count))
+    cached = min(count - keys.number("attention.shared_kv_layers"), _windows(keys).cached_from_start or count)
     trunk = count - keys.number("nextn_predict_layers")
     state = _state(keys, width, most_heads)
     layers: list[ModelLayer] = []

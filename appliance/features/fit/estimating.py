@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from functools import lru_cache
+
+from msgspec import structs
 
 from appliance.catalog.headers import Headers
 from appliance.core.engine import Engine, Manual
-from appliance.core.memory import RAM, FitPlan
+from appliance.core.memory import RAM, FitPlan, Sizes
 from appliance.core.models.model import Model, start_flags
 from appliance.core.models.shape import Shape
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.features.fit.core.budget import budgets_of, squeezed
-from appliance.features.fit.core.estimate import estimate
-from appliance.features.fit.core.plan import FitOptions, asked_of, plan
+from appliance.features.fit.core.options import asked_of
+from appliance.features.fit.core.plan import plan
 from appliance.features.fit.core.refusal import reserve_in, why_refused
 from appliance.fleet.budgets import in_bytes
 from appliance.fleet.estimate import BESIDE_WEIGHTS, by_size
 from appliance.platform.machine import group_memory, own_bytes, total_memory
 
-LOOK_HOLDS = 1.0
-"""Seconds for which the machine's memory, or its container's, is taken to be what it was."""
-EXPECTATIONS = 256
-"""Models whose estimates are kept; one takes about a millisecond, and every request asks."""
-
-_Start = tuple[Shape, tuple[str, ...], tuple[int, Shape | None]]
-"""The shape of a model, its flags, and its `_companions`. A folder holds the same model under several
-names, and in several finetunes, which take the same memory."""
+LOOK_HOLDS = 1.0  # seconds for which the machine's memory, or its container's, is taken to be what it was
+EXPECTATIONS = 256  # models whose estimates are kept; one takes about a millisecond, and every request asks
 
 
 class HeaderEstimate:
@@ -41,44 +36,31 @@ class HeaderEstimate:
         self._reserve, self._looked_at = 0, -math.inf
 
     def expect(
-        self,
-        model: Model,
-        room: Mapping[str, int] = NO_MEMORY,
-        manual: Manual | None = None,
-        engine_args: tuple[str, ...] = (),
-    ) -> Mapping[str, int]:
-        start = _start_of(model, engine_args)
-        return _expected(start, tuple(room.items()), manual) if start is not None else by_size(model)
+        self, model: Model, room: Sizes = NO_MEMORY, manual: Manual | None = None, engine_args: tuple[str, ...] = ()
+    ) -> Sizes:
+        found = _planned(model, room, manual, engine_args)
+        return found.by_device() if found is not None else by_size(model)
 
     def plan(
         self,
         model: Model,
-        room: Mapping[str, int],
+        room: Sizes,
         manual: Manual | None = None,
         engine_args: tuple[str, ...] = (),
         *,
         budget: int | None = None,
         cached: int = 0,
     ) -> FitPlan | None:
-        start = _start_of(model, engine_args)
-        if start is None:
-            return None
         now = time.monotonic()
         if now > self._looked_at + LOOK_HOLDS:  # a look takes longer than the rest, and a list asks for each model
             self._reserve, self._looked_at = reserve_in(total_memory()), now
-        reserve = self._reserve
         # Memory that is free, but beyond the budget that the other models leave, is not this model's to take. It counts
         # as spoken for, like the caches that other models may still fill.
-        beyond = max(0, room[RAM] - reserve - budget) if budget is not None else 0
-        return _plan(start, tuple(room.items()), manual, reserve, cached + beyond)
+        beyond = max(0, room[RAM] - self._reserve - budget) if budget is not None else 0
+        return _planned(model, room, manual, engine_args, self._reserve, cached + beyond)
 
     def why_refused(
-        self,
-        model: Model,
-        engine: Engine | None,
-        room: Mapping[str, int],
-        engine_args: tuple[str, ...],
-        found: FitPlan | None,
+        self, model: Model, engine: Engine | None, room: Sizes, engine_args: tuple[str, ...], found: FitPlan | None
     ) -> str:
         group = group_memory()
         if group is None:
@@ -97,36 +79,36 @@ class HeaderEstimate:
         return why_refused(needed, left, limit)
 
 
-def _start_of(model: Model, engine_args: tuple[str, ...]) -> _Start | None:
+def _planned(
+    model: Model,
+    room: Sizes,
+    manual: Manual | None,
+    engine_args: tuple[str, ...],
+    reserve: int = 0,
+    spoken_for: int = 0,
+) -> FitPlan | None:
     """None where the model's file does not say enough. Asks the disk for the sizes of its companions."""
     shape = model.info.shape if model.info is not None else None
     if shape is None:
         return None
-    return shape, start_flags(model, engine_args), _companions(model.mmproj, model.draft, model.created)
+    companions = _companions(model.mmproj, model.draft, model.created)
+    return _plan(shape, start_flags(model, engine_args), companions, tuple(room.items()), manual, reserve, spoken_for)
 
 
+# A folder holds the same model under several names, and in several finetunes, which take the same memory.
 @lru_cache(maxsize=EXPECTATIONS)
 def _plan(
-    start: _Start, room: tuple[tuple[str, int], ...], manual: Manual | None, reserve: int, spoken_for: int
+    shape: Shape,
+    flags: tuple[str, ...],
+    companions: tuple[int, Shape | None],
+    room: tuple[tuple[str, int], ...],
+    manual: Manual | None,
+    reserve: int,
+    spoken_for: int,
 ) -> FitPlan:
-    asked = _asked(start[1:], tuple(device for device, _ in room if device != RAM), manual)
-    return plan(start[0], dict(room), asked, reserve=reserve, spoken_for=spoken_for)
-
-
-@lru_cache(maxsize=EXPECTATIONS)
-def _expected(start: _Start, room: tuple[tuple[str, int], ...], manual: Manual | None) -> Mapping[str, int]:
-    asked = _asked(start[1:], tuple(device for device, _ in room if device != RAM), manual)
-    found = plan(start[0], dict(room), asked, reserve=0) if room else estimate(start[0], asked.options)
-    return found.by_device()
-
-
-@lru_cache(maxsize=EXPECTATIONS)
-def _asked(
-    said: tuple[tuple[str, ...], tuple[int, Shape | None]], gpus: tuple[str, ...], manual: Manual | None
-) -> FitOptions:
-    """Most models of a folder are started with the same flags."""
-    flags, (projector, draft) = said
-    return asked_of(flags, gpus=gpus, projector=projector, draft=draft, manual=manual)
+    gpus, (projector, draft) = [device for device, _ in room if device != RAM], companions
+    asked = structs.replace(asked_of(flags, gpus=gpus, manual=manual), projector=projector, draft=draft)
+    return plan(shape, dict(room), asked, reserve=reserve, spoken_for=spoken_for)
 
 
 @lru_cache(maxsize=EXPECTATIONS)

@@ -29,9 +29,10 @@ def _verb() -> click.Command:
 
 
 def _examiner() -> Examiner:
-    from appliance.features.fit.core.findings import fit_examiner
+    from appliance.core.examination import Examiner
+    from appliance.features.fit.core.findings import FitExamined
 
-    return fit_examiner()
+    return Examiner(part="the room for models", facts=FitExamined)
 
 
 def _routes(kernel: Kernel) -> Routes:

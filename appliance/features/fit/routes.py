@@ -6,9 +6,10 @@ from msgspec import to_builtins
 from quart import Response, request
 
 from appliance.catalog.catalog import find_model
+from appliance.core.memory import DeviceUse
 from appliance.core.models.model import Model
 from appliance.errors import BadRequest, NotFound
-from appliance.features.fit.core.picture import DeviceMemory, LoadForecast, MemoryTable, ModelMemory, picture
+from appliance.features.fit.core.picture import DeviceMemory, LoadForecast, MemoryTable, device_of, share_of
 from appliance.fleet.owner import Fleet
 from appliance.http.control.answers import json_answer
 from appliance.http.control.routes import Routes
@@ -60,15 +61,14 @@ def foresee(fleet: Fleet, model: Model) -> LoadForecast:
 
 def show_memory(fleet: Fleet) -> tuple[DeviceMemory, ...]:
     """Return every device with the models on it. Asks the system."""
-    outlook = fleet.outlook
-    names = {f"gpu{n}": gpu.name for n, gpu in enumerate(outlook.look.gpus if outlook.look is not None else ())}
-    running = (
-        ModelMemory(
-            model=one.model,
-            state=one.state,
-            taken=fleet.memory(one.model),
-            planned=fleet.planned_memory(one.model),
+    outlook, shown = fleet.outlook, list[DeviceMemory]()
+    gpus, budgets = outlook.look.gpus if outlook.look is not None else (), outlook.budgets()
+    names = {f"gpu{number}": gpu.name for number, gpu in enumerate(gpus)}
+    for device, memory in outlook.devices().items():
+        shares = tuple(
+            share_of(one.model, one.state, total, fleet.planned_memory(one.model).get(device, DeviceUse()))
+            for one in fleet.status()
+            if (total := fleet.memory(one.model).get(device, 0))
         )
-        for one in fleet.status()
-    )
-    return picture(outlook.devices(), names, outlook.budgets(), running)
+        shown.append(device_of(device, names.get(device, ""), memory, budgets.get(device), shares))
+    return tuple(shown)

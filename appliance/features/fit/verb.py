@@ -12,7 +12,6 @@ from appliance.features.fit.core.picture import LoadForecast, MemoryShare, Memor
 
 COLUMNS = ("DEVICE", "NAME", "TOTAL", "FREE", "OTHER PROGRAMS", "MODELS")
 SHARES = ("DEVICE", "MODEL", "STATE", "MEMORY", "WEIGHTS", "CONTEXT", "COMPUTE", "REST")
-NUMBERS = ("TOTAL", "FREE", "OTHER PROGRAMS", "MODELS", "MEMORY", "WEIGHTS", "CONTEXT", "COMPUTE", "REST")
 FITS = {"fits": "It fits.", "partly": "It fits in part.", "no": "It does not fit."}
 
 
@@ -35,21 +34,17 @@ async def memory(server: RunningServer, model: str | None, as_json: bool) -> int
     if as_json:
         print_json(table)
         return 0
-    rows = [
-        (one.device, one.name or "-", *map(human_size, (one.total, one.free, one.other, _ours(one.models))))
-        for one in table.devices
-    ]
-    print_table(COLUMNS, rows, right=NUMBERS)
+    rows = list[tuple[str, ...]]()
+    for one in table.devices:
+        sizes = (one.total, one.free, one.other, sum(share.total for share in one.models))
+        rows.append((one.device, one.name or "-", *map(human_size, sizes)))
+    print_table(COLUMNS, rows, right=COLUMNS[2:])
     if shares := [(one.device, *_cells(share)) for one in table.devices for share in one.models]:
         click.echo()
-        print_table(SHARES, shares, right=NUMBERS)
+        print_table(SHARES, shares, right=SHARES[3:])
     if table.load is not None:
         click.echo(f"\n{_in_words(table.load)}")
     return 0
-
-
-def _ours(shares: tuple[MemoryShare, ...]) -> int:
-    return sum(share.total for share in shares)
 
 
 def _cells(share: MemoryShare) -> tuple[str, ...]:

@@ -32,13 +32,8 @@ def look(*gpus: Gpu, memory: int = 32 * GIB) -> MachineLook:
 def test_a_machine_has_budgets_less_what_is_left_to_others():
     assert budgets_of(look(gpu(24 * GIB), gpu(8 * GIB))) == {"ram": 30 * GIB, "gpu0": 23 * GIB, "gpu1": 7 * GIB}
     assert budgets_of(look(gpu(GIB), memory=2 * GIB)) == {"ram": GIB, "gpu0": GIB // 2}, "half is for models"
-
-
-def test_gpus_without_memory_of_their_own_have_no_budget_and_keep_their_number():
-    assert budgets_of(look(gpu(8 * GIB, integrated=True), gpu(None), gpu(8 * GIB))) == {
-        "ram": 30 * GIB,
-        "gpu2": 7 * GIB,
-    }
+    odd = gpu(8 * GIB, integrated=True), gpu(None), gpu(8 * GIB)
+    assert budgets_of(look(*odd)) == {"ram": 30 * GIB, "gpu2": 7 * GIB}, "the others have no memory of their own"
     assert budgets_of(look(memory=0)) == {}
 
 

@@ -13,14 +13,15 @@ from msgspec import structs
 from appliance.core.memory import RAM, DeviceUse
 from appliance.core.models.gguf import merge_shards
 from appliance.core.models.shape import Shape
-from appliance.features.fit.core.estimate import Options, estimate
+from appliance.features.fit.core.estimate import estimate, places_of
+from appliance.features.fit.core.options import Options
 
 MIB = 1 << 20
 
 
 def taken(model: Hollow, **options: object) -> DeviceUse:
     """What it takes in main memory with a context of 4096 tokens, unless another one is said."""
-    return estimate(shape_of(model), structs.replace(Options(context=4096), **options)).devices[RAM]
+    return estimate(shape_of(model), structs.replace(Options(context=4096), **options))[RAM]
 
 
 LLAMA = dense()
@@ -102,26 +103,27 @@ def test_what_is_kept(model: Hollow, options: dict[str, object], cache: int):
 
 
 def test_the_first_layers_stay_in_main_memory():
-    found = estimate(shape_of(LLAMA), Options(context=4096, gpus=("gpu0",), gpu_layers=3))
-    layer = sum(part.weights for part in shape_of(LLAMA).layers) // 8
-    assert (found.gpu_layers, found.layers) == (3, 9)
-    for asked, there in ((-1, 0), (0, 0), (8, 8), (9, 9), (10, 9), (None, 9)):
-        assert estimate(shape_of(LLAMA), Options(gpus=("gpu0",), gpu_layers=asked)).gpu_layers == there
-    assert found.devices["gpu0"].model == 2 * layer + shape_of(LLAMA).output + shape_of(LLAMA).other
-    assert found.devices["gpu0"].cache == found.devices[RAM].cache // 3 == 2 * 4096 * 2 * 256 * 2
+    shape = shape_of(LLAMA)
+    found = estimate(shape, Options(context=4096, gpus=("gpu0",), gpu_layers=3))
+    layer = sum(part.weights for part in shape.layers) // 8
+    assert found["gpu0"].model == 2 * layer + shape.output + shape.other
+    assert found["gpu0"].cache == found[RAM].cache // 3 == 2 * 4096 * 2 * 256 * 2
+    for asked, there in ((-1, 0), (0, 0), (3, 3), (8, 8), (9, 9), (10, 9), (None, 9)):
+        places = places_of(shape, Options(gpus=("gpu0",), gpu_layers=asked))
+        assert places == (RAM,) * (9 - there) + ("gpu0",) * there
 
 
 def test_tied_weights_are_loaded_twice_where_a_gpu_makes_the_logits():
     shape = shape_of(gemma("gemma3"))
     found = estimate(shape, Options(gpus=("gpu0",)))
-    assert found.devices[RAM].model == shape.input
-    assert found.devices["gpu0"].model == shape.weights
+    assert found[RAM].model == shape.input
+    assert found["gpu0"].model == shape.weights
 
 
 def test_experts_may_stay_in_main_memory():
     shape = shape_of(experts())
-    all_there = estimate(shape, Options(gpus=("gpu0",))).devices
-    some = estimate(shape, Options(gpus=("gpu0",), experts_in_ram=2)).devices
+    all_there = estimate(shape, Options(gpus=("gpu0",)))
+    some = estimate(shape, Options(gpus=("gpu0",), experts_in_ram=2))
     moved = shape.layers[0].experts + shape.layers[1].experts
     assert some[RAM].model - all_there[RAM].model == all_there["gpu0"].model - some["gpu0"].model == moved > 0
 
@@ -131,7 +133,7 @@ def test_weights_in_another_order_are_there_twice_on_a_processor_alone():
     shape = shape_of(four)
     assert taken(four).model > 1.5 * shape.weights
     assert taken(four, repack=False).model == shape.weights
-    on_both = estimate(shape, Options(gpus=("gpu0",), gpu_layers=4)).devices
+    on_both = estimate(shape, Options(gpus=("gpu0",), gpu_layers=4))
     assert on_both[RAM].model + on_both["gpu0"].model == shape.weights
 
 
@@ -165,16 +167,16 @@ OPTIONS = st.builds(
 @given(shape=st.sampled_from(SHAPES), options=OPTIONS)
 def test_any_start_has_an_estimate(shape: Shape, options: Options):
     found = estimate(shape, options)
-    assert set(found.devices) == {RAM, *options.gpus}
-    for use in found.devices.values():
+    assert set(found) == {RAM, *options.gpus}
+    for use in found.values():
         assert min(use.model, use.cache, use.compute, use.output) >= 0
-    assert sum(use.model for use in found.devices.values()) >= shape.weights
+    assert sum(use.model for use in found.values()) >= shape.weights
 
 
 @given(shape=st.sampled_from(SHAPES), options=OPTIONS)
 def test_more_context_never_takes_less(shape: Shape, options: Options):
     kept = [
-        sum(use.cache for use in estimate(shape, structs.replace(options, context=n)).devices.values())
+        sum(use.cache for use in estimate(shape, structs.replace(options, context=n)).values())
         for n in (256, 1000, 4096, 9000, 70000)
     ]
     assert all(less <= more for less, more in pairwise(kept))

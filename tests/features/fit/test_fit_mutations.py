@@ -17,8 +17,9 @@ from msgspec import structs
 from appliance.core.memory import RAM
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
-from appliance.features.fit.core.estimate import Options, estimate
-from appliance.features.fit.core.plan import asked_of, plan
+from appliance.features.fit.core.estimate import estimate
+from appliance.features.fit.core.options import Options, asked_of
+from appliance.features.fit.core.plan import plan
 
 MOST_MEMORY = 32 << 20
 """Bytes; the headers are a hundredth of that."""
@@ -62,7 +63,7 @@ def examine(header: bytes, size: int) -> None:
     if shape is None:
         return
     for options in (Options(), Options(gpus=("gpu0",), gpu_layers=1, flash=False, parallel=3, embedding=True)):
-        for use in estimate(shape, options).devices.values():
+        for use in estimate(shape, options).values():
             for number in (use.model, use.cache, use.compute, use.output):
                 assert isinstance(number, int), "neither infinite nor not a number"
                 assert number >= 0

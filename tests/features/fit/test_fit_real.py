@@ -11,17 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hollow_models import Hollow, bert, dense, experts, gemma, latent, mamba, write_hollow
-from msgspec import Struct, structs
+from hollow_models import bert, dense, experts, gemma, latent, mamba, write_hollow
 from needs import compiled
 from slow import one_of
 
+from appliance.catalog.headers import Headers
 from appliance.core.llama.buffers import OFFLOADED, Buffers
 from appliance.core.memory import RAM
-from appliance.core.models.gguf import read_gguf
 from appliance.features.embedded import available, command
-from appliance.features.fit.core.estimate import Estimated, estimate
-from appliance.features.fit.core.plan import asked_of
+from appliance.features.fit.core.estimate import estimate, places_of
+from appliance.features.fit.core.options import asked_of
 
 MIB = 1 << 20
 NEAR = 0.10
@@ -33,47 +32,35 @@ LAVAPIPE = {"GGML_VK_VISIBLE_DEVICES": "0"}
 KINDS = {"model": "model", "KV": "cache", "RS": "cache", "compute": "compute", "output": "output"}
 
 
-class Case(Struct, frozen=True, kw_only=True):
-    """A model and how it is started."""
-
-    model: Hollow
-    flags: str = ""
-
-    @property
-    def words(self) -> list[str]:
-        return ["--ctx-size", "4096", *self.flags.split()]
-
-
+# A model, and flags beside ``--ctx-size 4096``.
 CASES = {
-    "llama F16": Case(model=dense()),
-    "llama Q8_0, cache in Q8_0": Case(model=dense(weights="Q8_0"), flags="-ctk q8_0 -ctv q8_0"),
-    "llama Q4_K": Case(model=dense(weights="Q4_K")),
-    "llama Q4_0, 8192 tokens, batches of 128": Case(model=dense(weights="Q4_0"), flags="-c 8192 -ub 128 -np 1"),
-    "llama F16 without flash attention": Case(model=dense(), flags="-fa off"),
-    "qwen3 F16, three slots": Case(
-        model=dense("qwen3", kv_heads=8, head=128, extra=("q_norm", "k_norm"), tied=True, vocabulary=65536),
-        flags="-np 3",
+    "llama F16": (dense(), ""),
+    "llama Q8_0, cache in Q8_0": (dense(weights="Q8_0"), "-ctk q8_0 -ctv q8_0"),
+    "llama Q4_K": (dense(weights="Q4_K"), ""),
+    "llama Q4_0, 8192 tokens, batches of 128": (dense(weights="Q4_0"), "-c 8192 -ub 128 -np 1"),
+    "llama F16 without flash attention": (dense(), "-fa off"),
+    "qwen3 F16, three slots": (
+        dense("qwen3", kv_heads=8, head=128, extra=("q_norm", "k_norm"), tied=True, vocabulary=65536),
+        "-np 3",
     ),
-    "qwen3 F16 for embeddings": Case(
-        model=dense("qwen3", extra=("q_norm", "k_norm"), layers=4), flags="--embedding --pooling last"
-    ),
-    "gemma2 F16": Case(model=gemma("gemma2", window=1024)),
-    "gemma3 F16": Case(model=gemma("gemma3")),
-    "gemma3 Q8_0, full windows": Case(model=gemma("gemma3", weights="Q8_0"), flags="--swa-full"),
-    "qwen2moe Q8_0": Case(model=experts()),
-    "mixtral Q4_K": Case(model=experts("llama", weights="Q4_K")),
-    "deepseek2 Q8_0": Case(model=latent()),
-    "mamba F16": Case(model=mamba()),
-    "bert F16": Case(model=bert(), flags="--embedding"),
+    "qwen3 F16 for embeddings": (dense("qwen3", extra=("q_norm", "k_norm"), layers=4), "--embedding --pooling last"),
+    "gemma2 F16": (gemma("gemma2", window=1024), ""),
+    "gemma3 F16": (gemma("gemma3"), ""),
+    "gemma3 Q8_0, full windows": (gemma("gemma3", weights="Q8_0"), "--swa-full"),
+    "qwen2moe Q8_0": (experts(), ""),
+    "mixtral Q4_K": (experts("llama", weights="Q4_K"), ""),
+    "deepseek2 Q8_0": (latent(), ""),
+    "mamba F16": (mamba(), ""),
+    "bert F16": (bert(), "--embedding"),
 }
 WITH_GPU = {
-    "llama F16, all layers": Case(model=dense()),
-    "llama F16, 3 of 9": Case(model=dense(), flags="-ngl 3"),
-    "gemma3 F16, 3 of 13": Case(model=gemma("gemma3"), flags="-ngl 3"),
-    "deepseek2 Q8_0, all layers": Case(model=latent()),
-    "qwen2moe Q8_0, all layers": Case(model=experts()),
-    "mixtral Q4_K, all layers": Case(model=experts("llama", weights="Q4_K")),
-    "qwen3 Q8_0, 6 of 9": Case(model=dense("qwen3", extra=("q_norm", "k_norm"), weights="Q8_0"), flags="-ngl 6"),
+    "llama F16, all layers": (dense(), ""),
+    "llama F16, 3 of 9": (dense(), "-ngl 3"),
+    "gemma3 F16, 3 of 13": (gemma("gemma3"), "-ngl 3"),
+    "deepseek2 Q8_0, all layers": (latent(), ""),
+    "qwen2moe Q8_0, all layers": (experts(), ""),
+    "mixtral Q4_K, all layers": (experts("llama", weights="Q4_K"), ""),
+    "qwen3 Q8_0, 6 of 9": (dense("qwen3", extra=("q_norm", "k_norm"), weights="Q8_0"), "-ngl 6"),
 }
 
 
@@ -86,9 +73,7 @@ def built_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / server.name
 
 
-def buffers_of(
-    argv: list[str], model: Path, words: list[str], env: Mapping[str, str] | None = None
-) -> tuple[Buffers, str]:
+def buffers_of(argv: list[str], model: Path, words: list[str], env: Mapping[str, str]) -> tuple[Buffers, str]:
     """Load the model once, and read what the engine says until it has; that comes, too."""
     with contextlib.closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
@@ -101,7 +86,7 @@ def buffers_of(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, **env},
     ) as process:
         try:
             for said in process.stderr:
@@ -123,23 +108,14 @@ def said(buffers: Buffers) -> dict[tuple[str, str], int]:
     return sizes
 
 
-def estimated(path: Path, words: list[str], gpus: tuple[str, ...] = ()) -> Estimated:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-
-        def read_at(offset: int, count: int) -> bytes:
-            file.seek(offset)
-            return file.read(count)
-
-        shape = read_gguf(read_at, size).shape
-    return estimate(shape, structs.replace(asked_of(words, gpus=gpus).options))
-
-
-def check(name: str, expected: Estimated, buffers: Buffers) -> None:
+def compare(name: str, argv: list[str], folder: Path, gpus: tuple[str, ...] = ()) -> None:
     """Each kind and the whole; the figures are printed, as `pytest -rP` shows them."""
-    real = said(buffers)
-    wrong: list[str] = []
-    for device, use in expected.devices.items():
+    model, flags = (CASES | WITH_GPU)[name]
+    path, words = write_hollow(folder / "hollow.gguf", model), ["--ctx-size", "4096", *flags.split()]
+    shape, asked = Headers().read(str(path)).info.shape, asked_of(words, gpus=gpus)
+    buffers, log = buffers_of(argv, path, words, LAVAPIPE if gpus else {})
+    expected, real, wrong = estimate(shape, asked), said(buffers), list[str]()
+    for device, use in expected.items():
         for kind in ("model", "cache", "compute", "output"):
             mine, theirs = getattr(use, kind), real.get((device, kind), 0)
             if max(mine, theirs) < TINY:
@@ -149,35 +125,29 @@ def check(name: str, expected: Estimated, buffers: Buffers) -> None:
             print(row)
             if abs(off) > NEAR:
                 wrong.append(row)
-    whole, all_of_it = sum(expected.by_device().values()), sum(real.values())
+    whole, all_of_it = sum(use.total for use in expected.values()), sum(real.values())
     print(f"{name} | all | all | {whole / MIB:.2f} | {all_of_it / MIB:.2f} | {whole / all_of_it - 1:+.1%}")
     assert not wrong
     assert abs(whole / all_of_it - 1) <= NEAR
+    if gpus:
+        assert [int(layers) for layers, _ in OFFLOADED.findall(log)] == [places_of(shape, asked).count("gpu0")]
 
 
 @pytest.mark.skipif(not available(), reason="the wheel xllamacpp is not installed")
 @pytest.mark.parametrize("name", one_of(CASES))
 def test_the_embedded_engine_takes_what_was_estimated(name: str, tmp_path: Path):
-    case = CASES[name]
-    path = write_hollow(tmp_path / "hollow.gguf", case.model)
-    check(name, estimated(path, case.words), buffers_of(list(command()), path, case.words)[0])
+    compare(name, list(command()), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.needs("cpu-build")
 @pytest.mark.parametrize("name", CASES)
 def test_a_built_server_takes_what_was_estimated(name: str, tmp_path: Path, built_cpu: Path):
-    case = CASES[name]
-    path = write_hollow(tmp_path / "hollow.gguf", case.model)
-    check(name, estimated(path, case.words), buffers_of([str(built_cpu)], path, case.words)[0])
+    compare(name, [str(built_cpu)], tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.needs("vulkan-build", "lavapipe")
 @pytest.mark.parametrize("name", WITH_GPU)
 def test_a_gpu_and_main_memory_share_what_was_estimated(name: str, tmp_path: Path):
-    server, case = next(compiled("vulkan")), WITH_GPU[name]
-    path = write_hollow(tmp_path / "hollow.gguf", case.model)
-    buffers, log = buffers_of([str(server)], path, case.words, LAVAPIPE)
-    check(name, estimated(path, case.words, ("gpu0",)), buffers)
-    assert [int(layers) for layers, _ in OFFLOADED.findall(log)] == [estimated(path, case.words, ("gpu0",)).gpu_layers]
+    compare(name, [str(next(compiled("vulkan")))], tmp_path, ("gpu0",))

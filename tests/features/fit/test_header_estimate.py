@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 import trio
 from hollow_models import dense, write_hollow
-from msgspec import structs
 from waiting import until
 
 from appliance.catalog.headers import Headers
 from appliance.core.engine import Engine
 from appliance.core.memory import RAM
-from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.features.embedded import available, command
@@ -31,10 +29,13 @@ SMALL = ("--ctx-size", "4096", "-lv", "4")
 estimate = HeaderEstimate()
 
 
+def at(path: Path, **more: str) -> Model:
+    info = Headers().read(str(path)).info
+    return Model(id="m", source="path", path=str(path), size=path.stat().st_size, info=info, **more)
+
+
 def starter() -> Model:
-    data = STARTER.read_bytes()
-    info = read_gguf(lambda offset, n: data[offset : offset + n], len(data))
-    return Model(id="starter", source="starter", path=str(STARTER), size=len(data), info=info)
+    return at(STARTER)
 
 
 @pytest.mark.skipif(not available(), reason="the wheel xllamacpp is not installed")
@@ -69,11 +70,17 @@ def test_what_is_expected_follows_the_flags_and_keeps_to_the_room():
 
 
 def test_companions_count(tmp_path: Path):
-    projector = tmp_path / "mmproj.gguf"
+    projector, draft = tmp_path / "mmproj.gguf", write_hollow(tmp_path / "d.gguf", dense(layers=2))
     projector.write_bytes(bytes(MIB))
-    model = Model(id="x", source="path", path=str(STARTER), info=starter().info, mmproj=str(projector))
-    gone = Model(id="x", source="path", path=str(STARTER), info=starter().info, mmproj=str(tmp_path / "none"))
-    assert estimate.expect(model, engine_args=SMALL)[RAM] - estimate.expect(gone, engine_args=SMALL)[RAM] == MIB
+    path = write_hollow(tmp_path / "m.gguf", dense())
+    gone, seeing, drafted = (
+        at(path, mmproj=str(tmp_path / "none")),
+        at(path, mmproj=str(projector)),
+        at(path, draft=str(draft)),
+    )
+    alone, own = estimate.expect(gone)[RAM], estimate.expect(at(draft))[RAM]
+    assert estimate.expect(seeing)[RAM] - alone == MIB
+    assert estimate.expect(drafted)[RAM] - alone == pytest.approx(own, rel=0.1)
 
 
 def test_a_plan_leaves_a_reserve():
@@ -94,13 +101,3 @@ def test_a_list_of_models_looks_at_the_machine_once(monkeypatch: pytest.MonkeyPa
     plans = {fresh.plan(model, {RAM: 8192 * MIB}).flags for _ in range(500)}
     assert len(plans) == 1
     assert len(looks) == 1
-
-
-def test_a_draft_model_counts_as_a_model_of_its_own(tmp_path: Path):
-    path, draft = write_hollow(tmp_path / "m.gguf", dense()), write_hollow(tmp_path / "d.gguf", dense(layers=2))
-    info = Headers().read(str(path)).info
-    alone = Model(id="m", source="path", path=str(path), info=info)
-    both = structs.replace(alone, draft=str(draft))
-    own = estimate.expect(Model(id="d", source="path", path=str(draft), info=Headers().read(str(draft)).info))
-    with_draft, without = (estimate.expect(model)[RAM] for model in (both, alone))
-    assert with_draft - without == pytest.approx(own[RAM], rel=0.1)

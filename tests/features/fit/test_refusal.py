@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from appliance.core.memory import RAM
 from appliance.core.models.shape import Shape
-from appliance.features.fit.core.plan import asked_of, plan
+from appliance.features.fit.core.options import asked_of
+from appliance.features.fit.core.plan import plan
 from appliance.features.fit.core.refusal import reserve_in, why_refused
 
 MIB = 1 << 20

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from appliance.core.machine_look import MachineLook
-from appliance.core.memory import RAM, GpuMemory
+from appliance.core.memory import RAM, GpuMemory, Sizes
+from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.sizes import GIB
 
-NO_MEMORY: Mapping[str, int] = {}
+RAM_RESERVE, GPU_RESERVE = 2 * GIB, GIB  # bytes that are left to others
 
 
-RAM_RESERVE, GPU_RESERVE = 2 * GIB, GIB
-"""Bytes that are left to others."""
-
-
-def budgets_of(look: MachineLook) -> Mapping[str, int]:
+def budgets_of(look: MachineLook) -> Sizes:
     """Return bytes by device, ``gpu<i>`` in the order of ``look.gpus``. At least half of a device is for models.
 
     A GPU that does not report its memory, or has none of its own, has no budget.
@@ -27,12 +24,7 @@ def budgets_of(look: MachineLook) -> Mapping[str, int]:
     return budgets
 
 
-def squeezed(
-    budgets: Mapping[str, int],
-    samples: Mapping[str, GpuMemory],
-    own: Mapping[str, int],
-    before: Mapping[str, int] = NO_MEMORY,
-) -> Mapping[str, int]:
+def squeezed(budgets: Sizes, samples: Mapping[str, GpuMemory], own: Sizes, before: Sizes = NO_MEMORY) -> Sizes:
     """The budgets that hold while others use the GPUs.
 
     Use of a GPU beyond ``own``, the sum of our models there, belongs to others: a game, another program. Its budget is
@@ -40,11 +32,10 @@ def squeezed(
     down at once, and up again only by a quarter of the reserve or more, so that a display with small changes does not
     make models come and go. Devices without a sample keep their budget.
     """
-    now: dict[str, int] = {}
+    now = dict(budgets)
     for device, most in budgets.items():
         sample = samples.get(device)
         if sample is None or sample.total <= 0:
-            now[device] = most
             continue
         others = max(0, sample.used - own.get(device, 0))
         left = min(most, max(0, sample.total - others - GPU_RESERVE))

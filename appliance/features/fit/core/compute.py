@@ -7,33 +7,37 @@ counted there, because they fit the places that the batch's own ones leave. Size
 
 from __future__ import annotations
 
+from math import ceil
+
 from msgspec import Struct
 
 from appliance.core.models.shape import ModelLayer, Shape
 
 FLOAT = 4
-COUNTERS = 8
-"""Numbers for each token: its own, its positions, its cells."""
+COUNTERS = 8  # numbers for each token: its own, its positions, its cells
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """Tokens of the largest batch, for which buffers are reserved."""
+    """The largest batch, for which buffers are reserved, and the context that it sees. Sizes in tokens."""
 
     tokens: int
-    cells: int
-    """Cells of the context that one token may see."""
-    near_cells: int
-    """The same in layers with a window."""
-    outputs: int
-    """Tokens that need logits."""
+    slots: int
+    sequences: int  # with a context of their own: 1 if the slots share one
+    context: int  # of all sequences
+    cells: int  # the part of it that one token may see
+    near_cells: int  # the same in layers with a window
+    outputs: int  # tokens that need logits
     flash: bool
-    key_bytes: float = 2.0
-    """Bytes of a number in the cache of keys; values are assumed to be as large."""
-    cache_tokens: int = 0
-    """All cells of all sequences."""
+    key_bytes: float  # of a number in the cache of keys
+    value_bytes: float
 
     def cells_of(self, layer: ModelLayer) -> int:
         return self.near_cells if layer.windowed else self.cells
+
+    def kept_of(self, layer: ModelLayer) -> int:
+        """Return the bytes of a layer's keys and values for all sequences."""
+        sizes = layer.keys * self.key_bytes + layer.values * self.value_bytes
+        return ceil(self.cells_of(layer) * self.sequences * sizes)
 
 
 def inputs_of(shape: Shape, batch: Batch) -> int:
@@ -86,12 +90,9 @@ def _grown(size: int, copy: int) -> int:
 # Queries, keys and values come first; with latent attention the absorbed queries are as wide as the compressed keys for
 # every head. Then attention itself: flash attention makes no table of all pairs of tokens and cells.
 def _attention(shape: Shape, batch: Batch, layer: ModelLayer, *, copied: bool) -> int:
-    row, cells = FLOAT * batch.tokens, batch.cells_of(layer)
-    kept = 0
-    if copied:
-        share = cells / max(1, batch.cells)
-        kept = round((layer.keys + layer.values) * batch.cache_tokens * share * batch.key_bytes)
-    table = 0 if batch.flash else cells * shape.heads * row
+    row = FLOAT * batch.tokens
+    kept = batch.kept_of(layer) if copied else 0
+    table = 0 if batch.flash else batch.cells_of(layer) * shape.heads * row
     if shape.latent:
         wide, head = shape.heads * shape.latent, shape.heads * shape.latent_head
         return max((layer.queries + wide + head) * row, (layer.queries + wide) * row + kept + table)

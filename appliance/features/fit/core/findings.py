@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from shlex import quote
 
-from appliance.core.examination import Examiner, Known, OwnFacts
+from appliance.core.examination import Known, OwnFacts
 from appliance.core.findings import Finding, Told, note, some, warning
 from appliance.core.quantities import size
 
@@ -15,10 +15,6 @@ class FitExamined(OwnFacts, frozen=True, kw_only=True):
 
     def findings(self, known: Known) -> Sequence[Told]:
         return (("engines", partly_on_card(known)), ("room", too_large(known)))
-
-
-def fit_examiner() -> Examiner:
-    return Examiner(part="the room for models", facts=FitExamined)
 
 
 def partly_on_card(known: Known) -> Iterator[Finding]:

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from msgspec import Struct
 
-from appliance.core.memory import DeviceUse, GpuMemory
-
-
-class ModelMemory(Struct, frozen=True, kw_only=True):
-    """One model process. Sizes in bytes by device."""
-
-    model: str
-    state: str
-    taken: Mapping[str, int]
-    """The sizes that count: measured, or expected."""
-    planned: Mapping[str, DeviceUse]
-    """The parts of it at its start; empty where nothing is known of them."""
+from appliance.core.memory import DeviceUse, GpuMemory, Sizes
 
 
 class MemoryShare(Struct, frozen=True, kw_only=True):
@@ -39,8 +26,7 @@ class DeviceMemory(Struct, frozen=True, kw_only=True):
     name: str
     total: int
     free: int
-    other: int
-    """Taken by other programs. In main memory a file's pages count as free, so weights may be counted twice there."""
+    other: int  # other programs. A file's pages count as free in main memory, so weights may be counted twice there
     budget: int | None
     models: tuple[MemoryShare, ...]
 
@@ -50,19 +36,13 @@ class LoadForecast(Struct, frozen=True, kw_only=True):
 
     model: str
     state: str
-    takes: Mapping[str, int]
-    goes: tuple[str, ...]
-    """Models that would be stopped for it."""
-    held: tuple[str, ...]
-    """The part of them that it waits for: they are in use, or were loaded just now."""
-    before: tuple[str, ...]
-    """Models that load before it."""
-    expected: float | None
-    """Seconds of loading until it can answer; None where one of these loads was never measured."""
-    fits: str | None
-    """``fits``, ``partly`` or ``no``, once those are gone; None where its file does not say enough."""
-    why: str
-    """The reason for that, or for the refusal."""
+    takes: Sizes
+    goes: tuple[str, ...]  # models that would be stopped for it
+    held: tuple[str, ...]  # the part of them that it waits for: they are in use, or were loaded just now
+    before: tuple[str, ...]  # models that load before it
+    expected: float | None  # seconds of loading until it can answer; None where one of these loads was never measured
+    fits: str | None  # ``fits``, ``partly`` or ``no``, once those are gone; None where its file does not say enough
+    why: str  # the reason for that, or for the refusal
     refused: bool
 
 
@@ -73,51 +53,35 @@ class MemoryTable(Struct, frozen=True, kw_only=True):
     load: LoadForecast | None = None
 
 
-def picture(
-    devices: Mapping[str, GpuMemory],
-    names: Mapping[str, str],
-    budgets: Mapping[str, int],
-    models: Iterable[ModelMemory],
-) -> tuple[DeviceMemory, ...]:
-    """Return each device with what lies on it; ``devices`` says what is used of them by anybody."""
-    known = list(models)
-    found: list[DeviceMemory] = []
-    for device, memory in devices.items():
-        shares = tuple(share for model in known if (share := _share(model, device)) is not None)
-        ours = sum(share.total for share in shares)
-        found.append(
-            DeviceMemory(
-                device=device,
-                name=names.get(device, ""),
-                total=memory.total,
-                free=max(0, memory.total - memory.used),
-                other=max(0, memory.used - ours),
-                budget=budgets.get(device),
-                models=shares,
-            )
-        )
-    return tuple(found)
-
-
-def _share(model: ModelMemory, device: str) -> MemoryShare | None:
-    total = model.taken.get(device, 0)
-    if not total:
-        return None
-    use = model.planned.get(device, DeviceUse())
-    if use.total > total:  # it has not taken all of it yet: weights come first, then context
-        use = _cut(use, total)
-    return MemoryShare(
-        model=model.model,
-        state=model.state,
-        total=total,
-        weights=use.model,
-        context=use.cache,
-        compute=use.compute + use.output,
-        rest=total - use.total,
+def device_of(
+    device: str, name: str, memory: GpuMemory, budget: int | None, shares: tuple[MemoryShare, ...]
+) -> DeviceMemory:
+    """Return a device with what lies on it; ``memory`` says what is used of it by anybody."""
+    return DeviceMemory(
+        device=device,
+        name=name,
+        total=memory.total,
+        free=max(0, memory.total - memory.used),
+        other=max(0, memory.used - sum(share.total for share in shares)),
+        budget=budget,
+        models=shares,
     )
 
 
-def _cut(use: DeviceUse, total: int) -> DeviceUse:
-    weights = min(use.model, total)
-    context = min(use.cache, total - weights)
-    return DeviceUse(model=weights, cache=context, compute=total - weights - context)
+def share_of(model: str, state: str, total: int, planned: DeviceUse) -> MemoryShare:
+    """Return the part of a device that a model takes: ``total``, measured or expected, of which a part was planned.
+
+    While it loads it has not taken all of it yet: weights come first, then context.
+    """
+    weights = min(planned.model, total)
+    context = min(planned.cache, total - weights)
+    compute = min(planned.compute + planned.output, total - weights - context)
+    return MemoryShare(
+        model=model,
+        state=state,
+        total=total,
+        weights=weights,
+        context=context,
+        compute=compute,
+        rest=total - weights - context - compute,
+    )
