@@ -24,7 +24,7 @@ from appliance.core.settings import is_loopback
 from appliance.engines.named import ENGINE_HELP
 from appliance.errors import UsageError
 from appliance.features.engines.core.listing import LINE
-from appliance.features.engines.found import EngineFolders, find_engine, list_engines
+from appliance.features.engines.found import find_engine, is_named, list_engines
 from appliance.features.engines.rpc_look import look_at_worker
 from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children
 from appliance.platform.console import PROGRAM as OURS
@@ -169,8 +169,10 @@ class _Run:
     async def _see_it_up(self, child: Child) -> None:
         """Look until it answers. A worker that serves a client does not answer, but is up."""
         with trio.move_on_after(START_TIME):
-            while (worker := await look_at_worker(self._serving.endpoint)).state == "unreachable":
+            worker = await look_at_worker(self._serving.endpoint)
+            while worker.state == "unreachable":
                 await trio.sleep(LOOK_PAUSE)
+                worker = await look_at_worker(self._serving.endpoint)
             # The names come by the output and the answer by the socket, so either may be first.
             with trio.move_on_after(NAMES_TIME):
                 while len(self._named) < len(worker.devices):
@@ -255,7 +257,7 @@ async def _serve(serving: RpcServing) -> int:
 
 def _engine(named: str | None) -> Engine:
     """Return the named engine, or the first that can lend devices; else the first one, for the error to name it."""
-    if named is not None or EngineFolders.of_this_machine().named is not None:
+    if is_named(named):
         return find_engine(named)
     able = (each for each in list_engines() if each.rpc is not None and not each.damage)
     return next(able, None) or find_engine(None)

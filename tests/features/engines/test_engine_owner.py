@@ -27,7 +27,7 @@ from appliance.errors import EngineNotFound
 from appliance.features.engines import probing
 from appliance.features.engines.background import keeping_up
 from appliance.features.engines.core.state import EngineChosen
-from appliance.features.engines.found import EngineFolders, Finder, list_engines
+from appliance.features.engines.found import EngineFolders, list_engines
 from appliance.features.engines.owner import Engines, open_engines
 from appliance.features.engines.shelf import StateFile
 from appliance.features.engines.source import FoundHere
@@ -220,7 +220,7 @@ async def test_builds_are_asked_for_their_options_also_after_a_version_that_did_
     async with world.open() as engines:
         engine = engines.choose()
         assert (engine.seat, engine.manual, engines.unlisted) == (GPU, None, True)
-    found = FoundHere(Finder(world.find), world.root)
+    found = FoundHere(world.find, world.root)
     assert await usual_port(found) == 9931
     async with world.keeping_up() as engines:
         await until(lambda: not engines.unlisted)
