@@ -64,11 +64,9 @@ def answer(nvml: Nvml, question: str, rest: str) -> object:
     """Return the driver's answer; None to anything but a question."""
     from datetime import UTC, datetime
 
-    asked: dict[str, Callable[[], object]] = {
-        SAMPLES: lambda: nvml.samples(datetime.now(UTC)),
-        PROCESSES: lambda: nvml.processes(int(rest)),
-    }
-    return asked[question]() if question in asked else None
+    if question == SAMPLES:
+        return nvml.samples(datetime.now(UTC))
+    return nvml.processes(int(rest)) if question == PROCESSES else None
 
 
 def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> MachineLook:

@@ -185,12 +185,13 @@ def unmet(
     """Return what is missing, one line each; empty: nothing known. ``libc`` and ``macos`` are this machine's."""
     if platform != look.platform:
         return [f"it is for {platform}, and this machine is {look.platform}"]
+    missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
     return [
-        *(_too_old("glibc", needs.libc, libc)),
-        *(_too_old("macOS", needs.macos, macos)),
+        *_too_old("glibc", needs.libc, libc),
+        *_too_old("macOS", needs.macos, macos),
         *_cards(needs, backend, look),
         *_libraries(needs, backend, look),
-        *_processor(needs, look),
+        *([f"it needs a processor with {', '.join(missing)}, which {look.cpu} lacks"] if missing else []),
     ]
 
 
@@ -237,11 +238,6 @@ def _libraries(needs: BuildNeeds, backend: str, look: MachineLook) -> list[str]:
         if word is not None and word != loader and not look.loaders[word]:
             problems.append(f"the system has no {library}")
     return problems
-
-
-def _processor(needs: BuildNeeds, look: MachineLook) -> list[str]:
-    missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
-    return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} lacks"] if missing else []
 
 
 class EngineOffer(Struct, frozen=True, kw_only=True):

@@ -23,13 +23,12 @@ from appliance.features.engines.core.standing import Proof, Seat
 from appliance.features.engines.core.state import BuildRemoved, Forgotten
 from appliance.features.engines.owner import Engines
 from appliance.features.engines.shelf import Shelf
-from appliance.features.engines.table import BuildRow, SeatRow, Table
+from appliance.features.engines.table import BuildRow, SeatRow, Table, table
 from appliance.features.engines.verbs.here import (
     followed,
     offer_in_words,
     opened,
     own_shelf,
-    own_table,
     print_proof,
     server_table,
 )
@@ -82,7 +81,7 @@ async def ls(server: RunningServer, as_json: bool) -> int:
     found = await server_table(server)
     if found is None:
         async with opened(own_shelf()) as owner:
-            found = await own_table(owner)
+            found = await table(owner)
     if as_json:
         print_json(found)
     else:
@@ -102,7 +101,7 @@ async def probe(server: RunningServer, as_json: bool) -> int:
     """
     async with followed(server, changes=False) as owner:
         seen = await owner.probe()
-        found = await own_table(owner)
+        found = await table(owner)
     if as_json:
         print_json(Probed(machine=seen, engines=found))
         return 0
@@ -127,17 +126,14 @@ async def prove(server: RunningServer, names: tuple[str, ...], as_json: bool) ->
         seats = {seat.id: seat for name in names for seat in _named(owner, name)}
         if not as_json:
             say("each engine runs the starter model on its device; this takes some seconds each")
-        proofs = await owner.prove(seats.values() if names else None, _quiet if as_json else print_proof)
+        show = (lambda _: None) if as_json else print_proof
+        proofs = await owner.prove(seats.values() if names else None, show)
     ok = all(proof.ok for proof in proofs)
     if as_json:
         print_json(Proved(ok=ok, proofs=proofs))
     elif not proofs:
         say("everything has been tried already; name a seat to try it again ('engines ls' lists them)")
     return 0 if ok else EXIT_OURS
-
-
-def _quiet(proof: Proof) -> None:
-    """Collects results for JSON, which is printed at the end."""
 
 
 def _named(engines: Engines, name: str) -> list[Seat]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 
@@ -15,11 +14,11 @@ from appliance.errors import UsageError
 from appliance.features.engines.core.builds import AvailableBuild, EngineOffer, unmet
 from appliance.features.engines.core.standing import Proof
 from appliance.features.engines.found import list_engines
-from appliance.features.engines.installing import system_versions, versions
+from appliance.features.engines.installing import system_versions
 from appliance.features.engines.owner import Engines
 from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.source import FoundHere
-from appliance.features.engines.table import Table, table
+from appliance.features.engines.table import Table
 from appliance.platform.console import say
 from appliance.platform.home import engines_folder
 from appliance.store.shelf import alone
@@ -56,12 +55,6 @@ async def followed(server: RunningServer, *, changes: bool = True) -> AsyncGener
     async with alone(shelf) if changes else nullcontext(), opened(shelf) as owner:
         yield owner
     await refresh_server(server)
-
-
-async def own_table(engines: Engines) -> Table:
-    """Return the engines' standing without a server."""
-    await engines.sync()
-    return table(engines.engines, engines.ranked(), engines.state, versions(), running={}, now=time.time())
 
 
 async def server_table(server: RunningServer) -> Table | None:
