@@ -25,7 +25,7 @@ from appliance.core.rpc_workers import Crew, RpcWorker
 from appliance.engines.builds import check_build
 from appliance.engines.manuals import read_manual
 from appliance.features.engines.core.cards import seats_on, why_none
-from appliance.features.engines.core.choice import Ranked, WantedEngine, best, device_flags, rank, seats_of
+from appliance.features.engines.core.choice import AUTO, EngineWish, Ranked, best, device_flags, rank, seats_of
 from appliance.features.engines.core.listing import Device, cpu_device, drivers_of, identify, memory_names
 from appliance.features.engines.core.standing import (
     ContextTrial,
@@ -405,11 +405,11 @@ class Engines:
         """Look at the machine again before the next use of what is known of it."""
         self._signature = ""
 
-    def _wanted(self, model: str, word: str) -> WantedEngine | None:
+    def _wanted(self, model: str, word: str) -> EngineWish | None:
         chosen = word or self.state.models.get(model) or self.state.use
-        if self._only:
+        if self._only or not chosen or chosen == AUTO:
             return None
-        return WantedEngine(word=chosen, only=self.state.pinned and not word) if chosen and chosen != "auto" else None
+        return EngineWish(engine=chosen, pinned=self.state.pinned and not word)
 
     def _listed(self, engine: Engine) -> ListedDevices | None:
         """The engine's own list of its devices, as long as system and drivers are unchanged."""

@@ -12,10 +12,9 @@ from functools import partial
 from msgspec import Struct
 from quart import Response
 
-from appliance.errors import Conflict, NotFound
-from appliance.features.engines.choosing import prefer, roll_back
+from appliance.errors import Conflict
+from appliance.features.engines.choosing import named_seats, prefer, roll_back
 from appliance.features.engines.core.choice import EngineWish
-from appliance.features.engines.core.standing import Seat
 from appliance.features.engines.owner import Engines
 from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.table import Table, table
@@ -107,18 +106,6 @@ def engine_routes(
         return await changed(partial(roll_back, engines, asked.backend))
 
     return routes
-
-
-def named_seats(engines: Engines, names: tuple[str, ...]) -> list[Seat]:
-    """The seats with these ids, or of builds with them. Raises NotFound."""
-    found: dict[str, Seat] = {}
-    for name in names:
-        named = {seat.id: seat for seat in engines.seats if name in (seat.id, seat.build)}
-        if not named:
-            known = ", ".join(seat.id for seat in engines.seats) or "none"
-            raise NotFound(f"there is no engine '{name}' here; there is {known}")
-        found |= named
-    return list(found.values())
 
 
 def seats_in_use(statuses: Iterable[ChildStatus]) -> dict[str, str]:

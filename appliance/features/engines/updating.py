@@ -10,11 +10,13 @@ from msgspec import Struct
 
 from appliance.core.engine import Engine
 from appliance.core.lenient_json import UNREADABLE
+from appliance.core.models.model import Model
 from appliance.features.engines.core.choice import Ranked, best
 from appliance.features.engines.core.standing import Proof, ProvenSpeeds
-from appliance.features.engines.core.trials import EngineTimings, canary_failure, speeds_of
+from appliance.features.engines.core.trials import canary_failure, speeds_of
 from appliance.features.engines.found import find_engine
 from appliance.features.engines.owner import open_engines
+from appliance.features.engines.proving import CompletionAnswer
 from appliance.features.engines.shelf import StateFile
 from appliance.features.engines.trial import TrialFailed, open_trial
 from appliance.platform.children import Children
@@ -51,13 +53,6 @@ async def prove_staged(
         return "", engines.engine_on(found.seat)
 
 
-class Candidate(Struct, frozen=True):
-    """A model to try with."""
-
-    id: str
-    path: Path
-
-
 class UpdateVerdict(Struct, frozen=True, kw_only=True):
     """The outcome. ``why`` says why the new build is not taken; empty: it is."""
 
@@ -67,39 +62,36 @@ class UpdateVerdict(Struct, frozen=True, kw_only=True):
     new: ProvenSpeeds | None = None
 
 
-class _Answer(Struct, frozen=True):
-    timings: EngineTimings
-
-
-async def canary(old: Engine | None, new: Engine, models: Sequence[Candidate], children: Children) -> UpdateVerdict:
+async def canary(old: Engine, new: Engine, models: Sequence[Model], children: Children) -> UpdateVerdict:
     """Try the new build with the first of the models that can be run at all."""
     told: list[str] = []
     for model in models:
-        before = await measure(old, model.path, children) if old is not None else None
-        after = await measure(new, model.path, children)
+        before, after = await measure(old, model, children), await measure(new, model, children)
+        if _slower(before, after):  # once more: other programs may have slowed it down
+            before, after = await measure(old, model, children), await measure(new, model, children)
         if isinstance(after, ProvenSpeeds):
-            slow = canary_failure(before if isinstance(before, ProvenSpeeds) else None, after)
-            if slow and old is not None:  # once more: other programs may have slowed it down
-                before, after = await measure(old, model.path, children), await measure(new, model.path, children)
-        if isinstance(after, ProvenSpeeds):
-            old_speed = before if isinstance(before, ProvenSpeeds) else None
-            return UpdateVerdict(model=model.id, why=canary_failure(old_speed, after), old=old_speed, new=after)
+            known = before if isinstance(before, ProvenSpeeds) else None
+            return UpdateVerdict(model=model.id, why=_slower(before, after), old=known, new=after)
         if isinstance(before, ProvenSpeeds):
-            return UpdateVerdict(
-                model=model.id, why=f"it does not run '{model.id}', which the build in use does: {after}"
-            )
+            why = f"it does not run '{model.id}', which the build in use does: {after}"
+            return UpdateVerdict(model=model.id, why=why)
         told.append(f"{model.id}: {after}")
     return UpdateVerdict(why=f"no model could be run to try it with ({'; '.join(told) or 'there are none'})")
 
 
-async def measure(engine: Engine, model: Path, children: Children) -> ProvenSpeeds | str:
+def _slower(before: ProvenSpeeds | str, after: ProvenSpeeds | str) -> str:
+    """Return why the new build is too slow; empty: it is not, or one of the two did not run the model."""
+    return "" if isinstance(before, str) or isinstance(after, str) else canary_failure(before, after)
+
+
+async def measure(engine: Engine, model: Model, children: Children) -> ProvenSpeeds | str:
     """Its speed with this model, or why it has none."""
     speeds: list[ProvenSpeeds] = []
     try:
-        async with open_trial(engine, (), model, children, seconds=LOAD_TIME) as trial:
+        async with open_trial(engine, (), Path(model.path), children, seconds=LOAD_TIME) as trial:
             for _ in range(ROUNDS):
                 answer = await trial.ask("/completion", REQUEST, seconds=LOAD_TIME)
-                speed = speeds_of([msgspec.json.decode(answer, type=_Answer).timings])
+                speed = speeds_of([msgspec.json.decode(answer, type=CompletionAnswer).timings])
                 if speed is None:
                     return "it tells a speed of nothing"
                 speeds.append(speed)

@@ -1,6 +1,6 @@
 """Chooses the seat: what engines offer, in an order with reasons. The first difference in these rules decides:
 
-1. The user's choice (a seat, a build, or a backend, for all models or for one) goes first; `WantedEngine.only` leaves
+1. The user's choice (a seat, a build, or a backend, for all models or for one) goes first; `EngineWish.pinned` leaves
    the others out.
 2. Damaged builds and seats that failed their proof are out. A pair on probation goes last, and is still tried when
    nothing else is left.
@@ -34,29 +34,21 @@ AUTO = "auto"
 """The word with which a user leaves the choice to the program."""
 
 
-class WantedEngine(Struct, frozen=True, kw_only=True):
-    """A user's choice. ``word`` is a seat's id, a build's id, a backend, or a part of one (``cuda``)."""
-
-    word: str
-    only: bool = False
-    """Use nothing else: no fallback."""
-
-    def matches(self, seat: Seat) -> bool:
-        if seat.backend != "cpu" and seat.on_cpu:
-            return self.word in (seat.id, seat.build)
-        prefixed = self.word.isalpha() and seat.backend.startswith(self.word)
-        return self.word in (seat.id, seat.build, seat.backend) or prefixed
-
-
 class EngineWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A user's choice, by ``engines use`` or ``engines pin``."""
 
     engine: str
-    """`WantedEngine.word`, or `AUTO`."""
+    """A seat's id, a build's id, a backend, or a part of one (``cuda``); or `AUTO`."""
     model: str | None = None
     """None: for all models."""
     pinned: bool = False
     """Use nothing else."""
+
+    def matches(self, seat: Seat) -> bool:
+        if seat.backend != "cpu" and seat.on_cpu:
+            return self.engine in (seat.id, seat.build)
+        prefixed = self.engine.isalpha() and seat.backend.startswith(self.engine)
+        return self.engine in (seat.id, seat.build, seat.backend) or prefixed
 
 
 class Ranked(Struct, frozen=True, kw_only=True):
@@ -105,7 +97,7 @@ def rank(
     seats: Sequence[Seat],
     state: EngineState,
     *,
-    wanted: WantedEngine | None = None,
+    wanted: EngineWish | None = None,
     model: str = "",
     now: float = 0.0,
 ) -> list[Ranked]:
@@ -119,7 +111,7 @@ def rank(
         seconds = max((proof.nominal_seconds or 0.0 for proof in proofs), default=0.0) or None
         if standing not in ("proven", "probation"):
             seconds = None
-        if is_wanted or wanted is None or not wanted.only:
+        if is_wanted or wanted is None or not wanted.pinned:
             judged.append(Ranked(seat=seat, standing=standing, why=why, wanted=is_wanted, seconds=seconds))
     placed = sorted(judged, key=lambda one: (_group(one), one.seat.place, one.seat.id))
     return arrange(sorted(_by_speed(placed), key=_group), state)
@@ -165,9 +157,8 @@ def check_choice(wish: EngineWish, ranked: Sequence[Ranked], *, only_proven: boo
         raise UsageError("one model cannot be pinned; 'engines use WORD --model MODEL' makes it prefer an engine")
     if word == AUTO:
         return ""
-    wanted = WantedEngine(word=word, only=pinned)
     seats = [one.seat for one in ranked]
-    meant = [one for one in ranked if wanted.matches(one.seat)]
+    meant = [one for one in ranked if wish.matches(one.seat)]
     if not meant and any(seat.backend == word for seat in seats):
         raise UsageError(
             f"the {word} build sees no device of its own here, and would compute on the processor; "

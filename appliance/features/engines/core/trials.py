@@ -212,9 +212,9 @@ def speeds_of(done: Sequence[EngineTimings], part: float = 1.0) -> ProvenSpeeds 
     return ProvenSpeeds(prompt * part, generation * part)
 
 
-def canary_failure(old: ProvenSpeeds | None, new: ProvenSpeeds) -> str:
-    """Return why the new build is refused for its speed; empty: it is not. Without an old one, any speed will do."""
-    if old is None or new.nominal_seconds * SPEED_KEPT <= old.nominal_seconds:
+def canary_failure(old: ProvenSpeeds, new: ProvenSpeeds) -> str:
+    """Return why the new build is refused for its speed; empty: it is not."""
+    if new.nominal_seconds * SPEED_KEPT <= old.nominal_seconds:
         return ""
     reached = 100 * old.nominal_seconds / new.nominal_seconds
     return (

@@ -17,11 +17,10 @@ from appliance.cli.show import human_size, json_option, print_json, print_table
 from appliance.core.machine_look import MachineLook
 from appliance.engines.named import ENGINE_VARIABLE
 from appliance.errors import UsageError
-from appliance.features.engines.choosing import keep, prefer, roll_back
+from appliance.features.engines.choosing import keep, named_seats, prefer, roll_back
 from appliance.features.engines.core.choice import AUTO, EngineWish, Ranked, check_removable
-from appliance.features.engines.core.standing import Proof, Seat
+from appliance.features.engines.core.standing import Proof
 from appliance.features.engines.core.state import BuildRemoved, Forgotten
-from appliance.features.engines.owner import Engines
 from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.table import BuildRow, SeatRow, Table, table
 from appliance.features.engines.verbs.here import (
@@ -123,25 +122,16 @@ async def prove(server: RunningServer, names: tuple[str, ...], as_json: bool) ->
       llama-appliance engines prove vulkan
     """
     async with followed(server, changes=False) as owner:
-        seats = {seat.id: seat for name in names for seat in _named(owner, name)}
+        seats = named_seats(owner, names, backends=True) if names else None
         if not as_json:
             say("each engine runs the starter model on its device; this takes some seconds each")
-        show = (lambda _: None) if as_json else print_proof
-        proofs = await owner.prove(seats.values() if names else None, show)
+        proofs = await (owner.prove(seats) if as_json else owner.prove(seats, print_proof))
     ok = all(proof.ok for proof in proofs)
     if as_json:
         print_json(Proved(ok=ok, proofs=proofs))
     elif not proofs:
         say("everything has been tried already; name a seat to try it again ('engines ls' lists them)")
     return 0 if ok else EXIT_OURS
-
-
-def _named(engines: Engines, name: str) -> list[Seat]:
-    """Return the seats with this id, of this build, or of a backend. Raises UsageError."""
-    if named := [seat for seat in engines.seats if name in (seat.id, seat.build, seat.backend)]:
-        return named
-    known = ", ".join(seat.id for seat in engines.seats) or "none"
-    raise UsageError(f"there is no engine '{name}' here; there is {known}")
 
 
 @engines.command()
