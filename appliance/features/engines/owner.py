@@ -329,9 +329,12 @@ class Engines:
                 if seat is None:
                     continue  # its build or its device went while others were proven
                 on = [(device, self.engine_on(seat, (device,))) for device in seat.devices]
+                tried: list[Proof] = []
                 self.trying = seat.id
                 try:
-                    tried = [await self._prove(seat, device, engine, children, apply) for device, engine in on]
+                    for device, engine in on:
+                        tried.append(await self._prove(seat, device, engine, children))
+                        apply(tried[-1])
                 finally:
                     self.trying = ""
                 if all(proof.ok for proof in tried):
@@ -349,14 +352,10 @@ class Engines:
         for_cpu = any(one.usable and one.seat.on_cpu and not one.seat.spare for one in self.ranked())
         return [seat for seat in untried if not (seat.spare and for_cpu)]
 
-    async def _prove(
-        self, seat: Seat, device: Device, engine: Engine, children: Children, apply: Callable[[Proof], None]
-    ) -> Proof:
+    async def _prove(self, seat: Seat, device: Device, engine: Engine, children: Children) -> Proof:
         key = key_of(seat, device, self.state.system)
-        if damage := await self.check(engine, read_all=True):
-            proof = Proof(key=key, build=seat.build, device=device.name, fault="damaged", why=damage, at=time.time())
-            apply(proof)
-            return proof
+        if why := await self.check(engine, read_all=True):
+            return Proof(key=key, build=seat.build, device=device.name, fault="damaged", why=why, at=time.time())
         from appliance.features.engines.proving import (  # seven modules, for what is done now and then
             alone_on_machine,
             prove,
@@ -367,14 +366,12 @@ class Engines:
             if waited:
                 await self.sync()
                 if (known := self._proof_of(key)) not in (None, before):  # another program has tried the same
-                    apply(known)
                     return known
             proof = await prove(engine, device, self._starter, children, key=key, build=seat.build, now=time.time())
             self.apply(proof)
             await self.sync()  # for a program that waits for its turn
         said = "is proven" if proof.ok else f"failed its proof: {proof.why}"
         log.log(logging.INFO if proof.ok else logging.WARNING, "engine %s on %s %s", seat.build, proof.device, said)
-        apply(proof)
         return proof
 
     def _proof_of(self, key: ProofKey) -> Proof | None:

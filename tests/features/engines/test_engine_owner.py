@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import trio
 from engine_folders import HERE, Lie, Listed, make_build, tell
+from engine_runs import builds_in
 from fleet_harness import fake_model
 from msgspec import structs
 from waiting import until
@@ -27,7 +28,6 @@ from appliance.errors import EngineNotFound
 from appliance.features.engines import probing
 from appliance.features.engines.background import keeping_up
 from appliance.features.engines.core.state import EngineChosen
-from appliance.features.engines.found import EngineFolders, list_engines
 from appliance.features.engines.owner import Engines, open_engines
 from appliance.features.engines.shelf import StateFile
 from appliance.features.engines.source import FoundHere
@@ -50,8 +50,7 @@ class World:
         self.cpu = make_build(root, "cpu", "b2")
 
     def find(self) -> list[Engine]:
-        places = EngineFolders(named=None, beside=None, installed=self.root, cache=self.root / "none", search_path="")
-        return [engine for engine in list_engines(places) if engine.folder is not None]
+        return builds_in(self.root)
 
     @asynccontextmanager
     async def open(self, *, only: bool = False) -> AsyncGenerator[Engines]:
