@@ -14,7 +14,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
 
 from msgspec import Struct, structs
 
@@ -114,7 +115,7 @@ def rank(
         if is_wanted or wanted is None or not wanted.pinned:
             judged.append(Ranked(seat=seat, standing=standing, why=why, wanted=is_wanted, seconds=seconds))
     placed = sorted(judged, key=lambda one: (_group(one), one.seat.place, one.seat.id))
-    return arrange(sorted(_by_speed(placed), key=_group), state)
+    return arrange([one for _, alike in groupby(placed, _group) for one in _by_speed(list(alike))], state)
 
 
 def arrange(ranked: Sequence[Ranked], state: EngineState) -> list[Ranked]:
@@ -208,23 +209,16 @@ def check_removable(
 
 
 def _group(one: Ranked) -> tuple[int, ...]:
-    """Rules 1 to 4; a stable sort by it keeps rules 5 and 6."""
+    """Rules 1 to 4."""
     last = {"proven": 0, "untried": 0, "probation": 1, "failed": 2, "damaged": 2}[one.standing]
     untried = one.standing == "untried"
     return (last, not one.wanted, one.seat.software, untried, untried and not one.seat.on_cpu, one.seat.spare)
 
 
-def _by_speed(placed: list[Ranked]) -> list[Ranked]:
-    """Rule 5: the fastest of a group goes first unless a better placed one takes hardly longer; and so on."""
-    ordered: list[Ranked] = []
-    rest = list(placed)
+def _by_speed(rest: list[Ranked]) -> Iterator[Ranked]:
+    """Rule 5, in one group: the fastest goes first unless a better placed one takes hardly longer; and so on."""
     while rest:
-        first = rest[0]
-        group = [one for one in rest if _group(one) == _group(first)]
-        timed = [one for one in group if one.seconds is not None]
-        if timed:
-            least = min(one.seconds or 0.0 for one in timed)
-            first = next(one for one in timed if (one.seconds or 0.0) * MARGIN <= least)
-        ordered.append(first)
+        least = min((one.seconds for one in rest if one.seconds is not None), default=None)
+        first = rest[0] if least is None else next(one for one in rest if one.seconds and one.seconds * MARGIN <= least)
         rest.remove(first)
-    return ordered
+        yield first
