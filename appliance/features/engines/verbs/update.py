@@ -6,7 +6,6 @@ It is tried with the models that matter: the most used one, else a loaded one, e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -18,7 +17,6 @@ from msgspec import Struct, structs
 
 from appliance.catalog.catalog import STARTER_ID, scan_models
 from appliance.catalog.configuration import Files
-from appliance.catalog.sources import STARTER
 from appliance.cli.options import ModelOptions, source_options
 from appliance.cli.remote import (
     ModelList,
@@ -31,7 +29,6 @@ from appliance.cli.remote import (
 )
 from appliance.cli.show import human_size, json_option, print_json
 from appliance.core.config.types import Config
-from appliance.core.engine import Engine
 from appliance.core.models.model import Model
 from appliance.core.records.activity import MAX_LIMIT, Query
 from appliance.core.versions import line_of
@@ -41,12 +38,9 @@ from appliance.features.engines.core.builds import AvailableBuild, Catalogue, Up
 from appliance.features.engines.core.choice import Ranked, best
 from appliance.features.engines.core.state import Followed
 from appliance.features.engines.installing import BuildSources, forget_downloads, read_manifest, stage
-from appliance.features.engines.proving import alone_on_machine
-from appliance.features.engines.shelf import Shelf
-from appliance.features.engines.updating import canary, devices_of, prove_staged
+from appliance.features.engines.updating import UpdateTrials, devices_of
 from appliance.features.engines.verbs.here import check_needs, opened, own_shelf, print_proof, refresh_server
 from appliance.features.engines.verbs.install import FROM_HELP, fetch_archive, sources_of
-from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
 from appliance.platform.machine import this_platform
 from appliance.store.activity import open_activity
@@ -232,12 +226,14 @@ async def _updated(server: RunningServer, wish: _Wish, config: Config | None) ->
             await keep(owner)
         if done.why:
             return done, 0
-        steps = _steps(
-            shelf,
-            sources,
-            old=owner.engine_on(old.seat),
-            devices=devices_of(ranked, old.seat.build),
-            models=partial(models_to_try, server, config, wish.model),
+        needed = devices_of(ranked, old.seat.build)
+        models = partial(models_to_try, server, config, wish.model)
+        trials = UpdateTrials(shelf.state, owner.engine_on(old.seat), needed, models, print_proof)
+        steps = Steps(
+            stage=partial(stage, shelf, sources, fetch_archive),
+            prove=trials.prove,
+            canary=trials.try_models,
+            apply=lambda step: say(SAID[step]),
         )
         why = await run_update(shelf, entry.id, old.seat.build, steps, held=owner.state.asked_for)
         await trio.to_thread.run_sync(forget_downloads, shelf, entry)
@@ -302,37 +298,3 @@ async def _agreed(entry: AvailableBuild, done: Updated, *, asks: bool) -> bool:
     size = f", {human_size(entry.size)} to download" if entry.size else ""
     question = f"{named}{size} will replace {done.before} if it works as well. Continue?"
     return await trio.to_thread.run_sync(partial(click.confirm, question), abandon_on_cancel=True)
-
-
-def _steps(
-    shelf: Shelf,
-    sources: BuildSources,
-    *,
-    old: Engine,
-    devices: Mapping[str, str],
-    models: Callable[[], Awaitable[list[Model]]],
-) -> Steps:
-    """The steps of one update, with progress on standard error."""
-    new: Engine | None = None
-
-    async def prove(folder: Path) -> str:
-        nonlocal new
-        why, new = await prove_staged(folder, shelf.state, STARTER, devices, print_proof)
-        return why
-
-    async def try_models(folder: Path) -> str:
-        assert new is not None
-        candidates = await models()
-        async with alone_on_machine(), open_children() as children:
-            verdict = await canary(old, new, candidates, children)
-        if verdict.new is not None:
-            before = f", before {verdict.old.generation:.0f}" if verdict.old is not None else ""
-            say(f"  {verdict.model}: {verdict.new.generation:.0f} tokens/s{before}")
-        return verdict.why
-
-    return Steps(
-        stage=partial(stage, shelf, sources, fetch_archive),
-        prove=prove,
-        canary=try_models,
-        apply=lambda step: say(SAID[step]),
-    )
