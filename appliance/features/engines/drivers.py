@@ -24,13 +24,7 @@ from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.machine import GpuSample
 from appliance.core.machine_look import MachineLook
 from appliance.features.engines import driver_process
-from appliance.features.engines.driver_process import (
-    LOOK,
-    PROCESSES,
-    SAMPLES,
-    STAGES,
-    ProbeOrder,
-)
+from appliance.features.engines.driver_process import LOOK, PROCESSES, SAMPLES, STAGES, ProbeOrder
 from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children, own_process
 from appliance.platform.gpus import Gpus, NoGpus, plain_look
 from appliance.platform.libraries import has_nvml

@@ -23,14 +23,7 @@ from appliance.features.engines.core.standing import Proof
 from appliance.features.engines.core.state import BuildRemoved, Forgotten
 from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.table import BuildRow, SeatRow, Table, table
-from appliance.features.engines.verbs.here import (
-    followed,
-    offer_in_words,
-    opened,
-    own_shelf,
-    print_proof,
-    server_table,
-)
+from appliance.features.engines.verbs.here import followed, offer_in_words, opened, own_shelf, print_proof, server_table
 from appliance.features.engines.verbs.install import install
 from appliance.features.engines.verbs.update import update
 from appliance.platform.console import EXIT_OURS, say

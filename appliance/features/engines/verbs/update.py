@@ -18,15 +18,7 @@ from msgspec import Struct, structs
 from appliance.catalog.catalog import STARTER_ID, scan_models
 from appliance.catalog.configuration import Files
 from appliance.cli.options import ModelOptions, source_options
-from appliance.cli.remote import (
-    ModelList,
-    NotRunning,
-    RequestRefused,
-    RunningServer,
-    ServerFailed,
-    ask,
-    home_options,
-)
+from appliance.cli.remote import ModelList, NotRunning, RequestRefused, RunningServer, ServerFailed, ask, home_options
 from appliance.cli.show import human_size, json_option, print_json
 from appliance.core.config.types import Config
 from appliance.core.models.model import Model
