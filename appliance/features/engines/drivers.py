@@ -112,11 +112,29 @@ def _how(ran: Ran, seconds: float) -> str:
     return f"ended its process ({describe_status(ran.status)}{': ' + printable(last) if last else ''})"
 
 
-class NvidiaGpus:
-    """Owned by `open_gpus`."""
+@asynccontextmanager
+async def open_gpus() -> AsyncGenerator[Gpus]:
+    """Own the process that asks the driver, for the length of the block. Without a driver nothing is started."""
+    if not has_nvml():
+        yield NoGpus()
+        return
+    gpus = NvidiaGpus()
+    async with beside(partial(persist, "asking NVIDIA's driver", gpus.keep)):
+        try:
+            yield gpus
+        finally:
+            gpus.asking.close()
 
-    def __init__(self, asking: trio.MemorySendChannel[Ask]) -> None:
-        self._asking = asking
+
+class NvidiaGpus:
+    """The process, if there is one, and the question that waits for its answer. Owned by `open_gpus`."""
+
+    def __init__(self) -> None:
+        self.asking, self._questions = trio.open_memory_channel[Ask](0)
+        self._question = ""
+        self._reply: Awaited[bytes | None] | None = None
+        self._failures = 0
+        self._not_before = -math.inf
 
     async def samples(self) -> list[GpuSample]:
         """Return how busy they are."""
@@ -129,7 +147,7 @@ class NvidiaGpus:
     async def _ask(self, question: str, read: Callable[[bytes], T], nothing: T) -> T:
         reply = Awaited[bytes | None]()
         try:
-            await self._asking.send((question, reply))
+            await self.asking.send((question, reply))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return nothing  # the program ends
         answer = await reply.get()
@@ -137,32 +155,6 @@ class NvidiaGpus:
             return nothing if answer is None else read(answer)
         except UNREADABLE:
             return nothing
-
-
-@asynccontextmanager
-async def open_gpus() -> AsyncGenerator[Gpus]:
-    """Own the process that asks the driver, for the length of the block. Without a driver nothing is started."""
-    if not has_nvml():
-        yield NoGpus()
-        return
-    send, receive = trio.open_memory_channel[Ask](0)
-    gpus = NvidiaGpus(send)
-    async with beside(partial(persist, "asking NVIDIA's driver", _Link(receive).keep)):
-        try:
-            yield gpus
-        finally:
-            send.close()
-
-
-class _Link:
-    """The process, if there is one, and the question that waits for its answer."""
-
-    def __init__(self, questions: trio.MemoryReceiveChannel[Ask]) -> None:
-        self._questions = questions
-        self._question = ""
-        self._reply: Awaited[bytes | None] | None = None
-        self._failures = 0
-        self._not_before = -math.inf
 
     async def keep(self) -> None:
         """Ask one question after the other, until there will be no more; children are opened with the first."""
