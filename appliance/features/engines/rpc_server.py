@@ -266,7 +266,7 @@ def _engine(named: str | None) -> Engine:
 def _address(listen: str) -> tuple[str, int]:
     """Return the address to bind. Raises UsageError for anything but an IPv4 address."""
     free = listen.endswith(FREE_PORT)
-    host, port = split_endpoint(listen.removesuffix(FREE_PORT) if free else listen)
+    host, port = split_endpoint(listen.removesuffix(FREE_PORT))
     host = LOOPBACK if host == "localhost" else host
     try:
         ipaddress.IPv4Address(host)

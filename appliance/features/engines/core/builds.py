@@ -23,7 +23,7 @@ CARD_BACKENDS = {
     "apple": ("metal",),
 }
 """The builds that compute on each vendor's cards, the usual one first."""
-CUDA_DRIVERS = (("cuda13", "580.0"), ("cuda12", "525.60"))
+CUDA_DRIVERS = {"cuda13": "580.0", "cuda12": "525.60"}
 """The least NVIDIA driver of each generation of CUDA, by NVIDIA's compatibility tables."""
 LOADERS = {"vulkan": "vulkan", "cuda12": "cuda", "cuda13": "cuda", "rocm": "rocm"}
 """The word in `MachineLook.loaders` for each backend."""
@@ -255,9 +255,8 @@ class EngineOffer(Struct, frozen=True, kw_only=True):
 def suited(gpu: Gpu) -> tuple[str, ...]:
     """Return backends for the card, by its driver; the best one first."""
     known = CARD_BACKENDS.get(gpu.vendor.lower(), ())
-    floors = dict(CUDA_DRIVERS)
     have = numbers_of(gpu.driver_version)
-    return tuple(name for name in known if name not in floors or not have or have >= numbers_of(floors[name]))
+    return tuple(name for name in known if not have or have >= numbers_of(CUDA_DRIVERS.get(name, "")))
 
 
 def offers(
