@@ -137,7 +137,7 @@ async def _keep_serving(serving: RpcServing, children: Children) -> None:
 
 
 class _Run:
-    """One process from spawn to reap. What it prints is shown."""
+    """One process from spawn to reap. Its output is shown."""
 
     def __init__(self, serving: RpcServing) -> None:
         self.was_up = False
