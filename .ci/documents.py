@@ -27,7 +27,6 @@ from appliance.composition import AppliancePaths, open_appliance
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.feature import all_verbs
 from appliance.features import FEATURES
-from appliance.features.engines.found import Finder
 from appliance.features.engines.source import FoundHere
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
@@ -93,7 +92,7 @@ async def described_routes() -> list[tuple[str, DescribedRoute]]:
         )
         places = AppliancePaths(
             catalog=Catalog(sources),
-            engines=FoundHere(Finder(list, only=True), data),
+            engines=FoundHere(list, data, only=True),
             downloading=DownloadSettings(cache=data),
             data=data,
             learns=False,

@@ -32,7 +32,6 @@ from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.feature import Feature, ServerParts
 from appliance.features import FEATURES
-from appliance.features.engines.found import Finder
 from appliance.features.engines.source import FoundHere
 from appliance.features.tools.box import OpenToolbox
 from appliance.features.tools.feature import TOOLS, tool_parts
@@ -432,7 +431,7 @@ async def open_appliance(
         raise ValueError("streams are set in the configuration, where there is one")
     places = AppliancePaths(
         catalog=catalog,
-        engines=FoundHere(Finder(lambda: [engine], only=True), model_file.parent),
+        engines=FoundHere(lambda: [engine], model_file.parent, only=True),
         downloading=downloads or DownloadSettings(cache=model_file.parent),
         data=pool.parent if pool is not None else model_file.parent,
         defaults=Config(keep_context="disk", streams=streams or StreamsConfig(), runs=runs or RunsConfig()),

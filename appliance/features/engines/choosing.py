@@ -1,15 +1,34 @@
-"""The user's choices among the engines that are here. The caller has the shelf to itself (`store.shelf.alone`)."""
+"""The seats that somebody names, and the user's choices; with these the caller has the shelf to itself."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import trio
 
 from appliance.core.versions import RolledBack, lines_to_roll_back
-from appliance.errors import UsageError
+from appliance.errors import NotFound, UsageError
 from appliance.features.engines.core.choice import AUTO, EngineWish, check_choice
+from appliance.features.engines.core.standing import Seat
 from appliance.features.engines.core.state import EngineChosen
 from appliance.features.engines.owner import Engines
 from appliance.features.engines.shelf import Shelf
+
+
+def named_seats(engines: Engines, names: Iterable[str], *, backends: bool = False) -> list[Seat]:
+    """The seats with these ids, of builds with them, and with ``backends`` of a backend. Raises NotFound."""
+    found: dict[str, Seat] = {}
+    for name in names:
+        named = {
+            seat.id: seat
+            for seat in engines.seats
+            if name in (seat.id, seat.build) or (backends and name == seat.backend)
+        }
+        if not named:
+            known = ", ".join(seat.id for seat in engines.seats) or "none"
+            raise NotFound(f"there is no engine '{name}' here; there is {known}")
+        found |= named
+    return list(found.values())
 
 
 async def prefer(engines: Engines, wish: EngineWish, *, only_proven: bool = False) -> str:

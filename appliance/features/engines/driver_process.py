@@ -40,21 +40,6 @@ class ProbeOrder(Struct, frozen=True):
     root: str = "/"
 
 
-class ProbeStage(Struct, frozen=True, tag=True):
-    """A stage of the look has started."""
-
-    name: str
-
-
-class ProbeEnd(Struct, frozen=True, tag=True):
-    """The end."""
-
-    look: MachineLook
-
-
-Told = ProbeStage | ProbeEnd
-
-
 def main() -> None:
     """Answer until the input ends. The driver is opened with the first question to it."""
     from contextlib import ExitStack
@@ -66,28 +51,22 @@ def main() -> None:
         for line in sys.stdin:
             question, _, rest = line.strip().partition(" ")
             if question == LOOK:
-                _print_look(
-                    ProbeEnd(
-                        see(msgspec.json.decode(rest, type=ProbeOrder), lambda name: _print_look(ProbeStage(name)))
-                    )
-                )
+                _print(see(msgspec.json.decode(rest, type=ProbeOrder), _print))
                 continue
             if nvml is None:
                 nvml = opened.enter_context(open_nvml(lambda why: print(why, file=sys.stderr)))
             if nvml is None:
                 sys.exit(NO_DRIVER)
-            _print_look(answer(nvml, question, rest))
+            _print(answer(nvml, question, rest))
 
 
 def answer(nvml: Nvml, question: str, rest: str) -> object:
     """Return the driver's answer; None to anything but a question."""
     from datetime import UTC, datetime
 
-    asked: dict[str, Callable[[], object]] = {
-        SAMPLES: lambda: nvml.samples(datetime.now(UTC)),
-        PROCESSES: lambda: nvml.processes(int(rest)),
-    }
-    return asked[question]() if question in asked else None
+    if question == SAMPLES:
+        return nvml.samples(datetime.now(UTC))
+    return nvml.processes(int(rest)) if question == PROCESSES else None
 
 
 def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> MachineLook:
@@ -163,7 +142,7 @@ def _through_nvml(root: Path, problems: list[str]) -> list[Gpu]:
         return [] if nvml is None else nvml.gpus()
 
 
-def _print_look(told: object) -> None:
+def _print(told: object) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
     sys.stdout.buffer.flush()
 

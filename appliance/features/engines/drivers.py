@@ -24,21 +24,12 @@ from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.machine import GpuSample
 from appliance.core.machine_look import MachineLook
 from appliance.features.engines import driver_process
-from appliance.features.engines.driver_process import (
-    LOOK,
-    PROCESSES,
-    SAMPLES,
-    STAGES,
-    ProbeEnd,
-    ProbeOrder,
-    ProbeStage,
-    Told,
-)
+from appliance.features.engines.driver_process import LOOK, PROCESSES, SAMPLES, STAGES, ProbeOrder
 from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children, own_process
 from appliance.platform.gpus import Gpus, NoGpus, plain_look
 from appliance.platform.libraries import has_nvml
 from appliance.platform.process import Command, LineSink, Ran, before_end, open_process, run_to_end
-from appliance.trio_parts import Changed, beside, persist
+from appliance.trio_parts import Awaited, Changed, beside, persist
 
 LIMIT = 30.0 if sys.platform == "win32" else 10.0
 """Seconds for one process; a driver that is asked for the first time may take three to wake a card."""
@@ -58,16 +49,14 @@ AGAIN = (5.0, 30.0, 120.0, 600.0)
 MAX_ERRORS = 2000
 
 T = TypeVar("T")
-Ask = tuple[str, "DriverReply"]
+Ask = tuple[str, Awaited[bytes | None]]
+"""A question, and the place for its answer; None: there is none."""
 
-_TOLD: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)
+_TOLD: msgspec.json.Decoder[str | MachineLook] = msgspec.json.Decoder(str | MachineLook)
 _SAMPLES = msgspec.json.Decoder(list[GpuSample])
 _PROCESSES = msgspec.json.Decoder(list[tuple[int, int | None]] | None)
 
 log = logging.getLogger(__name__)
-
-
-# ---- one look --------------------------------------------------------------------------------------------------------
 
 
 async def look(
@@ -105,11 +94,11 @@ def _last_look(output: bytes) -> tuple[str, MachineLook | None]:
     stage = STAGES[0]
     for line in output.split(b"\n"):
         match decoded(_TOLD, line):
-            case ProbeStage(name):
-                stage = name
-            case ProbeEnd(seen):
+            case str(begun) if begun in STAGES:
+                stage = begun
+            case MachineLook() as seen:
                 return stage, seen
-            case None:
+            case _:
                 pass  # a driver that prints something
     return stage, None
 
@@ -123,22 +112,29 @@ def _how(ran: Ran, seconds: float) -> str:
     return f"ended its process ({describe_status(ran.status)}{': ' + printable(last) if last else ''})"
 
 
-# ---- NVIDIA's driver -------------------------------------------------------------------------------------------------
-
-
-class DriverReply:
-    """The place for one answer. None: there is none."""
-
-    def __init__(self) -> None:
-        self.answer: bytes | None = None
-        self.there = trio.Event()
+@asynccontextmanager
+async def open_gpus() -> AsyncGenerator[Gpus]:
+    """Own the process that asks the driver, for the length of the block. Without a driver nothing is started."""
+    if not has_nvml():
+        yield NoGpus()
+        return
+    gpus = NvidiaGpus()
+    async with beside(partial(persist, "asking NVIDIA's driver", gpus.keep)):
+        try:
+            yield gpus
+        finally:
+            gpus.asking.close()
 
 
 class NvidiaGpus:
-    """Owned by `open_gpus`."""
+    """The process, if there is one, and the question that waits for its answer. Owned by `open_gpus`."""
 
-    def __init__(self, asking: trio.MemorySendChannel[Ask]) -> None:
-        self._asking = asking
+    def __init__(self) -> None:
+        self.asking, self._questions = trio.open_memory_channel[Ask](0)
+        self._question = ""
+        self._reply: Awaited[bytes | None] | None = None
+        self._failures = 0
+        self._not_before = -math.inf
 
     async def samples(self) -> list[GpuSample]:
         """Return how busy they are."""
@@ -149,85 +145,48 @@ class NvidiaGpus:
         return await self._ask(f"{PROCESSES} {index}", _PROCESSES.decode, None)
 
     async def _ask(self, question: str, read: Callable[[bytes], T], nothing: T) -> T:
-        reply = DriverReply()
+        reply = Awaited[bytes | None]()
         try:
-            await self._asking.send((question, reply))
+            await self.asking.send((question, reply))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return nothing  # the program ends
-        await reply.there.wait()
+        answer = await reply.get()
         try:
-            return nothing if reply.answer is None else read(reply.answer)
+            return nothing if answer is None else read(answer)
         except UNREADABLE:
             return nothing
 
-
-@asynccontextmanager
-async def open_gpus() -> AsyncGenerator[Gpus]:
-    """Own the process that asks the driver, for the length of the block. Without a driver nothing is started."""
-    if not has_nvml():
-        yield NoGpus()
-        return
-    send, receive = trio.open_memory_channel[Ask](0)
-    gpus = NvidiaGpus(send)
-    async with beside(partial(_answer_all, receive)):
-        try:
-            yield gpus
-        finally:
-            send.close()
-
-
-async def _answer_all(questions: trio.MemoryReceiveChannel[Ask]) -> None:
-    """Ask one question after the other; children are opened with the first."""
-
-    async def answer() -> None:
-        question, reply = await questions.receive()
-        try:
-            async with open_children() as children:
-                await _Link(children, questions, question, reply).keep()
-        finally:
-            reply.there.set()
-
-    with questions, suppress(trio.EndOfChannel):
-        await persist("asking NVIDIA's driver", answer)
-
-
-class _Link:
-    """The process, if there is one, and the question that waits for its answer."""
-
-    def __init__(
-        self, children: Children, questions: trio.MemoryReceiveChannel[Ask], question: str, reply: DriverReply
-    ) -> None:
-        self._children = children
-        self._questions = questions
-        self._question = question
-        self._reply = reply
-        self._failures = 0
-        self._not_before = -math.inf
-
     async def keep(self) -> None:
-        """Answer every question. Raises EndOfChannel when there will be no more."""
+        """Ask one question after the other, until there will be no more; children are opened with the first."""
         try:
-            while True:
-                # After a failure questions are answered with None at once, until the pause is over. Otherwise every
-                # question about a GPU would start another process for a driver that kills it.
-                if trio.current_time() >= self._not_before:
-                    self._failed(await self._use())
+            with suppress(trio.EndOfChannel):
                 await self._answer(None)
+                async with open_children() as children:
+                    while True:
+                        # After a failure questions are answered with None at once, until the pause is over. Otherwise
+                        # every question about a GPU would start another process for a driver that kills it.
+                        if trio.current_time() >= self._not_before:
+                            self._failed(await self._use(children))
+                        await self._answer(None)
         finally:
-            self._reply.there.set()  # the waiting task still learns that there is no answer
+            self._give(None)  # the waiting task still learns that there is no answer
 
     async def _answer(self, answer: bytes | None) -> None:
         """Give the answer, and wait for the next question."""
-        self._reply.answer = answer
-        self._reply.there.set()
+        self._give(answer)
         self._question, self._reply = await self._questions.receive()
 
-    async def _use(self) -> str:
+    def _give(self, answer: bytes | None) -> None:
+        waiting, self._reply = self._reply, None
+        if waiting is not None:
+            waiting.give(answer)
+
+    async def _use(self, children: Children) -> str:
         """Start the process and answer with it until it fails at a question; return why it did."""
         said, words = _LastLine(), _LastLine()
         process = Command(argv=own_process(driver_process.__name__), env=inherited_env(), stdin=None, own_errors=True)
         try:
-            async with open_process(self._children, process, LineSink(said.take), errors=LineSink(words.take)) as child:
+            async with open_process(children, process, LineSink(said.take), errors=LineSink(words.take)) as child:
                 while True:
                     answer: bytes | None = None
                     with trio.move_on_after(PATIENCE) as patience:

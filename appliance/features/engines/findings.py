@@ -11,7 +11,6 @@ from pathlib import Path
 import trio
 from msgspec import structs
 
-from appliance.catalog.sources import STARTER
 from appliance.core.builds import BuildNeeds
 from appliance.core.engine import Engine
 from appliance.core.examination import Examiner, Known, OwnFacts
@@ -21,10 +20,10 @@ from appliance.errors import ApplianceError
 from appliance.features.engines.core.choice import best
 from appliance.features.engines.core.examined import Installed
 from appliance.features.engines.core.findings import EnginesExamined
-from appliance.features.engines.found import EngineFolders, find_engine, list_engines
+from appliance.features.engines.found import find_engine, list_engines
 from appliance.features.engines.installing import offers_here
-from appliance.features.engines.owner import Engines, open_engines
-from appliance.features.engines.shelf import StateFile
+from appliance.features.engines.owner import Engines
+from appliance.features.engines.source import FoundHere
 from appliance.platform.home import engines_folder
 from appliance.platform.machine import free_memory
 
@@ -34,8 +33,7 @@ def command_examiner() -> Examiner:
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Engines]:
-        find = partial(list_engines, EngineFolders.of_this_machine())
-        async with open_engines(find, StateFile(engines_folder()), starter=STARTER) as engines:
+        async with FoundHere(list_engines, engines_folder()).open() as engines:
             await engines.probe()
             yield engines
 
@@ -69,7 +67,7 @@ async def _look(
     facts = EnginesExamined(named_engine=os.environ.get(ENGINE_VARIABLE, ""))
     if facts.named_engine:
         try:
-            await trio.to_thread.run_sync(find_engine, None, EngineFolders.of_this_machine())
+            await trio.to_thread.run_sync(find_engine, None)
         except (ApplianceError, OSError) as cause:
             facts = structs.replace(facts, named_fault=str(cause))
     try:

@@ -14,9 +14,9 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -81,8 +81,10 @@ def find_engine(explicit: str | None, places: EngineFolders | None = None) -> En
     was named and nothing here is whole.
     """
     places = places or EngineFolders.of_this_machine()
-    if (engine := find_named(explicit, places)) is not None:
-        return engine
+    if explicit is not None:
+        return _named(explicit, "--engine", places)
+    if places.named is not None:
+        return _named(places.named, ENGINE_VARIABLE, places)
     damaged: list[str] = []
     for engine in _discovered(places):
         if not engine.damage:
@@ -93,12 +95,7 @@ def find_engine(explicit: str | None, places: EngineFolders | None = None) -> En
     raise engine_not_found([*damaged, *roots, f"{EXECUTABLE} on PATH", *inside])
 
 
-def find_named(explicit: str | None, places: EngineFolders | None = None) -> Engine | None:
-    """The engine that the user named by an option, or by the environment; None: nobody did. Raises UsageError."""
-    places = places or EngineFolders.of_this_machine()
-    value, option = (explicit, "--engine") if explicit is not None else (places.named, ENGINE_VARIABLE)
-    if value is None:
-        return None
+def _named(value: str, option: str, places: EngineFolders) -> Engine:
     if value == EMBEDDED and places.inside is None:
         fetch = "'llama-appliance engines install' fetches one"
         raise UsageError(f"{option} {value}: this program has none; {fetch}, or name another with --engine PATH")
@@ -108,21 +105,9 @@ def find_named(explicit: str | None, places: EngineFolders | None = None) -> Eng
     return engine_at(value, option, places.inside, others)
 
 
-class Finder(Struct, frozen=True):
-    """The source of the engines that a program chooses among. ``find`` lists them, best place first."""
-
-    find: Callable[[], list[Engine]]
-    only: bool = False
-    """It is one that somebody named, and nothing else will do."""
-
-
-def finder(explicit: str | None, places: EngineFolders | None = None) -> Finder:
-    """The engine that was named (see `find_engine`), else every one that is here. Raises as `find_engine`."""
-    places = places or EngineFolders.of_this_machine()
-    engine = find_engine(explicit, places)
-    if explicit is None and places.named is None:
-        return Finder(partial(list_engines, places))
-    return Finder(lambda: [engine], only=True)
+def is_named(explicit: str | None) -> bool:
+    """True if the user named an engine, by the value of ``--engine`` or by the environment."""
+    return explicit is not None or EngineFolders.of_this_machine().named is not None
 
 
 def list_engines(places: EngineFolders | None = None) -> list[Engine]:

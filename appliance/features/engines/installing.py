@@ -224,13 +224,9 @@ def versions() -> Catalogue:
         return Catalogue()
 
 
-def offers_here(
-    look: MachineLook | None, present: Collection[str], catalogue: Catalogue | None = None
-) -> tuple[EngineOffer, ...]:
+def offers_here(look: MachineLook | None, present: Collection[str]) -> tuple[EngineOffer, ...]:
     """Return what `offers` has for this machine; nothing before anybody has looked at it."""
-    if look is None:
-        return ()
-    return offers(look, versions() if catalogue is None else catalogue, present, **system_versions())
+    return () if look is None else offers(look, versions(), present, **system_versions())
 
 
 def system_versions() -> dict[str, str]:

@@ -6,7 +6,6 @@ Only a process that may crash loads it (`features.engines.driver_process`), neve
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,23 +14,15 @@ from typing import Any, ParamSpec, TypeVar
 from appliance.core.machine import GpuSample
 from appliance.core.machine_look import Gpu, normal_pci
 from appliance.core.sizes import MIB
+from appliance.platform.libraries import NVML
 
-LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 MEMORY_TEMPERATURE = 82
 """NVML_FI_DEV_MEMORY_TEMP."""
 MILLIWATT = 1e-3
 ARCHITECTURES = {
-    2: "Kepler",
-    3: "Maxwell",
-    4: "Pascal",
-    5: "Volta",
-    6: "Turing",
-    7: "Ampere",
-    8: "Ada Lovelace",
-    9: "Hopper",
-    10: "Blackwell",
-    13: "Rubin",
-}
+    2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace", 9: "Hopper",
+    10: "Blackwell", 13: "Rubin",
+}  # fmt: skip
 """NVML_DEVICE_ARCH_*."""
 
 T = TypeVar("T")
@@ -138,7 +129,7 @@ def open_nvml(refused: Callable[[str], None]) -> Generator[Nvml | None]:
     """Initialise the library for the block. None without a working driver; ``refused`` then gets NVML's message."""
     try:
         # pynvml can be imported without a driver, and fails only when it is used. A look for the library costs less.
-        ctypes.CDLL(LIBRARY)
+        ctypes.CDLL(NVML[0])
     except OSError:
         yield None
         return

@@ -25,7 +25,7 @@ from appliance.core.rpc_workers import Crew, RpcWorker
 from appliance.engines.builds import check_build
 from appliance.engines.manuals import read_manual
 from appliance.features.engines.core.cards import seats_on, why_none
-from appliance.features.engines.core.choice import Ranked, WantedEngine, best, device_flags, rank, seats_of
+from appliance.features.engines.core.choice import AUTO, EngineWish, Ranked, best, device_flags, rank, seats_of
 from appliance.features.engines.core.listing import Device, cpu_device, drivers_of, identify, memory_names
 from appliance.features.engines.core.standing import (
     ContextTrial,
@@ -329,9 +329,12 @@ class Engines:
                 if seat is None:
                     continue  # its build or its device went while others were proven
                 on = [(device, self.engine_on(seat, (device,))) for device in seat.devices]
+                tried: list[Proof] = []
                 self.trying = seat.id
                 try:
-                    tried = [await self._prove(seat, device, engine, children, apply) for device, engine in on]
+                    for device, engine in on:
+                        tried.append(await self._prove(seat, device, engine, children))
+                        apply(tried[-1])
                 finally:
                     self.trying = ""
                 if all(proof.ok for proof in tried):
@@ -349,14 +352,10 @@ class Engines:
         for_cpu = any(one.usable and one.seat.on_cpu and not one.seat.spare for one in self.ranked())
         return [seat for seat in untried if not (seat.spare and for_cpu)]
 
-    async def _prove(
-        self, seat: Seat, device: Device, engine: Engine, children: Children, apply: Callable[[Proof], None]
-    ) -> Proof:
+    async def _prove(self, seat: Seat, device: Device, engine: Engine, children: Children) -> Proof:
         key = key_of(seat, device, self.state.system)
-        if damage := await self.check(engine, read_all=True):
-            proof = Proof(key=key, build=seat.build, device=device.name, fault="damaged", why=damage, at=time.time())
-            apply(proof)
-            return proof
+        if why := await self.check(engine, read_all=True):
+            return Proof(key=key, build=seat.build, device=device.name, fault="damaged", why=why, at=time.time())
         from appliance.features.engines.proving import (  # seven modules, for what is done now and then
             alone_on_machine,
             prove,
@@ -367,14 +366,12 @@ class Engines:
             if waited:
                 await self.sync()
                 if (known := self._proof_of(key)) not in (None, before):  # another program has tried the same
-                    apply(known)
                     return known
             proof = await prove(engine, device, self._starter, children, key=key, build=seat.build, now=time.time())
             self.apply(proof)
             await self.sync()  # for a program that waits for its turn
         said = "is proven" if proof.ok else f"failed its proof: {proof.why}"
         log.log(logging.INFO if proof.ok else logging.WARNING, "engine %s on %s %s", seat.build, proof.device, said)
-        apply(proof)
         return proof
 
     def _proof_of(self, key: ProofKey) -> Proof | None:
@@ -405,11 +402,11 @@ class Engines:
         """Look at the machine again before the next use of what is known of it."""
         self._signature = ""
 
-    def _wanted(self, model: str, word: str) -> WantedEngine | None:
+    def _wanted(self, model: str, word: str) -> EngineWish | None:
         chosen = word or self.state.models.get(model) or self.state.use
-        if self._only:
+        if self._only or not chosen or chosen == AUTO:
             return None
-        return WantedEngine(word=chosen, only=self.state.pinned and not word) if chosen and chosen != "auto" else None
+        return EngineWish(engine=chosen, pinned=self.state.pinned and not word)
 
     def _listed(self, engine: Engine) -> ListedDevices | None:
         """The engine's own list of its devices, as long as system and drivers are unchanged."""

@@ -21,35 +21,32 @@ SIGNALLED = 128
 """A shell between us and the program says so much more than the signal's number."""
 
 
-async def list_devices(engine: Engine, children: Children, *, seconds: float | None = None) -> DeviceListing:
-    """Ask the build which devices it can use, within ``seconds`` or else `LIMIT`. Never raises for what it does."""
-    limit = LIMIT if seconds is None else seconds
+async def list_devices(engine: Engine, children: Children) -> DeviceListing:
+    """Ask the build which devices it can use, within `LIMIT`. Never raises for what it does."""
     # A crash is not looked at with a debugger, which ggml starts where there is one.
     env = {**inherited_env(), **NO_DEBUGGER}
     try:
-        ran = await run_to_end(children, (*engine.command, *MORE_WORDS, LIST), env, seconds=limit)
+        ran = await run_to_end(children, (*engine.command, *MORE_WORDS, LIST), env, seconds=LIMIT)
         if ran.status and MORE_WORDS[0].encode() in ran.errors:  # a program that does not know how to say more
-            ran = await run_to_end(children, (*engine.command, LIST), env, seconds=limit)
+            ran = await run_to_end(children, (*engine.command, LIST), env, seconds=LIMIT)
     except (OSError, ValueError) as error:
         # A machine that has no process or file left says nothing of the build. It did not answer, as a late one.
         return DeviceListing(fault="hang" if lacking(error) else "damaged", why=f"it cannot be started: {error}")
     log = ran.errors.decode(errors="replace")
-    wrong = _wrong(ran, log, limit)
-    if wrong is not None:
+    if wrong := _wrong(ran, log):
         return DeviceListing(fault=wrong[0], why=wrong[1])
     return parse_listing(ran.output.decode(errors="replace"), log)
 
 
-def _wrong(ran: Ran, log: str, limit: float) -> tuple[Fault, str] | None:
+def _wrong(ran: Ran, log: str) -> tuple[Fault, str] | None:
     """The fault, in a word and in a line; None: it ended well."""
     if ran.flooded:
         return "list", f"it printed more than {MOST >> 20} MiB when asked for its devices"
     if ran.status is None:
-        return "hang", f"it did not list its devices within {limit:g} s"
+        return "hang", f"it did not list its devices within {LIMIT:g} s"
     status = ran.status
     if status == 0:
         return None
-
     last = next((printable(line) for line in reversed(log.splitlines()) if line.strip()), "")
     lines = (*log.splitlines(), describe_status(status))
     if lost := next((line for line in lines if re.search(LOST_LIBRARY, line)), ""):

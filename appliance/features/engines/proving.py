@@ -64,17 +64,6 @@ class CompletionAnswer(Struct, frozen=True):
     timings: EngineTimings = EngineTimings()
 
 
-class Completion(Struct, frozen=True, kw_only=True):
-    """A question to ``/completion``; the answer is the same whenever it is asked."""
-
-    prompt: str | list[int]
-    n_predict: int
-    temperature: float = 0.0
-    cache_prompt: bool = False
-    return_tokens: bool = True
-    ignore_eos: bool = False
-
-
 _SAID = msgspec.json.Decoder(CompletionAnswer)
 
 
@@ -170,21 +159,16 @@ async def _known_answers(
     done: list[EngineTimings] = []
     async with open_trial(engine, device_args(device), model, children, seconds=_left(until)) as trial:
         for known in trials.KNOWN:
-            done.append(await _ask_known(trial, known, _left(until)))
+            said = await _complete(trial, until, known.prompt, len(known.tokens))
+            right = tuple(said.tokens) == known.tokens if said.tokens else said.content == known.content
+            if not right:
+                told = f"it said '{printable(said.content, 60)}' instead of '{known.content[:60]}'"
+                raise TrialFailed("garbage", f"it computes wrongly: {told}")
+            done.append(said.timings)
         lines = trial.lines()
     if device.name != CPU and trials.only_on_processor(lines):
         raise TrialFailed("load", f"it computed on the processor instead of {device.name}")
     return speeds_of(done, _weight(model)), trials.pci_of(device.name, lines)
-
-
-async def _ask_known(trial: TrialServer, known: trials.KnownCompletion, seconds: float) -> EngineTimings:
-    question = Completion(prompt=known.prompt, n_predict=len(known.tokens))
-    said = _answer_text(await trial.ask("/completion", question, seconds=seconds))
-    right = tuple(said.tokens) == known.tokens if said.tokens else said.content == known.content
-    if not right:
-        shown = printable(said.content, 60)
-        raise TrialFailed("garbage", f"it computes wrongly: it said '{shown}' instead of '{known.content[:60]}'")
-    return said.timings
 
 
 async def _measured(
@@ -216,23 +200,29 @@ async def _measure(trial: TrialServer, until: float) -> list[EngineTimings]:
     began = 0.0
     while (size := next_request(done, trio.current_time() - began)) is not None:
         prompt = [at * STRIDE % trials.LETTERS for at in range(size[0])]
-        question = Completion(prompt=prompt, n_predict=size[1], ignore_eos=True)
-        done.append(_answer_text(await trial.ask("/completion", question, seconds=_left(until))).timings)
+        done.append((await _complete(trial, until, prompt, size[1], ignore_eos=True)).timings)
         if len(done) == 1:
             began = trio.current_time()
     return done[1:]
 
 
-def _weight(model: Path) -> float:
-    """How much of the whole measuring model the starter is; both are Q8_0, so that bytes tell."""
-    return model.stat().st_size / trials.weights_size()
-
-
-def _answer_text(answer: bytes) -> CompletionAnswer:
-    said = decoded(_SAID, answer)
+async def _complete(
+    trial: TrialServer, until: float, prompt: str | list[int], tokens: int, *, ignore_eos: bool = False
+) -> CompletionAnswer:
+    """Ask for so many tokens; the answer is the same whenever it is asked. Raises TrialFailed."""
+    question: dict[str, object] = {
+        "prompt": prompt, "n_predict": tokens, "temperature": 0.0, "cache_prompt": False, "return_tokens": True,
+        "ignore_eos": ignore_eos,
+    }  # fmt: skip
+    said = decoded(_SAID, await trial.ask("/completion", question, seconds=_left(until)))
     if said is None:
         raise TrialFailed("garbage", "its answer is not what llama-server answers")
     return said
+
+
+def _weight(model: Path) -> float:
+    """How much of the whole measuring model the starter is; both are Q8_0, so that bytes tell."""
+    return model.stat().st_size / trials.weights_size()
 
 
 def _left(until: float) -> float:

@@ -6,15 +6,15 @@ started with ``--admin``; then it is what the commands do, on the same files and
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 
 from msgspec import Struct
 from quart import Response
 
-from appliance.errors import Conflict, NotFound
+from appliance.errors import Conflict
+from appliance.features.engines.choosing import named_seats, prefer, roll_back
 from appliance.features.engines.core.choice import EngineWish
-from appliance.features.engines.core.standing import Seat
 from appliance.features.engines.owner import Engines
 from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.table import Table, table
@@ -55,32 +55,26 @@ def engine_routes(
     routes, shelf, shows = Routes("engines"), Shelf(engines.folder), RouteFacts(gives=Table)
     waiting = 0
 
-    async def answer() -> Response:
-        await engines.sync()  # another program may have chosen, or be at an update
-        from appliance.features.engines.installing import versions  # with archives, which few requests need
+    async def shown() -> Response:
+        return json_answer(await table(engines, running=running(), may_choose=may_choose))
 
-        shown = table(
-            engines.engines,
-            engines.ranked(),
-            engines.state,
-            versions(),
-            running=running(),
-            now=time.time(),
-            trying=engines.trying,
-            may_choose=may_choose,
-        )
-        return json_answer(shown)
+    async def changed(change: Callable[[], Awaitable[object]]) -> Response:
+        async with alone(shelf):
+            await engines.refresh()
+            await change()
+        settled()
+        return await shown()
 
     @routes.get("/api/engines", facts=shows)
     async def show_engines() -> Response:
-        return await answer()
+        return await shown()
 
     @routes.post("/api/engines/probe", facts=shows)
     async def probe_engines() -> Response:
         """Look at the machine and at the installed builds again, and ask each for its devices."""
         await engines.probe()
         settled()
-        return await answer()
+        return await shown()
 
     @routes.post("/api/engines/prove", facts=RouteFacts(takes=ProveRequest, gives=Table))
     async def prove_engines() -> Response:
@@ -97,51 +91,21 @@ def engine_routes(
         finally:
             waiting -= 1
         settled()
-        return await answer()
+        return await shown()
 
-    @routes.post(
-        "/api/engines/use",
-        facts=CHOICE,
-    )
+    @routes.post("/api/engines/use", facts=CHOICE)
     async def use_engine() -> Response:
         """Prefer an engine that is proven here, or pin it; models move when they are idle."""
-        from appliance.features.engines.choosing import prefer  # with archives
-
         wish = await read_as(EngineWish)
-        async with alone(shelf):
-            await engines.refresh()
-            await prefer(engines, wish, only_proven=True)
-        settled()
-        return await answer()
+        return await changed(partial(prefer, engines, wish, only_proven=True))
 
-    @routes.post(
-        "/api/engines/rollback",
-        facts=RETURN,
-    )
+    @routes.post("/api/engines/rollback", facts=RETURN)
     async def return_to_engine() -> Response:
         """Return to the build before the last update."""
-        from appliance.features.engines.choosing import roll_back
-
         asked = parse_as(await read_body() or b"{}", RollbackRequest)
-        async with alone(shelf):
-            await engines.refresh()
-            await roll_back(engines, asked.backend)
-        settled()
-        return await answer()
+        return await changed(partial(roll_back, engines, asked.backend))
 
     return routes
-
-
-def named_seats(engines: Engines, names: tuple[str, ...]) -> list[Seat]:
-    """The seats with these ids, or of builds with them. Raises NotFound."""
-    found: dict[str, Seat] = {}
-    for name in names:
-        named = {seat.id: seat for seat in engines.seats if name in (seat.id, seat.build)}
-        if not named:
-            known = ", ".join(seat.id for seat in engines.seats) or "none"
-            raise NotFound(f"there is no engine '{name}' here; there is {known}")
-        found |= named
-    return list(found.values())
 
 
 def seats_in_use(statuses: Iterable[ChildStatus]) -> dict[str, str]:

@@ -36,6 +36,7 @@ async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> RpcWor
     """Ask an idle worker for version, devices, memory. Raises UsageError for an invalid endpoint."""
     host, port = split_endpoint(endpoint)
     endpoint, questions = f"{host}:{port}", Questions()
+    no_worker = f"what listens at {endpoint} is no worker: it"
     connected = False
     try:
         with trio.fail_after(seconds):
@@ -49,15 +50,19 @@ async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> RpcWor
         if connected:
             why = f"worker {endpoint} takes connections and does not answer: it serves somebody else, or hangs"
             return RpcWorker(endpoint=endpoint, state="busy", why=why)
-        return _unreachable(endpoint, f"there was no connection within {seconds:g} s")
+        missed = f"there was no connection within {seconds:g} s"
     except BadWorkerAnswer as error:
-        return RpcWorker(endpoint=endpoint, state="other", why=f"what listens at {endpoint} is no worker: it {error}")
+        return RpcWorker(endpoint=endpoint, state="other", why=f"{no_worker} {error}")
     except (OSError, trio.BrokenResourceError) as error:
         if connected:
-            why = f"what listens at {endpoint} is no worker: it broke the connection"
-            return RpcWorker(endpoint=endpoint, state="other", why=why)
-        return _unreachable(endpoint, _reason(error))
-    return RpcWorker(endpoint=endpoint, state="ready", version=str(questions.version), devices=tuple(questions.devices))
+            return RpcWorker(endpoint=endpoint, state="other", why=f"{no_worker} broke the connection")
+        missed = _reason(error)
+    else:
+        version, devices = str(questions.version), tuple(questions.devices)
+        return RpcWorker(endpoint=endpoint, state="ready", version=version, devices=devices)
+    remedy = "is an rpc-worker of llama-appliance running there, and does its firewall let this machine in?"
+    why = f"worker {endpoint} cannot be reached: {missed}; {remedy}"
+    return RpcWorker(endpoint=endpoint, state="unreachable", why=why)
 
 
 async def workers_for(
@@ -132,17 +137,6 @@ async def _greet(stream: trio.SocketStream, questions: Questions) -> None:
             )
         if reply := questions.receive(data):
             await stream.send_all(reply)
-
-
-def _unreachable(endpoint: str, why: str) -> RpcWorker:
-    return RpcWorker(
-        endpoint=endpoint,
-        state="unreachable",
-        why=(
-            f"worker {endpoint} cannot be reached: {why}; is an rpc-worker of llama-appliance running there, "
-            "and does its firewall let this machine in?"
-        ),
-    )
 
 
 def _reason(error: OSError | trio.BrokenResourceError) -> str:

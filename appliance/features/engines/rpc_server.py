@@ -11,7 +11,6 @@ import re
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,17 +19,18 @@ import trio
 from msgspec import Struct
 
 from appliance.core.engine import Engine
-from appliance.core.rpc_workers import DEFAULT_PORT, NO_DEBUGGER, RpcWorker, split_endpoint
+from appliance.core.rpc_workers import DEFAULT_PORT, NO_DEBUGGER, split_endpoint
 from appliance.core.settings import is_loopback
 from appliance.engines.named import ENGINE_HELP
 from appliance.errors import UsageError
 from appliance.features.engines.core.listing import LINE
-from appliance.features.engines.found import EngineFolders, find_engine, list_engines
+from appliance.features.engines.found import find_engine, is_named, list_engines
 from appliance.features.engines.rpc_look import look_at_worker
 from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children
 from appliance.platform.console import PROGRAM as OURS
 from appliance.platform.console import harmless, say
 from appliance.platform.machine import engine_threads
+from appliance.platform.ports import LOOPBACK
 from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of
 from appliance.platform.stopping import stop_signals
 from appliance.settings import AsyncCommand
@@ -59,7 +59,6 @@ TAIL = 20
 """Lines of its output that are kept, and searched for what went wrong."""
 
 ANYWHERE = "0.0.0.0"
-LOOPBACK = "127.0.0.1"
 DEFAULT_LISTEN = f"{LOOPBACK}:{DEFAULT_PORT}"
 FREE_PORT = ":0"
 GRACE = 3.0
@@ -88,13 +87,6 @@ class RpcServing(Struct, frozen=True, kw_only=True):
         cache = ("-c",) if self.cache else ()
         where = ("-H", self.host, "-p", str(self.port))
         return (*WITHOUT_SIGPIPE, self.program, *where, "-t", str(self.threads), *devices, *cache)
-
-
-class Up(Struct, frozen=True, kw_only=True):
-    """It answers. ``devices`` are the lines in which it names them."""
-
-    worker: RpcWorker
-    devices: tuple[str, ...]
 
 
 def server_program(engine: Engine) -> str:
@@ -126,17 +118,12 @@ def claim_port(host: str, port: int) -> int:
             raise UsageError(f"cannot listen on {host}:{port}: {advice}") from None
 
 
-async def keep_serving(
-    serving: RpcServing, children: Children, *, up: Callable[[Up], None], log: Callable[[str], None]
-) -> None:
-    """Own the process until cancelled; ``up`` is called when it answers, ``log`` gets its output line by line.
-
-    Raises UsageError when it does not come to answering the first time.
-    """
+async def _keep_serving(serving: RpcServing, children: Children) -> None:
+    """Own the process until cancelled. Raises UsageError when it does not come to answering the first time."""
     failures, was_up = 0, False
     while True:
         began = trio.current_time()
-        run = _Run(serving, up, log)
+        run = _Run(serving)
         why = await run.run(children)
         was_up = was_up or run.was_up
         if not was_up:
@@ -145,31 +132,27 @@ async def keep_serving(
         # again. One that never came up is not tried again, because its command line is to blame.
         failures = 1 if run.was_up and trio.current_time() - began > LIVED else failures + 1
         wait = BACK_OFF[min(failures, len(BACK_OFF)) - 1]
-        log(f"{why}; it is started again in {wait:g} s")
+        say(f"{why}; it is started again in {wait:g} s")
         await trio.sleep(wait)
 
 
 class _Run:
-    """One process from spawn to reap."""
+    """One process from spawn to reap. Its output is shown."""
 
-    def __init__(self, serving: RpcServing, up: Callable[[Up], None], log: Callable[[str], None]) -> None:
+    def __init__(self, serving: RpcServing) -> None:
         self.was_up = False
         self._serving = serving
-        self._up = up
-        self._log = log
+        self._where = f"{serving.host}:{serving.port}"
         self._tail: deque[str] = deque(maxlen=TAIL)
         self._named: list[str] = []
+        """The lines in which it names its devices."""
         self._more = Changed()
         self._silent = False
 
     async def run(self, children: Children) -> str:
         """Run the worker, and describe its end in words. Cancelling ends it."""
-        command = Command(
-            argv=self._serving.argv(),
-            env={**inherited_env(), **NO_DEBUGGER},
-            stdin=None,
-            ending=StopSteps(asked=STOP_TIME),
-        )
+        env, ending = inherited_env() | NO_DEBUGGER, StopSteps(asked=STOP_TIME)
+        command = Command(argv=self._serving.argv(), env=env, stdin=None, ending=ending)
         async with open_process(children, command, LineSink(self._line), rest=REST_TIME) as child:
             await before_end(child, partial(self._see_it_up, child))
             status = await child.wait()
@@ -181,7 +164,7 @@ class _Run:
         if re.fullmatch(LINE, text):
             self._named.append(text.strip())
             self._more.wake()
-        self._log(text)
+        say(text)
 
     async def _see_it_up(self, child: Child) -> None:
         """Look until it answers. A worker that serves a client does not answer, but is up."""
@@ -195,13 +178,16 @@ class _Run:
                 while len(self._named) < len(worker.devices):
                     await self._more.wait()
             self.was_up = True
-            self._up(Up(worker=worker, devices=tuple(self._named)))
+            sizes = [f"{each.total >> 20} MiB, {each.free >> 20} MiB free" for each in worker.devices]
+            devices = "; ".join(self._named or sizes) or "busy already"
+            version = f"RPC {worker.version}, " if worker.version is not None else ""
+            click.echo(harmless(f"{OURS} rpc-worker listening on {self._where}: {version}{devices}"))
             return
         self._silent = True
         child.kill()
 
     def _why(self, status: int) -> str:
-        where = f"{PROGRAM} on {self._serving.host}:{self._serving.port}"
+        where = f"{PROGRAM} on {self._where}"
         if self._silent:
             return f"{where} did not answer within {START_TIME:g} s"
         unknown = next((line for line in self._tail if "unknown device: " in line), None)
@@ -260,34 +246,18 @@ def rpc_worker(
 
 
 async def _serve(serving: RpcServing) -> int:
-    refused: UsageError | None = None
-
     async def serve() -> None:
-        nonlocal refused
         async with open_children() as children:
-            try:
-                await keep_serving(serving, children, up=partial(_print_address, serving), log=say)
-            except UsageError as error:
-                refused = error
+            await _keep_serving(serving, children)
 
     with stop_signals(lambda: GRACE) as stop, stop.at_once:
         await wait_any(serve, stop.asked.wait)
-    if refused is not None:
-        raise refused
     return 0
-
-
-def _print_address(serving: RpcServing, up: Up) -> None:
-    worker = up.worker
-    sizes = [f"{each.total >> 20} MiB, {each.free >> 20} MiB free" for each in worker.devices]
-    devices = "; ".join(up.devices or sizes) or "busy already"
-    version = f"RPC {worker.version}, " if worker.version is not None else ""
-    click.echo(harmless(f"{OURS} rpc-worker listening on {serving.host}:{serving.port}: {version}{devices}"))
 
 
 def _engine(named: str | None) -> Engine:
     """Return the named engine, or the first that can lend devices; else the first one, for the error to name it."""
-    if named is not None or EngineFolders.of_this_machine().named is not None:
+    if is_named(named):
         return find_engine(named)
     able = (each for each in list_engines() if each.rpc is not None and not each.damage)
     return next(able, None) or find_engine(None)
@@ -296,7 +266,7 @@ def _engine(named: str | None) -> Engine:
 def _address(listen: str) -> tuple[str, int]:
     """Return the address to bind. Raises UsageError for anything but an IPv4 address."""
     free = listen.endswith(FREE_PORT)
-    host, port = split_endpoint(listen.removesuffix(FREE_PORT) if free else listen)
+    host, port = split_endpoint(listen.removesuffix(FREE_PORT))
     host = LOOPBACK if host == "localhost" else host
     try:
         ipaddress.IPv4Address(host)

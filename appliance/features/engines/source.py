@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from msgspec import Struct
 
 from appliance.core.engine import Engine
 from appliance.errors import EngineNotFound
-from appliance.features.engines.found import Finder, find_engine, finder, list_engines
+from appliance.features.engines.found import find_engine, is_named, list_engines
 from appliance.platform.home import engines_folder
 
 if TYPE_CHECKING:
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
 
 
 class FoundHere(Struct, frozen=True):
-    """Some engines, and the folder with what is remembered of them."""
+    """Some engines, and the folder with what is remembered of them. ``find`` lists them, best place first."""
 
-    finder: Finder
+    find: Callable[[], list[Engine]]
     folder: Path
+    only: bool = False
+    """It is one that somebody named, and nothing else will do."""
 
     def open(self, tell: Tell | None = None) -> AbstractAsyncContextManager[Engines]:
         from appliance.catalog.sources import STARTER
@@ -33,8 +36,8 @@ class FoundHere(Struct, frozen=True):
         from appliance.features.engines.owner import open_engines  # with trio, which `version` does without
         from appliance.features.engines.shelf import StateFile
 
-        file, only = StateFile(self.folder), self.finder.only
-        return open_engines(self.finder.find, file, starter=STARTER, only=only, tell=tell or told_to_nobody)
+        file, only = StateFile(self.folder), self.only
+        return open_engines(self.find, file, starter=STARTER, only=only, tell=tell or told_to_nobody)
 
 
 class MachineEngines:
@@ -48,11 +51,14 @@ class MachineEngines:
 
     def found(self, named: str | None, *, optional: bool = False) -> FoundHere:
         try:
-            return FoundHere(finder(named), engines_folder())
+            engine = find_engine(named)
         except EngineNotFound:
             if not optional:
                 raise
-        return FoundHere(Finder(list_engines), engines_folder())
+        else:
+            if is_named(named):
+                return FoundHere(lambda: [engine], engines_folder(), only=True)
+        return FoundHere(list_engines, engines_folder())
 
     def carried(self, packaged: Path | None) -> CarriedEngines:
         from appliance.features.engines.carried import carried_here

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from appliance.core.engine import Engine
+from appliance.core.machine_look import NOTHING
 from appliance.core.versions import Role
-from appliance.features.engines.core.builds import Catalogue, EngineOffer, UpdateChannel
+from appliance.features.engines.core.builds import EngineOffer, UpdateChannel
 from appliance.features.engines.core.choice import Ranked, best
 from appliance.features.engines.core.listing import Device
 from appliance.features.engines.core.standing import Standing
 from appliance.features.engines.core.state import EngineState
-from appliance.features.engines.installing import offers_here
+from appliance.features.engines.installing import offers_here, versions
+from appliance.features.engines.owner import Engines
 
 
 class SeatRow(Struct, frozen=True, kw_only=True):
@@ -63,13 +65,13 @@ class Table(Struct, frozen=True, kw_only=True):
     """All seats that can be used, best first."""
     use: str | None = None
     pinned: bool = False
-    models: Mapping[str, str] = {}
+    models: Mapping[str, str] = NOTHING
     """The choices for single models, by ``engines use`` and ``engines pin`` with --model."""
     channel: UpdateChannel = "latest"
     """The channel of ``engines update``."""
     update: str | None = None
     """The build that an update is under way to."""
-    running: Mapping[str, str] = {}
+    running: Mapping[str, str] = NOTHING
     """Models that have a process, and the seat of each."""
     offers: tuple[EngineOffer, ...] = ()
     """Builds for graphics cards that none of these can use."""
@@ -83,18 +85,10 @@ class Table(Struct, frozen=True, kw_only=True):
     """The server whose view this is; None: the command's own."""
 
 
-def table(
-    engines: Sequence[Engine],
-    ranked: Sequence[Ranked],
-    state: EngineState,
-    catalogue: Catalogue,
-    *,
-    running: Mapping[str, str],
-    now: float,
-    trying: str = "",
-    may_choose: bool = False,
-) -> Table:
-    """``ranked`` is the order for a model of which nothing is known; ``now`` a Unix time."""
+async def table(engines: Engines, *, running: Mapping[str, str] = NOTHING, may_choose: bool = False) -> Table:
+    """Return what is known now. ``running``: models that have a process, and the seat of each."""
+    await engines.sync()  # another program may have chosen, or be at an update
+    ranked, state, now, catalogue = engines.ranked(), engines.state, time.time(), versions()
     used = best(ranked)
 
     def row(one: Ranked) -> SeatRow:
@@ -128,7 +122,7 @@ def table(
                     row(one) for one in ranked if one.seat.build == engine.id and one.seat.digest == engine.digest
                 ),
             )
-            for engine in engines
+            for engine in engines.engines
         ),
         used=used.seat.id if used is not None else None,
         reason=reason(ranked, state),
@@ -139,8 +133,8 @@ def table(
         channel=state.channel,
         update=state.journal.build if state.journal is not None else None,
         running=running,
-        offers=offers_here(state.look, {engine.backend for engine in engines if not engine.damage}, catalogue),
-        trying=trying,
+        offers=offers_here(state.look, {engine.backend for engine in engines.engines if not engine.damage}),
+        trying=engines.trying,
         may_choose=may_choose,
         problems=state.look.problems if state.look is not None else (),
     )

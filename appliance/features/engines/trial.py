@@ -52,9 +52,6 @@ class TrialFailed(Exception):
         self.fault: Fault = fault
         self.why = why
 
-    def __str__(self) -> str:
-        return f"{self.fault}: {self.why}"
-
 
 class TrialServer:
     """A server that is ready. Owned by `open_trial`."""

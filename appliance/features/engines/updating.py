@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
+from appliance.catalog.sources import STARTER
 from appliance.core.engine import Engine
 from appliance.core.lenient_json import UNREADABLE
+from appliance.core.models.model import Model
 from appliance.features.engines.core.choice import Ranked, best
 from appliance.features.engines.core.standing import Proof, ProvenSpeeds
-from appliance.features.engines.core.trials import EngineTimings, canary_failure, speeds_of
+from appliance.features.engines.core.trials import canary_failure, speeds_of
 from appliance.features.engines.found import find_engine
 from appliance.features.engines.owner import open_engines
+from appliance.features.engines.proving import CompletionAnswer, alone_on_machine
 from appliance.features.engines.shelf import StateFile
 from appliance.features.engines.trial import TrialFailed, open_trial
-from appliance.platform.children import Children
+from appliance.platform.children import Children, open_children
+from appliance.platform.console import say
 
 LOAD_TIME = 300.0  # seconds that a model may take to load
 ROUNDS = 3  # requests to each build, of which the fastest counts: other programs slow some of them down
@@ -31,75 +34,76 @@ def devices_of(ranked: Sequence[Ranked], build: str) -> dict[str, str]:
     return {device.id: device.name for seat in proven for device in seat.devices}
 
 
-async def prove_staged(
-    folder: Path, file: StateFile, starter: Path, needed: Mapping[str, str], apply: Callable[[Proof], None]
-) -> tuple[str, Engine | None]:
-    """Why the build will not do, or empty; and its engine on its best seat's devices. What is learnt is remembered."""
-    engine = find_engine(str(folder))
-    async with open_engines(lambda: [engine], file, starter=starter, only=True) as engines:
-        await engines.probe()
-        proofs = await engines.prove(list(engines.seats), apply)
-        ranked = engines.ranked(word=engine.id)
-        proven = devices_of(ranked, engine.id)
-        if missing := [name for device, name in needed.items() if device not in proven]:
-            why = next((proof.why for proof in proofs if not proof.ok), "it does not list it")
-            return f"it does not work on {', '.join(missing)}, where the build in use does: {why}", None
-        found = best(ranked)
-        if found is None or not proven:
-            why = next((proof.why for proof in proofs if not proof.ok), "it has no device that it could use")
-            return f"it does not work here: {why}", None
-        return "", engines.engine_on(found.seat)
+class UpdateTrials:
+    """The trials of one update, told on standard error. The strings are why the build is not taken; empty: it is.
+
+    ``needed`` are the devices of the build in use, ``models`` finds those to try it with, ``show`` gets each proof.
+    """
+
+    def __init__(
+        self,
+        file: StateFile,
+        old: Engine,
+        needed: Mapping[str, str],
+        models: Callable[[], Awaitable[Sequence[Model]]],
+        show: Callable[[Proof], None],
+    ) -> None:
+        self._file = file
+        self._old = old
+        self._new: Engine | None = None
+        self._needed = needed
+        self._models = models
+        self._show = show
+
+    async def prove(self, folder: Path) -> str:
+        """Prove the build on every device that it is needed on. What is learnt is remembered."""
+        engine = find_engine(str(folder))
+        async with open_engines(lambda: [engine], self._file, starter=STARTER, only=True) as engines:
+            await engines.probe()
+            proofs = await engines.prove(list(engines.seats), self._show)
+            ranked = engines.ranked(word=engine.id)
+            proven, found = devices_of(ranked, engine.id), best(ranked)
+            failed = next((proof.why for proof in proofs if not proof.ok), "")
+            if missing := ", ".join(name for device, name in self._needed.items() if device not in proven):
+                why = failed or "it does not list it"
+                return f"it does not work on {missing}, where the build in use does: {why}"
+            if found is None or not proven:
+                return f"it does not work here: {failed or 'it has no device that it could use'}"
+            self._new = engines.engine_on(found.seat)
+            return ""
+
+    async def try_models(self, _: Path) -> str:
+        """Try it with the first of the models that can be run at all, right after the build in use."""
+        assert self._new is not None
+        engines, models, told = (self._old, self._new), await self._models(), list[str]()
+        async with alone_on_machine(), open_children() as children:
+            for model in models:
+                before, after = [await measure(engine, model, children) for engine in engines]
+                if _slower(before, after):  # once more: other programs may have slowed it down
+                    before, after = [await measure(engine, model, children) for engine in engines]
+                if isinstance(after, ProvenSpeeds):
+                    known = f", before {before.generation:.0f}" if isinstance(before, ProvenSpeeds) else ""
+                    say(f"  {model.id}: {after.generation:.0f} tokens/s{known}")
+                    return _slower(before, after)
+                if isinstance(before, ProvenSpeeds):
+                    return f"it does not run '{model.id}', which the build in use does: {after}"
+                told.append(f"{model.id}: {after}")
+        return f"no model could be run to try it with ({'; '.join(told) or 'there are none'})"
 
 
-class Candidate(Struct, frozen=True):
-    """A model to try with."""
-
-    id: str
-    path: Path
+def _slower(before: ProvenSpeeds | str, after: ProvenSpeeds | str) -> str:
+    """Return why the new build is too slow; empty: it is not, or one of the two did not run the model."""
+    return "" if isinstance(before, str) or isinstance(after, str) else canary_failure(before, after)
 
 
-class UpdateVerdict(Struct, frozen=True, kw_only=True):
-    """The outcome. ``why`` says why the new build is not taken; empty: it is."""
-
-    model: str = ""
-    why: str = ""
-    old: ProvenSpeeds | None = None
-    new: ProvenSpeeds | None = None
-
-
-class _Answer(Struct, frozen=True):
-    timings: EngineTimings
-
-
-async def canary(old: Engine | None, new: Engine, models: Sequence[Candidate], children: Children) -> UpdateVerdict:
-    """Try the new build with the first of the models that can be run at all."""
-    told: list[str] = []
-    for model in models:
-        before = await measure(old, model.path, children) if old is not None else None
-        after = await measure(new, model.path, children)
-        if isinstance(after, ProvenSpeeds):
-            slow = canary_failure(before if isinstance(before, ProvenSpeeds) else None, after)
-            if slow and old is not None:  # once more: other programs may have slowed it down
-                before, after = await measure(old, model.path, children), await measure(new, model.path, children)
-        if isinstance(after, ProvenSpeeds):
-            old_speed = before if isinstance(before, ProvenSpeeds) else None
-            return UpdateVerdict(model=model.id, why=canary_failure(old_speed, after), old=old_speed, new=after)
-        if isinstance(before, ProvenSpeeds):
-            return UpdateVerdict(
-                model=model.id, why=f"it does not run '{model.id}', which the build in use does: {after}"
-            )
-        told.append(f"{model.id}: {after}")
-    return UpdateVerdict(why=f"no model could be run to try it with ({'; '.join(told) or 'there are none'})")
-
-
-async def measure(engine: Engine, model: Path, children: Children) -> ProvenSpeeds | str:
+async def measure(engine: Engine, model: Model, children: Children) -> ProvenSpeeds | str:
     """Its speed with this model, or why it has none."""
     speeds: list[ProvenSpeeds] = []
     try:
-        async with open_trial(engine, (), model, children, seconds=LOAD_TIME) as trial:
+        async with open_trial(engine, (), Path(model.path), children, seconds=LOAD_TIME) as trial:
             for _ in range(ROUNDS):
                 answer = await trial.ask("/completion", REQUEST, seconds=LOAD_TIME)
-                speed = speeds_of([msgspec.json.decode(answer, type=_Answer).timings])
+                speed = speeds_of([msgspec.json.decode(answer, type=CompletionAnswer).timings])
                 if speed is None:
                     return "it tells a speed of nothing"
                 speeds.append(speed)

@@ -10,7 +10,7 @@ from appliance.core.builds import MANIFEST
 from appliance.core.engine import Engine
 from appliance.features.engines.core.listing import Device, cpu_device
 from appliance.features.engines.core.standing import Proof, ProofKey
-from appliance.features.engines.found import find_engine
+from appliance.features.engines.found import EngineFolders, find_engine, list_engines
 from appliance.features.engines.proving import prove
 from appliance.platform.children import open_children
 
@@ -23,6 +23,16 @@ def engine_in(folder: Path) -> Engine:
     """The build in this folder, as the program finds it."""
     assert (folder / MANIFEST).is_file()
     return find_engine(str(folder))
+
+
+def places(root: Path) -> EngineFolders:
+    """A machine with the builds in this folder alone, and what is inside the program."""
+    return EngineFolders(named=None, beside=None, installed=root, cache=root / "none", search_path="")
+
+
+def builds_in(root: Path) -> list[Engine]:
+    """The builds in this folder, as the program finds them."""
+    return [engine for engine in list_engines(places(root)) if engine.folder is not None]
 
 
 async def proof_of(

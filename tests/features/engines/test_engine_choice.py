@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.core.machine_look import MachineLook
-from appliance.features.engines.core.choice import Ranked, WantedEngine, best, device_flags, rank, seats_of
+from appliance.features.engines.core.choice import EngineWish, Ranked, best, device_flags, rank, seats_of
 from appliance.features.engines.core.listing import CPU, Device, Fault
 from appliance.features.engines.core.standing import Probation, Proof, ProofKey, Seat
 from appliance.features.engines.core.state import EngineState
@@ -63,7 +63,7 @@ def order(ranked: Sequence[Ranked]) -> list[str]:
     return [one.seat.id for one in ranked]
 
 
-Situation = tuple[list[Seat], list[Proof], list[Probation], WantedEngine | None]
+Situation = tuple[list[Seat], list[Proof], list[Probation], EngineWish | None]
 WORDS = ("cuda", "cuda12", "cpu", "vulkan", "linux-x64-cuda12/b1", "nobody")
 
 
@@ -91,7 +91,9 @@ def situations(draw: st.DrawFn) -> Situation:
             waiting.append(
                 Probation(seat=one.id, digest=one.digest, model="m", failures=1, why="x", since=NOW, until=until)
             )
-    wanted = WantedEngine(word=draw(st.sampled_from(WORDS)), only=draw(st.booleans())) if draw(st.booleans()) else None
+    wanted = (
+        EngineWish(engine=draw(st.sampled_from(WORDS)), pinned=draw(st.booleans())) if draw(st.booleans()) else None
+    )
     return chosen, known, waiting, wanted
 
 
@@ -106,7 +108,7 @@ def test_every_seat_is_ranked_once_and_what_cannot_be_used_comes_last(
 ) -> None:
     chosen, known, _, wanted = situation
     ranked = ranked_in(situation)
-    expected = [one for one in chosen if wanted is None or not wanted.only or wanted.matches(one)]
+    expected = [one for one in chosen if wanted is None or not wanted.pinned or wanted.matches(one)]
     assert sorted(order(ranked)) == sorted(one.id for one in expected)
     usable = [one.usable for one in ranked]
     assert usable == sorted(usable, reverse=True)
@@ -199,9 +201,9 @@ def test_two_cards_are_proven_when_both_are_and_as_fast_as_the_slower() -> None:
 
 def test_a_backend_is_asked_for_by_its_name_and_not_by_what_its_processor_seat_is() -> None:
     on_gpu, its_cpu, on_cpu = seat(CARD), seat(PROCESSOR, backend="cuda12"), seat(PROCESSOR)
-    assert [WantedEngine(word="cuda").matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [True, False, False]
-    assert [WantedEngine(word=its_cpu.build).matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [True, True, False]
-    assert [WantedEngine(word="cpu").matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [False, False, True]
+    assert [EngineWish(engine="cuda").matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [True, False, False]
+    assert [EngineWish(engine=its_cpu.build).matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [True, True, False]
+    assert [EngineWish(engine="cpu").matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [False, False, True]
 
 
 def test_a_card_that_nobody_has_tried_does_not_go_before_its_own_build_on_the_processor() -> None:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import trio
 from engine_folders import HERE, Lie, Listed, make_build, tell
+from engine_runs import builds_in
 from fleet_harness import fake_model
 from msgspec import structs
 from waiting import until
@@ -27,7 +28,6 @@ from appliance.errors import EngineNotFound
 from appliance.features.engines import probing
 from appliance.features.engines.background import keeping_up
 from appliance.features.engines.core.state import EngineChosen
-from appliance.features.engines.found import EngineFolders, Finder, list_engines
 from appliance.features.engines.owner import Engines, open_engines
 from appliance.features.engines.shelf import StateFile
 from appliance.features.engines.source import FoundHere
@@ -50,8 +50,7 @@ class World:
         self.cpu = make_build(root, "cpu", "b2")
 
     def find(self) -> list[Engine]:
-        places = EngineFolders(named=None, beside=None, installed=self.root, cache=self.root / "none", search_path="")
-        return [engine for engine in list_engines(places) if engine.folder is not None]
+        return builds_in(self.root)
 
     @asynccontextmanager
     async def open(self, *, only: bool = False) -> AsyncGenerator[Engines]:
@@ -220,7 +219,7 @@ async def test_builds_are_asked_for_their_options_also_after_a_version_that_did_
     async with world.open() as engines:
         engine = engines.choose()
         assert (engine.seat, engine.manual, engines.unlisted) == (GPU, None, True)
-    found = FoundHere(Finder(world.find), world.root)
+    found = FoundHere(world.find, world.root)
     assert await usual_port(found) == 9931
     async with world.keeping_up() as engines:
         await until(lambda: not engines.unlisted)

@@ -7,20 +7,20 @@ import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from engine_folders import HERE, Lie, Listed, make_build, tell
+from engine_runs import builds_in
 from quart_trio import QuartTrio
 from waiting import PATIENCE, until
 
 from appliance.catalog.sources import STARTER
-from appliance.core.engine import Engine
 from appliance.core.versions import StepDone, UpdateBegun
 from appliance.errors import ApplianceError
-from appliance.features.engines.found import EngineFolders, list_engines
 from appliance.features.engines.owner import open_engines
 from appliance.features.engines.routes import engine_routes, seats_in_use
 from appliance.features.engines.shelf import Shelf, StateFile
@@ -35,16 +35,12 @@ CPU_SEAT = f"{HERE}-cpu/b100:CPU"
 @asynccontextmanager
 async def routes(root: Path, *, may_choose: bool = False) -> AsyncGenerator[QuartTrio]:
     """The routes alone, with the owner of the engines in this folder."""
-    places = EngineFolders(named=None, beside=None, installed=root, cache=root / "no", search_path="")
-
-    def found() -> list[Engine]:
-        return [engine for engine in list_engines(places) if engine.folder]
 
     async def refuse(error: ApplianceError) -> tuple[str, int]:
         info = errors.describe(error)
         return errors.body(info).decode(), info.code
 
-    async with open_engines(found, StateFile(root), starter=STARTER) as engines:
+    async with open_engines(partial(builds_in, root), StateFile(root), starter=STARTER) as engines:
         app = QuartTrio("appliance.http", static_folder=None)
         app.register_error_handler(ApplianceError, refuse)
         running = {"starter": "a seat"}

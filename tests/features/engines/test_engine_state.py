@@ -24,7 +24,6 @@ from appliance.features.engines.core.standing import (
     Seat,
     SeatFailed,
     after_failure,
-    eased,
     key_of,
 )
 from appliance.features.engines.core.state import (
@@ -35,7 +34,6 @@ from appliance.features.engines.core.state import (
     Followed,
     Forgotten,
     Learnt,
-    MachineSeen,
     Trusted,
     reduce,
 )
@@ -83,8 +81,7 @@ def some_listing(draw: st.DrawFn) -> ListedDevices:
     return ListedDevices(digest=draw(digests), system=SYSTEM, drivers="nvidia 550", devices=(card,))
 
 
-some_channel = st.sampled_from([Followed("latest"), Followed("stable")])
-some_events = st.lists(some_proof() | some_failure() | some_listing() | some_channel, max_size=12)
+some_events = st.lists(some_proof() | some_failure() | some_listing(), max_size=12)
 
 
 def after(state: EngineState, *events: Learnt) -> EngineState:
@@ -117,16 +114,6 @@ def test_a_newer_proof_takes_the_place_of_the_one_with_its_key_and_of_no_other(
     assert others == {one for one in state.proofs if one.key != proof.key}
     assert structs.replace(found, proofs=state.proofs) == state
     assert after(found, proof) == found
-
-
-@given(states(), some_channel, some_events)
-def test_the_last_word_about_updates_counts_and_changes_nothing_else(
-    state: EngineState, followed: Followed, events: list[Learnt]
-) -> None:
-    found = after(state, followed)
-    assert structs.replace(found, channel=state.channel) == state
-    told = [event.channel for event in (followed, *events) if isinstance(event, Followed)]
-    assert after(found, *events).channel == told[-1]
 
 
 @given(states(), some_failure(), some_listing())
@@ -176,12 +163,8 @@ def test_a_choice_for_one_model_leaves_the_others_and_the_general_one_alone() ->
     free = after(both, EngineChosen(word=None))
     assert (free.use, free.pinned, free.models) == (None, False, both.models)
     assert after(free, EngineChosen(word="cpu", pinned=True)).pinned
+    assert after(free, Followed("stable")) == structs.replace(free, channel="stable")
     assert after(free, EngineChosen(word="x", builds=("x",))).withdrawn == {"y": "too slow"}
-
-
-def test_a_look_replaces_the_one_before() -> None:
-    state = after(EngineState(look=LOOK, signature="a"), MachineSeen(structs.replace(LOOK, system="Linux 7"), "b"))
-    assert (state.system, state.signature) == ("Linux 7", "b")
 
 
 @given(states())
@@ -241,18 +224,6 @@ def failed_again(before: Probation | None, now: float, digest: str = "d", why: s
     )
 
 
-@given(TIMES, st.lists(st.floats(0, 30 * DAY), max_size=12))
-def test_it_is_tried_again_within_a_day_however_often_it_has_failed(start: float, waits: list[float]) -> None:
-    one, now = failed_again(None, start), start
-    for wait in waits:
-        now += wait
-        one = failed_again(one, now)
-        assert one.holds(now)
-        assert not one.holds(now + DAY)
-        assert 1 <= one.failures <= len(waits) + 1
-        assert (one.seat, one.digest, one.model, one.why, one.since) == ("s", "d", "m", "it died", now)
-
-
 @given(TIMES, st.integers(1, 12))
 def test_failures_in_a_row_wait_longer_each_time_up_to_a_day(start: float, times_failed: int) -> None:
     one, now, waits = None, start, list[float]()
@@ -272,13 +243,6 @@ def test_a_clock_that_was_wrong_makes_no_pair_wait_longer(wrong: float, now: flo
         assert one.until - now <= BACK_OFF[0] + CLOCK_SLACK
 
 
-@given(TIMES, st.floats(FORGOTTEN, 10 * FORGOTTEN, exclude_min=True))
-def test_after_a_week_without_failures_it_starts_anew(start: float, later: float) -> None:
-    again = failed_again(failed_again(None, start), start + 1)
-    assert again.failures == 2
-    assert failed_again(again, again.until + later).failures == 1
-
-
 @given(TIMES)
 def test_another_build_starts_anew(start: float) -> None:
     again = failed_again(failed_again(failed_again(None, start), start), start)
@@ -290,14 +254,3 @@ def test_another_build_starts_anew(start: float) -> None:
 def test_only_what_counts_for_the_next_failure_is_kept(now: float, ages: list[float]) -> None:
     for one in [failed_again(None, now - age) for age in ages]:
         assert one.counts(now) == (failed_again(one, now).failures == 2)
-
-
-@given(TIMES, st.integers(1, 12))
-def test_a_seat_that_is_proven_again_waits_minutes_at_most(start: float, times_failed: int) -> None:
-    one = None
-    for _ in range(times_failed):
-        one = failed_again(one, start)
-    trusted = eased(one)
-    assert trusted.until == min(one.until, start + EASED)
-    assert eased(trusted) == trusted
-    assert failed_again(trusted, start).failures == times_failed + 1

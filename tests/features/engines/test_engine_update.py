@@ -10,8 +10,8 @@ from appliance.core.versions import BuildLine, BuildRefused, UpdateBegun
 from appliance.errors import Conflict, UsageError
 from appliance.features.engines.core.choice import Ranked, arrange, check_removable
 from appliance.features.engines.core.listing import Device, cpu_device
-from appliance.features.engines.core.standing import ProvenSpeeds, Seat, SeatFailed, Standing
-from appliance.features.engines.core.state import BuildRemoved, EngineChosen, EngineState, Event, Forgotten, reduce
+from appliance.features.engines.core.standing import ProvenSpeeds, Seat, Standing
+from appliance.features.engines.core.state import EngineState, Event, Forgotten, reduce
 from appliance.features.engines.core.trials import canary_failure
 
 LINE = "linux-x64-cpu"
@@ -35,23 +35,10 @@ def after(state: EngineState, *events: Event) -> EngineState:
     return state
 
 
-def failed(build: str, at: float) -> SeatFailed:
-    return SeatFailed(build=build, seat=build, digest=build, model="m", why="it crashed", at=at, others=False)
-
-
 def test_a_refusal_is_forgotten_with_all_results_and_not_with_those_of_one_build() -> None:
     refused = after(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0), BuildRefused(REFUSAL, 2.0))
     assert after(refused, Forgotten((build(1),))).refused is not None
     assert after(refused, Forgotten()).refused is None
-
-
-def test_a_seat_that_fails_soon_after_a_switch_brings_the_old_build_back() -> None:
-    line = BuildLine(name=LINE, current=build(2), previous=(build(1),), switched_at=1000.0)
-    back = after(EngineState(lines=(line,)), failed(build(2), 1060.0))
-    assert back.line(LINE) == BuildLine(name=LINE, current=build(1))
-    assert "60 s after the switch: it crashed" in back.withdrawn[build(2)]
-    assert after(back, EngineChosen(word=build(2), builds=(build(2),))).role(build(2)) == ""
-    assert after(back, BuildRemoved(build(1), ())).line(LINE) is None
 
 
 def test_the_current_build_goes_first_in_its_line_and_leaves_other_lines_alone() -> None:
@@ -133,4 +120,3 @@ def test_a_build_that_is_a_fifth_slower_is_not_taken(prompt: float, generation: 
     why = canary_failure(old, new)
     assert (why == "") is taken
     assert taken or "% of the speed" in why
-    assert canary_failure(None, new) == ""

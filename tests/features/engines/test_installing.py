@@ -17,13 +17,12 @@ import msgspec
 import pytest
 import trio
 from engine_folders import HERE, make_build, pack
+from engine_runs import builds_in
 
 from appliance.core.builds import Build, BuildNeeds
-from appliance.core.engine import Engine
 from appliance.engines.builds import EXECUTABLE, check_build
 from appliance.errors import UsageError
 from appliance.features.engines.core.builds import BACKENDS, Archive, AvailableBuild
-from appliance.features.engines.found import EngineFolders, list_engines
 from appliance.features.engines.installing import BuildSources, described, install, manifest_file, read_manifest, stage
 from appliance.features.engines.shelf import Shelf
 from appliance.store import shelf as folder_of_versions
@@ -66,14 +65,6 @@ def upstream_archive(path: Path, *, extra: dict[str, bytes] | None = None) -> Pa
     return path
 
 
-def places(root: Path) -> EngineFolders:
-    return EngineFolders(named=None, beside=None, installed=root, cache=root / "no", search_path="")
-
-
-def builds_found(root: Path) -> list[Engine]:
-    return [engine for engine in list_engines(places(root)) if engine.folder]
-
-
 async def test_an_upstream_archive_becomes_a_build_with_sums(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "engines")
     archive = upstream_archive(tmp_path / "llama-b200-bin-ubuntu-x64.tar.gz")
@@ -84,7 +75,7 @@ async def test_an_upstream_archive_becomes_a_build_with_sums(tmp_path: Path) -> 
     assert [file.path for file in build.files] == ["libggml.so.0", "libggml.so.0.1", EXECUTABLE]
     assert WINDOWS or (place / "libggml.so.0").is_symlink()
     assert check_build(place, read_all=True) == ""
-    assert [engine.id for engine in builds_found(shelf.root)] == [f"{HERE}-cpu/b200"]
+    assert [engine.id for engine in builds_in(shelf.root)] == [f"{HERE}-cpu/b200"]
     assert archive.exists()
 
 
@@ -121,7 +112,7 @@ async def test_a_build_with_its_own_sums_is_held_to_them(tmp_path: Path) -> None
     (folder / EXECUTABLE).unlink()
     with pytest.raises(CannotInstall, match=f"{EXECUTABLE} is missing"):
         await stage(shelf, sources, no_fetch)
-    assert builds_found(shelf.root) == []
+    assert builds_in(shelf.root) == []
 
 
 async def test_what_is_not_what_it_should_be_is_refused_and_leaves_nothing_in_its_place(tmp_path: Path) -> None:
@@ -150,9 +141,9 @@ async def test_a_damaged_build_is_repaired_by_installing_it_again(tmp_path: Path
     folder = make_build(tmp_path / "source", build="b200")
     place = await install(shelf, BuildSources(entry=ENTRY, folder=folder), no_fetch)
     (place / EXECUTABLE).write_text("quarantined")
-    assert builds_found(shelf.root)[0].damage
+    assert builds_in(shelf.root)[0].damage
     await install(shelf, BuildSources(entry=ENTRY, folder=folder), no_fetch)
-    assert builds_found(shelf.root)[0].damage == ""
+    assert builds_in(shelf.root)[0].damage == ""
     assert not (shelf.root / ".work").exists()
 
 
@@ -162,15 +153,15 @@ def test_what_is_staged_is_found_by_nobody_until_a_start_completes_its_installat
     make_build(shelf.work_folder("new").parent, build="b200")
     assert shelf.staged() == [f"{HERE}-cpu/b200"]
     assert shelf.placed() == []
-    assert builds_found(shelf.root) == []
+    assert builds_in(shelf.root) == []
     shelf.recover()
-    assert [engine.id for engine in builds_found(shelf.root)] == [f"{HERE}-cpu/b200"]
+    assert [engine.id for engine in builds_in(shelf.root)] == [f"{HERE}-cpu/b200"]
     make_build(shelf.root / ".staged", "vulkan", build="b200")
     whole = make_build(shelf.root / ".staged", build="b200") / EXECUTABLE
     whole.write_text("begun in place of a build that was damaged, and is whole")
     shelf.recover()
     assert shelf.placed() == [f"{HERE}-cpu/b200", f"{HERE}-vulkan/b200"]
-    assert builds_found(shelf.root)[0].damage == ""
+    assert builds_in(shelf.root)[0].damage == ""
     assert not [path.name for path in shelf.root.iterdir() if path.name in (".staged", ".work")]
 
 

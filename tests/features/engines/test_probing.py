@@ -15,6 +15,7 @@ import trio
 from appliance.core.engine import Engine
 from appliance.core.sizes import MIB
 from appliance.features import embedded
+from appliance.features.engines import probing
 from appliance.features.engines.core.listing import Device, DeviceListing
 from appliance.features.engines.probing import list_devices
 from appliance.platform.children import open_children
@@ -40,10 +41,10 @@ def engine(*command: str) -> Engine:
     return Engine(name="x", backend="cpu", version=None, command=command, source="a test")
 
 
-async def ask(one: Engine, seconds: float | None = None) -> DeviceListing:
+async def ask(one: Engine) -> DeviceListing:
     with trio.fail_after(30):
         async with open_children() as children:
-            return await list_devices(one, children, seconds=seconds)
+            return await list_devices(one, children)
 
 
 @posix
@@ -96,9 +97,12 @@ async def test_faults(script: Callable[[str], Engine], lines: str, fault: str, w
 
 
 @posix
-async def test_one_that_hangs_is_ended_with_what_it_started(script: Callable[[str], Engine], tmp_path: Path) -> None:
+async def test_one_that_hangs_is_ended_with_what_it_started(
+    script: Callable[[str], Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "LIMIT", 0.5)
     began = time.monotonic()
-    listing = await ask(script(f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/pid; {LIST}; sleep 60"), seconds=0.5)
+    listing = await ask(script(f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/pid; {LIST}; sleep 60"))
     assert (listing.fault, listing.devices) == ("hang", ())
     assert "0.5 s" in listing.why
     assert time.monotonic() - began < 10

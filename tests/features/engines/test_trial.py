@@ -11,7 +11,7 @@ import psutil
 import pytest
 import trio
 from configured_harness import KILLED
-from engine_folders import Lie, Listed, make_build, tell
+from engine_folders import Lie, make_build
 from engine_runs import engine_in
 from msgspec import structs
 from waiting import SOON
@@ -21,8 +21,6 @@ from appliance.features.engines.trial import FIRST_LINES, LAST_LINES, MAX_LINE, 
 from appliance.platform.children import open_children
 from appliance.upstream.client import HttpCall
 
-CARD = ("--device", "CUDA0")
-GPU = (Listed(name="CUDA0", pci="0000:01:00.0"),)
 TryFake = Callable[..., AbstractAsyncContextManager[TrialServer]]
 
 
@@ -105,20 +103,6 @@ async def test_a_port_that_is_always_taken_is_a_failure(
     with pytest.raises(TrialFailed, match="exit status 1 while it loaded"):
         async with try_fake():
             pytest.fail("it cannot have been ready")
-
-
-async def test_a_slow_start_is_waited_for_and_a_dead_one_is_not(tmp_path: Path, fake_model: Path) -> None:
-    folder = make_build(tmp_path, devices=GPU, lie=Lie(load_delay=1.0))
-    engine = engine_in(folder)
-    async with open_children() as children:
-        async with open_trial(engine, CARD, fake_model, children, seconds=10):
-            pass
-        tell(folder, Lie(devices=GPU, load="abort"))
-        began = time.monotonic()
-        with pytest.raises(TrialFailed):
-            async with open_trial(engine, CARD, fake_model, children, seconds=30):
-                pytest.fail("it cannot have been ready")
-        assert time.monotonic() - began < 5
 
 
 async def test_it_dies_while_it_is_not_asked_anything(try_fake: TryFake) -> None:

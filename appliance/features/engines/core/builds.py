@@ -23,7 +23,7 @@ CARD_BACKENDS = {
     "apple": ("metal",),
 }
 """The builds that compute on each vendor's cards, the usual one first."""
-CUDA_DRIVERS = (("cuda13", "580.0"), ("cuda12", "525.60"))
+CUDA_DRIVERS = {"cuda13": "580.0", "cuda12": "525.60"}
 """The least NVIDIA driver of each generation of CUDA, by NVIDIA's compatibility tables."""
 LOADERS = {"vulkan": "vulkan", "cuda12": "cuda", "cuda13": "cuda", "rocm": "rocm"}
 """The word in `MachineLook.loaders` for each backend."""
@@ -185,12 +185,13 @@ def unmet(
     """Return what is missing, one line each; empty: nothing known. ``libc`` and ``macos`` are this machine's."""
     if platform != look.platform:
         return [f"it is for {platform}, and this machine is {look.platform}"]
+    missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
     return [
-        *(_too_old("glibc", needs.libc, libc)),
-        *(_too_old("macOS", needs.macos, macos)),
+        *_too_old("glibc", needs.libc, libc),
+        *_too_old("macOS", needs.macos, macos),
         *_cards(needs, backend, look),
         *_libraries(needs, backend, look),
-        *_processor(needs, look),
+        *([f"it needs a processor with {', '.join(missing)}, which {look.cpu} lacks"] if missing else []),
     ]
 
 
@@ -239,11 +240,6 @@ def _libraries(needs: BuildNeeds, backend: str, look: MachineLook) -> list[str]:
     return problems
 
 
-def _processor(needs: BuildNeeds, look: MachineLook) -> list[str]:
-    missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
-    return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} lacks"] if missing else []
-
-
 class EngineOffer(Struct, frozen=True, kw_only=True):
     """The best listed build for a card. ``size`` is in bytes, 0 if nobody has told it."""
 
@@ -259,9 +255,8 @@ class EngineOffer(Struct, frozen=True, kw_only=True):
 def suited(gpu: Gpu) -> tuple[str, ...]:
     """Return backends for the card, by its driver; the best one first."""
     known = CARD_BACKENDS.get(gpu.vendor.lower(), ())
-    floors = dict(CUDA_DRIVERS)
     have = numbers_of(gpu.driver_version)
-    return tuple(name for name in known if name not in floors or not have or have >= numbers_of(floors[name]))
+    return tuple(name for name in known if not have or have >= numbers_of(CUDA_DRIVERS.get(name, "")))
 
 
 def offers(

@@ -226,7 +226,10 @@ def surroundings(known: Known) -> Iterator[Finding]:
 
 def model_on_processor(known: Known, own: EngineFacts) -> Iterator[Finding]:
     """Report a loaded model on the processor although there is a card; the reason comes from the cards' seats."""
-    why, untried = _reason(known, own), _is_card_untried(own)
+    first, cards = best(own.ranked), _on_cards(own)
+    why = _reason(known, first, cards)
+    # The card may be the best place, and nobody has tried it: loading models again would change nothing.
+    untried = first is not None and first.seat.on_cpu and any(one.standing == "untried" for one in cards)
     for model in known.running if known.gpus else ():
         if model.state not in ("loaded", "sleeping") or not _on_processor(own, model):
             continue
@@ -265,24 +268,16 @@ def _devices(command: tuple[str, ...]) -> tuple[str, ...]:
     return found if len(found) == 2 else ()
 
 
-def _reason(known: Known, own: EngineFacts) -> str | None:
+def _reason(known: Known, first: Ranked | None, cards: list[Ranked]) -> str | None:
     """Return why no card is used, as far as the user can correct it."""
-    first = best(own.ranked)
     if hidden := hiding(known):
         return "hidden from engines by " + ", ".join(f"{name}={value}" for name, value in hidden.items())
-    if not _on_cards(own):
+    if not cards:
         return "no installed engine lists the card"
     if first is not None and not first.seat.on_cpu:
         return f"{first.seat.id} is now the better choice"
-    sick = next((one for one in _on_cards(own) if one.standing != "proven"), None)
+    sick = next((one for one in cards if one.standing != "proven"), None)
     return None if sick is None else f"{sick.seat.id}: {sick.standing}, {sick.why}"
-
-
-def _is_card_untried(own: EngineFacts) -> bool:
-    """True if a card may be the best place for models, and nobody has tried it: loading them again changes nothing."""
-    first = best(own.ranked)
-    untried = any(one.standing == "untried" for one in _on_cards(own))
-    return untried and first is not None and first.seat.on_cpu
 
 
 def _on_cards(own: EngineFacts) -> list[Ranked]:

@@ -86,12 +86,7 @@ def _closeness(words: str, description: str) -> int:
 
 def _cards(seats: Iterable[Seat]) -> str:
     """The cards as people know them, each with its names."""
-    names: dict[str, list[str]] = {}
-    shown: dict[str, str] = {}
-    for seat in seats:
-        for device in seat.devices:
-            if device.name != CPU:
-                shown.setdefault(device.id, device.description)
-                if device.name not in names.setdefault(device.id, []):
-                    names[device.id].append(device.name)
-    return ", ".join(f"{shown[card]} ({', '.join(known)})" for card, known in names.items())
+    names: dict[str, dict[str, str]] = {}
+    for device in (device for seat in seats for device in seat.devices if device.name != CPU):
+        names.setdefault(device.id, {}).setdefault(device.name, device.description)
+    return ", ".join(f"{next(iter(known.values()))} ({', '.join(known)})" for known in names.values())

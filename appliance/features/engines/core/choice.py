@@ -1,6 +1,6 @@
 """Chooses the seat: what engines offer, in an order with reasons. The first difference in these rules decides:
 
-1. The user's choice (a seat, a build, or a backend, for all models or for one) goes first; `WantedEngine.only` leaves
+1. The user's choice (a seat, a build, or a backend, for all models or for one) goes first; `EngineWish.pinned` leaves
    the others out.
 2. Damaged builds and seats that failed their proof are out. A pair on probation goes last, and is still tried when
    nothing else is left.
@@ -14,7 +14,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
 
 from msgspec import Struct, structs
 
@@ -34,29 +35,21 @@ AUTO = "auto"
 """The word with which a user leaves the choice to the program."""
 
 
-class WantedEngine(Struct, frozen=True, kw_only=True):
-    """A user's choice. ``word`` is a seat's id, a build's id, a backend, or a part of one (``cuda``)."""
-
-    word: str
-    only: bool = False
-    """Use nothing else: no fallback."""
-
-    def matches(self, seat: Seat) -> bool:
-        if seat.backend != "cpu" and seat.on_cpu:
-            return self.word in (seat.id, seat.build)
-        prefixed = self.word.isalpha() and seat.backend.startswith(self.word)
-        return self.word in (seat.id, seat.build, seat.backend) or prefixed
-
-
 class EngineWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A user's choice, by ``engines use`` or ``engines pin``."""
 
     engine: str
-    """`WantedEngine.word`, or `AUTO`."""
+    """A seat's id, a build's id, a backend, or a part of one (``cuda``); or `AUTO`."""
     model: str | None = None
     """None: for all models."""
     pinned: bool = False
     """Use nothing else."""
+
+    def matches(self, seat: Seat) -> bool:
+        if seat.backend != "cpu" and seat.on_cpu:
+            return self.engine in (seat.id, seat.build)
+        prefixed = self.engine.isalpha() and seat.backend.startswith(self.engine)
+        return self.engine in (seat.id, seat.build, seat.backend) or prefixed
 
 
 class Ranked(Struct, frozen=True, kw_only=True):
@@ -105,7 +98,7 @@ def rank(
     seats: Sequence[Seat],
     state: EngineState,
     *,
-    wanted: WantedEngine | None = None,
+    wanted: EngineWish | None = None,
     model: str = "",
     now: float = 0.0,
 ) -> list[Ranked]:
@@ -119,10 +112,10 @@ def rank(
         seconds = max((proof.nominal_seconds or 0.0 for proof in proofs), default=0.0) or None
         if standing not in ("proven", "probation"):
             seconds = None
-        if is_wanted or wanted is None or not wanted.only:
+        if is_wanted or wanted is None or not wanted.pinned:
             judged.append(Ranked(seat=seat, standing=standing, why=why, wanted=is_wanted, seconds=seconds))
     placed = sorted(judged, key=lambda one: (_group(one), one.seat.place, one.seat.id))
-    return arrange(sorted(_by_speed(placed), key=_group), state)
+    return arrange([one for _, alike in groupby(placed, _group) for one in _by_speed(list(alike))], state)
 
 
 def arrange(ranked: Sequence[Ranked], state: EngineState) -> list[Ranked]:
@@ -165,9 +158,8 @@ def check_choice(wish: EngineWish, ranked: Sequence[Ranked], *, only_proven: boo
         raise UsageError("one model cannot be pinned; 'engines use WORD --model MODEL' makes it prefer an engine")
     if word == AUTO:
         return ""
-    wanted = WantedEngine(word=word, only=pinned)
     seats = [one.seat for one in ranked]
-    meant = [one for one in ranked if wanted.matches(one.seat)]
+    meant = [one for one in ranked if wish.matches(one.seat)]
     if not meant and any(seat.backend == word for seat in seats):
         raise UsageError(
             f"the {word} build sees no device of its own here, and would compute on the processor; "
@@ -217,23 +209,16 @@ def check_removable(
 
 
 def _group(one: Ranked) -> tuple[int, ...]:
-    """Rules 1 to 4; a stable sort by it keeps rules 5 and 6."""
+    """Rules 1 to 4."""
     last = {"proven": 0, "untried": 0, "probation": 1, "failed": 2, "damaged": 2}[one.standing]
     untried = one.standing == "untried"
     return (last, not one.wanted, one.seat.software, untried, untried and not one.seat.on_cpu, one.seat.spare)
 
 
-def _by_speed(placed: list[Ranked]) -> list[Ranked]:
-    """Rule 5: the fastest of a group goes first unless a better placed one takes hardly longer; and so on."""
-    ordered: list[Ranked] = []
-    rest = list(placed)
+def _by_speed(rest: list[Ranked]) -> Iterator[Ranked]:
+    """Rule 5, in one group: the fastest goes first unless a better placed one takes hardly longer; and so on."""
     while rest:
-        first = rest[0]
-        group = [one for one in rest if _group(one) == _group(first)]
-        timed = [one for one in group if one.seconds is not None]
-        if timed:
-            least = min(one.seconds or 0.0 for one in timed)
-            first = next(one for one in timed if (one.seconds or 0.0) * MARGIN <= least)
-        ordered.append(first)
+        least = min((one.seconds for one in rest if one.seconds is not None), default=None)
+        first = rest[0] if least is None else next(one for one in rest if one.seconds and one.seconds * MARGIN <= least)
         rest.remove(first)
-    return ordered
+        yield first

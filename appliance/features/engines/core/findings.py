@@ -52,17 +52,14 @@ class EnginesExamined(EngineFacts, frozen=True, kw_only=True):
         )
 
     def headlines(self, known: Known) -> Sequence[tuple[str, str]]:
-        return (("engine", self._engine()),)
-
-    def _engine(self) -> str:
+        told, first = "no usable one", best(self.ranked)
         if self.named_engine:
-            return f"{self.named_engine}: named by the environment"
-        first = best(self.ranked)
-        if first is None:
-            return "no usable one"
-        others = len([one for one in self.ranked if one.usable]) - 1
-        beside = f"; {others} other{'s' * (others != 1)} could take over" if others else ""
-        return f"{first.seat.id}: {'chosen by you; ' if first.wanted else ''}{first.why}{beside}"
+            told = f"{self.named_engine}: named by the environment"
+        elif first is not None:
+            others = len([one for one in self.ranked if one.usable]) - 1
+            beside = f"; {others} other{'s' * (others != 1)} could take over" if others else ""
+            told = f"{first.seat.id}: {'chosen by you; ' if first.wanted else ''}{first.why}{beside}"
+        return (("engine", told),)
 
     def reported(self) -> Mapping[str, object]:
         """The memory of engines; of choices only that there are some."""

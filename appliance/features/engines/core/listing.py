@@ -13,7 +13,7 @@ A doubtful place stays empty: no place is better than a wrong one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -121,9 +121,10 @@ def cpu_device(model: str, memory: int) -> Device:
 def parse_listing(output: str, log: str = "") -> DeviceListing:
     """Read the output and the log of a build that ended well."""
     devices: dict[str, Device] = {}
-    for name, description, total, free in _listed(output[:MAX_TEXT]):
-        if name in HELPERS:
+    for line in lines_of(output[:MAX_TEXT].partition(HEAD)[2]):
+        if (found := re.fullmatch(LINE, line)) is None or found[1] in HELPERS:
             continue
+        name, description, total, free = found.groups()
         if not re.fullmatch(NAME, name) or name.lower() in NOT_NAMES:
             return DeviceListing(
                 fault="list", why=f"it lists a device with the name '{printable(name, 60)}', which no device has"
@@ -145,17 +146,8 @@ def parse_listing(output: str, log: str = "") -> DeviceListing:
         said = next((line.strip() for line in output[:MAX_TEXT].splitlines() if line.strip()), "nothing")
         return DeviceListing(fault="list", why=f"it printed this instead of a list of devices: {printable(said)}")
     targets = _add_facts(devices, log[:MAX_TEXT])
-    why = (
-        "" if devices else next((printable(line) for line in lines_of(log[:MAX_TEXT]) if re.search(EXCUSES, line)), "")
-    )
-    return DeviceListing(devices=tuple(devices.values()), targets=targets, why=why)
-
-
-def _listed(output: str) -> Iterator[tuple[str, str, str, str]]:
-    _, _, rest = output.partition(HEAD)
-    for line in lines_of(rest):
-        if found := re.fullmatch(LINE, line):
-            yield found[1], found[2], found[3], found[4]
+    excuses = (printable(line) for line in lines_of(log[:MAX_TEXT]) if re.search(EXCUSES, line))
+    return DeviceListing(devices=tuple(devices.values()), targets=targets, why="" if devices else next(excuses, ""))
 
 
 def _absurd(name: str, total: str, free: str) -> str:
@@ -327,9 +319,8 @@ def _same_name(ours: str, theirs: str) -> int:
 def _beyond(device: Device, card: Gpu | None, look: MachineLook) -> Device:
     if card is None:
         versions = {gpu.driver_version for gpu in look.gpus if gpu.vendor == maker_of(device)}
-        return structs.replace(
-            device, driver=_versioned(device.driver, versions.pop() if len(versions) == 1 else "", look)
-        )
+        version = versions.pop() if len(versions) == 1 else ""
+        return structs.replace(device, driver=_versioned(device.driver, version, look))
     return structs.replace(
         device,
         pci=device.pci or card.pci,

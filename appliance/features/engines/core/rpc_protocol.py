@@ -9,7 +9,7 @@ meaning of the other numbers is known for version `KNOWN` alone.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from appliance.core.rpc_workers import Crew, RpcWorker, WorkerDevice
@@ -96,12 +96,13 @@ class Questions:
         self.version: ProtocolVersion | None = None
         self.devices: list[WorkerDevice] = []
         self.done = False
-        self._count: int | None = None
         self._buffer = bytearray()
+        self._talk = self._ask()
+        self._request, self._lengths = next(self._talk)
 
     def begin(self) -> bytes:
         """Return the first bytes to send."""
-        return request(HELLO, CAPABILITIES)
+        return self._request
 
     def receive(self, data: bytes) -> bytes:
         """Return the bytes to send next; empty: nothing yet, or never again when it is `done`. Raises RpcError.
@@ -109,10 +110,15 @@ class Questions:
         It never keeps more than one short answer, whatever length the answer claims to have.
         """
         self._buffer += data
-        answer = None if self.done else self._answer()
-        if answer is None and not self.done:
-            return b""
-        reply = b"" if answer is None else self._understand(answer)
+        reply = b""
+        if not self.done:
+            if (answer := self._answer()) is None:
+                return b""
+            try:
+                self._request, self._lengths = self._talk.send(answer)
+                reply = self._request
+            except StopIteration:
+                self.done = True
         if self._buffer:
             raise BadWorkerAnswer("says more than it was asked")
         return reply
@@ -122,8 +128,9 @@ class Questions:
         if len(self._buffer) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
-        if not self._may_have(length):
-            raise BadWorkerAnswer(f"answered with {length} bytes where {self._expected} belong")
+        if length not in self._lengths:
+            expected = " to ".join(str(end) for end in dict.fromkeys((self._lengths[0], self._lengths[-1])))
+            raise BadWorkerAnswer(f"answered with {length} bytes where {expected} belong")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None
@@ -131,40 +138,23 @@ class Questions:
         del self._buffer[:end]
         return answer
 
-    @property
-    def _expected(self) -> str:
-        if self.version is None:
-            return f"3 to {LONGEST_HELLO}"
-        return str(_COUNT.size if self._count is None else _MEMORY.size)
-
-    def _may_have(self, length: int) -> bool:
-        if self.version is None:
-            return len(ProtocolVersion._fields) <= length <= LONGEST_HELLO
-        return length == (_COUNT.size if self._count is None else _MEMORY.size)
-
-    def _understand(self, answer: bytes) -> bytes:
-        if self.version is None:
-            self.version = ProtocolVersion(*answer[:3])
-            self.done = self.version.major != KNOWN
-            return b"" if self.done else request(DEVICE_COUNT)
-        if self._count is None:
-            (count,) = _COUNT.unpack(answer)
-            if not 0 < count <= MAX_DEVICES:
-                raise BadWorkerAnswer(f"says that it has {count} devices")
-            self._count = int(count)
-        else:
-            self.devices.append(_device(answer))
-        self.done = len(self.devices) == self._count
-        return b"" if self.done else request(DEVICE_MEMORY, _COUNT.pack(len(self.devices)))
+    def _ask(self) -> Generator[tuple[bytes, range], bytes]:
+        """Yield each request with the lengths that its answer may have, for the answer."""
+        hello = yield request(HELLO, CAPABILITIES), range(len(ProtocolVersion._fields), LONGEST_HELLO + 1)
+        self.version = ProtocolVersion(*hello[:3])
+        if self.version.major != KNOWN:
+            return
+        (count,) = _COUNT.unpack((yield request(DEVICE_COUNT), range(_COUNT.size, _COUNT.size + 1)))
+        if not 0 < count <= MAX_DEVICES:
+            raise BadWorkerAnswer(f"says that it has {count} devices")
+        for number in range(count):
+            memory = yield request(DEVICE_MEMORY, _COUNT.pack(number)), range(_MEMORY.size, _MEMORY.size + 1)
+            free, total = _MEMORY.unpack(memory)
+            if total > MAX_MEMORY:
+                raise BadWorkerAnswer(f"says that a device has {total} bytes of memory")
+            self.devices.append(WorkerDevice(total=total, free=min(free, total)))
 
 
 def request(number: int, body: bytes = b"") -> bytes:
     """Encode one request."""
     return _REQUEST.pack(number, len(body)) + body
-
-
-def _device(answer: bytes) -> WorkerDevice:
-    free, total = _MEMORY.unpack(answer)
-    if total > MAX_MEMORY:
-        raise BadWorkerAnswer(f"says that a device has {total} bytes of memory")
-    return WorkerDevice(total=total, free=min(free, total))

@@ -44,7 +44,7 @@ class EngineState(VersionState, frozen=True, kw_only=True):
     signature: str = ""
     """The machine's drivers and cards then: while this is unchanged, ``look`` and ``listed`` are valid."""
     use: str | None = None
-    """`Wanted.word` for all models, set by ``engines use``."""
+    """`EngineWish.engine` for all models, set by ``engines use``."""
     pinned: bool = False
     """``use`` and nothing else (``engines pin``): no fallback, no update."""
     models: Mapping[str, str] = NOTHING

@@ -212,9 +212,9 @@ def speeds_of(done: Sequence[EngineTimings], part: float = 1.0) -> ProvenSpeeds 
     return ProvenSpeeds(prompt * part, generation * part)
 
 
-def canary_failure(old: ProvenSpeeds | None, new: ProvenSpeeds) -> str:
-    """Return why the new build is refused for its speed; empty: it is not. Without an old one, any speed will do."""
-    if old is None or new.nominal_seconds * SPEED_KEPT <= old.nominal_seconds:
+def canary_failure(old: ProvenSpeeds, new: ProvenSpeeds) -> str:
+    """Return why the new build is refused for its speed; empty: it is not."""
+    if new.nominal_seconds * SPEED_KEPT <= old.nominal_seconds:
         return ""
     reached = 100 * old.nominal_seconds / new.nominal_seconds
     return (
@@ -227,16 +227,11 @@ def canary_failure(old: ProvenSpeeds | None, new: ProvenSpeeds) -> str:
 def tensors() -> dict[str, tuple[int, ...]]:
     """Return the dimensions of all tensors by name, in the order of the file. Those with one are norms."""
     kv = WIDTH // HEADS * KV_HEADS
-    matrices = {
-        "attn_q": (WIDTH, WIDTH),
-        "attn_k": (WIDTH, kv),
-        "attn_v": (WIDTH, kv),
-        "attn_output": (WIDTH, WIDTH),
-        "ffn_gate": (WIDTH, FEED_FORWARD),
-        "ffn_up": (WIDTH, FEED_FORWARD),
-        "ffn_down": (FEED_FORWARD, WIDTH),
-    }
-    layer: dict[str, tuple[int, ...]] = {"attn_norm": (WIDTH,), "ffn_norm": (WIDTH,), **matrices}
+    layer: dict[str, tuple[int, ...]] = {
+        "attn_norm": (WIDTH,), "ffn_norm": (WIDTH,),
+        "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH, kv), "attn_v": (WIDTH, kv), "attn_output": (WIDTH, WIDTH),
+        "ffn_gate": (WIDTH, FEED_FORWARD), "ffn_up": (WIDTH, FEED_FORWARD), "ffn_down": (FEED_FORWARD, WIDTH),
+    }  # fmt: skip
     ends = {"token_embd.weight": (WIDTH, len(_vocabulary())), "output_norm.weight": (WIDTH,)}
     return ends | {f"blk.{at}.{name}.weight": shape for at in range(LAYERS) for name, shape in layer.items()}
 

@@ -17,22 +17,13 @@ from appliance.cli.show import human_size, json_option, print_json, print_table
 from appliance.core.machine_look import MachineLook
 from appliance.engines.named import ENGINE_VARIABLE
 from appliance.errors import UsageError
-from appliance.features.engines.choosing import keep, prefer, roll_back
+from appliance.features.engines.choosing import keep, named_seats, prefer, roll_back
 from appliance.features.engines.core.choice import AUTO, EngineWish, Ranked, check_removable
-from appliance.features.engines.core.standing import Proof, Seat
+from appliance.features.engines.core.standing import Proof
 from appliance.features.engines.core.state import BuildRemoved, Forgotten
-from appliance.features.engines.owner import Engines
 from appliance.features.engines.shelf import Shelf
-from appliance.features.engines.table import BuildRow, SeatRow, Table
-from appliance.features.engines.verbs.here import (
-    followed,
-    offer_in_words,
-    opened,
-    own_shelf,
-    own_table,
-    print_proof,
-    server_table,
-)
+from appliance.features.engines.table import BuildRow, SeatRow, Table, table
+from appliance.features.engines.verbs.here import followed, offer_in_words, opened, own_shelf, print_proof, server_table
 from appliance.features.engines.verbs.install import install
 from appliance.features.engines.verbs.update import update
 from appliance.platform.console import EXIT_OURS, say
@@ -82,7 +73,7 @@ async def ls(server: RunningServer, as_json: bool) -> int:
     found = await server_table(server)
     if found is None:
         async with opened(own_shelf()) as owner:
-            found = await own_table(owner)
+            found = await table(owner)
     if as_json:
         print_json(found)
     else:
@@ -102,7 +93,7 @@ async def probe(server: RunningServer, as_json: bool) -> int:
     """
     async with followed(server, changes=False) as owner:
         seen = await owner.probe()
-        found = await own_table(owner)
+        found = await table(owner)
     if as_json:
         print_json(Probed(machine=seen, engines=found))
         return 0
@@ -124,28 +115,16 @@ async def prove(server: RunningServer, names: tuple[str, ...], as_json: bool) ->
       llama-appliance engines prove vulkan
     """
     async with followed(server, changes=False) as owner:
-        seats = {seat.id: seat for name in names for seat in _named(owner, name)}
+        seats = named_seats(owner, names, backends=True) if names else None
         if not as_json:
             say("each engine runs the starter model on its device; this takes some seconds each")
-        proofs = await owner.prove(seats.values() if names else None, _quiet if as_json else print_proof)
+        proofs = await (owner.prove(seats) if as_json else owner.prove(seats, print_proof))
     ok = all(proof.ok for proof in proofs)
     if as_json:
         print_json(Proved(ok=ok, proofs=proofs))
     elif not proofs:
         say("everything has been tried already; name a seat to try it again ('engines ls' lists them)")
     return 0 if ok else EXIT_OURS
-
-
-def _quiet(proof: Proof) -> None:
-    """Collects results for JSON, which is printed at the end."""
-
-
-def _named(engines: Engines, name: str) -> list[Seat]:
-    """Return the seats with this id, of this build, or of a backend. Raises UsageError."""
-    if named := [seat for seat in engines.seats if name in (seat.id, seat.build, seat.backend)]:
-        return named
-    known = ", ".join(seat.id for seat in engines.seats) or "none"
-    raise UsageError(f"there is no engine '{name}' here; there is {known}")
 
 
 @engines.command()

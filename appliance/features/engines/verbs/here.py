@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
-from functools import partial
 
 import trio
 from msgspec import structs
 
-from appliance.catalog.sources import STARTER
 from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ServerFailed, ask, ask_raw
 from appliance.cli.show import human_size
 from appliance.errors import UsageError
 from appliance.features.engines.core.builds import AvailableBuild, EngineOffer, unmet
 from appliance.features.engines.core.standing import Proof
-from appliance.features.engines.found import EngineFolders, list_engines
-from appliance.features.engines.installing import system_versions, versions
-from appliance.features.engines.owner import Engines, open_engines
+from appliance.features.engines.found import list_engines
+from appliance.features.engines.installing import system_versions
+from appliance.features.engines.owner import Engines
 from appliance.features.engines.shelf import Shelf
-from appliance.features.engines.table import Table, table
+from appliance.features.engines.source import FoundHere
+from appliance.features.engines.table import Table
 from appliance.platform.console import say
 from appliance.platform.home import engines_folder
 from appliance.store.shelf import alone
@@ -41,8 +39,7 @@ async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
         await trio.to_thread.run_sync(shelf.recover)
     except OSError as cause:
         say(f"note: the remains of an update or an installation cannot be removed: {cause}")
-    find = partial(list_engines, EngineFolders.of_this_machine())
-    async with plain_nursery(), open_engines(find, shelf.state, starter=STARTER) as engines:
+    async with plain_nursery(), FoundHere(list_engines, shelf.root).open() as engines:
         if engines.look is None or engines.unlisted:
             await engines.probe()
         yield engines
@@ -58,12 +55,6 @@ async def followed(server: RunningServer, *, changes: bool = True) -> AsyncGener
     async with alone(shelf) if changes else nullcontext(), opened(shelf) as owner:
         yield owner
     await refresh_server(server)
-
-
-async def own_table(engines: Engines) -> Table:
-    """Return the engines' standing without a server."""
-    await engines.sync()
-    return table(engines.engines, engines.ranked(), engines.state, versions(), running={}, now=time.time())
 
 
 async def server_table(server: RunningServer) -> Table | None:

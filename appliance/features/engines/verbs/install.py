@@ -95,7 +95,7 @@ async def install(
         word = await _offered(shelf)
     try:
         sources = await trio.to_thread.run_sync(sources_of, word, source, for_platform, sha256)
-        entry = sources.entry
+        entry, is_for_here = sources.entry, sources.entry.platform == this_platform()
         if entry.platform != for_platform:
             raise UsageError(f"this build is for {entry.platform}; --platform {entry.platform} installs it anyway")
         async with alone(shelf), opened(shelf) as owner:
@@ -103,20 +103,18 @@ async def install(
                 await trio.to_thread.run_sync(check_sums, sources, sources.files, trio.from_thread.check_cancelled)
                 given = source is not None and "://" in source
                 say(f"{entry.id} is installed already, and complete{f'; {source} was not fetched' if given else ''}")
-                if entry.platform != this_platform():
-                    return 0
                 standings = {one.standing for one in owner.ranked() if one.seat.build == entry.id}
                 if "proven" in standings:
                     return 0
                 if standings and "untried" not in standings:
                     return _does_not_work(entry)
             else:
-                if entry.platform == this_platform():
+                if is_for_here:
                     check_needs(entry, owner, force)
                 place = await put(shelf, sources, fetch_archive)
                 say(f"{entry.id} is in {place}")
-                if entry.platform != this_platform():
-                    return 0
+            if not is_for_here:
+                return 0
             ok = await _prove(owner, entry.id)
     except CannotInstall as cause:
         return say_error(str(cause), EXIT_OURS)

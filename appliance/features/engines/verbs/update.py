@@ -6,10 +6,9 @@ It is tried with the models that matter: the most used one, else a loaded one, e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar, get_args
 
 import click
 import msgspec
@@ -18,34 +17,22 @@ from msgspec import Struct, structs
 
 from appliance.catalog.catalog import STARTER_ID, scan_models
 from appliance.catalog.configuration import Files
-from appliance.catalog.sources import STARTER
 from appliance.cli.options import ModelOptions, source_options
-from appliance.cli.remote import (
-    ModelList,
-    NotRunning,
-    RequestRefused,
-    RunningServer,
-    ServerFailed,
-    ask,
-    home_options,
-)
+from appliance.cli.remote import ModelList, NotRunning, RequestRefused, RunningServer, ServerFailed, ask, home_options
 from appliance.cli.show import human_size, json_option, print_json
 from appliance.core.config.types import Config
-from appliance.core.engine import Engine
+from appliance.core.models.model import Model
 from appliance.core.records.activity import MAX_LIMIT, Query
-from appliance.core.versions import Step, line_of
+from appliance.core.versions import line_of
 from appliance.errors import UsageError
 from appliance.features.engines.choosing import keep
 from appliance.features.engines.core.builds import AvailableBuild, Catalogue, UpdateChannel, parse_asked
 from appliance.features.engines.core.choice import Ranked, best
 from appliance.features.engines.core.state import Followed
 from appliance.features.engines.installing import BuildSources, forget_downloads, read_manifest, stage
-from appliance.features.engines.proving import alone_on_machine
-from appliance.features.engines.shelf import Shelf
-from appliance.features.engines.updating import Candidate, canary, devices_of, prove_staged
+from appliance.features.engines.updating import UpdateTrials, devices_of
 from appliance.features.engines.verbs.here import check_needs, opened, own_shelf, print_proof, refresh_server
 from appliance.features.engines.verbs.install import FROM_HELP, fetch_archive, sources_of
-from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
 from appliance.platform.machine import this_platform
 from appliance.store.activity import open_activity
@@ -54,6 +41,7 @@ from appliance.store.updating import Steps, run_update
 
 MOST = 3
 """Number of models to try if the first ones cannot be run at all."""
+T = TypeVar("T")
 SAID = {
     "stage": "1. fetching and unpacking it",
     "prove": "2. proving it on this machine's devices",
@@ -76,17 +64,22 @@ class Rows(Struct, frozen=True):
     data: list[TriedRow]
 
 
-async def models_to_try(server: RunningServer, config: Config | None, named: str | None) -> list[Candidate]:
+async def models_to_try(server: RunningServer, config: Config | None, named: str | None) -> list[Model]:
     """Return models with a file on this machine, best first. ``named`` goes before all; raises ModelNotFound for it."""
     snapshot = await trio.to_thread.run_sync(scan_models, ModelOptions().sources())
     if named is not None:
         model = snapshot.require(named)
-        return [Candidate(model.id, Path(model.path))] if model.path else []
+        return [model] if model.path else []
     used = most_used(await _rows(server, config))
-    names = dict.fromkeys([*used, *await _loaded(server), STARTER_ID])
+    models = await _told(server, "/models", ModelList) or ModelList([])
+    loaded = [entry.id for entry in models.data if entry.status.value in ("loaded", "sleeping")]
+    names = dict.fromkeys([*used, *loaded, STARTER_ID])
     found = [model for name in names if (model := snapshot.find(name)) is not None and not model.error]
-    files = [Candidate(model.id, Path(model.path)) for model in found if model.path]
-    return [one for one in files if one.path.is_file()][:MOST]
+    return [model for model in found if _has_file(model)][:MOST]
+
+
+def _has_file(model: Model) -> bool:
+    return bool(model.path) and Path(model.path).is_file()
 
 
 def most_used(rows: list[TriedRow]) -> list[str]:
@@ -97,11 +90,10 @@ def most_used(rows: list[TriedRow]) -> list[str]:
 
 async def _rows(server: RunningServer, config: Config | None) -> list[TriedRow]:
     """Return the newest rows of the running server's log, else of the configuration's file; none without either."""
-    try:
-        return (await ask(server, "GET", f"/api/metrics/activity?limit={MAX_LIMIT}", Rows)).data
-    except (NotRunning, RequestRefused, ServerFailed):
-        if config is None or config.store is None:
-            return []
+    if (told := await _told(server, f"/api/metrics/activity?limit={MAX_LIMIT}", Rows)) is not None:
+        return told.data
+    if config is None or config.store is None:
+        return []
     path = Path(config.store.path)
     if not await trio.to_thread.run_sync(path.is_file):
         return []
@@ -110,12 +102,12 @@ async def _rows(server: RunningServer, config: Config | None) -> list[TriedRow]:
     return [msgspec.convert(row, TriedRow, from_attributes=True) for row in page.data]
 
 
-async def _loaded(server: RunningServer) -> list[str]:
+async def _told(server: RunningServer, path: str, answer: type[T]) -> T | None:
+    """Return a running server's answer; None if it gives none."""
     try:
-        models = (await ask(server, "GET", "/models", ModelList)).data
+        return await ask(server, "GET", path, answer)
     except (NotRunning, RequestRefused, ServerFailed):
-        return []
-    return [entry.id for entry in models if entry.status.value in ("loaded", "sleeping")]
+        return None
 
 
 @click.command()
@@ -226,12 +218,14 @@ async def _updated(server: RunningServer, wish: _Wish, config: Config | None) ->
             await keep(owner)
         if done.why:
             return done, 0
-        steps = _steps(
-            shelf,
-            sources,
-            old=owner.engine_on(old.seat),
-            devices=devices_of(ranked, old.seat.build),
-            models=partial(models_to_try, server, config, wish.model),
+        needed = devices_of(ranked, old.seat.build)
+        models = partial(models_to_try, server, config, wish.model)
+        trials = UpdateTrials(shelf.state, owner.engine_on(old.seat), needed, models, print_proof)
+        steps = Steps(
+            stage=partial(stage, shelf, sources, fetch_archive),
+            prove=trials.prove,
+            canary=trials.try_models,
+            apply=lambda step: say(SAID[step]),
         )
         why = await run_update(shelf, entry.id, old.seat.build, steps, held=owner.state.asked_for)
         await trio.to_thread.run_sync(forget_downloads, shelf, entry)
@@ -296,36 +290,3 @@ async def _agreed(entry: AvailableBuild, done: Updated, *, asks: bool) -> bool:
     size = f", {human_size(entry.size)} to download" if entry.size else ""
     question = f"{named}{size} will replace {done.before} if it works as well. Continue?"
     return await trio.to_thread.run_sync(partial(click.confirm, question), abandon_on_cancel=True)
-
-
-def _print_step(step: Step) -> None:
-    say(SAID[step])
-
-
-def _steps(
-    shelf: Shelf,
-    sources: BuildSources,
-    *,
-    old: Engine,
-    devices: Mapping[str, str],
-    models: Callable[[], Awaitable[list[Candidate]]],
-) -> Steps:
-    """The steps of one update, with progress on standard error."""
-    new: Engine | None = None
-
-    async def prove(folder: Path) -> str:
-        nonlocal new
-        why, new = await prove_staged(folder, shelf.state, STARTER, devices, print_proof)
-        return why
-
-    async def try_models(folder: Path) -> str:
-        assert new is not None
-        candidates = await models()
-        async with alone_on_machine(), open_children() as children:
-            verdict = await canary(old, new, candidates, children)
-        if verdict.new is not None:
-            before = f", before {verdict.old.generation:.0f}" if verdict.old is not None else ""
-            say(f"  {verdict.model}: {verdict.new.generation:.0f} tokens/s{before}")
-        return verdict.why
-
-    return Steps(stage=partial(stage, shelf, sources, fetch_archive), prove=prove, canary=try_models, apply=_print_step)
