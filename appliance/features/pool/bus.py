@@ -16,6 +16,7 @@ import ssl
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from itertools import count
 from operator import eq
 from typing import Never
 
@@ -63,12 +64,11 @@ class Bus:
         self.news = Changed()  # wakes when `state` changes
         self._access, self._tls = access, tls
         self._link: BusLink | None = None
-        self._subscriptions: dict[int, tuple[str, Heard]] = {}
         self._questions: dict[str, _Question] = {}
-        self._numbers = 0
         self._fault: Fault = "ended"  # the reason for which the last connection ended
         self._inbox = f"_INBOX.{secrets.token_hex(8)}"
-        self._subscribe(f"{self._inbox}.*", self._answered)
+        self._subscriptions: dict[int, tuple[str, Heard]] = {0: (f"{self._inbox}.*", self._answered)}
+        self._numbers = count(1)
 
     @property
     def connected(self) -> bool:
@@ -114,7 +114,11 @@ class Bus:
     @contextmanager
     def subscription(self, subject: str, heard: Heard) -> Generator[None]:
         """Call ``heard``, which returns at once and raises nothing, with each message on this subject."""
-        sid = self._subscribe(subject, heard)
+        sid = next(self._numbers)
+        line = subscribe_line(subject, sid)
+        self._subscriptions[sid] = subject, heard
+        if self._link is not None:
+            self._link.send(line)
         try:
             yield
         finally:
@@ -209,14 +213,6 @@ class Bus:
                     continue
                 await trio.aclose_forcefully(back.stream)
                 self._leave(link)
-
-    def _subscribe(self, subject: str, heard: Heard) -> int:
-        self._numbers += 1
-        line = subscribe_line(subject, self._numbers)
-        self._subscriptions[self._numbers] = subject, heard
-        if self._link is not None:
-            self._link.send(line)
-        return self._numbers
 
     def _answered(self, message: BusMessage) -> None:
         question = self._questions.get(message.subject.rpartition(".")[2])

@@ -35,7 +35,7 @@ from appliance.features.pool.hands import BoxParts
 from appliance.features.pool.orders import BoxOrders
 from appliance.features.pool.pool_file import PoolHere, certificate_files
 from appliance.platform.machine import here
-from appliance.trio_parts import Changed, every, wait_any
+from appliance.trio_parts import Changed, wait_any
 from appliance.wire import Trouble
 
 BUS = "the bus"  # the bus's name in errors
@@ -43,7 +43,7 @@ ROSTER_KEY = "roster"
 AGREE_TIME = 20.0  # Seconds for one change of the roster. An election of the bus takes up to 11 s.
 LOOK_AGAIN = 0.2  # seconds until the roster is read again, after a put that was overtaken or not answered
 AGAIN = 1.0  # seconds between two tries to have the bucket and the own roster in it
-SURE = 60.0  # seconds between two looks while the own roster is there
+SURE = 5.0  # seconds between two looks while the own roster is there; a box that has a newer one tells that at once
 
 log = logging.getLogger(__name__)
 
@@ -158,17 +158,17 @@ class OnBus:
         kept, own = self._pool.kept, self._pool.own
         return bus_plan(kept.roster, kept.me), kept.secret, own.addresses if own is not None else ()
 
-    async def _be_client(self, plan: BusPlan, orders: BoxOrders) -> Never:
+    async def _be_client(self, plan: BusPlan, orders: BoxOrders) -> None:
         if plan.kind == "none":
             await trio.sleep_forever()
         access = self._access(plan)
-        async with open_bus(access, await self._tls(access)) as self.bus, trio.open_nursery() as nursery:
-            self._bucket = bucket = Bucket(self.bus, f"pool_{self._pool.roster.pool}")
-            nursery.start_soon(self._keep_roster, self.bus, bucket, len(plan.voters) or 1)
-            nursery.start_soon(bucket.watch, self._on_entries)
-            nursery.start_soon(self._be_present, self.bus)
-            nursery.start_soon(orders.run, self.bus, bucket, self._may_be_up)
-            await trio.sleep_forever()
+        async with open_bus(access, await self._tls(access)) as bus:
+            self.bus, self._bucket = bus, Bucket(bus, f"pool_{self._pool.roster.pool}")
+            await wait_any(
+                partial(self._keep_roster, bus, self._bucket, len(plan.voters) or 1),
+                partial(self._be_present, bus),
+                partial(orders.run, bus, self._bucket, lambda box: self.up.get(box) is not False),
+            )
 
     async def _keep_roster(self, bus: Bus, bucket: Bucket, replicas: int) -> Never:
         """Have the bucket, and in it the newest roster. Where the store was lost, that is one of the boxes' own."""
@@ -200,16 +200,13 @@ class OnBus:
             await self._pool.learn(found)
         return False
 
-    def _may_be_up(self, box: str) -> bool:
-        return self.up.get(box) is not False
-
-    def _on_entries(self, entries: Mapping[str, BucketEntry]) -> None:
-        if self._roster_in(entries.get(ROSTER_KEY)) != self._pool.roster:
-            self._news.wake()
-
     async def _be_present(self, bus: Bus) -> Never:
+        """Send a beat every second, and at once after a change: it tells the others that there is a newer roster."""
         with bus.subscription(f"{self._beats}.*", self._on_beat):
-            await every(BEAT, lambda: self._beat(bus), first=0)
+            while True:
+                self._beat(bus)
+                with trio.move_on_after(BEAT):
+                    await self._pool.changed.wait()
 
     def _beat(self, bus: Bus) -> None:
         pool, parts, self._sequence = self._pool, self._parts, self._sequence + 1
@@ -247,7 +244,7 @@ class OnBus:
             self._news.wake()
 
     def _serving(self, plan: BusPlan) -> BusServing | None:
-        own, keys = self._pool.own, self._pool.keys
+        own = self._pool.own
         if not plan.serves or own is None:
             return None
         return BusServing(
@@ -255,11 +252,9 @@ class OnBus:
             group="-".join(plan.voters),
             port=own.port + CLIENTS,
             routes_port=own.port + ROUTES if plan.kind == "voters" else 0,
-            routes=tuple((each.host, each.port) for each in plan.routes),
+            routes=plan.routes,
             files=self._pool.own_certificate(),
-            nkey=keys.bus_user,
-            route_password=keys.derived("route").hex(),
-            system_password=keys.derived("system").hex(),
+            keys=self._pool.keys,
         )
 
     def _access(self, plan: BusPlan) -> BusAccess:
