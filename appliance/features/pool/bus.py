@@ -26,7 +26,7 @@ from nacl.signing import SigningKey
 
 from appliance import __version__
 from appliance.features.pool.core.buckets import BusLost, BusRefused, BusTimeout, NoResponders
-from appliance.features.pool.core.bus_words import BusAccess, BusPlace, BusState, Fault, lost_problem, quorum_problem
+from appliance.features.pool.core.bus_words import BusAccess, BusPlace, BusState, Fault, bus_problem
 from appliance.features.pool.core.nats import (
     PING,
     PONG,
@@ -129,7 +129,9 @@ class Bus:
     def puts_fail(self, why: str) -> None:
         """A bucket says that the server accepts no puts."""
         if self._link is not None:
-            self._become(replace(self.state, state="no-quorum", problem=quorum_problem(str(self._link.place), why)))
+            self._become(
+                replace(self.state, state="no-quorum", problem=bus_problem(str(self._link.place), "no-quorum", why))
+            )
 
     def puts_work(self) -> None:
         """A bucket says that a put was answered."""
@@ -164,7 +166,7 @@ class Bus:
         except* BusBroken as group:
             broken = next(each for each in group.exceptions if isinstance(each, BusBroken))
             self._fault = broken.fault
-            problem = lost_problem(str(place), broken.fault, str(broken))
+            problem = bus_problem(str(place), broken.fault, str(broken))
             self._become(BusState(state="lost", server=str(place), problem=problem))
         finally:
             self._link = None
