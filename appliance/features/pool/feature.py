@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from appliance.core.config.types import Config
     from appliance.core.examination import Examiner
-    from appliance.features.pool.peers import Peers
     from appliance.features.pool.seat import PoolSeat
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import Get, Kernel
@@ -30,9 +29,8 @@ FILE = "pool.json"  # the file of the pool that this box is in, in the program's
 
 
 class PoolParts(ServerParts, frozen=True, kw_only=True):
-    """The parts of this feature, and its owners for its tests."""
+    """The parts of this feature, and its owner for its tests."""
 
-    peers: Peers
     seat: PoolSeat
 
 
@@ -79,7 +77,6 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
             other_servers=peers,
             placings=(at_others,),
             examiners=(partial(_examiner, lambda: seat.state().problems),),
-            peers=peers,
             seat=seat,
         )
 

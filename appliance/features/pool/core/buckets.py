@@ -82,8 +82,6 @@ def bucket_request(name: str, replicas: int) -> bytes:
             "deny_delete": True,
             "allow_direct": True,
             "max_bytes": MOST_BYTES,
-            "max_age": 0,
-            "retention": "limits",
         }
     )
 
