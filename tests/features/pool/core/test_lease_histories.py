@@ -164,6 +164,10 @@ class World:
         """Check the end of an attempt: ``known`` is the highest epoch that the box knew."""
         if not box.holds:
             return
+        left = box.lease.left(box.now)
+        assert 0 < left <= TERM
+        assert box.lease.held(box.now + left / 2)
+        assert not box.lease.held(box.now + left)
         holders = [each.me for each in self.boxes if each.holds]
         assert len(holders) <= 1, f"two holders: {holders}"
         term = (box.lease.epoch, box.me, generation)
@@ -271,11 +275,7 @@ class BoxOfTest:
             else:
                 self.later(0.05, self.attempt)
             return
-        held, known = self.lease.held(self.now), self.fences.highest(MODEL)
-        left = self.lease.left(self.now)
-        assert left <= TERM
-        assert (left > 0) == held == self.lease.held(self.now + left / 2)
-        assert not self.lease.held(self.now + left)
+        known = self.fences.highest(MODEL)
         step = self.lease.on_entry(key, outcome.value, outcome.revision, self.now)
         if step is None:
             self.world.granted(self, outcome.generation, known=known)
