@@ -23,17 +23,15 @@ from appliance.upstream.client import ConnectFailed, Headers, Outgoing, relay
 class AtOthers:
     """The `Placing` of a request whose model boxes of the pool have, too, or peers alone."""
 
-    def __init__(self, ask: Ask, peers: Peers) -> None:
-        self._ask, self._peers = ask, peers
+    def __init__(self, ask: Ask, peers: Peers, make_at_boxes: Callable[[Ask, Peers], Placing]) -> None:
+        """``make_at_boxes`` imports what few programs need, for the first request that boxes can answer."""
+        self._ask, self._peers, self._make_at_boxes = ask, peers, make_at_boxes
         self._at_boxes: Placing | None = None
 
     async def course(self, job: ModelRequest, target: Target, wanted: Model | None) -> Course | None:
         """Raises NotPlaced, and PeerFailed where no peer is left."""
         if target.boxes:
-            if self._at_boxes is None:
-                from appliance.features.pool.at_boxes import AtBoxes  # few programs need it
-
-                self._at_boxes = AtBoxes(self._ask, self._peers)
+            self._at_boxes = self._at_boxes or self._make_at_boxes(self._ask, self._peers)
             return await self._at_boxes.course(job, target, wanted)
         if target.model is not None:
             return None

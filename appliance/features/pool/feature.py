@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
     from appliance.core.config.types import Config
     from appliance.core.examination import Examiner
+    from appliance.features.pool.peers import Peers
     from appliance.features.pool.seat import PoolSeat
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import Get, Kernel
     from appliance.http.route_facts import DescribedRoute
+    from appliance.http.way.ask import Ask
     from appliance.http.way.context import RequestContext
     from appliance.http.way.hooks import Placing
     from appliance.traffic.request import Request
@@ -57,7 +59,7 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     def at_others(kernel: Kernel) -> Placing:
         from appliance.features.pool.at_peers import AtOthers
 
-        return AtOthers(kernel.ask, peers)
+        return AtOthers(kernel.ask, peers, _at_boxes)
 
     def adopt(config: Config) -> Sequence[str]:
         peers.adopt(config)
@@ -99,6 +101,12 @@ class _Blobs:
 
         assert self._seat.owner is not None  # else it is not asked
         await answer_blob(context, self._seat.owner.files)
+
+
+def _at_boxes(ask: Ask, peers: Peers) -> Placing:
+    from appliance.features.pool.at_boxes import AtBoxes
+
+    return AtBoxes(ask, peers)
 
 
 def _verb() -> click.Command:

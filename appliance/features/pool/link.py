@@ -20,7 +20,7 @@ from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import ShuttingDown
 from appliance.features.pool.core.shapes import ModelState
 from appliance.fleet.owner import Fleet
-from appliance.trio_parts import beside, every
+from appliance.trio_parts import every
 from appliance.upstream.websocket import NORMAL, Close
 
 if TYPE_CHECKING:
@@ -99,9 +99,12 @@ class _Message(Struct, frozen=True):
 
 async def exchange_states(channel: Channel, heard: Heard, local_state: LocalState, wait_changed: WaitChanged) -> str:
     """Tell and listen until the link ends; returns why. ``heard`` gets every state of the other side, in order."""
-    sending = partial(_send_states, channel, local_state, wait_changed)
-    async with beside(sending, partial(every, PING_EVERY, partial(channel.send, PING))):
-        return await _listen(channel, heard)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send_states, channel, local_state, wait_changed)
+        nursery.start_soon(every, PING_EVERY, partial(channel.send, PING))
+        why = await _listen(channel, heard)
+        nursery.cancel_scope.cancel()
+    return why
 
 
 async def _send_states(channel: Channel, local_state: LocalState, wait_changed: WaitChanged) -> None:

@@ -29,18 +29,18 @@ T = TypeVar("T")
 def pool_routes(peers: Peers, seat: PoolSeat) -> Routes:
     routes = Routes("pool")
 
-    def change(name: str, takes: type[T], make: Callable[[BoxPool, T], Awaitable[object]]) -> None:
+    def change(path: str, takes: type[T], make: Callable[[BoxPool, T], Awaitable[object]]) -> None:
         async def changed() -> Response:
             return json_answer(await make(await seat.require(), await read_as(takes)))
 
-        facts = RouteFacts(takes=takes, admin=DOOR)
-        routes.add_url_rule(f"/api/pool/{name}", name, changed, methods=["POST"], facts=facts)
+        name, facts = path.rpartition("/")[2], RouteFacts(takes=takes, admin=DOOR)
+        routes.add_url_rule(path, name, changed, methods=["POST"], facts=facts)
 
-    change("create", CreatePool, lambda pool, asked: pool.create(asked))
-    change("join", JoinPool, lambda pool, asked: pool.join(asked))
-    change("leave", LeavePool, lambda pool, asked: pool.leave(asked.box))
-    change("drain", DrainBox, lambda pool, asked: pool.drain(asked.box, drained=asked.drained))
-    change("rotate", RotatePool, lambda pool, asked: pool.require().rotate(asked.without))
+    change("/api/pool/create", CreatePool, lambda pool, asked: pool.create(asked))
+    change("/api/pool/join", JoinPool, lambda pool, asked: pool.join(asked))
+    change("/api/pool/leave", LeavePool, lambda pool, asked: pool.leave(asked.box))
+    change("/api/pool/drain", DrainBox, lambda pool, asked: pool.drain(asked.box, drained=asked.drained))
+    change("/api/pool/rotate", RotatePool, lambda pool, asked: pool.require().rotate(asked.without))
 
     @routes.post("/api/pool/invite", facts=RouteFacts(admin=DOOR))
     async def invite() -> Response:
