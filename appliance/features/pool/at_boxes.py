@@ -15,7 +15,7 @@ from appliance.core.exchange import Declined
 from appliance.core.models.model import Model
 from appliance.errors import NotPlaced
 from appliance.features.pool.at_peers import AskedServer
-from appliance.features.pool.core.placing import Affinity, BoxChoice, BoxNow, Need, Prompt, place, prompt_of
+from appliance.features.pool.core.placing import Affinity, BoxChoice, BoxNow, Prompt, place, prompt_of
 from appliance.features.pool.hands import refuse_eviction, room_for
 from appliance.features.pool.peers import Peers
 from appliance.fleet.owner import Fleet
@@ -81,8 +81,8 @@ class AtBoxes:
             return place(model.id, prompt, known, partial(self._affinity.shared, prefix=prompt.blocks))
 
         found = decide()
-        names = [one.box for one in found if one.need is not Need.FETCH]
-        if side.orders is not None and (not found or found[0].need is not Need.NOTHING):
+        names = [one.box for one in found if one.need != "fetch"]
+        if side.orders is not None and (not found or found[0].need != "nothing"):
             told = await side.orders.place(model.id, lambda: next(iter(decide()), None))
             if told is not None and any(told == one.box for one in found):
                 names = [told, *(name for name in names if name != told)]
@@ -178,7 +178,7 @@ class _OtherBox(AskedServer):
                 answers = partial(self._peers.answered, self.name)
                 await self._relay(course, path, headers, body, answers, declines=declines)
         except Declined as error:
-            self._peers.doubted(self.name)
+            self._peers.seen(self.name, None)
             raise NotTaken(NotPlaced(course.model.id, str(error))) from None
 
     async def broke(self, course: Course) -> Broken:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from appliance.core.answers.families import family_of
-from appliance.core.exchange import RelayOptions
+from msgspec import structs
+
 from appliance.core.models.model import Model
 from appliance.errors import PeerFailed
 from appliance.features.pool.peers import Peers
@@ -63,16 +63,7 @@ class AskedServer(OtherServer):
         course.begin(course.model)
         watch = job.record.watch
         watch.granted(None)
-        options = RelayOptions(
-            label=address.label,
-            method=job.request.method,
-            dialect=job.route.dialect,
-            family=family_of(job.route.name),
-            headers=course.headers,
-            trail=course.trail,
-            splicer=course.splicer,
-            declines=declines,
-        )
+        options = structs.replace(course.relay_options(address.label), declines=declines)
         outgoing = Outgoing(address, job.request.method, path, headers, body, self._ask.pool, watch)
         try:
             await relay(outgoing, options, job.sink, AnswersHooks(answers))

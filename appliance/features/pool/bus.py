@@ -16,6 +16,7 @@ import ssl
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from itertools import count
 from operator import eq
 from typing import Never
 
@@ -25,7 +26,7 @@ from nacl.signing import SigningKey
 
 from appliance import __version__
 from appliance.features.pool.core.buckets import BusLost, BusRefused, BusTimeout, NoResponders
-from appliance.features.pool.core.bus_words import BusAccess, BusPlace, BusState, Fault, lost_problem, quorum_problem
+from appliance.features.pool.core.bus_words import BusAccess, BusPlace, BusState, Fault, bus_problem
 from appliance.features.pool.core.nats import (
     PING,
     PONG,
@@ -63,12 +64,11 @@ class Bus:
         self.news = Changed()  # wakes when `state` changes
         self._access, self._tls = access, tls
         self._link: BusLink | None = None
-        self._subscriptions: dict[int, tuple[str, Heard]] = {}
         self._questions: dict[str, _Question] = {}
-        self._numbers = 0
         self._fault: Fault = "ended"  # the reason for which the last connection ended
         self._inbox = f"_INBOX.{secrets.token_hex(8)}"
-        self._subscribe(f"{self._inbox}.*", self._answered)
+        self._subscriptions: dict[int, tuple[str, Heard]] = {0: (f"{self._inbox}.*", self._answered)}
+        self._numbers = count(1)
 
     @property
     def connected(self) -> bool:
@@ -114,7 +114,11 @@ class Bus:
     @contextmanager
     def subscription(self, subject: str, heard: Heard) -> Generator[None]:
         """Call ``heard``, which returns at once and raises nothing, with each message on this subject."""
-        sid = self._subscribe(subject, heard)
+        sid = next(self._numbers)
+        line = subscribe_line(subject, sid)
+        self._subscriptions[sid] = subject, heard
+        if self._link is not None:
+            self._link.send(line)
         try:
             yield
         finally:
@@ -125,7 +129,9 @@ class Bus:
     def puts_fail(self, why: str) -> None:
         """A bucket says that the server accepts no puts."""
         if self._link is not None:
-            self._become(replace(self.state, state="no-quorum", problem=quorum_problem(str(self._link.place), why)))
+            self._become(
+                replace(self.state, state="no-quorum", problem=bus_problem(str(self._link.place), "no-quorum", why))
+            )
 
     def puts_work(self) -> None:
         """A bucket says that a put was answered."""
@@ -160,7 +166,7 @@ class Bus:
         except* BusBroken as group:
             broken = next(each for each in group.exceptions if isinstance(each, BusBroken))
             self._fault = broken.fault
-            problem = lost_problem(str(place), broken.fault, str(broken))
+            problem = bus_problem(str(place), broken.fault, str(broken))
             self._become(BusState(state="lost", server=str(place), problem=problem))
         finally:
             self._link = None
@@ -209,14 +215,6 @@ class Bus:
                     continue
                 await trio.aclose_forcefully(back.stream)
                 self._leave(link)
-
-    def _subscribe(self, subject: str, heard: Heard) -> int:
-        self._numbers += 1
-        line = subscribe_line(subject, self._numbers)
-        self._subscriptions[self._numbers] = subject, heard
-        if self._link is not None:
-            self._link.send(line)
-        return self._numbers
 
     def _answered(self, message: BusMessage) -> None:
         question = self._questions.get(message.subject.rpartition(".")[2])

@@ -8,7 +8,7 @@ import shutil
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Never
@@ -49,7 +49,6 @@ HEALTH_EVERY = 10.0
 HEALTH_TIME = 3.0
 MOST_HEALTH = 1 << 16
 ROOM_EVERY = 5.0  # seconds between two looks at a full disk
-STRANGERS = "strangers"
 ROOM = 64 << 20  # bytes that have to be free on its disk before it is started again after the disk was full
 BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds until it is started again, by its deaths in a row
 LIVED = 60.0  # seconds after which a death is the first in a row again
@@ -87,7 +86,8 @@ class BusProcess:
         """``folder`` belongs to the server alone."""
         self.state = ServerState()
         self.news = Changed()  # wakes when `state` changes
-        self._children, self._folder = children, folder
+        self.folder = folder
+        self._children = children
         self._serving: BusServing | None = None
         self._wanted = Changed()
         self.log: deque[str] = deque(maxlen=TAIL)  # the last lines that it printed
@@ -103,7 +103,7 @@ class BusProcess:
         failures = 0
         while True:
             if (serving := self._serving) is None:
-                self._become(ServerState())
+                self.tell(ready=False, monitor="", problem=None)
                 await self._wanted.wait()
                 failures = 0
                 continue
@@ -112,7 +112,7 @@ class BusProcess:
             if problem is None or self._serving != serving:
                 failures = 0
                 continue
-            self._become(ServerState(problem=problem))
+            self.tell(ready=False, monitor="", problem=problem)
             failures = 1 if trio.current_time() - began > LIVED else failures + 1
             with trio.move_on_after(BACK_OFF[min(failures, len(BACK_OFF)) - 1]):
                 await self._wanted.wait()
@@ -127,10 +127,9 @@ class BusProcess:
             return Trouble(id="bus-server-missing", text=str(cause), fix="see there")
         except OSError as cause:
             words = f"the configuration of the bus cannot be written: {cause}"
-            return Trouble(id="bus-server-files", text=words, fix=f"make {self._folder} writable, or free its disk")
-        argv = (program, "-c", str(self._folder / CONFIG))
-        self._become(ServerState(problem=self.state.problem))
-        run = _BusRun(serving, self._folder, self.log, self._become)
+            return Trouble(id="bus-server-files", text=words, fix=f"make {self.folder} writable, or free its disk")
+        self.tell(ready=False, monitor="")
+        run, argv = _BusRun(self, serving), (program, "-c", str(self.folder / CONFIG))
         command = Command(argv=argv, env=inherited_env(), ending=StopSteps(asked=STOP_TIME))
 
         async def wait_change() -> None:
@@ -148,45 +147,42 @@ class BusProcess:
 
     def _write(self, serving: BusServing) -> None:
         """Write its files, which nobody else can read. Raises OSError."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for old in self._folder.glob(f"{STORE}*"):
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in self.folder.glob(f"{STORE}*"):
             if old.name != store_of(serving.group):
                 shutil.rmtree(old, ignore_errors=True)
-        files, config = serving.files, config_text(serving, str(self._folder))
+        files, config = serving.files, config_text(serving, str(self.folder))
         texts = {CA: files.ca, CERTIFICATE: files.certificate, KEY: files.key, CONFIG: config}
         for name, text in texts.items():
-            write_whole(self._folder / name, text.encode(), private=True)
+            write_whole(self.folder / name, text.encode(), private=True)
 
-    def _become(self, state: ServerState) -> None:
-        if state != self.state:
-            self.state = state
+    def tell(self, **changes: object) -> None:
+        """Change `state`."""
+        before, self.state = self.state, replace(self.state, **changes)
+        if self.state != before:
             self.news.wake()
 
 
 class _BusRun:
     """One process, seen through the lines that it prints and its health. ``over`` is set when it has to be ended."""
 
-    def __init__(
-        self, serving: BusServing, folder: Path, tail: deque[str], become: Callable[[ServerState], None]
-    ) -> None:
+    def __init__(self, owner: BusProcess, serving: BusServing) -> None:
         self.over = trio.Event()
-        self._serving, self._folder, self._tail, self._become = serving, folder, tail, become
-        self._state = ServerState()
-        self._ready = trio.Event()
-        self._full = trio.Event()
+        self._owner, self._serving = owner, serving
+        self._ready, self._full = trio.Event(), trio.Event()
         self._strangers = 0.0  # when a certificate of another pool came first; 0: none did, or a route was made
-        self._words = ""
+        self._problem: Trouble | None = None
 
     def take(self, line: bytes) -> None:
         """Take a line of its log. A `LineSink` calls it."""
         text = text_of(line)
-        self._tail.append(text)
+        self._owner.log.append(text)
         if found := MONITOR.search(text):
-            self._tell(monitor=f"http://{found[1]}")
+            self._owner.tell(monitor=f"http://{found[1]}")
         match sign_of(text):
             case "ready":
                 self._ready.set()
-                self._tell(ready=True, problem=None)
+                self._owner.tell(ready=True, problem=None)
             case "no-disk":
                 self._full.set()
             case "joined":
@@ -194,10 +190,13 @@ class _BusRun:
             case "authority":
                 # A server of another pool that knocks here gives the same line. So a server that has found one of its
                 # own voters is never ended, nor one that is alone.
-                now = trio.current_time()
-                self._strangers = self._strangers or now
-                if self._serving.routes_port and now - self._strangers > STRANGER_TIME:
-                    self._end(STRANGERS)
+                self._strangers = self._strangers or trio.current_time()
+                if self._serving.routes_port and trio.current_time() - self._strangers > STRANGER_TIME:
+                    where = ", ".join(map(str, self._serving.routes))
+                    text = f"the servers of the bus at {where} have certificates of another pool"
+                    fix = "this box, or the others, have an old secret: let this box join again with a new code"
+                    self._problem = Trouble(id="bus-server-strangers", text=text, fix=fix)
+                    self.over.set()
             case "other":
                 pass
 
@@ -206,12 +205,13 @@ class _BusRun:
         with trio.move_on_after(START_TIME) as start:
             await wait_any(self._ready.wait, self.over.wait)
         if start.cancelled_caught:
-            self._end(f"it was not ready within {START_TIME:g} s")
+            self._problem = self._ended(f"it was not ready within {START_TIME:g} s")
+            self.over.set()
         await wait_any(self.over.wait, self._look_at_health, self._wait_room)
 
     async def _look_at_health(self) -> Never:
         """Ask for its health from time to time. The log says it first, but its words may change."""
-        port = int(self._state.monitor.rpartition(":")[2] or 0)
+        port = int(self._owner.state.monitor.rpartition(":")[2] or 0)
         address = Address(LOOPBACK, port, None, "the server of the bus")
         while True:
             await trio.sleep(HEALTH_EVERY)
@@ -226,29 +226,20 @@ class _BusRun:
     async def _wait_room(self) -> None:
         """Wait for a full disk, and then for room on it. Meanwhile messages pass, and other voters have the store."""
         await self._full.wait()
-        text = f"the disk of {self._folder} is full, so this box's server of the bus stores nothing"
+        folder = self._owner.folder
+        text = f"the disk of {folder} is full, so this box's server of the bus stores nothing"
         fix = f"free {ROOM >> 20} MB there; the server is then started again by itself"
-        self._tell(problem=Trouble(id="bus-server-disk", text=text, fix=fix))
+        self._owner.tell(problem=Trouble(id="bus-server-disk", text=text, fix=fix))
         while True:
             await trio.sleep(ROOM_EVERY)  # first, as a disk that lacks something else has room
-            if shutil.disk_usage(self._folder).free >= ROOM:
+            if shutil.disk_usage(folder).free >= ROOM:
                 return
 
-    def _end(self, words: str) -> None:
-        self._words = words
-        self.over.set()
-
-    def _tell(self, **changes: object) -> None:
-        self._state = replace(self._state, **changes)
-        self._become(self._state)
-
     def why(self, status: int | None) -> Trouble:
-        if self._words == STRANGERS:
-            where = ", ".join(f"{host}:{port}" for host, port in self._serving.routes)
-            text = f"the servers of the bus at {where} have certificates of another pool"
-            fix = "this box, or the others, have an old secret: let this box join again with a new code"
-            return Trouble(id="bus-server-strangers", text=text, fix=fix)
-        words = self._words or end_of(self._tail) or f"it ended with {describe_status(status or 0)}"
+        words = end_of(self._owner.log) or f"it ended with {describe_status(status or 0)}"
+        return self._problem or self._ended(words)
+
+    def _ended(self, words: str) -> Trouble:
         fix = "it is started again by itself; if it ends again, look at its last lines in the log"
         if "address already in use" in words:
             ports = " and ".join(str(port) for port in (self._serving.port, self._serving.routes_port) if port)

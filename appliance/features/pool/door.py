@@ -55,7 +55,7 @@ from appliance.http.way.pipeline import Hooks, Pipeline
 from appliance.traffic.request import Request, read_request, send_whole
 from appliance.traffic.targets import refresh
 from appliance.traffic.traffic import Lifetime
-from appliance.trio_parts import beside
+from appliance.trio_parts import beside, wait_any
 
 CLIENTS = 1000  # connections at once: other boxes keep few, and an attack must not take files from clients
 MAX_JOIN = 1 << 14  # bytes of a body that comes without the key
@@ -121,13 +121,10 @@ class BoxDoor:
                 await trio.sleep_forever()
             shutdown.set()
 
-        async def dial_out_until_the_end() -> None:
-            async with beside(partial(dial_out, membership, clients.adopt)):
-                await shutdown.wait()
-
         self._adopt = adopt
         clients = Clients(self._answers(edge, membership, shutdown), kernel.ask.pool.poller, settings, self)
-        async with beside(end_with_program, dial_out_until_the_end):
+        dialling = partial(wait_any, partial(dial_out, membership, clients.adopt), shutdown.wait)
+        async with beside(end_with_program, dialling):
             # The program's own server ends the requests of both at the end of the grace. Here nothing is to end them,
             # or a box that leaves its pool would end those of its clients.
             await clients.serve(

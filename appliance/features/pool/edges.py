@@ -12,16 +12,14 @@ from collections.abc import Callable
 from io import FileIO
 from typing import TYPE_CHECKING
 
-import msgspec
 import trio
 from msgspec import structs
 
-from appliance.core.settings import HttpSettings
 from appliance.errors import BadRequest
 from appliance.features.pool.core.blobs import BLOBS, sha256_in, wanted_range
 from appliance.features.pool.core.shapes import PoolState
-from appliance.http.errors import JSON_TYPE
-from appliance.http.route_facts import MAX_CONTROL_BODY
+from appliance.http.control.edge_routes import send_json
+from appliance.http.kernel import Get, Kernel
 from appliance.http.way.context import RequestContext
 from appliance.traffic.request import Headers, send_whole
 
@@ -32,38 +30,23 @@ PIECE = 1 << 18  # bytes that are read and written at once. Of what the system d
 log = logging.getLogger(__name__)
 
 
-class PoolStateRoute:
-    """``GET /api/pool``: this box's pool as it sees it."""
+def state_get(kernel: Kernel, state: Callable[[], PoolState]) -> Get:
+    async def show_pool(context: RequestContext) -> None:
+        """The pool of boxes as this one sees it."""
+        told = structs.replace(state(), may_change=kernel.settings.admin, listen=kernel.edge.url)
+        await send_json(context, told)
 
-    def __init__(self, state: Callable[[], PoolState], settings: HttpSettings, url: str) -> None:
-        self._state, self._settings, self._url = state, settings, url
-
-    async def answer(self, context: RequestContext) -> None:
-        await context.body.read(MAX_CONTROL_BODY)
-        state = structs.replace(self._state(), may_change=self._settings.admin, listen=self._url)
-        await send_whole(context.sink, 200, (JSON_TYPE,), msgspec.json.encode(state))
-
-
-class BlobRoutes:
-    """GET and HEAD of ``/api/blobs``. ``files`` returns None while this box is in no pool."""
-
-    def __init__(self, files: Callable[[], ModelFilesHere | None]) -> None:
-        self._files = files
-
-    async def answer(self, context: RequestContext) -> None:
-        """Raises ApplianceError and ClientLeft."""
-        files = self._files()
-        assert files is not None  # else it is not asked
-        await answer_blob(context, files)
+    return show_pool
 
 
 async def answer_blob(context: RequestContext, here: ModelFilesHere) -> None:
+    """Answer with the list of a model's files, or one of them. Raises ApplianceError and ClientLeft."""
     request = context.request
     await context.read_body(0)
     if request.path == BLOBS:
         if not (model := request.query.get("model")):
             raise BadRequest(f"name a model, as in {BLOBS}?model=ID", param="model")
-        await send_whole(context.sink, 200, (JSON_TYPE,), msgspec.json.encode(await here.files(model)))
+        await send_json(context, await here.files(model))
         return
     sha256 = sha256_in(request.path)
     with await here.open(sha256) as file:

@@ -8,27 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
-from msgspec import Struct
 
 from appliance.cli.remote import RequestRefused, RunningServer, ask, server_options
 from appliance.errors import UsageError
 from appliance.features.pool.core.export import ExportBox, compose_files, export_box, kubernetes_files, smg_files
 from appliance.features.pool.core.shapes import PoolState
+from appliance.fleet.model_rows import ModelTable
 from appliance.platform.console import say
 
 NOT_IN_A_NAME = re.compile(r"[^a-z0-9-]+")
-
-
-class _Model(Struct, frozen=True):
-    id: str
-    source: str = ""
-    error: str | None = None
-
-
-class _Table(Struct, frozen=True):
-    """``GET /api/ls``: the models on this machine, and names of the source ``server`` that stand for others."""
-
-    models: tuple[_Model, ...]
 
 
 _out_option = click.option(
@@ -113,7 +101,7 @@ async def _boxes(server: RunningServer, port: int | None, address: str | None) -
         found = await ask(server, "GET", "/api/pool", PoolState)
     except RequestRefused:
         found = PoolState()  # it has no pools, or shows them to nobody
-    listed = await ask(server, "GET", "/api/ls", _Table)
+    listed = await ask(server, "GET", "/api/ls", ModelTable)
     own = [model.id for model in listed.models if model.source != "server" and model.error is None]
     if found.pool is None:
         name = address or socket.gethostname()

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from appliance.core.config.types import Config
     from appliance.core.examination import Examiner
-    from appliance.features.pool.model_blobs import ModelFilesHere
     from appliance.features.pool.peers import Peers
     from appliance.features.pool.seat import PoolSeat
     from appliance.http.control.routes import Routes
-    from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
+    from appliance.http.kernel import Get, Kernel
     from appliance.http.route_facts import DescribedRoute
     from appliance.http.way.ask import Ask
+    from appliance.http.way.context import RequestContext
     from appliance.http.way.hooks import Placing
     from appliance.traffic.request import Request
     from appliance.wire import Trouble
@@ -31,9 +31,8 @@ FILE = "pool.json"  # the file of the pool that this box is in, in the program's
 
 
 class PoolParts(ServerParts, frozen=True, kw_only=True):
-    """The parts of this feature, and its owners for its tests."""
+    """The parts of this feature, and its owner for its tests."""
 
-    peers: Peers
     seat: PoolSeat
 
 
@@ -43,7 +42,6 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     from appliance.features.pool.link import PeerLink, model_states
     from appliance.features.pool.peers import open_peers
     from appliance.features.pool.seat import open_pool_seat
-    from appliance.http.late import LateRoute
 
     settings, fleet = ground.settings, ground.fleet
     path = None if settings.trial or settings.http.single else ground.data / FILE
@@ -53,24 +51,10 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
 
         return pool_routes(peers, seat)
 
-    def state(kernel: Kernel) -> EdgeRoute:
-        def make() -> EdgeAnswer:
-            from appliance.features.pool.edges import PoolStateRoute
+    def show_pool(kernel: Kernel) -> Get:
+        from appliance.features.pool.edges import state_get
 
-            return PoolStateRoute(seat.state, kernel.settings, kernel.edge.url)
-
-        return LateRoute(lambda request: request.path == "/api/pool" and request.method in ("GET", "HEAD"), make)
-
-    def blobs(_: Kernel) -> EdgeRoute:
-        def make() -> EdgeAnswer:
-            from appliance.features.pool.edges import BlobRoutes
-
-            return BlobRoutes(files)
-
-        return LateRoute(lambda request: files() is not None and asks_for_blob(request), make)
-
-    def files() -> ModelFilesHere | None:
-        return seat.owner and seat.owner.files
+        return state_get(kernel, seat.state)
 
     def at_others(kernel: Kernel) -> Placing:
         from appliance.features.pool.at_peers import AtOthers
@@ -87,23 +71,36 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     ):
         yield PoolParts(
             routes=routes,
-            edges=(state, blobs),
+            gets={"/api/pool": show_pool},
+            edges=(lambda _: _Blobs(seat),),
             sockets=(lambda kernel, _: PeerLink(fleet, peers.guest, kernel.traffic.lifetime),),
             adopt=adopt,
             wait_ended=seat.wait_quiet,
             other_servers=peers,
             placings=(at_others,),
             examiners=(partial(_examiner, lambda: seat.state().problems),),
-            peers=peers,
             seat=seat,
         )
 
 
-def asks_for_blob(request: Request) -> bool:
-    """Return whether a request is for a file of a model, or for the list of a model's files."""
-    from appliance.features.pool.core import blobs  # a box in no pool does without
+class _Blobs:
+    """Files of models for the other boxes, while this one is in a pool: an `EdgeRoute` that imports what it needs."""
 
-    return blobs.asks_for_blob(request.method, request.path)
+    def __init__(self, seat: PoolSeat) -> None:
+        self._seat = seat
+
+    def answers(self, request: Request) -> bool:
+        if self._seat.owner is None:
+            return False
+        from appliance.features.pool.core.blobs import asks_for_blob
+
+        return asks_for_blob(request.method, request.path)
+
+    async def answer(self, context: RequestContext) -> None:
+        from appliance.features.pool.edges import answer_blob
+
+        assert self._seat.owner is not None  # else it is not asked
+        await answer_blob(context, self._seat.owner.files)
 
 
 def _at_boxes(ask: Ask, peers: Peers) -> Placing:

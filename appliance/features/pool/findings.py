@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
 from appliance.core.examination import Examiner, Known, OwnFacts
-from appliance.core.findings import Finding, Told, warning
+from appliance.core.findings import Told, warning
 from appliance.wire import Trouble
 
 
@@ -15,13 +15,10 @@ class PoolExamined(OwnFacts, frozen=True, kw_only=True):
     """Its facts are `ServerFact.pool`."""
 
     def findings(self, known: Known) -> Sequence[Told]:
-        return (("others", pool_problems(known)),)
-
-
-def pool_problems(known: Known) -> Iterator[Finding]:
-    for problem in known.server.pool if known.server is not None else ():
-        fix = f"{problem.fix[:1].upper()}{problem.fix[1:]}."
-        yield warning("pool", "Something is wrong with this box's place in its pool", problem.text, fix)
+        problems = known.server.pool if known.server is not None else ()
+        title = "Something is wrong with this box's place in its pool"
+        told = [warning("pool", title, one.text, f"{one.fix[:1].upper()}{one.fix[1:]}.") for one in problems]
+        return (("others", told),)
 
 
 def pool_examiner(problems: Callable[[], Sequence[Trouble]] | None = None) -> Examiner:

@@ -3,48 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Literal
 from urllib.parse import quote
 
 import trio
-from msgspec import Struct
 
-from appliance.catalog.catalog import Catalog, find_model
-from appliance.catalog.supply import Supply
-from appliance.core.lenient_json import decoded
+from appliance.catalog.catalog import find_model
 from appliance.core.models.holders import told_apart
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, Busy, ModelNotFound, NotPlaced
 from appliance.features.pool.core.blobs import BLOBS, FilesOfModel, HashedFile
+from appliance.features.pool.doors import ask_at
 from appliance.features.pool.member_source import Members
 from appliance.features.pool.peers import Peers
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import state_of
+from appliance.http.owners import Owners
 from appliance.upstream.address import Address
-from appliance.upstream.client import HttpCall
 
 HASH_PAUSE = 1.0  # seconds between two questions for hashes that a box computes, which take minutes for 40 GB
-LIST_TIME = 10.0
-MAX_LIST = 1 << 20
 MOST_FETCHES = 16  # models that are fetched together: another box may say that it has many, and never give one
 
 log = logging.getLogger(__name__)
-
-
-class BoxParts(Struct, frozen=True, kw_only=True):
-    """The owners of this program that a pool uses."""
-
-    fleet: Fleet
-    catalog: Catalog
-    supply: Supply
-    peers: Peers
-    drained: Callable[[bool], object]  # called with whether this box is drained, which its readiness says
-    speed: Callable[[], float]  # that of the engine which an unknown model gets; see `Beat.speed`
-    listen: str  # see `Beat.listen`
-    keyless: Callable[[], bool]  # see `Beat.keyless`
-    offline: bool  # the program may reach no other machine
 
 
 def room_for(fleet: Fleet, model: Model) -> Literal["free", "idle", "none"]:
@@ -61,28 +43,26 @@ def refuse_eviction(fleet: Fleet, model: Model) -> None:
 class OwnHands:
     """The work that another box can order. Each returns once it has begun."""
 
-    def __init__(self, nursery: trio.Nursery, parts: BoxParts) -> None:
-        self._nursery, self._parts = nursery, parts
+    def __init__(self, nursery: trio.Nursery, owners: Owners, peers: Peers) -> None:
+        self._nursery, self._owners, self._peers = nursery, owners, peers
         self._fetching: set[str] = set()
 
     def require(self, model: str) -> None:
         """Raises ModelNotFound for a model that neither this box has nor another one."""
-        if self._parts.catalog.snapshot.find(model) is None and not self._holders(model):
+        if self._owners.catalog.snapshot.find(model) is None and not self._holders(model):
             raise ModelNotFound(model)
 
     async def load(self, model: str, *, evict: bool) -> None:
         """Raises ApplianceError where the model cannot be loaded, or only by evicting others."""
-        found = await find_model(self._parts.catalog, model)
+        found = await find_model(self._owners.catalog, model)
         if not evict:
-            refuse_eviction(self._parts.fleet, found)
-        self._parts.fleet.load_soon(found)
+            refuse_eviction(self._owners.fleet, found)
+        self._owners.fleet.load_soon(found)
 
     async def fetch(self, model: str) -> None:
         """Fetch a model's files from other boxes, then load it. Raises ApplianceError; downloads tell of later ones."""
-        if self._parts.catalog.snapshot.find(model) is not None:
+        if self._owners.catalog.snapshot.find(model) is not None:
             await self.load(model, evict=True)
-        elif not self._holders(model):
-            raise ModelNotFound(model)
         elif model not in self._fetching:
             if len(self._fetching) >= MOST_FETCHES:
                 raise Busy(f"{MOST_FETCHES} models are being fetched from other boxes already")
@@ -92,7 +72,7 @@ class OwnHands:
     async def _fetch(self, model: str) -> None:
         try:
             files, members = await self._sources(model)
-            download = await self._parts.supply.fetch_from(Members(members, files, model))
+            download = await self._owners.supply.fetch_from(Members(members, files, model))
             status = await download.wait()
             if status.error is None:
                 await self.load(model, evict=True)
@@ -110,28 +90,27 @@ class OwnHands:
             known = {box: found.files for box, found in listed.items() if found.files is not None}
             if known:
                 files = next(iter(known.values()))
-                return files, [self._parts.peers.address(box) for box, same in known.items() if same == files]
+                return files, [self._peers.address(box) for box, same in known.items() if same == files]
             await trio.sleep(HASH_PAUSE)
 
     async def _lists(self, model: str) -> Mapping[str, FilesOfModel]:
         """Ask every box that has the model for its files; each begins to compute the hashes that it lacks."""
         found: dict[str, FilesOfModel] = {}
 
-        async def ask(box: str, name: str) -> None:
-            with suppress(ApplianceError, trio.TooSlowError), trio.fail_after(LIST_TIME):
-                async with HttpCall(self._parts.peers.address(box), "GET", f"{BLOBS}?model={quote(name)}") as answer:
-                    content = await answer.read(MAX_LIST)
-                if answer.status == 200 and (files := decoded(FilesOfModel, content)) is not None:
-                    found[box] = files
+        async def ask(box: str) -> None:
+            with suppress(ApplianceError):
+                found[box] = await ask_at(
+                    self._peers.address(box), "GET", f"{BLOBS}?model={quote(model)}", FilesOfModel
+                )
 
         async with trio.open_nursery() as nursery:
             for box in self._holders(model):
-                nursery.start_soon(ask, box, model)
+                nursery.start_soon(ask, box)
         return found
 
     def _holders(self, model: str) -> list[str]:
         """Return the boxes that have the model. Raises NotPlaced where they have several of its name."""
-        groups = self._parts.peers.groups(model)
+        groups = self._peers.groups(model)
         if len(groups) > 1:
             raise NotPlaced(model, told_apart(model, groups))
         return [one.box for group in groups for one in group]

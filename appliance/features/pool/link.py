@@ -137,13 +137,6 @@ async def _listen(channel: Channel, heard: Heard) -> str:
             heard(message.models[:MAX_MODELS])
 
 
-async def serve_link(handshake: Handshake, heard: Heard, local_state: LocalState, wait_changed: WaitChanged) -> None:
-    """Accept the websocket and keep it until either side ends it. The caller has checked the key."""
-    websocket = await handshake.accept(most=MAX_MESSAGE)
-    why = await exchange_states(websocket, heard, local_state, wait_changed)
-    await websocket.close(Close(NORMAL, why))
-
-
 class PeerLink:
     """Serves the link for as long as the program accepts requests. ``guest`` is as in `Peers`."""
 
@@ -156,6 +149,8 @@ class PeerLink:
     async def serve(self, context: RequestContext, handshake: Handshake) -> None:
         lifetime, states = self._lifetime, partial(model_states, self._fleet)
         with lifetime.feeds.reading(), self._guest(context.request.client) as heard, lifetime.follower() as following:
-            await serve_link(handshake, heard, states, self._fleet.wait_changed)
+            websocket = await handshake.accept(most=MAX_MESSAGE)
+            why = await exchange_states(websocket, heard, states, self._fleet.wait_changed)
+            await websocket.close(Close(NORMAL, why))
         if following.cancelled_caught:
             raise ShuttingDown

@@ -15,12 +15,12 @@ import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import trio
 from msgspec.structs import replace
 
-from appliance import __version__
 from appliance.core.models.holders import Holder, told_apart
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
 from appliance.features.pool.core.join_code import TOKEN_SIZE, Codes, JoinCode
@@ -30,13 +30,14 @@ from appliance.features.pool.core.remarks import apart_problems, keyless_problem
 from appliance.features.pool.core.roster import Box, Roster, bus_plan, most_changes, outvotes
 from appliance.features.pool.core.shapes import ModelState, PoolBox, PoolBus, PoolRotation, PoolState
 from appliance.features.pool.doors import PROTOCOL, ROSTER, SECRET, Dialled, JoinRequest, NewSecret, OtherKeys, Ways
-from appliance.features.pool.hands import BoxParts, OwnHands
+from appliance.features.pool.hands import OwnHands
 from appliance.features.pool.on_bus import BUS, OnBus
 from appliance.features.pool.orders import BoxOrders
-from appliance.features.pool.peers import PoolSide
+from appliance.features.pool.peers import Peers, PoolSide
 from appliance.features.pool.pool_file import KeptPool, PoolHere
 from appliance.features.pool.remote_peer import PeerStatus
-from appliance.trio_parts import AGAIN
+from appliance.http.kernel import Kernel
+from appliance.trio_parts import AGAIN, wait_any
 from appliance.upstream.address import Address
 from appliance.wire import Trouble
 
@@ -53,18 +54,18 @@ log = logging.getLogger(__name__)
 class Membership(PoolHere):
     """Made, and run, by `owner.BoxPool`."""
 
-    def __init__(self, path: Path, kept: KeptPool, parts: BoxParts, hands: OwnHands) -> None:
+    def __init__(self, path: Path, kept: KeptPool, kernel: Kernel, peers: Peers, hands: OwnHands) -> None:
         super().__init__(path, kept)
         self.codes = Codes()
         self.door_closed = trio.Event()  # the door answers no request any more
         self.door_closed.set()
         self.ended = trio.Event()  # nothing is left of it, not even the file
         self.problem: Trouble | None = None
-        self._peers = parts.peers
-        self._tell_drained = parts.drained
-        self._parts = parts
+        self._peers, self._catalog = peers, kernel.owners.catalog
+        self._listen = kernel.edge.url
+        self._tell_drained = kernel.traffic.lifetime.drain
         self._fences = Fences(kept.epochs, lambda: most_changes(time.time()))
-        self.on_bus = OnBus(self, parts, path.with_name(BUS_FOLDER))
+        self.on_bus = OnBus(self, kernel, peers, path.with_name(BUS_FOLDER))
         self._orders = BoxOrders(kept.roster.pool, self.me, self._fences, hands, self._keep_epochs)
         self._dialled: dict[str, Dialled] = {}  # the connections of boxes that dial out, from their first one on
         self.ways = Ways(self.keys, self._dialled)  # the ways to the doors of the others
@@ -82,16 +83,21 @@ class Membership(PoolHere):
         """
         self._renew_door, shutdown = renew, trio.Event()
         await self._show_certificate(renew)
+
+        async def answer() -> None:
+            self.door_closed = trio.Event()
+            await serve(shutdown)
+            self.door_closed.set()
+
+        async def say_stopping() -> None:
+            await shutdown.wait()
+            self.on_bus.stop()
+
         try:
             async with trio.open_nursery() as serving:
-                serving.start_soon(self._serve, serve, shutdown)
-                serving.start_soon(self._say_stopping, shutdown)
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._follow)
-                    nursery.start_soon(self._push_changes)
-                    nursery.start_soon(self.on_bus.run, self._orders)
-                    await self.over.wait()
-                    nursery.cancel_scope.cancel()
+                serving.start_soon(answer)
+                serving.start_soon(say_stopping)
+                await wait_any(self.over.wait, self._follow, self._push_changes, partial(self.on_bus.run, self._orders))
                 shutdown.set()
         finally:
             self._renew_door = None
@@ -109,20 +115,11 @@ class Membership(PoolHere):
                 with trio.move_on_after(AGAIN):
                     await self.over.wait()
 
-    async def _say_stopping(self, shutdown: trio.Event) -> None:
-        await shutdown.wait()
-        self.on_bus.stop()
-
-    async def _serve(self, serve: Callable[[trio.Event], Awaitable[None]], shutdown: trio.Event) -> None:
-        self.door_closed = trio.Event()
-        await serve(shutdown)
-        self.door_closed.set()
-
     async def _follow(self) -> None:
         """Find boxes that are out of reach, and ask one of the others after the other for the roster."""
         while True:
             self._adopt()
-            down = {peer.id for peer in self._peers.snapshot() if not peer.up}
+            down = {peer.id for peer in self._peers.members() if not peer.up}
             async with trio.open_nursery() as nursery:
                 for box in self.others:
                     if box.name in down and box.can_be_dialled:
@@ -143,9 +140,9 @@ class Membership(PoolHere):
 
     def _names_apart(self) -> dict[str, list[list[Holder]]]:
         boxes = {peer.id: {name: peer.identities.get(name) for name in peer.models} for peer in self._peers.members()}
-        known = self._parts.catalog.identities.current
+        known = self._catalog.identities.current
         shared = {name for names in boxes.values() for name in names}
-        models = [model for model in self._parts.catalog.snapshot.models if model.id in shared and not model.hidden]
+        models = [model for model in self._catalog.snapshot.models if model.id in shared and not model.hidden]
         own = {model.id: known(model) for model in models}
         return names_apart({self.me: own, **boxes})
 
@@ -166,9 +163,9 @@ class Membership(PoolHere):
         try:
             await self.ways.find(box)
         except BoxFailed as error:
-            self._peers.absent(box.name, error.why)
+            self._peers.seen(box.name, False, error.why)
         else:
-            self._peers.present(box.name)
+            self._peers.seen(box.name, True)
 
     async def _pull(self) -> None:
         """Ask the next box that answers. Those with other keys have got them while this box was away."""
@@ -232,7 +229,7 @@ class Membership(PoolHere):
         if name not in self._dialled:
             self._dialled[name] = Dialled()
             self.changed.wake()
-        self._peers.present(name)
+        self._peers.seen(name, True)
         return self._dialled[name]
 
     async def propose(self, wanted: Roster) -> Roster:
@@ -322,7 +319,7 @@ class Membership(PoolHere):
 
     def state(self) -> PoolState:
         plan, bus = bus_plan(self.roster, self.me), self.on_bus
-        peers = {peer.id: peer for peer in self._peers.snapshot()}
+        peers = {peer.id: peer.status for peer in self._peers.members()}
         problems = [self.problem] if self.problem is not None else []
         strangers = sorted(self._strangers & {box.name for box in self.others})
         if strangers and not bus.follows:  # the bus lets in the keys of now alone
@@ -331,13 +328,13 @@ class Membership(PoolHere):
             fix = "llama-appliance pool leave, then join again under a new name"
             problems.append(Trouble(id="left_out", text=text, fix=fix))
         problems += bus.problems()
-        if bus.cut_off and bus.heard(self.me) is not None and not bus.problems():
+        if bus.cut_off and bus.heard(self.me)[1] is not None and not bus.problems():
             text = "this box is cut off: it reaches less than half of the pool, and shows the others as last seen"
             problems.append(Trouble(id="cut-off", text=text, fix="look at its network; it serves what it has"))
         boxes = [self._shown(box, peers.get(box.name), voter=box.name in plan.voters) for box in self.roster.boxes]
         return PoolState(
             pool=self.roster.pool,
-            listen=self._parts.listen,
+            listen=self._listen,
             me=self.me,
             generation=self.roster.generation,
             bus=PoolBus(kind=plan.kind, state=bus.state, server=bus.bus.state.server if bus.bus is not None else ""),
@@ -349,7 +346,7 @@ class Membership(PoolHere):
     def _shown(self, box: Box, peer: PeerStatus | None, *, voter: bool) -> PoolBox:
         me = box.name == self.me
         models = self._own_models() if me else peer.models if peer is not None else ()
-        beat, age = self.on_bus.heard(box.name) or (None, None)
+        beat, age = self.on_bus.heard(box.name)
         return PoolBox(
             name=box.name,
             addresses=box.addresses,
@@ -360,9 +357,9 @@ class Membership(PoolHere):
             drained=box.drained,
             dials_out=box.dials_out,
             linked=peer is not None and peer.linked,
-            version=__version__ if me else beat.version if beat is not None else "",
-            listen=self._parts.listen if me else beat.listen if beat is not None else "",
-            keyless=self._parts.keyless() if me else beat.keyless if beat is not None else None,
+            version=beat.version,
+            listen=beat.listen,
+            keyless=beat.keyless,
             beat_age=age,
             queue=sum(model.busy for model in models),
             error=peer.error if peer is not None else None,
@@ -372,7 +369,7 @@ class Membership(PoolHere):
     def _own_models(self) -> list[ModelState]:
         """Return the models of this box, as others read them in its list and over the link."""
         running = {state.id: state for state in self._peers.own_states()}
-        listed = [model.id for model in self._parts.catalog.snapshot.models if not model.hidden and model.error is None]
+        listed = [model.id for model in self._catalog.snapshot.models if not model.hidden and model.error is None]
         return [running.get(id) or ModelState(id=id) for id in dict.fromkeys((*listed, *running))]
 
     async def _change(self, make: Callable[[Roster], Roster]) -> None:

@@ -31,11 +31,12 @@ from appliance.features.pool.core.bus_words import BusAccess, external_access
 from appliance.features.pool.core.members import BEAT, GONE, Beat, Presence
 from appliance.features.pool.core.nats import BusMessage
 from appliance.features.pool.core.roster import CLIENTS, ROUTES, BusPlan, Roster, bus_plan, newer, refusal
-from appliance.features.pool.hands import BoxParts
 from appliance.features.pool.orders import BoxOrders
+from appliance.features.pool.peers import Peers
 from appliance.features.pool.pool_file import PoolHere, certificate_files
+from appliance.http.kernel import Kernel
 from appliance.platform.machine import here
-from appliance.trio_parts import Changed, every, wait_any
+from appliance.trio_parts import Changed, wait_any
 from appliance.wire import Trouble
 
 BUS = "the bus"  # the bus's name in errors
@@ -43,7 +44,7 @@ ROSTER_KEY = "roster"
 AGREE_TIME = 20.0  # Seconds for one change of the roster. An election of the bus takes up to 11 s.
 LOOK_AGAIN = 0.2  # seconds until the roster is read again, after a put that was overtaken or not answered
 AGAIN = 1.0  # seconds between two tries to have the bucket and the own roster in it
-SURE = 60.0  # seconds between two looks while the own roster is there
+SURE = 5.0  # seconds between two looks while the own roster is there; a box that has a newer one tells that at once
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +56,10 @@ BusPart = tuple[BusPlan, bytes, tuple[str, ...]]
 class OnBus:
     """Owned by one `Membership`, which runs it."""
 
-    def __init__(self, pool: PoolHere, parts: BoxParts, folder: Path) -> None:
+    def __init__(self, pool: PoolHere, kernel: Kernel, peers: Peers, folder: Path) -> None:
         """``folder`` is for the files of the server alone."""
         self.up: Mapping[str, bool | None] = {}  # whether each box is there; None: unknown, so the links alone say it
-        self._pool, self._parts, self._folder = pool, parts, folder
+        self._pool, self._kernel, self._peers, self._folder = pool, kernel, peers, folder
         self._beats = f"pool.{pool.roster.pool}.beat"  # one NATS may serve several pools
         self._incarnation = secrets.token_hex(8)
         self._sequence = 0
@@ -100,10 +101,12 @@ class OnBus:
         states = (self._server.state if self._server is not None else None, self.bus.state if self.bus else None)
         return [each.problem for each in states if each is not None and each.problem is not None]
 
-    def heard(self, box: str) -> tuple[Beat, float] | None:
-        """Return a box's last beat, and its age in seconds."""
+    def heard(self, box: str) -> tuple[Beat, float | None]:
+        """Return a box's last beat, the present one of this box, and its age in seconds; None: none has come."""
         found = self._presence.heard.get(box)
-        return (found.beat, here.with_sleep() - found.at) if found is not None else None
+        beat = found.beat if found is not None else Beat(box=box, incarnation="", sequence=0)
+        age = here.with_sleep() - found.at if found is not None else None
+        return self._own_beat() if box == self._pool.me else beat, age
 
     def speeds(self) -> dict[str, float]:
         return {box: last.beat.speed for box, last in self._presence.heard.items() if last.beat.speed}
@@ -141,7 +144,7 @@ class OnBus:
 
     async def run(self, orders: BoxOrders) -> Never:
         """Have the part that the roster gives this box, and let ``orders`` come and go, until cancelled."""
-        async with open_bus_server(self._parts.fleet.children, self._folder) as self._server:
+        async with open_bus_server(self._kernel.owners.fleet.children, self._folder) as self._server:
             while True:
                 part = self._part()
                 self._server.serve(self._serving(part[0]))
@@ -158,17 +161,17 @@ class OnBus:
         kept, own = self._pool.kept, self._pool.own
         return bus_plan(kept.roster, kept.me), kept.secret, own.addresses if own is not None else ()
 
-    async def _be_client(self, plan: BusPlan, orders: BoxOrders) -> Never:
+    async def _be_client(self, plan: BusPlan, orders: BoxOrders) -> None:
         if plan.kind == "none":
             await trio.sleep_forever()
         access = self._access(plan)
-        async with open_bus(access, await self._tls(access)) as self.bus, trio.open_nursery() as nursery:
-            self._bucket = bucket = Bucket(self.bus, f"pool_{self._pool.roster.pool}")
-            nursery.start_soon(self._keep_roster, self.bus, bucket, len(plan.voters) or 1)
-            nursery.start_soon(bucket.watch, self._on_entries)
-            nursery.start_soon(self._be_present, self.bus)
-            nursery.start_soon(orders.run, self.bus, bucket, self._may_be_up)
-            await trio.sleep_forever()
+        async with open_bus(access, await self._tls(access)) as bus:
+            self.bus, self._bucket = bus, Bucket(bus, f"pool_{self._pool.roster.pool}")
+            await wait_any(
+                partial(self._keep_roster, bus, self._bucket, len(plan.voters) or 1),
+                partial(self._be_present, bus),
+                partial(orders.run, bus, self._bucket, lambda box: self.up.get(box) is not False),
+            )
 
     async def _keep_roster(self, bus: Bus, bucket: Bucket, replicas: int) -> Never:
         """Have the bucket, and in it the newest roster. Where the store was lost, that is one of the boxes' own."""
@@ -200,42 +203,37 @@ class OnBus:
             await self._pool.learn(found)
         return False
 
-    def _may_be_up(self, box: str) -> bool:
-        return self.up.get(box) is not False
-
-    def _on_entries(self, entries: Mapping[str, BucketEntry]) -> None:
-        if self._roster_in(entries.get(ROSTER_KEY)) != self._pool.roster:
-            self._news.wake()
-
     async def _be_present(self, bus: Bus) -> Never:
+        """Send a beat every second, and at once after a change: it tells the others that there is a newer roster."""
         with bus.subscription(f"{self._beats}.*", self._on_beat):
-            await every(BEAT, lambda: self._beat(bus), first=0)
+            while True:
+                self._beat(bus)
+                with trio.move_on_after(BEAT):
+                    await self._pool.changed.wait()
 
-    def _beat(self, bus: Bus) -> None:
-        pool, parts, self._sequence = self._pool, self._parts, self._sequence + 1
-        beat = Beat(
+    def _own_beat(self) -> Beat:
+        pool, edge = self._pool, self._kernel.edge
+        return Beat(
             box=pool.me,
             incarnation=self._incarnation,
             sequence=self._sequence,
             version=__version__,
             generation=pool.roster.generation,
             drained=pool.own is not None and pool.own.drained,
-            speed=parts.speed(),
-            listen=parts.listen,
-            keyless=parts.keyless(),
+            speed=self._kernel.owners.engines.speed,
+            listen=edge.url,
+            keyless=not edge.guard.asks_for_key,
             stopping=self._stopping,
         )
-        bus.publish(f"{self._beats}.{pool.me}", msgspec.json.encode(beat))
-        before, self.up = self.up, self._presence.boxes([box.name for box in pool.roster.boxes], here.with_sleep())
+
+    def _beat(self, bus: Bus) -> None:
+        self._sequence += 1
+        bus.publish(f"{self._beats}.{self._pool.me}", msgspec.json.encode(self._own_beat()))
+        names = [box.name for box in self._pool.roster.boxes]
+        before, self.up = self.up, self._presence.boxes(names, here.with_sleep())
         for name, is_up in self.up.items():
-            if is_up is before.get(name):
-                continue
-            if is_up is None:
-                parts.peers.doubted(name)
-            elif is_up:
-                parts.peers.present(name)
-            else:
-                parts.peers.absent(name, f"it has sent no sign of life for {GONE:g} s")
+            if is_up is not before.get(name):
+                self._peers.seen(name, is_up, f"it has sent no sign of life for {GONE:g} s")
 
     def _on_beat(self, message: BusMessage) -> None:
         beat = decoded(Beat, message.data)
@@ -247,7 +245,7 @@ class OnBus:
             self._news.wake()
 
     def _serving(self, plan: BusPlan) -> BusServing | None:
-        own, keys = self._pool.own, self._pool.keys
+        own = self._pool.own
         if not plan.serves or own is None:
             return None
         return BusServing(
@@ -255,11 +253,9 @@ class OnBus:
             group="-".join(plan.voters),
             port=own.port + CLIENTS,
             routes_port=own.port + ROUTES if plan.kind == "voters" else 0,
-            routes=tuple((each.host, each.port) for each in plan.routes),
+            routes=plan.routes,
             files=self._pool.own_certificate(),
-            nkey=keys.bus_user,
-            route_password=keys.derived("route").hex(),
-            system_password=keys.derived("system").hex(),
+            keys=self._pool.keys,
         )
 
     def _access(self, plan: BusPlan) -> BusAccess:

@@ -35,7 +35,7 @@ from appliance.features.pool.core.lease import (
     understood,
 )
 from appliance.features.pool.core.nats import BusMessage
-from appliance.features.pool.core.placing import BoxChoice, Need
+from appliance.features.pool.core.placing import BoxChoice
 from appliance.features.pool.core.roster import Count
 from appliance.features.pool.hands import OwnHands
 from appliance.platform.machine import here
@@ -125,7 +125,7 @@ class PlacementLeases:
     async def _take(self, keys: PlacementKeys, lease: PlacementLease, follows: IsUp) -> PlacementRecord | None:
         """Return a decision to follow, or None once the lease is held. Raises BusError."""
         while not lease.held(self._clock()):
-            step = lease.attempt(self._clock())
+            step = lease.attempt()
             with suppress(BusConflict):
                 while isinstance(step, ReadKey | PutKey):
                     if isinstance(step, PutKey):
@@ -186,14 +186,14 @@ class BoxOrders:
             return None
 
         async def order(epoch: int, holder: str) -> str:
-            if (choice := decide()) is None or choice.need is Need.NOTHING:
+            if (choice := decide()) is None or choice.need == "nothing":
                 return choice.box if choice is not None else ""
             wanted = PlacementOrder(
-                op="fetch" if choice.need is Need.FETCH else "load",
+                op="fetch" if choice.need == "fetch" else "load",
                 model=model_id,
                 epoch=epoch,
                 holder=holder,
-                evict=choice.need is not Need.LOAD,
+                evict=choice.need != "load",
             )
             if choice.box == self._me:
                 why = await self._obey(wanted)

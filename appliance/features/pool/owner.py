@@ -19,7 +19,6 @@ import msgspec
 import psutil
 import trio
 
-from appliance.catalog.supply import Supply
 from appliance.core.settings import is_loopback
 from appliance.errors import ApplianceError, BadRequest, Conflict, Forbidden, StoreFailed, UsageError
 from appliance.feature import Assembled
@@ -30,7 +29,7 @@ from appliance.features.pool.core.roster import DEFAULT_PORT, MOST_ADDRESSES, Bo
 from appliance.features.pool.core.shapes import CreatePool, JoinPool, PoolInvitation, PoolState
 from appliance.features.pool.door import BoxDoor, claim_door
 from appliance.features.pool.doors import JoinRequest, NewSecret, join_with
-from appliance.features.pool.hands import BoxParts, OwnHands
+from appliance.features.pool.hands import OwnHands
 from appliance.features.pool.membership import Membership
 from appliance.features.pool.model_blobs import ModelFilesHere, open_model_files
 from appliance.features.pool.peers import Peers
@@ -44,16 +43,23 @@ HASHES = "pool-hashes.json"  # the file, beside the pool's, that remembers hashe
 
 log = logging.getLogger(__name__)
 
-Claim = Callable[[int], Awaitable[BoxDoor]]  # Takes the port of a door; 0 is any free one. Raises UsageError.
-
 
 class BoxPool:
     """Made by `open_box_pool`."""
 
-    def __init__(self, nursery: trio.Nursery, path: Path, claim: Claim, parts: BoxParts, files: ModelFilesHere) -> None:
-        self._nursery, self._path, self._claim, self._parts = nursery, path, claim, parts
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        path: Path,
+        program: Assembled,
+        peers: Peers,
+        files: ModelFilesHere,
+        *,
+        offline: bool,
+    ) -> None:
+        self._nursery, self._path, self._program, self._peers = nursery, path, program, peers
         self.files = files  # those that other boxes may fetch
-        self._hands = OwnHands(nursery, parts)
+        self._offline = offline
         self._turn = trio.Lock()
         self._problems: Sequence[Trouble] = ()
         self.membership: Membership | None = None
@@ -84,8 +90,17 @@ class BoxPool:
             self._problems = (Trouble(id="file", text=str(error), fix=f"remove {self._path}, and join again"),)
             return
         if kept is not None:
-            self.membership = Membership(self._path, kept, self._parts, self._hands)
+            self.membership = self._member(kept)
             self._nursery.start_soon(self._resume, self.membership)
+
+    def _member(self, kept: KeptPool) -> Membership:
+        kernel = self._program.kernel
+        hands = OwnHands(self._nursery, kernel.owners, self._peers)
+        return Membership(self._path, kept, kernel, self._peers, hands)
+
+    async def _claim(self, port: int) -> BoxDoor:
+        """Take the port of a door; 0 is any free one. Raises UsageError."""
+        return await claim_door(self._program, self._peers, self.files, port)
 
     async def create(self, asked: CreatePool) -> PoolInvitation:
         """Make a pool of this box, and a code that lets the next one in. Raises BadRequest, Conflict, UsageError."""
@@ -146,7 +161,7 @@ class BoxPool:
                 found = await agree(box)
                 kept = KeptPool(secret=found.secret, me=box.name, roster=found.roster, chosen=bool(asked.addresses))
                 await trio.to_thread.run_sync(write_pool, self._path, kept)
-                self.membership = Membership(self._path, kept, self._parts, self._hands)
+                self.membership = self._member(kept)
             except BaseException:
                 door.close()
                 raise
@@ -167,7 +182,7 @@ class BoxPool:
                 f"'{box.name}' at {', '.join(box.addresses)} port {port} is not a box: a name has lower-case letters, "
                 "digits and hyphens, an address is an IP address or a host name"
             ) from None
-        if self._parts.offline and not box.dials_out and not all(map(is_loopback, box.addresses)):
+        if self._offline and not box.dials_out and not all(map(is_loopback, box.addresses)):
             raise Forbidden(
                 "this server was started with --offline, which keeps it from other machines: start it without that "
                 "to have it in a pool"
@@ -234,25 +249,13 @@ def own_addresses() -> list[str]:
 
 
 @asynccontextmanager
-async def open_box_pool(
-    path: Path, program: Assembled, peers: Peers, supply: Supply, *, offline: bool
-) -> AsyncGenerator[BoxPool]:
-    """Own this program's place in a pool. ``path`` is its file, and its presence means that there is a pool."""
-    owners, edge = program.kernel.owners, program.kernel.edge
+async def open_box_pool(path: Path, program: Assembled, peers: Peers, *, offline: bool) -> AsyncGenerator[BoxPool]:
+    """Own this program's place in a pool. ``path`` is its file, and its presence means that there is a pool.
 
-    parts = BoxParts(
-        fleet=owners.fleet,
-        catalog=owners.catalog,
-        supply=supply,
-        peers=peers,
-        drained=program.kernel.traffic.lifetime.drain,
-        speed=lambda: owners.engines.speed,
-        listen=edge.url,
-        keyless=lambda: not edge.guard.asks_for_key,
-        offline=offline,
-    )
-    async with open_model_files(owners.catalog, path.with_name(HASHES)) as files, beside() as nursery:
-        claim = partial(claim_door, program, peers, files)
-        pool = BoxPool(nursery, path, claim, parts, files)
+    ``offline``: the program may reach no other machine.
+    """
+    hashes, catalog = path.with_name(HASHES), program.kernel.owners.catalog
+    async with open_model_files(catalog, hashes) as files, beside() as nursery:
+        pool = BoxPool(nursery, path, program, peers, files, offline=offline)
         await pool.resume()
         yield pool

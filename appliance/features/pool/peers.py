@@ -95,20 +95,16 @@ class Peers:
                 self._nursery.start_soon(peer.run, name=f"peer {peer.id}")
         self._news.wake()
 
-    def absent(self, member_id: str, why: str) -> None:
-        """The pool has lost sight of a box: it comes last until its task finds it well. Call it at the change."""
-        if member_id in self._members:
-            self._members[member_id].is_down(why)
+    def seen(self, member_id: str, is_up: bool | None, why: str = "") -> None:
+        """The pool sees a box again, or has lost sight of it: then it comes last until its task finds it well.
 
-    def present(self, member_id: str) -> None:
-        """The pool sees a box again: one that counts as down is looked at now. Call it at the change."""
-        if member_id in self._members and self._members[member_id].up is False:
-            self._members[member_id].look_within(0)
-
-    def doubted(self, member_id: str) -> None:
-        """A box may not be what is known of it: it is looked at in a second."""
-        if member_id in self._members:
-            self._members[member_id].look_within(FIRST_PAUSE)
+        None: it may not be what is known of it, and is looked at in a second. Call it at the change.
+        """
+        member = self._members.get(member_id)
+        if member is not None and is_up is False:
+            member.is_down(why)
+        elif member is not None and (is_up is None or member.up is False):
+            member.look_within(FIRST_PAUSE if is_up is None else 0)
 
     def members(self) -> Collection[RemotePeer]:
         """Return the other boxes of the pool."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import trio
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
 from appliance.http.way.context import RequestContext
 from appliance.platform.tls_socket import TlsSocket
-from appliance.trio_parts import AGAIN, wait_any
+from appliance.trio_parts import AGAIN, beside, wait_any
 from appliance.upstream.address import Address
 from appliance.upstream.client import own_headers, read_head
 from appliance.upstream.connect import SocketWire, keep_alive, open_socket, secure
@@ -73,13 +74,9 @@ async def dial_out(membership: Membership, adopt: Adopt) -> None:
     """Keep connections at the doors of the others for as long as this box dials out. Runs until it is cancelled."""
     while True:
         names = _doors(membership)
-        async with trio.open_nursery() as nursery:
-            for name in names:
-                for _ in range(SPARE):
-                    nursery.start_soon(_keep_one, membership, name, adopt)
+        async with beside(*[partial(_keep_one, membership, name, adopt) for name in names for _ in range(SPARE)]):
             while _doors(membership) == names:
                 await membership.changed.wait()
-            nursery.cancel_scope.cancel()
 
 
 def _doors(membership: Membership) -> list[str]:

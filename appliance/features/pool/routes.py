@@ -1,12 +1,13 @@
 """``/api/peers`` shows the other servers. ``/api/pool/...``: this box is put into a pool or out of it, or changes it.
 
-`PoolStateRoute` shows its state. A client that may do this can let in other machines, so it takes ``serve --admin`` or
+`edges.state_get` shows its state. A client that may do this can let in other machines, so it takes ``serve --admin`` or
 the socket of the own home.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from quart import Response
 
@@ -22,43 +23,33 @@ if TYPE_CHECKING:
 
 DOOR = AdminDoor("changing the pool", "pool' on the server's machine", trusted=True)
 
+T = TypeVar("T")
+
 
 def pool_routes(peers: Peers, seat: PoolSeat) -> Routes:
     routes = Routes("pool")
 
-    async def owner() -> BoxPool:
-        """Raises Forbidden."""
-        return await seat.require()
+    def change(path: str, takes: type[T], make: Callable[[BoxPool, T], Awaitable[object]]) -> None:
+        async def changed() -> Response:
+            return json_answer(await make(await seat.require(), await read_as(takes)))
+
+        name, facts = path.rpartition("/")[2], RouteFacts(takes=takes, admin=DOOR)
+        routes.add_url_rule(path, name, changed, methods=["POST"], facts=facts)
+
+    change("/api/pool/create", CreatePool, lambda pool, asked: pool.create(asked))
+    change("/api/pool/join", JoinPool, lambda pool, asked: pool.join(asked))
+    change("/api/pool/leave", LeavePool, lambda pool, asked: pool.leave(asked.box))
+    change("/api/pool/drain", DrainBox, lambda pool, asked: pool.drain(asked.box, drained=asked.drained))
+    change("/api/pool/rotate", RotatePool, lambda pool, asked: pool.require().rotate(asked.without))
+
+    @routes.post("/api/pool/invite", facts=RouteFacts(admin=DOOR))
+    async def invite() -> Response:
+        return json_answer((await seat.require()).invite())
 
     @routes.get("/api/peers")
     async def show_peers() -> Response:
         """The other servers: those asked from here, and the appliances that have linked themselves to this one."""
         guests = [{"address": address, "models": models} for address, models in peers.guests()]
         return json_answer({"peers": peers.snapshot(), "guests": guests})
-
-    @routes.post("/api/pool/create", facts=RouteFacts(takes=CreatePool, admin=DOOR))
-    async def create() -> Response:
-        return json_answer(await (await owner()).create(await read_as(CreatePool)))
-
-    @routes.post("/api/pool/invite", facts=RouteFacts(admin=DOOR))
-    async def invite() -> Response:
-        return json_answer((await owner()).invite())
-
-    @routes.post("/api/pool/join", facts=RouteFacts(takes=JoinPool, admin=DOOR))
-    async def join() -> Response:
-        return json_answer(await (await owner()).join(await read_as(JoinPool)))
-
-    @routes.post("/api/pool/leave", facts=RouteFacts(takes=LeavePool, admin=DOOR))
-    async def leave() -> Response:
-        return json_answer(await (await owner()).leave((await read_as(LeavePool)).box))
-
-    @routes.post("/api/pool/drain", facts=RouteFacts(takes=DrainBox, admin=DOOR))
-    async def drain() -> Response:
-        changed, asked = await owner(), await read_as(DrainBox)
-        return json_answer(await changed.drain(asked.box, drained=asked.drained))
-
-    @routes.post("/api/pool/rotate", facts=RouteFacts(takes=RotatePool, admin=DOOR))
-    async def rotate() -> Response:
-        return json_answer(await (await owner()).require().rotate((await read_as(RotatePool)).without))
 
     return routes

@@ -54,8 +54,7 @@ class PoolSeat:
     def _make(self, path: Path, program: Assembled) -> AbstractAsyncContextManager[BoxPool]:
         from appliance.features.pool.owner import open_box_pool
 
-        offline = self._ground.settings.offline
-        return open_box_pool(path, program, self._peers, self._ground.supply, offline=offline)
+        return open_box_pool(path, program, self._peers, offline=self._ground.settings.offline)
 
     async def _own(self, made: AbstractAsyncContextManager[BoxPool], *, task_status: trio.TaskStatus[None]) -> None:
         async with made as self.owner:

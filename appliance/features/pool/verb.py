@@ -44,7 +44,9 @@ def pool() -> None:
 pool.add_command(export)
 
 
-def _prints(command: Callable[..., Awaitable[PoolInvitation | PoolState]]) -> Callable[..., Awaitable[int]]:
+def _prints(
+    command: Callable[..., Awaitable[PoolInvitation | PoolRotation | PoolState]],
+) -> Callable[..., Awaitable[int]]:
     """Give a command the options of all of them, and print what it returns."""
 
     @functools.wraps(command)
@@ -56,9 +58,11 @@ def _prints(command: Callable[..., Awaitable[PoolInvitation | PoolState]]) -> Ca
             until = datetime.fromtimestamp(found.until, UTC).astimezone()
             say(f"on the other box, until {until:%H:%M}:")
             click.echo(f"llama-appliance pool join {found.code}")
+        elif isinstance(found, PoolRotation):
+            _print_rotation(found)
         else:
             _print_state(found)
-        return 0
+        return 1 if isinstance(found, PoolRotation) and found.missed else 0
 
     return server_options(json_option(printing))
 
@@ -167,23 +171,21 @@ async def drain(server: RunningServer, box: str, undo: bool) -> PoolState:
 
 @pool.command()
 @click.option("--without", multiple=True, metavar="BOX", help="A box that gets no new keys; may be repeated.")
-@server_options
-@json_option
-async def rotate(server: RunningServer, without: tuple[str, ...], as_json: bool) -> int:
+@_prints
+async def rotate(server: RunningServer, without: tuple[str, ...]) -> PoolRotation:
     """Give all boxes new keys, after a box or a copy of its files was lost. Old keys open no door any more.
 
     \b
     Example:
       llama-appliance pool rotate --without laptop
     """
-    done = await ask(server, "POST", "/api/pool/rotate", PoolRotation, RotatePool(without=without))
-    if as_json:
-        print_json(done)
-    else:
-        click.echo(f"new keys: this box{''.join(f', {name}' for name in done.reached)}")
-    for name in () if as_json else done.missed:
+    return await ask(server, "POST", "/api/pool/rotate", PoolRotation, RotatePool(without=without))
+
+
+def _print_rotation(done: PoolRotation) -> None:
+    click.echo(f"new keys: this box{''.join(f', {name}' for name in done.reached)}")
+    for name in done.missed:
         say(f"{name} did not get the new keys: 'llama-appliance pool leave' there, then join it again under a new name")
-    return 1 if done.missed else 0
 
 
 def _print_state(state: PoolState) -> None:

@@ -18,7 +18,7 @@ import trio
 
 from appliance.core.answers.families import family_of
 from appliance.core.answers.going_on import BrokenAnswer, Continues, Refusal, Seam, SecondHalf, StreamSoFar
-from appliance.core.exchange import Trail
+from appliance.core.exchange import RelayOptions, Trail
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening, Tell, refusal
 from appliance.errors import ApplianceError, BadRequest, ModelFailedToStart, PeerFailed, UpstreamFailed, WillNotFit
@@ -176,6 +176,18 @@ class Course:
     def _last_word(self, told: ApplianceError) -> ApplianceError:
         failed = [(name, error.why) for name, error in self._declined if isinstance(error, PeerFailed)]
         return all_failed(failed, failed) if len(failed) == len(self._declined) else told
+
+    def relay_options(self, label: str) -> RelayOptions:
+        """Return how the next answer reaches the client. ``label`` is the name of its server, for errors."""
+        return RelayOptions(
+            label=label,
+            method=self.job.request.method,
+            dialect=self.job.route.dialect,
+            family=family_of(self.job.route.name),
+            headers=self.headers,
+            trail=self.trail,
+            splicer=self.splicer,
+        )
 
     def send_instead(self, body: bytes) -> None:
         """Nothing of an answer has passed: from now on this body is the request's."""

@@ -11,9 +11,8 @@ from contextlib import nullcontext
 from functools import partial
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from appliance.core.answers.families import family_of
 from appliance.core.exchange import Exchange, Refused, RelayOptions, error_in
 from appliance.core.headers import without
 from appliance.core.models.model import Model
@@ -158,14 +157,9 @@ class Process:
         if repairing is not None:
             names = ", ".join(repairing.names).encode()
             told = (*told, *(((b"X-Appliance-Repaired", names),) if names else ()), *ignored(repairing.ignored))
-        answer = RelayOptions(
-            label=there.label,
-            method=job.request.method,
-            dialect=job.route.dialect,
-            family=family_of(job.route.name),
+        answer = structs.replace(
+            course.relay_options(there.label),
             headers=(*course.headers, *told),
-            trail=course.trail,
-            splicer=course.splicer,
             holds_refusals=repairing is not None,
         )
         # This comes behind the lease: how a body has to look depends on the engine, and only now is it known which one

@@ -72,8 +72,7 @@ class BusBox(Struct, frozen=True):
 def serving(pool: PoolKeys, files: BoxCertificate, name: str, port: int) -> BusServing:
     return BusServing(
         group="all",
-        name=name, host="127.0.0.1", port=port, files=files,
-        nkey=pool.bus_user, route_password="r" * 20, system_password=secrets.token_hex(8),
+        name=name, host="127.0.0.1", port=port, files=files, keys=pool,
     )  # fmt: skip
 
 
@@ -90,7 +89,8 @@ async def boxes(folder: Path, number: int = 1, *, pool: PoolKeys | None = None) 
             files = box_files(pool, name)
             wanted = serving(pool, files, name, first + each)
             if number > 1:
-                routes = tuple(("127.0.0.1", first + number + other) for other in range(number) if other != each)
+                others = (first + number + other for other in range(number) if other != each)
+                routes = tuple(BusPlace(host="127.0.0.1", port=other) for other in others)
                 wanted = replace(wanted, routes_port=first + number + each, routes=routes)
             server = await stack.enter_async_context(open_bus_server(children, folder / name))
             server.serve(wanted)

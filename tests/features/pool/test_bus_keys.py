@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import trio
-from bus_harness import box_files, boxes, bucket, client, new_pool, pid_of, tls_of
+from bus_harness import box_files, boxes, bucket, client, new_pool, tls_of
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -90,29 +87,6 @@ async def test_a_client_that_only_publishes_is_not_taken_for_cut_off(tmp_path: P
                 assert bus.publish("pool.beat.b1", b"{}")
                 await trio.sleep(0.05)
         assert not lost
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="it kills by signal")
-async def test_a_watch_tells_the_last_value_after_the_server_was_killed(tmp_path: Path):
-    seen: list[dict[str, bytes]] = []
-
-    def changed(entries: Mapping[str, BucketEntry]) -> None:
-        seen.append({key: entry.value for key, entry in entries.items()})
-
-    async with boxes(tmp_path) as (box,), client(box) as bus:
-        keys = await bucket(bus)
-        revision = await keys.put("a", b"1", 0)
-        async with beside(lambda: keys.watch(changed)):
-            await until(lambda: seen, lambda it: it and it[-1] == {"a": b"1"})
-            revision = await keys.put("a", b"2", revision)
-            await until(lambda: seen[-1], lambda it: it == {"a": b"2"})
-            os.kill(pid_of(box.server), signal.SIGKILL)
-            await until(lambda: bus.state.state, lambda it: it == "lost", changed=bus.news.wait)
-            assert bus.state.problem is not None
-            await until(lambda: bus.connected, changed=bus.news.wait)
-            async with client(box) as other:
-                await (await bucket(other)).put("a", b"3", revision)
-            await until(lambda: seen[-1], lambda it: it == {"a": b"3"})
 
 
 async def problem_of(bus: Bus) -> str:

@@ -11,10 +11,11 @@ from command_line import Command
 
 TABLE = {
     "models": [
-        {"id": "own/model:Q4", "source": "cache"},
-        {"id": "broken", "source": "path", "error": "no GGUF file"},
-        {"id": "b2/far", "source": "server"},
-    ]
+        {"id": "own/model:Q4", "source": "cache", "path": "/m", "state": None},
+        {"id": "broken", "source": "path", "path": "/b", "state": None, "error": "no GGUF file"},
+        {"id": "b2/far", "source": "server", "path": None, "state": "loaded"},
+    ],
+    "models_dir": None,
 }
 BOX = {"port": 4280, "me": False, "up": True, "models": [{"id": "far", "state": "loaded", "busy": 0}]}
 POOL = {
@@ -52,7 +53,7 @@ def test_outside_of_a_pool_it_is_this_machine_alone(command: Command, tmp_path: 
 
 
 def test_without_a_model_there_is_nothing_that_smg_could_ask(command: Command, tmp_path: Path) -> None:
-    with answering({"/api/ls": {"models": []}}) as url:
+    with answering({"/api/ls": {"models": [], "models_dir": None}}) as url:
         told = command.bad("pool", "export", "smg", "--url", url, "--out", tmp_path / "new")
     assert "llama-appliance pull" in told
     assert not (tmp_path / "new").exists()

@@ -22,7 +22,7 @@ from appliance.errors import NotPlaced
 from appliance.features.engines.found import find_engine
 from appliance.features.pool import remote_peer as owner
 from appliance.features.pool.at_boxes import admit
-from appliance.features.pool.core.placing import BoxChoice, Need
+from appliance.features.pool.core.placing import BoxChoice
 from appliance.features.pool.peers import PoolSide
 from appliance.traffic.targets import Target
 from appliance.upstream.client import Address, address_of
@@ -194,7 +194,7 @@ async def test_a_stream_that_breaks_is_continued_on_another_box_and_stays_resuma
             got = await client.until(b"data: ", 3)
             if freezes:
                 cables["b2"].freeze()
-                entry.owners.peers.absent("b2", "it has sent no sign of life for 4 s")
+                entry.owners.peers.seen("b2", False, "it has sent no sign of life for 4 s")
             else:
                 cables["b2"].pull()
             got += await client.rest()
@@ -261,7 +261,7 @@ async def test_a_load_is_ordered_and_an_answer_is_not(open_server: OpenServer, t
         answer = await entry.ask("POST", CHAT, chat())
         [(asked, choice)] = orders.asked
         assert (answer.status, asked) == (200, "alpha")
-        assert choice.need is Need.LOAD
+        assert choice.need == "load"
         assert box_of(answer) == (told or choice.box)
         loaded_at = box_of(answer)
         await until(lambda: entry.state("alpha") == "loaded" or peers.decides([("b2", "alpha")]), changed=None)
@@ -355,7 +355,7 @@ async def test_no_answer_is_continued_by_another_model_of_its_name(
             got = await client.until(b"data: ", 3)
             if fault == "frozen":
                 cables["b2"].freeze()
-                entry.owners.peers.absent("b2", "it has sent no sign of life for 4 s")
+                entry.owners.peers.seen("b2", False, "it has sent no sign of life for 4 s")
             elif fault != "engine":
                 third.catalog.snapshot = type(third.catalog.snapshot)(others)
                 cables["b2"].pull()

@@ -11,7 +11,8 @@ from typing import Literal
 from msgspec import Struct
 
 from appliance.core.settings import in_url
-from appliance.features.pool.core.keys import BoxCertificate
+from appliance.features.pool.core.bus_words import BusPlace
+from appliance.features.pool.core.keys import BoxCertificate, PoolKeys
 
 MOST_STORE = 256 << 20  # bytes of disk; a pool's facts take less than 1 MB, and models need the disk
 LOOPBACK = "127.0.0.1"
@@ -30,11 +31,9 @@ class BusServing(Struct, frozen=True, kw_only=True):
     host: str = "0.0.0.0"
     port: int  # port for clients
     routes_port: int = 0  # for the other voters; 0: it is alone. A server that changes over loses what it has stored.
-    routes: tuple[tuple[str, int], ...] = ()  # hosts and ports of the other voters
+    routes: tuple[BusPlace, ...] = ()  # the other voters
     files: BoxCertificate  # for servers and clients
-    nkey: str  # the public key of the bus's one user, "U..."
-    route_password: str
-    system_password: str
+    keys: PoolKeys
 
 
 def store_of(group: str) -> str:
@@ -51,13 +50,13 @@ def config_text(serving: BusServing, folder: str) -> str:
     store = store_of(serving.group)
     cluster = ""
     if serving.routes_port:
-        login = f"pool:{serving.route_password}"
-        routes = ", ".join(f'"tls://{login}@{in_url(host)}:{port}"' for host, port in serving.routes)
+        password = serving.keys.derived("route").hex()
+        routes = ", ".join(f'"tls://pool:{password}@{place}"' for place in serving.routes)
         cluster = f"""
 cluster {{
   name: {_quoted(store)}, listen: "{in_url(serving.host)}:{serving.routes_port}"
   connect_retries: 1000000, ping_interval: "5s", no_advertise: true
-  authorization {{ user: pool, password: {_quoted(serving.route_password)}, timeout: 5 }}
+  authorization {{ user: pool, password: {_quoted(password)}, timeout: 5 }}
   tls {{ {tls} }}
   routes: [ {routes} ]
 }}
@@ -69,8 +68,8 @@ http: "{LOOPBACK}:-1"
 ping_interval: "5s", ping_max: 2, write_deadline: "5s", max_payload: 1MB
 tls {{ {tls}, handshake_first: true }}
 accounts {{
-  SYS {{ users: [ {{ user: sys, password: {_quoted(serving.system_password)} }} ] }}
-  POOL {{ jetstream: enabled, users: [ {{ nkey: {_quoted(serving.nkey)} }} ] }}
+  SYS {{ users: [ {{ user: sys, password: {_quoted(serving.keys.derived("system").hex())} }} ] }}
+  POOL {{ jetstream: enabled, users: [ {{ nkey: {_quoted(serving.keys.bus_user)} }} ] }}
 }}
 system_account: SYS
 jetstream {{ store_dir: {_quoted(folder, store)}, max_memory_store: 16MB, max_file_store: {MOST_STORE} }}

@@ -18,8 +18,8 @@ Tls = Literal["first", "late", "off"]
 """first: the handshake begins the connection, as the pool's own servers want it. late: it follows the server's INFO,
 as nats-server before 2.10 does it. off: only if the server does not ask for it.
 """
-Fault = Literal["unreachable", "authority", "certificate", "key", "garbage", "silent", "stopping", "ended"]
-"""The reason for which there is no connection. The second to the fourth each mean a wrong code."""
+Fault = Literal["unreachable", "authority", "certificate", "key", "garbage", "silent", "stopping", "ended", "no-quorum"]
+"""The reason for which there is no connection. The second to the fourth each mean a wrong code, the last: no puts."""
 
 
 class BusPlace(Struct, frozen=True, kw_only=True):
@@ -93,19 +93,15 @@ _FAULTS: Mapping[Fault, tuple[str, str]] = {
     "silent": ("{place} does not answer: {why}", "look whether that box hangs, or the network between the boxes"),
     "stopping": ("{place} is about to stop", "nothing is to be done: this box moves to another server"),
     "ended": ("{place} ended the connection: {why}", "see the log of the program on that box"),
+    "no-quorum": (
+        "{place} accepts no changes: {why}",
+        "models are answered as before, but placed without the others; bring back the boxes that serve the bus, "
+        "of which more than half must see each other",
+    ),
 }
 
 
-def lost_problem(place: str, fault: Fault, why: str) -> Trouble:
-    """Say why there is no connection to this server, and what to do."""
+def bus_problem(place: str, fault: Fault, why: str) -> Trouble:
+    """Say what is wrong with this server, or with the connection to it, and what to do."""
     text, fix = _FAULTS[fault]
     return Trouble(id=f"bus-{fault}", text=f"the bus at {text.format(place=place, why=why)}", fix=fix)
-
-
-def quorum_problem(place: str, why: str) -> Trouble:
-    return Trouble(
-        id="bus-no-quorum",
-        text=f"the bus at {place} accepts no changes: {why}",
-        fix="models are answered as before, but placed without the others; bring back the boxes that serve the bus, "
-        "of which more than half must see each other",
-    )

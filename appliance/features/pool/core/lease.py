@@ -6,14 +6,14 @@ shared. These eight rules are the whole safety, and the histories in the tests b
 
 1. A holder acts only while its own clock is before *sent* + `TERM` - `MARGIN`: the time at which it sent the put that
    was acknowledged. The acknowledgement may have taken long, so its arrival says nothing.
-2. Others take over by compare-and-set on a record that they saw unchanged for a whole `TERM`. A holder that was alive
-   has changed the record by a renewal, which makes the put a conflict. A read may be old; the put proves it.
+2. Others take over by compare-and-set on a record that they saw unchanged for a whole `TERM`. A release, or the next
+   holder, has changed the record, which makes the put a conflict. A read may be old; the put proves it.
 3. The clocks count sleep (`appliance.platform.machine.here.with_sleep`). A box that wakes has no lease any more, before
    anything of it runs.
 4. The record is never deleted. It is released by an empty holder, so its epoch goes on. Where the whole store was lost,
    the highest epoch that this box knows goes into the new record, and not before the store is a `TERM` old: a holder
    from before the loss may act until then (see `KnownStore`).
-5. A term that ran out is over. The same holder begins a new epoch, like any other.
+5. Nothing renews a term. When it is over, the same holder begins a new epoch, like any other.
 6. Each order carries epoch and holder, and a box refuses an order of an older epoch than it knows, or of another holder
    in the same epoch (`Fences`). That is the only guard against an order that was sent, and then delayed by a freeze.
 7. A term is longer than the longest election of the bus: otherwise each election would end all terms.
@@ -185,7 +185,6 @@ class PlacementLease:
         self._last: _Put | None = None
         self._stored = CREATE  # its revision, while FOUNDED is asked once more
         self._own: tuple[int, bytes] | None = None  # revision and value of the newest record known to be of this box
-        self._certain = False  # it is what the bus has now, as far as this box can know
         self._seen: tuple[int, bytes] | None = None
         self._unchanged_since = math.inf
 
@@ -197,11 +196,9 @@ class PlacementLease:
         """Seconds for which it still may."""
         return max(0.0, self._until - now)
 
-    def attempt(self, now: float) -> Step:
-        """Begin to take or to renew. A renewal after a certain success does not read the record."""
-        certain, self._certain, self._stored = self._certain and self.held(now), False, CREATE
-        if certain and self._own:
-            return self._take(self._own[0], now)
+    def attempt(self) -> Step:
+        """Begin to take the lease, which is not held."""
+        self._stored = CREATE
         return ReadKey(FOUNDED)
 
     def on_entry(self, key: str, value: bytes | None, revision: int, now: float) -> Step | None:
@@ -235,14 +232,13 @@ class PlacementLease:
         If the put is lost, the others wait for a term, and this box does not. None: the term was over already.
         """
         own, held = self._own, self.held(now)
-        self._until, self._certain = -math.inf, False
+        self._until = -math.inf
         record = PlacementRecord(holder="", epoch=self.epoch, box=box, at=wall)
         return PutKey(self.key, msgspec.json.encode(record), own[0]) if own and held else None
 
     def _take(self, revision: int, now: float) -> PutKey:
         # The fence knows the record's epoch, and that of orders whose record was lost.
-        highest = self._fences.highest(self.model)
-        epoch = self.epoch if self.held(now) and highest == self.epoch else highest + 1
+        epoch = self._fences.highest(self.model) + 1
         value = msgspec.json.encode(PlacementRecord(holder=self._store.me, epoch=epoch, at=now))
         self._last = _Put(epoch, now, value, self._store.founded)
         return PutKey(self.key, value, revision)
@@ -255,8 +251,8 @@ class PlacementLease:
             return ReadKey(self.key)
         # An order of this epoch, or of a later one, may have come meanwhile: from a holder whose record was lost.
         put = self._last
-        ran_out = put.epoch == self.epoch and not self.held(now)
-        if value == put.founded and not ran_out and self._fences.admits(self.model, put.epoch, self._store.me):
+        is_new = value == put.founded and put.epoch > self.epoch
+        if is_new and self._fences.admits(self.model, put.epoch, self._store.me):
             self.epoch, self._until = put.epoch, put.sent + TERM - MARGIN
-            self._own, self._certain = (stored, put.value), True
+            self._own = stored, put.value
         return None

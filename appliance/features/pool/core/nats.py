@@ -15,10 +15,14 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 MOST_LINE = 1 << 16  # Bytes of a line. Other lines are short, but INFO lists every server of a cluster.
 MOST_PAYLOAD = 8 << 20  # bytes of a message with headers; the pool's own servers take 1 MB, others 64 MB at most
-NUMBER = re.compile(rb"[0-9]{1,10}\Z")
+MESSAGE = re.compile(
+    rb"(?:MSG|(?P<has_head>HMSG)) +(?P<subject>\S+)\s+(?P<sid>[0-9]{1,10})(?:\s+(?P<reply>\S+))??"
+    rb"(?(has_head)\s+(?P<head>[0-9]{1,10}))\s+(?P<size>[0-9]{1,10})\s*"
+)
 SUBJECT = re.compile(r"[^\s.]+(?:\.[^\s.]+)*\Z")  # white space would end the subject in its command's line
 VERSION = b"NATS/1.0"
 PING, PONG = b"PING\r\n", b"PONG\r\n"
@@ -58,26 +62,15 @@ Word = Literal["PING", "PONG", "+OK"]
 NatsEvent = ServerInfo | BusMessage | ServerRefusal | Word
 WORDS: Mapping[bytes, Word] = {b"PING": "PING", b"PONG": "PONG", b"+OK": "+OK"}
 
-_decode_info = msgspec.json.Decoder(ServerInfo).decode
-
-
-class _Due(Struct, frozen=True):
-    """A message whose line has come, and whose ``size`` bytes have not."""
-
-    subject: str
-    sid: int
-    reply: str
-    head: int
-    size: int
-
 
 class NatsReader:
     """The receiving side of one connection."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._searched = 0  # bytes at the buffer's beginning that hold no end of a line: a long line is searched once
-        self._due: _Due | None = None
+        self._due: tuple[BusMessage, int, int] | None = (
+            None  # of a message whose line has come: bytes of headers, of all
+        )
 
     def receive(self, data: bytes) -> None:
         """Take bytes that have come."""
@@ -87,12 +80,11 @@ class NatsReader:
         """Return the next event, or None if more bytes are needed. Raises NatsGarbage."""
         if self._due is None and (line := self._line()) is not None and (event := self._understand(line)) is not None:
             return event
-        return None if self._due is None else self._message(self._due)
+        return None if self._due is None else self._message(*self._due)
 
     def _line(self) -> bytes | None:
         # Only the first bytes are searched, so that the limit is the same however the bytes were cut.
-        end = self._buffer.find(b"\r\n", self._searched, MOST_LINE + 2)
-        self._searched = max(len(self._buffer) - 1, 0) if end < 0 else 0  # the last one may be half of an end
+        end = self._buffer.find(b"\r\n", 0, MOST_LINE + 2)
         if end < 0:
             if len(self._buffer) >= MOST_LINE + 2:
                 raise NatsGarbage(f"a line is longer than {MOST_LINE} bytes")
@@ -103,44 +95,35 @@ class NatsReader:
 
     def _understand(self, line: bytes) -> NatsEvent | None:
         """Return the event of a line; None for the line of a message, whose bytes are waited for."""
-        verb, _, rest = line.partition(b" ")
-        if verb in (b"MSG", b"HMSG"):
-            self._due = _due(verb, rest.split())
-            return None
         if line in WORDS:
             return WORDS[line]
+        verb, _, rest = line.partition(b" ")
         if verb == b"-ERR":
             return ServerRefusal(_text(rest).strip().strip("'"))
         if verb == b"INFO":
             try:
-                return _decode_info(rest)
+                return msgspec.json.decode(rest, type=ServerInfo)
             except (msgspec.DecodeError, RecursionError) as cause:
                 raise NatsGarbage(f"INFO cannot be read: {cause}") from None
-        raise NatsGarbage(f"it is not a command of NATS: {line[:40]!r}")
+        if (found := MESSAGE.fullmatch(line)) is None:
+            raise NatsGarbage(f"it is not a command of NATS: {line[:40]!r}")
+        head, size = int(found["head"] or 0), int(found["size"])
+        if size > MOST_PAYLOAD or head > size or (verb == b"HMSG" and head == 0):
+            raise NatsGarbage(f"a message of {size} bytes, {head} of them headers; {MOST_PAYLOAD} are taken")
+        reply = _text(found["reply"] or b"")
+        self._due = BusMessage(subject=_text(found["subject"]), sid=int(found["sid"]), reply=reply), head, size
+        return None
 
-    def _message(self, due: _Due) -> BusMessage | None:
-        if len(self._buffer) < due.size + 2:
+    def _message(self, due: BusMessage, head: int, size: int) -> BusMessage | None:
+        if len(self._buffer) < size + 2:
             return None
-        if not self._buffer.startswith(b"\r\n", due.size):
+        if not self._buffer.startswith(b"\r\n", size):
             raise NatsGarbage("a message is longer than its line says")
-        status, headers = _headers(bytes(self._buffer[: due.head])) if due.head else ("", {})
-        data = bytes(self._buffer[due.head : due.size])
-        del self._buffer[: due.size + 2]
+        status, headers = _headers(bytes(self._buffer[:head])) if head else ("", {})
+        data = bytes(self._buffer[head:size])
+        del self._buffer[: size + 2]
         self._due = None
-        return BusMessage(subject=due.subject, sid=due.sid, reply=due.reply, data=data, status=status, headers=headers)
-
-
-def _due(verb: bytes, words: list[bytes]) -> _Due:
-    """Understand ``subject sid [reply] [bytes of headers] bytes``."""
-    numbers = 2 if verb == b"HMSG" else 1
-    if len(words) not in (2 + numbers, 3 + numbers):
-        raise NatsGarbage(f"{verb.decode()} has {len(words)} words")
-    sizes = [_number(word) for word in words[-numbers:]]
-    head, size = (sizes[0], sizes[1]) if numbers == 2 else (0, sizes[0])
-    if size > MOST_PAYLOAD or head > size or (numbers == 2 and head == 0):
-        raise NatsGarbage(f"a message of {size} bytes, {head} of them headers; {MOST_PAYLOAD} are taken")
-    reply = _text(words[2]) if len(words) == 3 + numbers else ""
-    return _Due(_text(words[0]), _number(words[1]), reply, head, size)
+        return replace(due, data=data, status=status, headers=headers)
 
 
 def _headers(block: bytes) -> tuple[str, dict[str, str]]:
@@ -156,12 +139,6 @@ def _headers(block: bytes) -> tuple[str, dict[str, str]]:
             raise NatsGarbage(f"it is not a header: {line[:40]!r}")
         headers[_text(name).strip(" ")] = _text(value).strip(" ")
     return _text(status).strip()[:3], headers
-
-
-def _number(word: bytes) -> int:
-    if not NUMBER.match(word):
-        raise NatsGarbage(f"it is not a number: {word[:20]!r}")
-    return int(word)
 
 
 def _text(data: bytes) -> str:

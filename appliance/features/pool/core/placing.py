@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from hashlib import blake2b
 from typing import Literal
 from zlib import crc32
@@ -27,13 +26,8 @@ _ROLE = re.compile(rb'"role"\s*:\s*"(\w+)"')
 _OF_SYSTEM = (b"system", b"developer")
 
 
-class Need(Enum):
-    """The work that a box has to do before it can answer."""
-
-    NOTHING = "nothing"
-    LOAD = "load"
-    EVICT = "load with eviction"
-    FETCH = "fetch, then load"
+Need = Literal["nothing", "load", "evict", "fetch"]
+"""The work that a box has to do before it can answer. evict: a load for which idle models go; fetch: it loads then."""
 
 
 class BoxNow(Struct, frozen=True, kw_only=True):
@@ -52,7 +46,7 @@ class BoxNow(Struct, frozen=True, kw_only=True):
     speed: float = 0.0  # measured, in a unit that all boxes share; 0: unknown, which counts as the fastest
 
 
-NEEDS = (Need.NOTHING, Need.NOTHING, Need.LOAD, Need.NOTHING, Need.EVICT, Need.FETCH, Need.EVICT)  # by `_rank`
+NEEDS: Sequence[Need] = ("nothing", "nothing", "load", "nothing", "evict", "fetch", "evict")  # by `_rank`
 
 
 class BoxChoice(Struct, frozen=True):
@@ -135,7 +129,7 @@ def place(model: str, prompt: Prompt, boxes: Sequence[BoxNow], shared: Callable[
     found: list[BoxChoice] = []
     for (_, rank), alike in sorted(ranked.items()):
         need = NEEDS[rank]
-        reads = need is Need.NOTHING
+        reads = need == "nothing"
         subject = opening if reads and opening else model.encode()
         read = {one.box: max(shared(one.box), length) if reads else 0 for one in alike}
         found += [BoxChoice(one.box, need) for one in _ordered(alike, fastest, subject, read)]

@@ -155,17 +155,6 @@ def test_the_image_and_the_objects_agree_on_user_and_state(objects: Objects):
     assert 'STATE = f"var/lib/{NAME}"' in source
 
 
-def test_the_inference_pool_is_one_of_v1(objects: Objects):
-    """As the Gateway API Inference Extension defines it; a picker that is a Service needs a port."""
-    pool = objects["inference-pool.yaml"]
-    assert (pool["apiVersion"], pool["kind"]) == ("inference.networking.k8s.io/v1", "InferencePool")
-    assert pool["spec"].keys() == {"selector", "targetPorts", "endpointPickerRef"}
-    assert pool["spec"]["selector"].keys() == {"matchLabels"}
-    assert [each.keys() for each in (*pool["spec"]["targetPorts"], pool["spec"]["endpointPickerRef"]["port"])] == [
-        {"number"}
-    ] * 2
-
-
 def test_the_metrics_that_are_named_are_ours(objects: Objects):
     source = (ROOT / "appliance/features/metrics/exposition.py").read_text("utf-8")
     comment = kubernetes_files(1, IMAGE, "models")["inference-pool.yaml"]

@@ -82,13 +82,13 @@ def test_every_box_that_can_do_something_comes_once_and_less_work_comes_first(
     for before, after in pairwise(order):
         assert (not before.up, before.drained and before.up) <= (not after.up, after.drained and after.up)
     well = [one for one in found if by_name[one.box].up and not by_name[one.box].drained]
-    at_once = [one for one in well if one.need is Need.NOTHING and by_name[one.box].queue < CROWDED]
+    at_once = [one for one in well if one.need == "nothing" and by_name[one.box].queue < CROWDED]
     assert well[: len(at_once)] == sorted(at_once, key=well.index)
-    assert all(one.need is Need.NOTHING for one in well[: len(at_once)])
-    needs = [one.need for one in well if one.need is not Need.NOTHING]
-    evicts = [by_name[one.box].room for one in well if one.need is Need.EVICT]
+    assert all(one.need == "nothing" for one in well[: len(at_once)])
+    needs = [one.need for one in well if one.need != "nothing"]
+    evicts = [by_name[one.box].room for one in well if one.need == "evict"]
     assert evicts == sorted(evicts), "idle models go before anybody waits for one in use"
-    assert Need.LOAD not in needs[sum(need is Need.LOAD for need in needs) :]
+    assert "load" not in needs[sum(need == "load" for need in needs) :]
 
 
 def test_what_a_box_has_to_do_first():
@@ -98,13 +98,13 @@ def test_what_a_box_has_to_do_first():
     loaded, soon = BoxNow(box="loaded", state="loaded", queue=CROWDED - 1), BoxNow(box="soon", state="loading")
     everybody = (held, away, idle, busy, free, soon, loaded)
     assert [(one.box, one.need) for one in place("m", Prompt(), everybody, nothing_read)] == [
-        ("loaded", Need.NOTHING),
-        ("soon", Need.NOTHING),
-        ("free", Need.LOAD),
-        ("busy", Need.NOTHING),
-        ("idle", Need.EVICT),
-        ("away", Need.FETCH),
-        ("held", Need.EVICT),
+        ("loaded", "nothing"),
+        ("soon", "nothing"),
+        ("free", "load"),
+        ("busy", "nothing"),
+        ("idle", "evict"),
+        ("away", "fetch"),
+        ("held", "evict"),
     ]
 
 

@@ -14,13 +14,14 @@ from waiting import SOON, until
 
 from appliance.core.config.types import Config, Peer
 from appliance.features.pool.core.shapes import ModelState
-from appliance.features.pool.link import PING_EVERY, SILENCE, exchange_states, serve_link
+from appliance.features.pool.link import PING_EVERY, SILENCE, exchange_states
 from appliance.features.pool.peers import Peers, open_peers
 from appliance.features.pool.remote_peer import PeerStatus
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.way.context import RequestContext
 from appliance.traffic.request import Request, send_whole
 from appliance.trio_parts import Changed
+from appliance.upstream.websocket import NORMAL, Close
 
 
 class Fleet:
@@ -54,7 +55,10 @@ class Side(Gateway):
             await handshake.refuse(403, (), b"")
             return
         with self.peers.guest("a guest") as heard:
-            await serve_link(handshake, heard, self.fleet.state, self.fleet.wait_changed)
+            channel = await handshake.accept(most=1 << 20)
+            await channel.close(
+                Close(NORMAL, await exchange_states(channel, heard, self.fleet.state, self.fleet.wait_changed))
+            )
 
     async def serve(self, context: RequestContext) -> None:
         self.fleet.asked_for += 1

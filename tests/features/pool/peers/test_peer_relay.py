@@ -150,13 +150,13 @@ async def test_a_box_that_the_pool_lost_sight_of(start_server: StartServer):
         await known(peers, lambda found: all(one.models != () for one in found.values()))
         both = [("away", "m"), ("stays", "m")]
         away.stop()
-        peers.absent("away", "no word for 4 s")
+        peers.seen("away", False, "no word for 4 s")
         assert [name for name, _ in peers.order(both)] == ["stays", "away"]
         await known(peers, lambda found: "connections" in str(found["away"].error))
         back = start_server("--port", str(away.port), "--models", "m")
-        peers.present("away")
+        peers.seen("away", True)
         await known(peers, lambda found: found["away"].up is True)
-        peers.absent("away", "no word for 4 s, although it is well")
+        peers.seen("away", False, "no word for 4 s, although it is well")
         await known(peers, lambda found: found["away"].up is True)
         assert back.port == away.port
 
