@@ -160,9 +160,9 @@ class Ground(Struct, frozen=True, kw_only=True):
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
     as its own client, from the moment it serves. ``learns``: what is not known of engines is found out meanwhile;
     ``samples``: the machine is sampled, if the configuration does not say otherwise. ``gpus`` are asked
-    by their drivers, ``look`` looks at the machine once.
-    ``recorder`` notifies observers of requests, ``metrics`` has counters for what a feature counts, ``tools`` are those
-    that models may use. ``assembled`` returns as soon as the program is put together.
+    by their drivers, ``look`` looks at the machine once. A feature follows what happens: requests that have ended
+    (``recorder``), decisions (``history``), waits for models (``fleet``). ``metrics`` has counters for what it counts,
+    ``tools`` are those that models may use. ``assembled`` returns as soon as the program is put together.
     """
 
     settings: AppSettings
