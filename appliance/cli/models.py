@@ -30,7 +30,7 @@ from appliance.core.near_names import did_you_mean
 from appliance.engines.manuals import manual_of
 from appliance.errors import EngineNotFound, UsageError
 from appliance.fleet.chooser import EngineSource
-from appliance.fleet.estimate import Estimate, PlainEstimate
+from appliance.fleet.estimate import Estimate
 from appliance.fleet.model_rows import ModelRow, ModelTable, model_rows
 from appliance.platform.console import say
 from appliance.platform.machine import free_memory
@@ -67,10 +67,7 @@ def planned(
         raise UsageError(f"{model.id} cannot be used: {model.error} ({model.path})")
     plan = estimate.plan(model, room, manual)
     if plan is None:
-        unknown = "its file does not say enough, or is not here yet"
-        if isinstance(estimate, PlainEstimate):
-            unknown = "this program knows the sizes of files alone"
-        why = "its own command starts it" if model.config else unknown
+        why = "its own command starts it" if model.config else estimate.why_unknown
         raise UsageError(f"what {model.id} takes cannot be predicted: {why}")
     return model, plan
 

@@ -24,6 +24,9 @@ class Estimate(Protocol):
     ``manual`` is what the engine says of itself, ``engine_args`` are the server's own flags for each model.
     """
 
+    why_unknown: str
+    """The reason why `plan` has none for a model that an engine starts, in words."""
+
     def budgets(self, look: MachineLook) -> Mapping[str, int]:
         """The most that all models together may take, where the configuration does not say it."""
         ...
@@ -89,6 +92,8 @@ class Estimate(Protocol):
 
 class PlainEstimate:
     """A model takes its file's size and a tenth, in main memory. No start is planned or refused, no budget is set."""
+
+    why_unknown = "this program knows the sizes of files alone"
 
     def budgets(self, look: MachineLook) -> Mapping[str, int]:
         return NO_MEMORY

@@ -34,6 +34,7 @@ names, and in several finetunes, which take the same memory."""
 class HeaderEstimate:
     """See `appliance.fleet.estimate.Estimate`; it keeps nothing but what it has computed."""
 
+    why_unknown = "its file does not say enough, or is not here yet"
     budgets = staticmethod(budgets_of)
     squeeze = staticmethod(squeezed)
 
