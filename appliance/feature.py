@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from appliance.cli.verb import Verb
+from appliance.cli.verb import Verb, VerbGround
 from appliance.cli.verbs import KERNEL_VERBS
 from appliance.core.tools.box import NoTools, Toolbox
 
@@ -287,9 +288,14 @@ async def open_parts(
         yield [*parts, *[await stack.enter_async_context(open_last(ground, parts)) for open_last in last]]
 
 
-def all_verbs(features: Iterable[Feature]) -> tuple[Verb, ...]:
-    """Return the verbs of the kernel and of these features."""
-    return (*KERNEL_VERBS, *(verb for feature in features for verb in feature.verbs))
+def verb_ground(features: Sequence[Feature]) -> VerbGround:
+    """Return the verbs of the kernel and of these features, and what they ask for."""
+    return VerbGround(
+        verbs=(*KERNEL_VERBS, *(verb for feature in features for verb in feature.verbs)),
+        engines=partial(engines_of, features),
+        estimate=partial(estimate_of, features),
+        examiners=partial(examiners_of, features),
+    )
 
 
 def examiners_of(parts: Iterable[ServerParts]) -> Sequence[Examiner]:

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.sources import ModelFolders, default_models_dir
-from appliance.cli.app import engines_of, estimate_of
+from appliance.cli.app import ground_of
 from appliance.cli.options import ModelOptions, catalog_options
 from appliance.cli.remote import (
     ModelList,
@@ -102,7 +102,7 @@ async def ls(ctx: click.Context, choice: ModelOptions, server: RunningServer, as
     """
     table = await server_table(server) if choice == ModelOptions() else None
     if table is None:
-        table = await _own_table(choice.sources(), server, engines_of(ctx), estimate_of(ctx))
+        table = await _own_table(choice.sources(), server, ground_of(ctx).engines(), ground_of(ctx).estimate())
     if as_json:
         print_json(table)
         return 0
