@@ -22,10 +22,10 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import ModelFolders
 from appliance.catalog.supply import DownloadSettings
 from appliance.cli.app import command_line
-from appliance.cli.verb import GROUPS, Verb
+from appliance.cli.verb import GROUPS, VerbGround
 from appliance.composition import AppliancePaths, open_appliance
 from appliance.core.settings import FleetSettings, HttpSettings
-from appliance.feature import all_verbs
+from appliance.feature import verb_ground
 from appliance.features import FEATURES
 from appliance.features.engines.source import FoundHere
 from appliance.http.control.app import create_app
@@ -42,13 +42,13 @@ QUOTED = re.compile(r"(?<!\w)'([a-z][^']*)'(?!\w)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 
 
-def command_tables(verbs: tuple[Verb, ...]) -> str:
+def command_tables(ground: VerbGround) -> str:
     """Return the tables of all commands, a section for each group of verbs."""
-    cli, parts = command_line(verbs), list[str]()
+    cli, parts = command_line(ground), list[str]()
     with click.Context(cli, info_name="") as context:
         for group in GROUPS:
             parts.append(f"\n## {group[0].upper()}{group[1:]}\n\n| command | purpose |\n|---|---|\n")
-            for verb in verbs:
+            for verb in ground.verbs:
                 if verb.group == group:
                     command = cli.get_command(context, verb.name)
                     assert command is not None
@@ -139,7 +139,7 @@ def route_table() -> str:
 
 def main(*, write: bool) -> int:
     stale = 0
-    for name, tables in (("command-line.md", command_tables(all_verbs(FEATURES))), ("http.md", route_table())):
+    for name, tables in (("command-line.md", command_tables(verb_ground(FEATURES))), ("http.md", route_table())):
         path = DOCS / name
         text = path.read_text(encoding="utf-8")
         made = MADE.sub(lambda found, tables=tables: found[1] + tables + found[2], text)

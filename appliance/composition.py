@@ -1,8 +1,7 @@
 """One program, put together: the nest of everything that it owns, in the order in which it stops.
 
-Read `open_appliance` from the outside in: each line needs only what stands above it, and ends before it. An owner
-gets its listeners when it is made; only an observer of requests signs in later, for its own length. The tests open the
-very same nest.
+Read `open_appliance` from the outside in: each line needs only what stands above it, and ends before it. A feature
+that wants to know what happens follows the owner of that, for its own length. The tests open the very same nest.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ async def open_appliance(
         open_activity(*log) as activity,
         open_timeline(features, *log) as history,
         open_first(features, settings) as first,
-        open_recorder(activity, rooms=metrics.rooms) as recorder,
+        open_recorder(activity) as recorder,
         open_pool() as pool,
         open_supply(
             features,
@@ -141,7 +140,6 @@ async def open_appliance(
             tell=history.add,
             hold=slots,
             estimate=estimate_of(features),
-            rooms=metrics.rooms,
         ) as fleet,
         open_parts(
             features,

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from appliance.cli.verb import Verb
+from appliance.cli.verb import Verb, VerbGround
 from appliance.cli.verbs import KERNEL_VERBS
 from appliance.core.tools.box import NoTools, Toolbox
 
@@ -160,9 +161,9 @@ class Ground(Struct, frozen=True, kw_only=True):
     ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
     as its own client, from the moment it serves. ``learns``: what is not known of engines is found out meanwhile;
     ``samples``: the machine is sampled, if the configuration does not say otherwise. ``gpus`` are asked
-    by their drivers, ``look`` looks at the machine once.
-    ``recorder`` notifies observers of requests, ``metrics`` has counters for what a feature counts, ``tools`` are those
-    that models may use. ``assembled`` returns as soon as the program is put together.
+    by their drivers, ``look`` looks at the machine once. A feature follows what happens: requests that have ended
+    (``recorder``), decisions (``history``), waits for models (``fleet``). ``metrics`` has counters for what it counts,
+    ``tools`` are those that models may use. ``assembled`` returns as soon as the program is put together.
     """
 
     settings: AppSettings
@@ -287,9 +288,14 @@ async def open_parts(
         yield [*parts, *[await stack.enter_async_context(open_last(ground, parts)) for open_last in last]]
 
 
-def all_verbs(features: Iterable[Feature]) -> tuple[Verb, ...]:
-    """Return the verbs of the kernel and of these features."""
-    return (*KERNEL_VERBS, *(verb for feature in features for verb in feature.verbs))
+def verb_ground(features: Sequence[Feature]) -> VerbGround:
+    """Return the verbs of the kernel and of these features, and what they ask for."""
+    return VerbGround(
+        verbs=(*KERNEL_VERBS, *(verb for feature in features for verb in feature.verbs)),
+        engines=partial(engines_of, features),
+        estimate=partial(estimate_of, features),
+        examiners=partial(examiners_of, features),
+    )
 
 
 def examiners_of(parts: Iterable[ServerParts]) -> Sequence[Examiner]:

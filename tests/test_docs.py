@@ -34,7 +34,7 @@ from appliance.core.config.types import Config
 from appliance.core.llama import flags
 from appliance.core.turns.messages import FailReason, FinishReason, RunState
 from appliance.errors import ApplianceError
-from appliance.feature import all_verbs
+from appliance.feature import verb_ground
 from appliance.features import FEATURES
 from appliance.features.config_editing.verb import config
 from appliance.features.engines.core.standing import Standing
@@ -58,7 +58,7 @@ from appliance.plugins.manifest import KEYS as PLUGIN_KEYS
 from appliance.traffic.request import PAGE_PATHS
 from appliance.wire import ListedModel
 
-CLI = command_line(all_verbs(FEATURES))
+CLI = command_line(verb_ground(FEATURES))
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -13,10 +13,10 @@ from appliance.catalog.catalog import STARTER_ID
 from appliance.catalog.sources import STARTER
 from appliance.cli.app import command_line
 from appliance.core.settings import DEFAULT_MODELS_MAX, HttpSettings
-from appliance.feature import all_verbs
+from appliance.feature import verb_ground
 from appliance.features import FEATURES
 
-CLI = command_line(all_verbs(FEATURES))
+CLI = command_line(verb_ground(FEATURES))
 FOLDER = Path(__file__).parents[1] / "starter-model"
 
 

@@ -6,31 +6,26 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from appliance import __version__
-from appliance.cli.verb import GROUPS, ReadPresets, Verb
+from appliance.cli.verb import GROUPS, ReadPresets, VerbGround
 from appliance.errors import ApplianceError, CallerError, OpenDoor, UsageError
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import Program, Start
-
-if TYPE_CHECKING:
-    from appliance.core.examination import Examiner
-    from appliance.fleet.chooser import EngineSource
-    from appliance.fleet.estimate import Estimate
 
 
 class CommandLine(click.Group):
     """The group of all verbs. It knows their names and summaries, and imports only the verb that is used."""
 
-    def __init__(self, verbs: Iterable[Verb], examiners: Callable[[], Sequence[Examiner]], **attributes: Any) -> None:
+    def __init__(self, ground: VerbGround, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.examiners = examiners
-        self.verbs = {verb.name: verb for verb in sorted(verbs, key=lambda verb: GROUPS.index(verb.group))}
+        self.ground = ground
+        self.verbs = {verb.name: verb for verb in sorted(ground.verbs, key=lambda verb: GROUPS.index(verb.group))}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.verbs)
@@ -54,13 +49,12 @@ class CommandLine(click.Group):
                 formatter.write_dl([(verb.name.ljust(width), verb.summary) for verb in of_group])
 
 
-def command_line(verbs: Collection[Verb], examiners: Callable[[], Sequence[Examiner]] = tuple) -> CommandLine:
-    """Return the command of the whole program. ``examiners`` are for the verb ``doctor``."""
+def command_line(ground: VerbGround) -> CommandLine:
+    """Return the command of the whole program."""
 
     @click.group(
         cls=CommandLine,
-        verbs=verbs,
-        examiners=examiners,
+        ground=ground,
         invoke_without_command=True,
         no_args_is_help=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -77,56 +71,32 @@ def command_line(verbs: Collection[Verb], examiners: Callable[[], Sequence[Exami
           llama-appliance run starter "Tell me a joke"
           llama-appliance ls                           # the models, and where to put more
         """
-        if ctx.invoked_subcommand is None and not any(verb.alone() for verb in verbs if verb.alone is not None):
+        if ctx.invoked_subcommand is None and not any(verb.alone() for verb in ground.verbs if verb.alone is not None):
             click.echo(ctx.get_help())
 
     return cli
 
 
-def verbs_of(ctx: click.Context) -> Collection[Verb]:
-    """Return all verbs of the program that this command belongs to."""
+def ground_of(ctx: click.Context) -> VerbGround:
+    """Return all verbs of the program that this command belongs to, and what they ask for."""
     program = ctx.find_root().command
-    return program.verbs.values() if isinstance(program, CommandLine) else ()
-
-
-def engines_of(ctx: click.Context) -> EngineSource:
-    """Return the engines of this machine, for a command of this program."""
-    source = next((verb.engines for verb in verbs_of(ctx) if verb.engines is not None), None)
-    if source is not None:
-        return source()
-    from appliance.fleet.chooser import NamedEngine
-
-    return NamedEngine()
-
-
-def estimate_of(ctx: click.Context) -> Estimate:
-    """Return what knows the memory that models take, for a command of this program."""
-    from appliance.fleet.estimate import PlainEstimate
-
-    return next((verb.estimate for verb in verbs_of(ctx) if verb.estimate is not None), PlainEstimate)()
+    assert isinstance(program, CommandLine), "every command is one of the whole program"
+    return program.ground
 
 
 def presets_of(ctx: click.Context) -> ReadPresets:
     """Return what reads files of ``--models-preset``. Raises UsageError in a program without presets."""
-    found = next((verb.presets for verb in verbs_of(ctx) if verb.presets is not None), None)
+    found = next((verb.presets for verb in ground_of(ctx).verbs if verb.presets is not None), None)
     if found is None:
         raise UsageError("--models-preset: this program has no presets of llama-server; leave that out")
     return found
 
 
-def examiners_of(ctx: click.Context) -> Sequence[Examiner]:
-    """Return the parts of the program's features in an examination."""
-    program = ctx.find_root().command
-    return program.examiners() if isinstance(program, CommandLine) else ()
-
-
-def run(
-    argv: Sequence[str], start: Start, verbs: Collection[Verb], examiners: Callable[[], Sequence[Examiner]] = tuple
-) -> int:
+def run(argv: Sequence[str], start: Start, ground: VerbGround) -> int:
     """Carry out ``argv`` and return the exit status; every error is reported on standard error."""
     try:
-        cli = command_line(verbs, examiners)
-        again = partial(run, start=start, verbs=verbs, examiners=examiners)  # for a verb that runs one as a service
+        cli = command_line(ground)
+        again = partial(run, start=start, ground=ground)  # for a verb that runs one as a service
         outcome: int | Program | None = cli.main(args=list(argv), prog_name=PROGRAM, standalone_mode=False, obj=again)
         if outcome is None:
             return 0
@@ -139,7 +109,7 @@ def run(
     except click.ClickException as error:
         return say_error(_in_one_line(error), error.exit_code)
     except ApplianceError as error:
-        one_status = any(verb.exits_with_1 for verb in verbs if verb.name == argv[0])
+        one_status = any(verb.exits_with_1 for verb in ground.verbs if verb.name == argv[0])
         told_apart = not one_status or isinstance(error, OpenDoor)  # llama-server refuses no address
         return say_error(str(error), EXIT_USER if told_apart and isinstance(error, CallerError) else EXIT_OURS)
     except BrokenPipeError:

@@ -12,7 +12,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.sources import ModelFolders
-from appliance.cli.app import engines_of, estimate_of
+from appliance.cli.app import ground_of
 from appliance.cli.options import ModelOptions, catalog_options
 from appliance.cli.remote import (
     NOT_RUNNING,
@@ -112,7 +112,7 @@ async def load(
       llama-appliance load starter --dry-run
     """
     if dry_run:
-        return await _print_plan(choice.sources(), engines_of(ctx), model, as_json, estimate_of(ctx))
+        return await _print_plan(choice.sources(), ground_of(ctx).engines(), model, as_json, ground_of(ctx).estimate())
     began = trio.current_time()
     # the server knows how long a model may take
     await ask_raw(server, "POST", "/models/load", {"model": model, "wait": True}, patience=math.inf)

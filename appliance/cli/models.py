@@ -11,7 +11,7 @@ from msgspec import structs
 
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.sources import ModelFolders, default_models_dir
-from appliance.cli.app import engines_of, estimate_of
+from appliance.cli.app import ground_of
 from appliance.cli.options import ModelOptions, catalog_options
 from appliance.cli.remote import (
     ModelList,
@@ -30,7 +30,7 @@ from appliance.core.near_names import did_you_mean
 from appliance.engines.manuals import manual_of
 from appliance.errors import EngineNotFound, UsageError
 from appliance.fleet.chooser import EngineSource
-from appliance.fleet.estimate import Estimate, PlainEstimate
+from appliance.fleet.estimate import Estimate
 from appliance.fleet.model_rows import ModelRow, ModelTable, model_rows
 from appliance.platform.console import say
 from appliance.platform.machine import free_memory
@@ -67,10 +67,7 @@ def planned(
         raise UsageError(f"{model.id} cannot be used: {model.error} ({model.path})")
     plan = estimate.plan(model, room, manual)
     if plan is None:
-        unknown = "its file does not say enough, or is not here yet"
-        if isinstance(estimate, PlainEstimate):
-            unknown = "this program knows the sizes of files alone"
-        why = "its own command starts it" if model.config else unknown
+        why = "its own command starts it" if model.config else estimate.why_unknown
         raise UsageError(f"what {model.id} takes cannot be predicted: {why}")
     return model, plan
 
@@ -105,7 +102,7 @@ async def ls(ctx: click.Context, choice: ModelOptions, server: RunningServer, as
     """
     table = await server_table(server) if choice == ModelOptions() else None
     if table is None:
-        table = await _own_table(choice.sources(), server, engines_of(ctx), estimate_of(ctx))
+        table = await _own_table(choice.sources(), server, ground_of(ctx).engines(), ground_of(ctx).estimate())
     if as_json:
         print_json(table)
         return 0

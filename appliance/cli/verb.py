@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 import click
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.catalog.sources import ModelPresets
+    from appliance.core.examination import Examiner
     from appliance.core.models.download import Remote
     from appliance.core.models.hub_address import HubAccess
     from appliance.fleet.chooser import EngineSource
@@ -47,8 +48,7 @@ class Verb(NamedTuple):
     ``alone`` is called where the program was started without a verb. It returns True if it had something to say then,
     which takes the place of the help. ``page`` is the document in docs/ that says more. ``removed`` is called with each
     model whose files were removed while no server runs. ``exits_with_1`` after every error, as llama-server does.
-    ``presets`` reads the files of ``--models-preset``, ``brings`` downloads models for other verbs, ``engines`` imports
-    the engines of this machine, ``estimate`` knows what models take of memory.
+    ``presets`` reads the files of ``--models-preset``, ``brings`` downloads models for other verbs.
     """
 
     name: str
@@ -61,5 +61,16 @@ class Verb(NamedTuple):
     exits_with_1: bool = False
     presets: ReadPresets | None = None
     brings: Bring | None = None
-    engines: Callable[[], EngineSource] | None = None
-    estimate: Callable[[], Estimate] | None = None
+
+
+class VerbGround(NamedTuple):
+    """All verbs of a program, and the parts of it that they ask for. Each function imports what it makes.
+
+    ``engines`` are those of this machine, ``estimate`` knows what models take of memory, ``examiners`` are the parts of
+    an examination.
+    """
+
+    verbs: Collection[Verb]
+    engines: Callable[[], EngineSource]
+    estimate: Callable[[], Estimate]
+    examiners: Callable[[], Sequence[Examiner]]

@@ -11,7 +11,7 @@ import click
 from msgspec import Struct
 
 from appliance import __version__
-from appliance.cli.app import engines_of
+from appliance.cli.app import ground_of
 from appliance.cli.show import json_option, print_json
 from appliance.core.engine import Engine
 from appliance.core.payload import LIST, Payload, digest_of, read_payload
@@ -51,7 +51,7 @@ def version(ctx: click.Context, engine: str | None, as_json: bool) -> None:
     Example:
       llama-appliance version --json
     """
-    facts = _facts(engines_of(ctx), engine)
+    facts = _facts(ground_of(ctx).engines(), engine)
     if as_json:
         print_json(facts)
         return

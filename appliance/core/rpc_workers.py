@@ -67,6 +67,19 @@ class RpcWorker(Struct, frozen=True, kw_only=True):
     devices: tuple[WorkerDevice, ...] = ()
 
 
+class WantedCrew(Struct, frozen=True, kw_only=True):
+    """A model that is to be started with workers, of those at ``endpoints``.
+
+    ``in_use`` tells which model runs on which endpoint; those are left out. ``fits`` says whether the model can do with
+    so many.
+    """
+
+    model: str
+    endpoints: Sequence[str]
+    fits: Callable[[Sequence[RpcWorker]], bool]
+    in_use: Mapping[str, str] = {}
+
+
 class Crew(Struct, frozen=True, kw_only=True):
     """The workers that a model is started with, and a message for each one that is left out, one line each."""
 

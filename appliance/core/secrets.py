@@ -6,7 +6,6 @@ token. In doubt a value is hidden. No rule finds every secret: one under an inno
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -275,6 +274,8 @@ class Secrets:
         forms: set[str] = set()
         for secret in {one.strip() for one in texts}:
             if len(secret) >= LEAST and not _is_word(secret):
+                import json  # see `core.bodies.json_text`
+
                 inner = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
                 forms |= {secret, *inner, quote(secret), quote(secret, safe=""), " ".join(secret.split())}
         self._forms = sorted(forms - {REDACTED}, key=lambda form: (-len(form), form))

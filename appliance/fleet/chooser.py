@@ -7,7 +7,7 @@ A feature knows the engines of a machine, and chooses among them. A verb asks th
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.core.records.history import Tell  # with the scheduling, which `version` does without
-    from appliance.core.rpc_workers import Crew, RpcWorker
+    from appliance.core.rpc_workers import Crew, WantedCrew
     from appliance.platform.gpus import Gpus
     from appliance.store.carried import CarriedEngines
 
@@ -69,18 +69,10 @@ class Chooser(Protocol):
         """Return the fault of the engine's files, right before it is started; empty: none."""
         ...
 
-    async def crew(
-        self,
-        model: str,
-        endpoints: Sequence[str],
-        engine: Engine,
-        fits: Callable[[Sequence[RpcWorker]], bool],
-        in_use: Mapping[str, str],
-    ) -> Crew:
-        """Return the workers that a model is to be started with on this engine, of those at ``endpoints``.
+    async def crew(self, wanted: WantedCrew, engine: Engine) -> Crew:
+        """Return the workers that the model is to be started with on this engine.
 
-        ``in_use`` tells which model runs on which endpoint; those are left out. ``fits`` says whether the model can do
-        with so many. Raises ModelFailedToStart when it cannot, and UsageError for an invalid endpoint.
+        Raises ModelFailedToStart when it cannot do with those that are there, and UsageError for an invalid endpoint.
         """
         ...
 
@@ -193,15 +185,8 @@ class OneEngine:
     async def check(self, engine: Engine) -> str:
         return engine.damage
 
-    async def crew(
-        self,
-        model: str,
-        endpoints: Sequence[str],
-        engine: Engine,
-        fits: Callable[[Sequence[RpcWorker]], bool],
-        in_use: Mapping[str, str],
-    ) -> Crew:
-        raise ModelFailedToStart(model, "this program asks no workers; leave out rpc")
+    async def crew(self, wanted: WantedCrew, engine: Engine) -> Crew:
+        raise ModelFailedToStart(wanted.model, "this program asks no workers; leave out rpc")
 
     async def look_again(self) -> list[str]:
         return [self._engine.name] if self._engine is not None else []

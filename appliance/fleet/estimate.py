@@ -24,6 +24,9 @@ class Estimate(Protocol):
     here are those of `PlainEstimate`.
     """
 
+    why_unknown: str = "this program knows the sizes of files alone"
+    """The reason why `plan` has none for a model that an engine starts, in words."""
+
     def budgets(self, look: MachineLook) -> Sizes:
         """The most that all models together may take, where the configuration does not say it."""
         return NO_MEMORY

@@ -16,7 +16,7 @@ from appliance.core.llama.flags import split
 from appliance.core.machine_look import MachineLook
 from appliance.core.memory import FitPlan
 from appliance.core.models.model import Model
-from appliance.core.rpc_workers import Crew, RpcWorker, room_of
+from appliance.core.rpc_workers import Crew, RpcWorker, WantedCrew, room_of
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.settings import FleetSettings
 from appliance.errors import ModelFailedToStart, UsageError, WillNotFit
@@ -177,8 +177,9 @@ class Launches:
         self._lent |= {endpoint: model.id for endpoint in endpoints if endpoint not in in_use}
         try:
             fits = partial(self._fits, model, engine)
+            wanted = WantedCrew(model=model.id, endpoints=endpoints, fits=fits, in_use=in_use)
             assert self._chooser is not None  # it has chosen the engine
-            crew = await self._chooser.crew(model.id, endpoints, engine, fits, in_use)
+            crew = await self._chooser.crew(wanted, engine)
         except BaseException:
             self.release_workers(model.id)
             raise

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import trio
@@ -15,7 +15,6 @@ from appliance.core.config.types import Config
 from appliance.core.engine import Engine, same_start
 from appliance.core.memory import GpuMemory
 from appliance.core.models.model import Model
-from appliance.core.records.cache_misses import CacheRoom
 from appliance.core.records.history import Tell, refusal, told_to_nobody
 from appliance.core.scheduling.effects import Cause, ProcessState, Terms
 from appliance.core.settings import FleetSettings
@@ -26,10 +25,9 @@ from appliance.fleet.failures import Hangs
 from appliance.fleet.hold import SlotHold
 from appliance.fleet.lease import Lease, QueuePlace
 from appliance.fleet.logs import Echo, Logs
-from appliance.fleet.news import News
 from appliance.fleet.performer import Means, Performer
 from appliance.fleet.state import FleetState, log
-from appliance.fleet.status import Observer, progress_of
+from appliance.fleet.status import progress_of
 from appliance.fleet.view import FleetView
 from appliance.platform.children import REAP_TIME, open_children
 from appliance.platform.gpus import Gpus, NoGpus
@@ -49,19 +47,12 @@ class Fleet(FleetView):
     """
 
     def __init__(
-        self,
-        settings: FleetSettings,
-        chooser: Chooser | None,
-        means: Means,
-        news: News,
-        supply: Supply | None,
-        hold: SlotHold,
-        estimate: Estimate,
+        self, state: FleetState, chooser: Chooser | None, means: Means, supply: Supply | None, hold: SlotHold
     ) -> None:
-        super().__init__(FleetState(settings, news.logs, estimate), chooser, hold)
-        self.tell = news.tell
-        self._news, self._supply, self._nursery, self.children = news, supply, means.nursery, means.children
-        self._performer = Performer(self._state, means, news, self.launches, hold, self._failures)
+        super().__init__(state, chooser, hold)
+        self.tell = state.tell
+        self._supply, self._nursery, self.children = supply, means.nursery, means.children
+        self._performer = Performer(state, means, self.launches, hold, self._failures)
         self._perform = self._performer.perform
         self._tickets = itertools.count()
         self._no_load_before: dict[str, float] = {}
@@ -168,7 +159,8 @@ class Fleet(FleetView):
             run, now = self._runs.get(lease.model.id), _now()
             if run is not None and run.ready_at is not None and run.ready_at > now - seconds:
                 lease.place.load = min(now - run.began, seconds), now - run.ready_at
-        self._news.waited(lease.model.id, seconds)
+        for on_wait in self._state.waits.calls:
+            on_wait(lease.model.id, seconds)
 
     def hear(self, lease: Lease) -> None:
         """See `Lender`."""
@@ -241,15 +233,6 @@ class Fleet(FleetView):
         if self._schedule.state(model.id) is not None or self._schedule.waiting(model.id):
             self._state.kept[model.id] = seconds
             self._perform(self._schedule.retune(model.id, self._terms(model), _now()))
-
-    @contextmanager
-    def observed_by(self, observer: Observer) -> Generator[None]:
-        """Notify ``observer`` of events of models in the block; one at most."""
-        self._news.observe(observer)
-        try:
-            yield
-        finally:
-            self._news.observe(None)
 
     def see_gpus(self, samples: Mapping[str, GpuMemory]) -> None:
         """GPUs were looked at, by what budgets call them. Where others have taken their memory, idle models go."""
@@ -342,23 +325,18 @@ async def open_fleet(
     tell: Tell = told_to_nobody,
     hold: SlotHold | None = None,
     estimate: Estimate | None = None,
-    rooms: dict[str, CacheRoom] | None = None,
 ) -> AsyncGenerator[Fleet]:
     """Own every model process. Leaving the block stops them all, politely at first; cancelling kills.
 
     Without engines only configured models can be started. ``supply`` fetches what a model lacks before it is started;
-    without one its engine has to. ``echo`` is called with every line that a process
-    prints; ``gpus`` is how memory of NVIDIA's GPUs is measured; ``tell`` is called with every decision; ``hold``
-    gives requests their slots; ``estimate`` knows what models take (`PlainEstimate`); ``rooms`` gets
-    the room for prompts that the latest process of each model has.
+    without one its engine has to. ``echo`` is called with every line that a process prints; ``gpus`` is how memory of
+    NVIDIA's GPUs is measured; ``tell`` is called with every decision; ``hold`` gives requests their slots; ``estimate``
+    knows what models take (`PlainEstimate`).
     """
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
-        means, news = (
-            Means(children, nursery, gpus or NoGpus()),
-            News(Logs(echo), tell, {} if rooms is None else rooms),
-        )
-        fleet = Fleet(settings, chooser, means, news, supply, hold or SlotHold(), estimate or PlainEstimate())
+        state = FleetState(settings, Logs(echo), tell, estimate or PlainEstimate())
+        fleet = Fleet(state, chooser, Means(children, nursery, gpus or NoGpus()), supply, hold or SlotHold())
         nursery.start_soon(fleet.keep_time)
         yield fleet
         # The nursery ends by itself: every `_own` returns with its process, and `keep_time` after the last of them. The

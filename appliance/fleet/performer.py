@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.core.engine import NO_GPUS
 from appliance.core.memory import GpuMemory, gpu_memory
 from appliance.core.models.model import Model
-from appliance.core.scheduling.effects import EVICTING, Drain, Effect, Grant, Refuse, Start, Stop
+from appliance.core.records.cache_misses import CacheRoom
+from appliance.core.records.history import Happening, happenings
+from appliance.core.scheduling.effects import Drain, Effect, Grant, Refuse, Start, Stop
 from appliance.errors import ApplianceError, ModelUnloaded
 from appliance.fleet.budgets import keep_measuring, policy_for
 from appliance.fleet.failures import Failures
 from appliance.fleet.hold import SlotHold
 from appliance.fleet.launch import Launch
 from appliance.fleet.launches import Launches
-from appliance.fleet.news import News
 from appliance.fleet.run import ModelRun
 from appliance.fleet.state import FleetState, log
 from appliance.platform.children import Children
@@ -40,10 +42,8 @@ class Means(Struct, frozen=True):
 class Performer:
     """Owned by the fleet, which runs `keep_time`. Every method that is not async is atomic."""
 
-    def __init__(
-        self, state: FleetState, means: Means, news: News, launches: Launches, hold: SlotHold, failures: Failures
-    ) -> None:
-        self._state, self._means, self._news = state, means, news
+    def __init__(self, state: FleetState, means: Means, launches: Launches, hold: SlotHold, failures: Failures) -> None:
+        self._state, self._means = state, means
         self._launches, self._hold, self._failures = launches, hold, failures
         self._alarm = trio.CancelScope()
         self._alarm_at = -math.inf
@@ -53,7 +53,8 @@ class Performer:
         """Carry these out, in their order."""
         state = self._state
         if effects:  # the end of a plain request has none
-            self._news.decided(effects)
+            for happening in happenings(effects):
+                state.tell(happening)
         for effect in effects:
             match effect:
                 case Start(model_id):
@@ -62,8 +63,6 @@ class Performer:
                     self._means.nursery.start_soon(self._own, run)
                 case Stop(model_id, cause):
                     log.info("stopping model '%s' (%s)", model_id, cause.rule)
-                    if cause.rule in EVICTING:
-                        self._news.evicted(model_id, cause.rule)
                     state.runs[model_id].stop()
                 case Drain(model_id):
                     self._means.nursery.start_soon(self._expire_later, state.runs[model_id])
@@ -127,8 +126,9 @@ class Performer:
                 if ended.crashed:
                     self._failures.judge(run, ended, _now())
                 error = ended.error
-                state.ends.add(model_id, ended, self._news.observer)
-                self._news.ended(run, ended)
+                state.ends.add(model_id, ended)
+                if ended.how != "stopped" and not run.is_condemned:  # those are in the timeline already
+                    state.tell(ended.happening(model_id))
         finally:
             # The order matters. `exited` may start the same model again at once, and that start puts a new run in this
             # place: a later ``del`` would remove the new one. ``gone`` comes last, because those that wait for it rely
@@ -141,20 +141,23 @@ class Performer:
             run.gone.set()
 
     def _on_ready(self, run: ModelRun) -> None:
-        model_id, run.ready_at = run.model.id, _now()
+        state, model_id, run.ready_at = self._state, run.model.id, _now()
         seconds = run.ready_at - run.began
         # Only now are the earlier seats to blame: the model starts here and did not start there. If it starts nowhere,
         # the model is at fault, and no engine is blamed.
         seat = run.engine.seat if run.engine is not None else ""
         for failure in run.failures:
             self._launches.blame(model_id, failure)
-            self._news.fell_back(model_id, failure, seat)
+            fallen = failure.happening(model_id)
+            state.tell(structs.replace(fallen, kind="fallback", following=seat, reason="started"))
         log.info("model '%s' is ready after %.2f s", model_id, seconds)
-        self._state.load_times.note(model_id, seconds)
-        self._news.loaded(run, seat, seconds)
+        state.load_times.note(model_id, seconds)
+        state.tell(Happening(kind="loaded", model=model_id, seconds=seconds, engine=seat))
         if run.process is not None:
-            self._hold.begin(run.model, run.process.launch)
-        self.perform(self._state.schedule.ready(model_id, _now()))
+            launch = run.process.launch
+            state.cache_rooms[model_id] = CacheRoom(time.time(), launch.slots, launch.prompt_cache)
+            self._hold.begin(run.model, launch)
+        self.perform(state.schedule.ready(model_id, _now()))
 
     async def _measure(self, run: ModelRun) -> None:
         state, model = self._state, run.model

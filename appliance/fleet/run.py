@@ -14,6 +14,7 @@ from msgspec import Struct
 from appliance.core.config.types import ModelConfig
 from appliance.core.engine import Engine
 from appliance.core.models.model import Model
+from appliance.core.records.history import Happening
 from appliance.core.rpc_workers import lost_worker
 from appliance.core.secrets import secret_variables, secrets_of_command
 from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelUnloaded
@@ -73,6 +74,16 @@ class RunEnd(Struct, frozen=True, kw_only=True):
         """It ended at work, by itself and badly."""
         return self.how == "died" and not self.useless and self.exit_code != 0
 
+    def happening(self, model_id: str) -> Happening:
+        """Return the timeline's entry for a process that did not start, or died."""
+        why = self.error.why if isinstance(self.error, ModelFailedToStart) else str(self.error)
+        return Happening(
+            kind="failed" if self.how == "failed" else "crashed",
+            model=model_id,
+            engine=self.engine.seat if self.engine is not None else "",
+            error=why.partition("\n")[0],
+        )
+
 
 class ModelRun:
     """Owned by the fleet, which makes it at once when it decides and then calls `run` in a task of its own."""
@@ -87,7 +98,7 @@ class ModelRun:
         """A request has found it ready."""
         self.process: ModelProcess | None = None
         self.gone = trio.Event()
-        """Set by the fleet, when every observer knows of the end."""
+        """Set by the fleet, when its schedule knows of the end."""
         self.failures: list[RunEnd] = []
         """The failed starts on the seats that were tried before this one."""
         self.passed = 0

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from appliance.core.config.types import Config
+from appliance.core.followers import Followers
 from appliance.core.models.model import Model
+from appliance.core.records.cache_misses import CacheRoom
+from appliance.core.records.history import Tell
 from appliance.core.scheduling.effects import ProcessState
 from appliance.core.scheduling.policy import FreePolicy
 from appliance.core.scheduling.schedule import Schedule
@@ -24,10 +28,10 @@ log = logging.getLogger("appliance.fleet.owner")
 
 
 class FleetState:
-    """Owned by the fleet. A change of it awaits nothing."""
+    """Owned by the fleet. A change of it awaits nothing. ``tell`` is called with each decision and event."""
 
-    def __init__(self, settings: FleetSettings, logs: Logs, estimate: Estimate) -> None:
-        self.settings, self.logs = settings, logs
+    def __init__(self, settings: FleetSettings, logs: Logs, tell: Tell, estimate: Estimate) -> None:
+        self.settings, self.logs, self.tell = settings, logs, tell
         self.config: Config | None = None
         self.budgets = Budgets(settings, estimate)
         self.schedule = Schedule(self.budgets.limits(None), FreePolicy())
@@ -42,6 +46,10 @@ class FleetState:
         self.ends = Ends()
         self.kept: dict[str, float] = {}
         """Seconds that clients wish idle models to stay; each wish ends with the process."""
+        self.cache_rooms: dict[str, CacheRoom] = {}
+        """The room for prompts that the latest process of each model has, or had."""
+        self.waits = Followers[Callable[[str, float], None]]()
+        """Each request that gets its model, after a wait of so many seconds: too many for ``tell``."""
         self.closing = False
         self.changed = Changed()
 

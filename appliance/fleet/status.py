@@ -1,14 +1,13 @@
-"""The public state of a model process, and the observers of its events."""
+"""The public state of a model process, and the ends of processes."""
 
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
-from appliance.core.scheduling.effects import ProcessState, Rule
+from appliance.core.scheduling.effects import ProcessState
 from appliance.core.scheduling.schedule import Schedule
 from appliance.errors import ApplianceError
 from appliance.fleet.run import ModelRun, RunEnd
@@ -92,20 +91,6 @@ class Broken(Struct, frozen=True):
     """It is another server's, which does not answer any more."""
 
 
-class Observer(Protocol):
-    """Notified of events of models, for metrics. Times in seconds."""
-
-    def waited(self, model: str, seconds: float) -> None: ...
-
-    def loaded(self, model: str, seconds: float) -> None: ...
-
-    def evicted(self, model: str, rule: Rule) -> None: ...
-
-    def load_failed(self, model: str) -> None: ...
-
-    def died(self, model: str) -> None: ...
-
-
 class Ends:
     """The end of each model's last process, or the reason why it never had one. Owned by the fleet."""
 
@@ -114,20 +99,13 @@ class Ends:
         self._unfetched: dict[str, None] = {}
         """The models in ``last`` that never had a process, the oldest first."""
 
-    def add(self, model_id: str, ended: RunEnd, observer: Observer | None) -> None:
-        """Note it, log it, and notify the observer."""
+    def add(self, model_id: str, ended: RunEnd) -> None:
+        """Note it, and log it."""
         self.last[model_id] = ended
-        match ended.how:
-            case "stopped":
-                return
-            case "died":
-                log.warning("model '%s': %s", model_id, ended.why)
-                if observer is not None:
-                    observer.died(model_id)
-            case "failed":
-                log.warning("%s", ended.error)
-                if observer is not None:
-                    observer.load_failed(model_id)
+        if ended.how == "died":
+            log.warning("model '%s': %s", model_id, ended.why)
+        elif ended.how == "failed":
+            log.warning("%s", ended.error)
 
     def add_unfetched(self, model_id: str, error: ApplianceError) -> None:
         """Its files could not be fetched."""

@@ -30,6 +30,7 @@ class FleetView:
 
     def __init__(self, state: FleetState, chooser: Chooser | None, hold: SlotHold) -> None:
         self.logs = state.logs
+        self.cache_rooms, self.follow_waits = state.cache_rooms, state.waits.follow
         self.estimate = state.budgets.estimate
         self.hold = hold
         self._state, self._schedule, self._runs = state, state.schedule, state.runs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import sys
@@ -79,6 +78,8 @@ def load_hooks(folder: Path, package: str) -> PluginHooks:
     except (Exception, SystemExit) as error:
         forget(package)
         raise BadPlugin(_place_of(error, folder)) from error
+    import dataclasses  # a plugin that has settings has imported it
+
     known = settings if isinstance(settings, type) and dataclasses.is_dataclass(settings) else None
     return PluginHooks(module=package, settings=known, **found)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from appliance.core.answers.families import FAMILIES, Family, family_of
+from appliance.core.lenient_json import decoded
 
 LARGEST = 1 << 20
 """Largest config.json, in bytes."""
@@ -58,14 +58,19 @@ def read_manifest(data: bytes) -> ParsedManifest:
     """Return the manifest and its oddities. Raises BadManifest."""
     try:
         text = data.decode("utf-8-sig")
-        given: object = json.loads(text)  # says where a mistake is, in lines
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise BadManifest(f"config.json:{line}: is not UTF-8 text; save the file as UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise BadManifest(f"config.json:{error.lineno}:{error.colno}: {_lower(error.msg)}") from None
-    except (RecursionError, ValueError) as error:
-        raise BadManifest(f"config.json cannot be read: {error}") from None
+    given = decoded(object, text)
+    if given is None:
+        import json  # says where a mistake is, in lines
+
+        try:
+            given = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise BadManifest(f"config.json:{error.lineno}:{error.colno}: {_lower(error.msg)}") from None
+        except (RecursionError, ValueError) as error:
+            raise BadManifest(f"config.json cannot be read: {error}") from None
     try:
         manifest = msgspec.convert(given, PluginManifest)
     except msgspec.ValidationError as error:

@@ -6,8 +6,6 @@ from collections import Counter
 
 from msgspec import Struct, field
 
-from appliance.core.records.cache_misses import CacheRoom
-
 MAX_MODELS = 500
 """Distinct values of a ``model`` label; models beyond are counted together as `OTHER`."""
 OTHER = "other"
@@ -33,8 +31,6 @@ class Metrics:
         """All requests, by route and status."""
         self.response_bytes = 0
         self.under_way = 0
-        self.rooms: dict[str, CacheRoom] = {}
-        """The room for prompts that the latest process of each model has, or had."""
         self.own: list[OwnCounter] = []
         """Counters of features."""
         self._labels: set[str] = set()

@@ -1,8 +1,8 @@
-"""Requests that are over are written down, as a row of the activity log and a capture, and observers are notified.
+"""Requests that are over are written down, as a row of the activity log and a capture, and followers are called.
 
 This is made of their records (`appliance.traffic.record`) in batches: when the loop has time, or when too much waits.
-Every look at rows, captures or counters settles what is waiting first, so that nobody can tell. Each
-`RequestObserver` that has signed in is notified then. Counters and traces are made by such; `Recorder` names neither.
+Every look at rows, captures or counters settles what is waiting first, so that nobody can tell. Counters and traces
+are made by followers; `Recorder` names neither.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import trio
 from msgspec import UNSET, structs
 
 from appliance.core.bodies.head import RequestHead
+from appliance.core.followers import Followers
 from appliance.core.records.accounting import Usage
 from appliance.core.records.activity import CLIENT_LEFT, Query, with_captures
 from appliance.core.records.cache_misses import MAX_NAME, CacheRoom, CacheUse, CacheUses, CacheVerdict
@@ -41,16 +42,8 @@ MOST = 2000
 usually kept, the oldest are mostly such that newer ones push out: of those only the tokens are counted."""
 MOST_BYTES = 8 << 20
 """Bytes of bodies that wait at most."""
-NO_ROOMS: Mapping[str, CacheRoom] = {}
 _T = TypeVar("_T")
 log = logging.getLogger(__name__)
-
-
-class RequestObserver(Protocol):
-    """Notified of every request that is over, in the order in which they ended."""
-
-    def on_request_ended(self, ended: EndedRequest, /) -> None:
-        """Some time has gone by since (`Recorder.settle`). It must not block, and others wait meanwhile."""
 
 
 _Ended = tuple[Record, RecordingSink, str, int, float, float, int, int, CacheRoom | None, bool]
@@ -69,12 +62,10 @@ class Recorder:
         self,
         activity: Activity,
         load: Callable[[], Load],
-        observers: Iterable[RequestObserver],
-        rooms: Mapping[str, CacheRoom],
     ) -> None:
         self._activity = activity
-        self._observers = tuple(observers)
-        self._rooms = rooms
+        self.rooms: Mapping[str, CacheRoom] = {}
+        """The room for prompts that the latest process of each model has, or had."""
         self._packer = Packer(load)
         self._load = load
         self.session_headers: Sequence[bytes] = ()
@@ -85,7 +76,8 @@ class Recorder:
         self._sure = 0  # those of them that surely find a place among the captures
         self._wake = trio.Event()
         self._full = trio.Event()
-        self._listeners: set[Callable[[int], None]] = set()
+        self._rows = Followers[Callable[[int], None]]()
+        self._requests = Followers[Callable[[EndedRequest], None]]()
 
     @property
     def captures(self) -> CaptureBuffer:
@@ -107,7 +99,7 @@ class Recorder:
             record.body = record.sent = None
         if record.placed is not None:
             self._learn(record, sink, status)
-        room, alone = self._rooms.get(record.model), record.entry is None or record.entry.owner.is_empty
+        room, alone = self.rooms.get(record.model), record.entry is None or record.entry.owner.is_empty
         ended, size = self._ended, sink.release(status)
         sure = size if 2 * size <= limit else 0  # a larger capture may be too large by itself
         ended.append((record, sink, route, status, time.perf_counter(), time.time(), size, sure, room, alone))
@@ -135,21 +127,21 @@ class Recorder:
             self._packer.wake()
 
     @contextmanager
-    def observed_by(self, observer: RequestObserver) -> Generator[None]:
-        """Notify ``observer`` of every request that ends in the block."""
+    def follow_requests(self, on_ended: Callable[[EndedRequest], None]) -> Generator[None]:
+        """Call ``on_ended`` with every request that ends in the block, in this order; some time later, see `settle`."""
         self.settle()
-        self._observers += (observer,)
-        try:
-            yield
-        finally:
-            self.settle()
-            self._observers = tuple(each for each in self._observers if each is not observer)
+        with self._requests.follow(on_ended):
+            try:
+                yield
+            finally:
+                self.settle()
 
-    def follow(self, on_row: Callable[[int], None]) -> Callable[[], None]:
-        """Call ``on_row`` with the id of every row from now on, until the result is called. It must not block."""
+    @contextmanager
+    def follow(self, on_row: Callable[[int], None]) -> Generator[None]:
+        """Call ``on_row`` with the id of every row that comes in the block."""
         self.settle()
-        self._listeners.add(on_row)
-        return lambda: self._listeners.discard(on_row)
+        with self._rows.follow(on_row):
+            yield
 
     async def page(self, query: Query) -> ActivityPage:
         """Rows of the activity log. Raises Busy while another program has locked its file."""
@@ -198,7 +190,7 @@ class Recorder:
             with trio.move_on_after(PAUSE):
                 await self._full.wait()
                 return True
-            if self._activity.keep is None or self._listeners or load.is_light():
+            if self._activity.keep is None or self._rows.calls or load.is_light():
                 return False
 
     def _write_down(self, one: _Ended) -> None:
@@ -220,11 +212,10 @@ class Recorder:
         captures = self._packer.captures
         if self._sure < captures.limit:
             captures.add(row_id, sink.exchange(status))
-        if self._listeners:
-            for on_row in tuple(self._listeners):
-                on_row(row_id)
-        for observer in self._observers:
-            observer.on_request_ended(ended)
+        for on_row in self._rows.calls:
+            on_row(row_id)
+        for on_ended in self._requests.calls:
+            on_ended(ended)
 
     def _learn(self, record: Record, sink: RecordingSink, status: int) -> None:
         """Let the table of slots know what the answer says before the next request asks for a slot."""
@@ -295,16 +286,9 @@ def _row(record: Record, content_type: str, ended: EndedRequest, cache: CacheVer
 async def open_recorder(
     activity: Activity,
     load: Callable[[], Load] = Load,
-    *,
-    observers: Iterable[RequestObserver] = (),
-    rooms: Mapping[str, CacheRoom] = NO_ROOMS,
 ) -> AsyncGenerator[Recorder]:
-    """Leaving the block writes down what is waiting. ``load`` makes what tells how busy the loop is.
-
-    ``observers`` are notified of every request, to the last. ``rooms`` are those for prompts that the latest process of
-    each model has, or had.
-    """
-    recorder = Recorder(activity, load, observers, rooms)
+    """Leaving the block writes down what is waiting. ``load`` makes what tells how busy the loop is."""
+    recorder = Recorder(activity, load)
     try:
         async with beside(recorder.run):
             yield recorder

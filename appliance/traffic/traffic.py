@@ -133,6 +133,7 @@ class Traffic:
         config: Callable[[], Config | None],
     ) -> None:
         self.recorder = recorder
+        recorder.rooms = fleet.cache_rooms
         recorder.session_headers = _session_headers(config() or Config())
         self.metrics = metrics
         self.inflight = InFlight()

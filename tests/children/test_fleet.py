@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
@@ -21,7 +21,6 @@ from appliance.core.settings import FleetSettings
 from appliance.errors import Busy, ModelFailedToStart, ShuttingDown, UpstreamFailed
 from appliance.fleet.lease import QueuePlace
 from appliance.fleet.owner import Fleet, open_fleet
-from appliance.fleet.status import Observer
 from appliance.upstream.client import Address, HttpCall
 
 JSON = ((b"Content-Type", b"application/json"),)
@@ -37,27 +36,16 @@ class World:
         return fake_model(self._folder, name, *flags)
 
     @asynccontextmanager
-    async def fleet(self, observer: Observer | None = None, **settings: float) -> AsyncGenerator[Fleet]:
+    async def fleet(self, **settings: float) -> AsyncGenerator[Fleet]:
         chosen = FleetSettings(models_max=int(settings.pop("models_max", 2)), threads=1, **settings)
         with trio.fail_after(30):
             async with open_fleet(chosen, fake_engine()) as fleet:
-                with fleet.observed_by(observer) if observer is not None else nullcontext():
-                    yield fleet
+                yield fleet
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-class Waits(Observer):
-    """Hears how long each lease was waited for."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def waited(self, model: str, seconds: float) -> None:
-        self.seconds.append(seconds)
 
 
 async def ask(address: Address, body: bytes = b'{"messages":[]}') -> bytes:
@@ -72,19 +60,22 @@ def state_of(fleet: Fleet, model: str) -> str:
 
 
 async def test_a_loaded_model_is_lent_without_a_checkpoint_and_given_back_so(world: World) -> None:
-    waits = Waits()
-    async with world.fleet(observer=waits) as fleet:
+    waits: list[float] = []
+    async with world.fleet() as fleet:
         model = world.model("a")
-        async with fleet.lease(model) as first:
-            pass
-        with assert_no_checkpoints():
-            async with fleet.lease(model) as second, fleet.lease(model, QueuePlace()) as third:
-                assert first is second is third
-                assert [status.leases for status in fleet.status()] == [2]
-                assert fleet.busy
-            assert not fleet.busy
-        assert waits.seconds[0] > 0
-        assert waits.seconds[1:] == [0, 0]
+        with fleet.follow_waits(lambda _, seconds: waits.append(seconds)):
+            async with fleet.lease(model) as first:
+                pass
+            with assert_no_checkpoints():
+                async with fleet.lease(model) as second, fleet.lease(model, QueuePlace()) as third:
+                    assert first is second is third
+                    assert [status.leases for status in fleet.status()] == [2]
+                    assert fleet.busy
+                assert not fleet.busy
+        async with fleet.lease(model):
+            pass  # after the block nobody is told
+        assert waits[0] > 0
+        assert waits[1:] == [0, 0]
 
 
 async def test_a_lease_loads_and_the_model_stays(world: World) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -19,7 +18,7 @@ from msgspec import Struct
 
 from appliance import __main__ as main
 from appliance.cli.app import run
-from appliance.feature import all_verbs, examiners_of
+from appliance.feature import verb_ground
 from appliance.features import FEATURES
 from appliance.settings import AppSettings, Later, Program
 
@@ -38,7 +37,7 @@ def run_here(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subproce
         patched.chdir(cwd)
         patched.setattr(sys, "stdin", io.StringIO())
         with redirect_stdout(out), redirect_stderr(err):
-            status = run(argv, main.start, all_verbs(FEATURES), partial(examiners_of, FEATURES))
+            status = run(argv, main.start, verb_ground(FEATURES))
         told = [(file.seek(0), file.read())[1] for file in (out, err)]
     return subprocess.CompletedProcess(argv, status, *told)
 
@@ -81,8 +80,7 @@ class Command:
             status = run(
                 (*self.first, *map(str, words), *self.last),
                 start,
-                all_verbs(FEATURES),
-                partial(examiners_of, FEATURES),
+                verb_ground(FEATURES),
             )
         out, err = self.capfd.readouterr()
         return Outcome(status=status, out=out, err=err, program=started[0] if started else None)

@@ -19,7 +19,7 @@ from appliance.cli.options import ListenAddress, Size, api_keys
 from appliance.cli.show import human_count, human_size, print_table
 from appliance.core.settings import UnixSocket
 from appliance.errors import UsageError
-from appliance.feature import all_verbs
+from appliance.feature import verb_ground
 from appliance.features import FEATURES
 from appliance.features.stand_in.verb import HERE
 from appliance.fleet.budgets import limits_of
@@ -137,7 +137,7 @@ def test_names_pass_pipes_as_utf_8_whatever_the_language_of_the_machine(tmp_path
     assert "größe-日本" in done.stdout.decode("utf-8")
 
 
-VERBS = [verb.name for verb in all_verbs(FEATURES)]
+VERBS = [verb.name for verb in verb_ground(FEATURES).verbs]
 
 
 @pytest.mark.usefixtures("plain_environment")  # nothing is in its folder
@@ -303,9 +303,9 @@ def test_help_and_version_import_nothing_heavy() -> None:
         "import sys\n"
         "from appliance.__main__ import start\n"
         "from appliance.cli.app import run\n"
-        "from appliance.feature import all_verbs\n"
+        "from appliance.feature import verb_ground\n"
         "from appliance.features import FEATURES\n"
-        "assert run(sys.argv[1:], start, all_verbs(FEATURES)) == 0\n"
+        "assert run(sys.argv[1:], start, verb_ground(FEATURES)) == 0\n"
         "print(sorted({'trio', 'hypercorn', 'quart', 'rich', 'h11', 'psutil'} & set(sys.modules)))\n"
     )
     for argv in (["--help"], ["version"], ["serve", "--help"]):

@@ -46,11 +46,11 @@ def main() -> None:
 
     from appliance.__main__ import start
     from appliance.cli.app import command_line
-    from appliance.feature import all_verbs
+    from appliance.feature import verb_ground
     from appliance.features import FEATURES
 
     sys.argv[0] = os.environ.get("STARTED_AS", sys.argv[0])
-    program = command_line(all_verbs(FEATURES)).main(args=argv, prog_name="llama-appliance", standalone_mode=False)
+    program = command_line(verb_ground(FEATURES)).main(args=argv, prog_name="llama-appliance", standalone_mode=False)
     sys.addaudithook(watch)
     sys.exit(program if isinstance(program, int) else start(program))
 

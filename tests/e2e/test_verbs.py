@@ -120,7 +120,7 @@ ON_DEMAND = (
     "quart", "werkzeug", "jsonschema", "rich", "huggingface_hub", "filelock", "trio_websocket", "importlib.metadata",
     "email", "prometheus_client", "asyncio", "difflib",
     "opentelemetry", "google.protobuf", "appliance.features.traces.otlp",
-    "appliance.http.control.app", "appliance.features.tools.mcp_server",
+    "appliance.http.control.app", "appliance.features.tools.mcp_server", "appliance.features.tools.tool_routes",
     "appliance.features.tools.core.mcp_serving", "appliance.features.tools.builtins",
     "appliance.features.tools.mcp_client",
     "appliance.features.embedded.start", "appliance.features.embedded.params", "re2",
@@ -149,8 +149,10 @@ BROWSED = (
     *("/", "/ui/", "/ui/status", "/ui/sandbox", "/ui/assets/none.js", "/upstream", "/wol-health", "/favicon.ico"),
     *("/sw.js", "/manifest.webmanifest", "/_app/version.json", "/robots.txt", "/.well-known/security.txt"),
 )
-UNSAMPLED = ("psutil", "appliance.platform.sampler")
-"""What the first sample of the machine needs, which is not taken where samples are off."""
+UNSAMPLED = ("psutil", "appliance.platform.sampler", "json", "dataclasses")
+"""What the first sample of the machine needs, which is not taken where samples are off; and what needs an edit of a
+body, a secret or a plugin with settings.
+"""
 MOST = 428
 """Modules of the program that a start imports, each at a third of a millisecond. One that only some requests need is
 imported by the first of those (`appliance.http.late`); raise this for what every start needs.

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +24,7 @@ from appliance.core.records.activity import CLIENT_LEFT, Query
 from appliance.core.records.captures import BLOCK, CaptureBuffer, CapturedBody, CapturedExchange
 from appliance.core.records.ended import EndedRequest
 from appliance.features.metrics.counts import Counters, ModelCounts
-from appliance.store.activity import open_activity
+from appliance.store.activity import Activity, open_activity
 from appliance.traffic import recorder as recording
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.packing import Load, Packer
@@ -85,10 +86,20 @@ def metrics() -> Counters:
     return Counters(Metrics())
 
 
+@asynccontextmanager
+async def open_counted(
+    activity: Activity, metrics: Counters, load: Callable[[], Load] = Load
+) -> AsyncGenerator[Recorder]:
+    """A recorder whose requests are counted, to the last."""
+    async with open_recorder(activity, load) as made:
+        with made.follow_requests(metrics.on_request_ended):
+            yield made
+
+
 @pytest.fixture
 async def recorder(metrics: Counters) -> AsyncGenerator[Recorder]:
     """One that keeps ten rows in memory, and a MiB of captures."""
-    async with open_activity(None, 10) as activity, open_recorder(activity, observers=(metrics,)) as made:
+    async with open_activity(None, 10) as activity, open_counted(activity, metrics) as made:
         made.captures = CaptureBuffer(MIB)
         yield made
 
@@ -139,42 +150,31 @@ async def test_what_ends_is_written_down_without_being_asked_for_and_in_order():
     async with open_activity(None, 1000) as activity, open_recorder(activity) as recorder:
         await answer(recorder, ANSWER)
         heard: list[int] = []
-        unfollow = recorder.follow(heard.append)
-        for _ in range(200):
-            await answer(recorder, ANSWER)
-        assert heard == []
-        await until(lambda: len(heard) >= 200)
-        assert heard == list(range(2, 202)), "what was before is not told"
-        unfollow()
+        with recorder.follow(heard.append):
+            for _ in range(200):
+                await answer(recorder, ANSWER)
+            assert heard == []
+            await until(lambda: len(heard) >= 200)
+            assert heard == list(range(2, 202)), "what was before is not told"
         await answer(recorder, ANSWER)
         recorder.settle()
         assert len(heard) == 200
 
 
-class Told:
-    """An observer that remembers."""
-
-    def __init__(self) -> None:
-        self.ended: list[EndedRequest] = []
-
-    def on_request_ended(self, ended: EndedRequest) -> None:
-        self.ended.append(ended)
-
-
-async def test_an_observer_is_told_of_what_ends_while_it_is_signed_in(recorder: Recorder, metrics: Counters):
-    told, other = Told(), Told()
+async def test_a_follower_is_told_of_what_ends_while_it_follows(recorder: Recorder, metrics: Counters):
+    told, other = list[EndedRequest](), list[EndedRequest]()
     await answer(recorder, ANSWER)
-    with recorder.observed_by(told):
-        with recorder.observed_by(other):
+    with recorder.follow_requests(told.append):
+        with recorder.follow_requests(other.append):
             await answer(recorder, ANSWER)
             await answer(recorder, b'{"error":"no"}', status=500)
-            assert not told.ended, "that is made later"
-        assert other.ended == told.ended
+            assert not told, "that is made later"
+        assert other == told
         await answer(recorder, ANSWER)
     await answer(recorder, ANSWER)
     recorder.settle()
-    assert [one.status for one in told.ended] == [200, 500, 200]
-    good, bad, _ = told.ended
+    assert [one.status for one in told] == [200, 500, 200]
+    good, bad, _ = told
     assert good.usage is not None
     assert (good.usage.tokens.output_tokens, good.error) == (4, None)
     assert (bad.usage, bad.error) == (None, "no")
@@ -273,7 +273,7 @@ async def test_under_load_nothing_is_written_down_that_newer_requests_push_out()
     """Ids and counters are those of all requests, rows and captures those of the newest."""
     keep, budget, body = 10, 64 << 10, b"x" * 2000
     metrics = Counters(Metrics())
-    async with open_activity(None, keep) as activity, open_recorder(activity, Busy, observers=(metrics,)) as recorder:
+    async with open_activity(None, keep) as activity, open_counted(activity, metrics, Busy) as recorder:
         recorder.captures = CaptureBuffer(budget)
         count = 2 * recording.MOST
         for _ in range(count):
@@ -307,15 +307,13 @@ async def test_what_somebody_wants_is_written_down_at_once(why: str, tmp_path: P
     path = tmp_path / "log.db" if why == "a file" else None
     load = Free if why == "time" else Busy
     async with open_activity(path, 10) as activity, open_recorder(activity, load) as recorder:
-        unfollow = recorder.follow(lambda _: None) if why == "a follower" else None
-        await answer(recorder, ANSWER)
+        with recorder.follow(lambda _: None) if why == "a follower" else nullcontext():
+            await answer(recorder, ANSWER)
 
-        async def written() -> int:
-            return (await activity.page(Query())).total
+            async def written() -> int:
+                return (await activity.page(Query())).total
 
-        assert await until(written) == 1
-        if unfollow is not None:
-            unfollow()
+            assert await until(written) == 1
 
 
 async def test_captures_are_not_compressed_under_load():
@@ -361,11 +359,11 @@ def test_whenever_one_looks_all_is_there(steps: list[tuple[object, ...]], light:
         heard: list[int] = []
         expected: list[int] = []
         metrics = Counters(Metrics())
-        unfollow: Callable[[], None] | None = None
+        following, follows = ExitStack(), False
         with trio.CancelScope() as scope:
             async with (
                 open_activity(path, keep) as activity,
-                open_recorder(activity, Free if light else Busy, observers=(metrics,)) as made,
+                open_counted(activity, metrics, Free if light else Busy) as made,
             ):
                 for step, *values in steps:
                     match step:
@@ -373,14 +371,15 @@ def test_whenever_one_looks_all_is_there(steps: list[tuple[object, ...]], light:
                             status, size = values
                             await answer(made, ANSWER, body=b"x" * size, status=status)
                             ended.append(status)
-                            if unfollow is not None:
+                            if follows:
                                 expected.append(len(ended))
-                        case "follow" if unfollow is None:
-                            unfollow = made.follow(heard.append)
-                        case "unfollow" if unfollow is not None:
+                        case "follow" if not follows:
+                            following.enter_context(made.follow(heard.append))
+                            follows = True
+                        case "unfollow" if follows:
                             made.settle()
-                            unfollow()
-                            unfollow = None
+                            following.close()
+                            follows = False
                         case "turn":
                             await trio.lowlevel.checkpoint()
                         case "some":

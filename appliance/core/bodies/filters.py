@@ -11,7 +11,6 @@ raises, and every other byte of it stays.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from urllib.parse import quote_plus, unquote_plus
@@ -178,4 +177,6 @@ def _json(value: Json) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
+        import json  # see `core.bodies.json_text`
+
         return json.dumps(value).encode()  # half a surrogate pair exists as an escape only

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
-from typing import cast
+from functools import cache
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from msgspec import Raw, Struct
 
 from appliance.core.lenient_json import decoded
+
+if TYPE_CHECKING:
+    from json import JSONDecoder
 
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 JsonObject = dict[str, JSON]
@@ -36,8 +39,6 @@ _ELEMENT = re.compile(rb"(%b,?%b)" % ((_SPACE,) * 2))
 _TAIL = re.compile(rb"%b[\]}]%b" % ((_SPACE,) * 2))
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _ARRAY = msgspec.json.Decoder(list[Raw])
-# Numbers stay text: a long one would cost quadratic time.
-_SCANNER = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
 
 
 class PathStep(Struct, frozen=True):
@@ -291,7 +292,7 @@ def _scanned(text: bytes, at: int, array: bool) -> _Container:
         if member is None or (b"," in member[1]) != bool(items):
             raise _Damaged
         try:
-            end = _SCANNER.raw_decode(letters, member.end())[1]
+            end = _scanner().raw_decode(letters, member.end())[1]
         except (ValueError, RecursionError):
             raise _Damaged from None
         items.append(_item(member, array, text[member.end() : end]))
@@ -308,9 +309,16 @@ def _item(member: re.Match[bytes], array: bool, value: bytes) -> _Item:
     return _Item(lead, key[1:-1] if b"\\" not in key else _meaning(key), key + colon, value)
 
 
+@cache
+def _scanner() -> JSONDecoder:
+    from json import JSONDecoder  # a third of a megabyte, which a server without edits of bodies saves
+
+    return JSONDecoder(strict=False, parse_int=str, parse_float=str)  # a long number would cost quadratic time
+
+
 def _meaning(key: bytes) -> bytes:
     try:
-        return str(_SCANNER.decode(key.decode())).encode("utf-8", "surrogatepass")
+        return str(_scanner().decode(key.decode())).encode("utf-8", "surrogatepass")
     except ValueError:
         return key
 

@@ -5,7 +5,6 @@ Source: llama-server README, ``--mcp-servers-config``; "type", "url" and "header
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
@@ -73,6 +72,8 @@ class McpServers(Struct, frozen=True, kw_only=True):
 
 def parse_mcp_servers(text: str, where: str) -> McpServers:
     """Read ``{"mcpServers": {name: entry}}``. ``where`` names the text in messages. Raises UsageError."""
+    import json  # see `core.bodies.json_text`
+
     warnings: list[str] = []
 
     def first_wins(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:

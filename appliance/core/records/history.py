@@ -6,11 +6,13 @@ A `Happening` is made where something is decided, and holds facts alone; `core.r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Literal, Protocol, get_args
 
 from msgspec import Struct
 
+from appliance.core.followers import Followers
 from appliance.core.scheduling.effects import EVICTING, Cause, Drain, Effect, Grant, Refuse, Start, Stop
 from appliance.errors import ApplianceError, ModelFailedToStart, shortened
 
@@ -97,8 +99,8 @@ class KeptTimeline(Protocol):
         """Put it into the timeline, now; this neither blocks nor raises."""
         ...
 
-    def follow(self, on_entry: Callable[[Happening], None], /) -> Callable[[], None]:
-        """Call ``on_entry`` with every entry from now on, until the result is called. It must not block."""
+    def follow(self, on_entry: Tell, /) -> AbstractContextManager[None]:
+        """Call ``on_entry`` with every entry that comes in the block. It must neither block nor raise."""
         ...
 
     async def read(self, query: HistoryQuery, /) -> list[Happening]:
@@ -107,13 +109,15 @@ class KeptTimeline(Protocol):
 
 
 class NoTimeline:
-    """A timeline that keeps nothing."""
+    """A timeline that keeps nothing: its entries have no ids, and go to its followers alone."""
 
     def __init__(self) -> None:
-        self.add = told_to_nobody
+        self._followers = Followers[Tell]()
+        self.follow = self._followers.follow
 
-    def follow(self, on_entry: Callable[[Happening], None], /) -> Callable[[], None]:
-        return lambda: None
+    def add(self, happening: Happening, /) -> None:
+        for on_entry in self._followers.calls:
+            on_entry(happening)
 
     async def read(self, query: HistoryQuery, /) -> list[Happening]:
         return []

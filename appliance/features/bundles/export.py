@@ -15,7 +15,7 @@ from appliance import __version__
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.configuration import Files
 from appliance.catalog.sources import ModelFolders
-from appliance.cli.app import engines_of
+from appliance.cli.app import ground_of
 from appliance.cli.options import Size, gathered, models_dir_option
 from appliance.cli.remote import go_home, side_options
 from appliance.cli.show import json_option
@@ -140,7 +140,7 @@ async def export(
     with show.progress("reading", as_json) as apply:
         reader = contents.SumReader(check, apply)
         found = await trio.to_thread.run_sync(
-            _items, wish, show.sources_of(models_dir), engines_of(ctx).carried(show.packaged()), reader
+            _items, wish, show.sources_of(models_dir), ground_of(ctx).engines().carried(show.packaged()), reader
         )
         front: tuple[Blob, Path] | None = None
         if one_file is not None:  # without a bundle that may be behind it

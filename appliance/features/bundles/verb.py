@@ -19,7 +19,7 @@ from appliance import __version__
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.found import cache_directory
 from appliance.catalog.sources import ModelFolders, default_models_dir
-from appliance.cli.app import engines_of
+from appliance.cli.app import ground_of
 from appliance.cli.options import models_dir_option
 from appliance.cli.remote import go_home, side_options
 from appliance.cli.serve import home_option, write_below
@@ -309,7 +309,7 @@ def _homes(ctx: click.Context, sources: ModelFolders) -> Homes:
         data=default_models_dir().parent,
         models=sources.models_dir or default_models_dir(),
         cache=sources.cache or cache_directory(os.environ, users_home()).absolute(),
-        engines=engines_of(ctx).carried(show.packaged()),
+        engines=ground_of(ctx).engines().carried(show.packaged()),
         programs=programs_folder(),
         packaged=show.packaged(),
     )

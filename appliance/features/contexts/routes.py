@@ -44,7 +44,7 @@ def cache_routes(kept: KeptContexts | None, kernel: Kernel) -> Routes:
         question = cache.parse_cache_question(request.args, datetime.now(UTC))
         found = await traffic.recorder.read(lambda table: cache_answer(table.connection, question))
         slots = await slots_in_short.of({session.model for session in found.sessions})
-        since = {model: room.since for model, room in traffic.metrics.rooms.items()}
+        since = {model: room.since for model, room in owners.fleet.cache_rooms.items()}
         rows = cache.kept_rows(kept.entries()) if kept is not None else []
         return json_answer(structs.replace(found, sessions=cache.seated(found.sessions, slots, since), kept=rows))
 

@@ -21,7 +21,7 @@ import trio
 from msgspec import structs
 
 from appliance.catalog.configuration import Files
-from appliance.cli.app import estimate_of, examiners_of
+from appliance.cli.app import ground_of
 from appliance.cli.options import gathered, models_dir_option
 from appliance.cli.remote import server_options
 from appliance.cli.show import human_size, print_json, print_table
@@ -98,7 +98,7 @@ async def doctor(
         raise UsageError(f"{'--yes' if yes else '--logs'} needs --report")
     if sum((report is not None, as_json, line, watching)) > 1:
         raise UsageError("--json, --line, --watch and --report are forms of the answer; give one of them")
-    examiners, wish = examiners_of(ctx), structs.replace(wish, estimate=estimate_of(ctx))
+    examiners, wish = ground_of(ctx).examiners(), structs.replace(wish, estimate=ground_of(ctx).estimate())
     if report is not None:
         return await write_report(wish, examiners, report, logs=logs, yes=yes)
     if sys.stderr.isatty():

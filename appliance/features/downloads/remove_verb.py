@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Snapshot, scan_models
 from appliance.catalog.sources import ModelFolders
-from appliance.cli.app import verbs_of
+from appliance.cli.app import ground_of
 from appliance.cli.models import server_table, states_of
 from appliance.cli.options import ModelOptions, models_dir_option
 from appliance.cli.remote import NOT_RUNNING, RunningServer, ask, files_options
@@ -59,7 +59,7 @@ async def rm(
     else:
         removal = await _own_removal(server, ModelOptions(models_dir=models_dir).sources(), model)
         name, frees = removal.model, await trio.to_thread.run_sync(removal.frees)
-        remove = partial(_carry_out, removal, verbs_of(ctx))
+        remove = partial(_carry_out, removal, ground_of(ctx).verbs)
     if dry_run:
         if as_json:
             print_json({"model": name, "frees": frees})

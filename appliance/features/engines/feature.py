@@ -74,7 +74,7 @@ _LENDS = "Lend this machine's devices to models on another machine."
 ENGINES = Feature(
     name="engines",
     verbs=(
-        Verb("engines", "this machine", _DOES, _verb, page="engines.md", engines=_source),
+        Verb("engines", "this machine", _DOES, _verb, page="engines.md"),
         Verb("rpc-worker", "several machines", _LENDS, _rpc_worker, page="rpc.md"),
     ),
     engines=_source,

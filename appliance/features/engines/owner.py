@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from msgspec import structs
 from appliance.core.engine import NO_GPUS, Engine
 from appliance.core.machine_look import VISIBILITY, MachineLook
 from appliance.core.records.history import Happening, Tell, told_to_nobody
-from appliance.core.rpc_workers import Crew, RpcWorker
+from appliance.core.rpc_workers import Crew, WantedCrew
 from appliance.engines.builds import check_build
 from appliance.engines.manuals import read_manual
 from appliance.features.engines.core.cards import seats_on, why_none
@@ -130,17 +130,10 @@ class Engines:
         late = [f"{seat.build} is not known yet: {seat.late}" for seat in self._seats if seat.late]
         return "; ".join([why, *late]) if why else ""
 
-    async def crew(
-        self,
-        model: str,
-        endpoints: Sequence[str],
-        engine: Engine,
-        fits: Callable[[Sequence[RpcWorker]], bool],
-        in_use: Mapping[str, str],
-    ) -> Crew:
+    async def crew(self, wanted: WantedCrew, engine: Engine) -> Crew:
         from appliance.features.engines.rpc_look import workers_for  # few models have workers
 
-        return await workers_for(model, endpoints, engine.rpc, fits=fits, in_use=in_use)
+        return await workers_for(wanted, engine.rpc)
 
     async def look_again(self) -> list[str]:
         """See `Chooser.look_again`."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 import socket
 import struct
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import trio
 
-from appliance.core.rpc_workers import Crew, RpcWorker, split_endpoint
+from appliance.core.rpc_workers import Crew, RpcWorker, WantedCrew, split_endpoint
 from appliance.errors import ModelFailedToStart
 from appliance.features.engines.core.rpc_protocol import BadWorkerAnswer, Questions, choose_workers
 from appliance.upstream.connect import system_words
@@ -66,27 +66,20 @@ async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> RpcWor
 
 
 async def workers_for(
-    model_id: str,
-    endpoints: Sequence[str],
-    build_rpc: str | None,
-    *,
-    fits: Callable[[Sequence[RpcWorker]], bool],
-    in_use: Mapping[str, str],
-    seconds: float = LOOK_TIME,
-    patience: float = PATIENCE,
+    wanted: WantedCrew, build_rpc: str | None, *, seconds: float = LOOK_TIME, patience: float = PATIENCE
 ) -> Crew:
     """The workers that a model is to be started with on a build that speaks ``build_rpc``, all looked at at once.
 
-    ``in_use`` tells which model runs on which endpoint; those are not asked, and left out. ``fits`` says whether the
-    model can do with so many; where it cannot, those that are away are given ``patience`` seconds to come back. Raises
-    ModelFailedToStart when it cannot do with those that are left, and UsageError for an invalid endpoint.
+    Those in use are not asked. Where the model cannot do with the others, those that are away are given ``patience``
+    seconds to come back. Raises ModelFailedToStart when it cannot do with those that are left, and UsageError for an
+    invalid endpoint.
     """
-    named = tuple(dict.fromkeys(endpoints))
+    named, in_use = tuple(dict.fromkeys(wanted.endpoints)), wanted.in_use
     until = trio.current_time() + patience
     while True:
         workers = await _look_at_all(named, build_rpc, in_use, seconds)
         try:
-            return choose_workers(model_id, workers, build_rpc, fits)
+            return choose_workers(wanted.model, workers, build_rpc, wanted.fits)
         except ModelFailedToStart:
             away = [each for each in workers if each.state in ("unreachable", "busy") and each.endpoint not in in_use]
             if not away or trio.current_time() >= until:

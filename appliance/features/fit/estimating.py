@@ -29,6 +29,7 @@ EXPECTATIONS = 256  # models whose estimates are kept; one takes about a millise
 class HeaderEstimate:
     """See `appliance.fleet.estimate.Estimate`; it keeps nothing but what it has computed."""
 
+    why_unknown = "its file does not say enough, or is not here yet"
     budgets = staticmethod(budgets_of)
     squeeze = staticmethod(squeezed)
 

@@ -46,6 +46,6 @@ FIT = Feature(
     name="fit",
     examiners=(_examiner,),
     estimate=_estimate,
-    verbs=(Verb("memory", "models", ABOUT, _verb, page="memory.md", estimate=_estimate),),
+    verbs=(Verb("memory", "models", ABOUT, _verb, page="memory.md"),),
     routes=_routes,
 )

@@ -104,8 +104,8 @@ class EventFeed(ResponseBody):
     async def __aenter__(self) -> AsyncIterable[bytes]:
         nursery = await self._waiting.__aenter__()
         view = self._sources.view
-        self._following.callback(self._sources.recorder.follow(self._new_row))
-        self._following.callback(self._sources.history.follow(self._new_entry))
+        self._following.enter_context(self._sources.recorder.follow(self._new_row))
+        self._following.enter_context(self._sources.history.follow(self._new_entry))
         self._following.enter_context(self._inflight)
         self._begin()
         for reader in (self._program, self._upstream, self._inflight):

@@ -1,4 +1,4 @@
-"""The counts of each model, made by an observer of requests and of the fleet. Counting costs a microsecond."""
+"""The counts of each model, which follow requests, the timeline and waits. Counting costs a microsecond."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from msgspec import Struct, field
 
 from appliance.core.records.ended import EndedRequest
+from appliance.core.records.history import Happening
 from appliance.core.scheduling.effects import Rule
 from appliance.traffic.metrics import Metrics
 
@@ -73,31 +74,27 @@ class Counters:
             counts.generated_tokens += max(usage.tokens.output_tokens, 0)
             counts.cached_tokens += max(usage.tokens.cache_tokens, 0)
 
-    def waited(self, model: str, seconds: float) -> None:
-        """A request got its lease, or gave up, after waiting so long for it; its model's load is part of the wait."""
+    def on_wait(self, model: str, seconds: float) -> None:
+        """A request got its lease after waiting so long for it; its model's load is part of the wait."""
         self._of(model).waits.observe(seconds)
 
-    def loaded(self, model: str, seconds: float) -> None:
-        """A model process became ready, so long after its start."""
-        counts = self._of(model)
-        counts.loads.observe(seconds)
-        if counts.died:
-            counts.died = False
-            counts.restarts += 1
-
-    def evicted(self, model: str, rule: Rule) -> None:
-        """Count a model process that had to stop by this rule, one of `EVICTING`."""
-        self._of(model).evictions[rule] += 1
-
-    def load_failed(self, model: str) -> None:
-        """A model process ended, or was given up, before it was ready."""
-        self._of(model).load_failures += 1
-
-    def died(self, model: str) -> None:
-        """A ready model process ended by itself."""
-        counts = self._of(model)
-        counts.deaths += 1
-        counts.died = True
+    def on_entry(self, entry: Happening) -> None:
+        """Count what becomes of model processes: loads, evictions, failed loads, deaths."""
+        rule = entry.cause.rule if entry.cause is not None else None
+        if entry.kind == "loaded":
+            counts = self._of(entry.model)
+            counts.loads.observe(entry.seconds)
+            if counts.died:
+                counts.died = False
+                counts.restarts += 1
+        elif entry.kind == "evicted" and rule is not None:
+            self._of(entry.model).evictions[rule] += 1
+        elif entry.kind == "failed":
+            self._of(entry.model).load_failures += 1
+        elif entry.kind in ("crashed", "hung") or rule == "condemned":
+            counts = self._of(entry.model)
+            counts.deaths += 1
+            counts.died = True
 
     def _of(self, model: str) -> ModelCounts:
         counts = self.models.get(model)

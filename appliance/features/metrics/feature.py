@@ -28,7 +28,11 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     def see_gpus(sample: Sample) -> None:
         ground.fleet.see_gpus(gpu_memory(sample.gpus))
 
-    with ground.recorder.observed_by(counters), ground.fleet.observed_by(counters):
+    with (
+        ground.recorder.follow_requests(counters.on_request_ended),
+        ground.history.follow(counters.on_entry),
+        ground.fleet.follow_waits(counters.on_wait),
+    ):
         async with open_samples(ground.gpus, every, see_gpus) as samples:
 
             def metrics(kernel: Kernel) -> Get:

@@ -14,7 +14,7 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import STARTER_ID, scan_models
-from appliance.cli.app import engines_of, estimate_of
+from appliance.cli.app import ground_of
 from appliance.cli.options import ModelOptions
 from appliance.cli.remote import (
     CHAT_PATH,
@@ -96,7 +96,7 @@ async def selftest(ctx: click.Context, engine: str | None, model: str, as_json: 
       llama-appliance selftest
       llama-appliance selftest --engine ./llama-server --json
     """
-    source = engines_of(ctx)
+    source = ground_of(ctx).engines()
     async with source.found(engine).open() as engines:
         chosen = engines.choose() or source.find(engine)  # the one on which a server would start a model
     is_file = model.endswith(".gguf")
@@ -107,7 +107,7 @@ async def selftest(ctx: click.Context, engine: str | None, model: str, as_json: 
     if not as_json:
         click.echo(f"{PROGRAM} selftest: engine {chosen.in_words()}, model {found.id}")
     settings = FleetSettings(models_max=1, load_timeout=LOAD_TIME)
-    async with open_fleet(settings, chosen, estimate=estimate_of(ctx)) as fleet:
+    async with open_fleet(settings, chosen, estimate=ground_of(ctx).estimate()) as fleet:
         await trial.run(fleet)
     report = SelftestReport(
         ok=all(step.ok for step in trial.steps),

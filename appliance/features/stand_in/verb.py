@@ -14,7 +14,7 @@ import trio
 from msgspec import structs
 
 from appliance.catalog.found import cache_directory
-from appliance.cli.app import engines_of, verbs_of
+from appliance.cli.app import ground_of
 from appliance.cli.options import tools_of_options
 from appliance.cli.verb import Bring
 from appliance.core.llama import flags
@@ -72,11 +72,11 @@ def llama_server(ctx: click.Context, words: tuple[str, ...]) -> AppSettings | La
         click.echo("\n".join(explained(flag) for flag in FLAGS if flag.kind is not Kind.REMOVED))
         return 0
     if flags.partition(from_argv, ANSWERED_BY_ENGINE)[0]:
-        return _run_engine(engines_of(ctx), said)
+        return _run_engine(ground_of(ctx).engines(), said)
     for note in (*notes, *more_notes):
         say(f"warning: {note}")
-    bring = next((verb.brings for verb in verbs_of(ctx) if verb.brings is not None), None)
-    return stand_in(from_argv, environ, engines_of(ctx), bring)
+    bring = next((verb.brings for verb in ground_of(ctx).verbs if verb.brings is not None), None)
+    return stand_in(from_argv, environ, ground_of(ctx).engines(), bring)
 
 
 @click.command(name="llama", cls=Verbatim, add_help_option=False)
@@ -87,7 +87,7 @@ def llama(ctx: click.Context, words: tuple[str, ...]) -> object:
     if verb in ("serve", "server"):
         return ctx.invoke(llama_server, words=words[1:])
     if verb in ("version", "--version"):
-        return _run_engine(engines_of(ctx), ("--version",))
+        return _run_engine(ground_of(ctx).engines(), ("--version",))
     if verb in ("help", "--help"):
         click.echo(
             "usage: llama serve [options], as llama-server\n       llama version\n\nIn place of other commands:\n"

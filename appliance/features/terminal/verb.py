@@ -22,7 +22,7 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import scan_models
-from appliance.cli.app import engines_of, estimate_of
+from appliance.cli.app import ground_of
 from appliance.cli.options import ModelOptions, catalog_options, gathered
 from appliance.cli.remote import (
     CHAT_PATH,
@@ -102,13 +102,13 @@ async def run_model(
         raise UsageError("--json needs a PROMPT: a chat has no single answer")
     if await is_running(server):
         return await _converse(partial(ask_model, server), chat, question)
-    found = engines_of(ctx).found(engine)
+    found = ground_of(ctx).engines().found(engine)
     model = (await trio.to_thread.run_sync(scan_models, sources)).require(chat.model)
     say(f"no server is running at {server.url}: loading {model.id} for this command")
     outcome: int | Exception
     async with (
         found.open() as engines,
-        open_fleet(FleetSettings(models_max=1), engines, estimate=estimate_of(ctx)) as fleet,
+        open_fleet(FleetSettings(models_max=1), engines, estimate=ground_of(ctx).estimate()) as fleet,
     ):
         try:
             outcome = await _converse(partial(_ask_fleet, fleet, model), chat, question)

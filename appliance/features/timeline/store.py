@@ -19,7 +19,8 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.core.records.history import Happening, HistoryQuery
+from appliance.core.followers import Followers
+from appliance.core.records.history import Happening, HistoryQuery, Tell
 from appliance.errors import Busy
 from appliance.store.activity import DEFAULT_KEEP
 from appliance.store.activity_schema import BUSY_MS, unusable
@@ -53,7 +54,8 @@ class History:
         self._path = path
         self._keep = keep
         self._waiting: list[Happening] = []
-        self._listeners: set[Callable[[Happening], None]] = set()
+        self._followers = Followers[Tell]()
+        self.follow = self._followers.follow
         self._written: int = self._last_id
         """The id of the last entry that is in the table."""
         self._failing = False
@@ -69,13 +71,8 @@ class History:
             del self._waiting[:-most]
         if self._path is not None:
             self._behind.wake()
-        for on_entry in tuple(self._listeners):
+        for on_entry in self._followers.calls:
             on_entry(entry)
-
-    def follow(self, on_entry: Callable[[Happening], None]) -> Callable[[], None]:
-        """Call ``on_entry`` with every entry from now on, until the result is called. It must not block."""
-        self._listeners.add(on_entry)
-        return lambda: self._listeners.discard(on_entry)
 
     async def read(self, query: HistoryQuery) -> list[Happening]:
         """Return entries, the oldest first. Raises Busy where the file cannot be read now."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from appliance.features.tools.box import OpenToolbox
     from appliance.http.control.routes import Routes
-    from appliance.http.kernel import EdgeRoute, Kernel
+    from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
     from appliance.http.route_facts import DescribedRoute
     from appliance.http.way.hooks import Turn
     from appliance.settings import AppSettings
@@ -26,21 +26,38 @@ if TYPE_CHECKING:
 
 def tool_parts(box: OpenToolbox) -> ServerParts:
     """Return the parts that use this box, and the box itself."""
-    from appliance.features.tools.tool_routes import McpRoute, ToolRoutes
     from appliance.features.tools.turn import ToolChats
+    from appliance.http.late import LateRoute
+    from appliance.http.way.routes import MCP, TOOLS
 
     def routes(_: Kernel) -> Routes:
         from appliance.features.tools.routes import mcp_routes
 
         return mcp_routes(box)
 
-    def edge(kernel: Kernel) -> EdgeRoute:
-        return ToolRoutes(box, kernel.traffic.lifetime)
+    def use(kernel: Kernel) -> EdgeRoute:
+        def make() -> EdgeAnswer:
+            from appliance.features.tools.tool_routes import ToolRoutes
+
+            return ToolRoutes(box, kernel.traffic.lifetime)
+
+        return LateRoute(lambda request: request.path == TOOLS, make)
+
+    def serve_mcp(kernel: Kernel) -> EdgeRoute:
+        def make() -> EdgeAnswer:
+            from appliance.features.tools.mcp_server import McpServer
+
+            return McpServer(kernel)
+
+        route = LateRoute(lambda request: request.path == MCP, make)
+        if kernel.settings.mcp_server:
+            route.made()  # BadRequest for a tool in the settings that is missing
+        return route
 
     def turn(kernel: Kernel) -> Turn:
         return ToolChats(box, lambda: kernel.in_force().runs.tool_timeout, kernel.settings.ping_after)
 
-    return ServerParts(routes=routes, edges=(edge, McpRoute), turns=(turn,), tools=box)
+    return ServerParts(routes=routes, edges=(use, serve_mcp), turns=(turn,), tools=box)
 
 
 @asynccontextmanager

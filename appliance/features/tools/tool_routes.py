@@ -1,12 +1,10 @@
-"""``/tools``: the tools of this server for its clients, in llama-server's shapes (b11434); and ``/mcp``.
+"""``/tools``: the tools of this server for its clients, in llama-server's shapes (b11434).
 
 Answered by the gateway itself and not by Quart: a file to be written is larger than control bodies are, and a route
 that uses a tool has to notice at once that its client leaves.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw, Struct
@@ -17,14 +15,9 @@ from appliance.core.tools.box import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound, ShuttingDown
 from appliance.features.tools.box import OpenToolbox
 from appliance.http import errors
-from appliance.http.kernel import Kernel
 from appliance.http.way.context import RequestContext
-from appliance.http.way.routes import MCP, TOOLS
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.traffic import Lifetime
-
-if TYPE_CHECKING:
-    from appliance.features.tools.mcp_server import McpServer
 
 METHODS = ("GET", "HEAD", "POST")
 MAX_AT_ONCE = 64  # each may be a process
@@ -44,15 +37,12 @@ _USE = msgspec.json.Decoder(ToolUseBody)
 
 
 class ToolRoutes:
-    """Answers the route. The key and where the request comes from are checked already."""
+    """An `EdgeAnswer`. The key and where the request comes from are checked already."""
 
     def __init__(self, tools: OpenToolbox, lifetime: Lifetime) -> None:
         self._tools = tools
         self._lifetime = lifetime
         self._under_way = 0
-
-    def answers(self, request: Request) -> bool:
-        return request.path == TOOLS
 
     async def answer(self, request_context: RequestContext) -> None:
         """Raises RouteNotFound, errors of reading the body, and ClientLeft; a tool's refusal is an answer."""
@@ -154,26 +144,3 @@ async def _write(sink: Sink, record: dict[str, object]) -> None:
 
 async def _send(sink: Sink, status: int, content: object, *, close: bool = False) -> None:
     await send_whole(sink, status, errors.headers(None, close=close), msgspec.json.encode(content))
-
-
-class McpRoute:
-    """Its server is imported when it is switched on, or asked for.
-
-    Raises BadRequest for a tool in the settings that is missing.
-    """
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._server = self._make_server() if kernel.settings.mcp_server else None
-
-    def answers(self, request: Request) -> bool:
-        return request.path == MCP
-
-    async def answer(self, context: RequestContext) -> None:
-        self._server = self._server or self._make_server()
-        await self._server.answer(context)
-
-    def _make_server(self) -> McpServer:
-        from appliance.features.tools.mcp_server import McpServer
-
-        return McpServer(self._kernel)

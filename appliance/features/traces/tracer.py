@@ -143,7 +143,7 @@ async def open_tracer(recorder: Recorder, metrics: Metrics) -> AsyncGenerator[Tr
     """Send what ends within the block. Leaving it settles all that is over, and sends the last ones."""
     tracer = Tracer(metrics)
     try:
-        with recorder.observed_by(tracer):
+        with recorder.follow_requests(tracer.on_request_ended):
             async with beside(partial(persist, "sending traces", tracer.run)):
                 yield tracer
     finally:

@@ -39,7 +39,7 @@ from appliance.cli.app import command_line
 from appliance.core.config.nodes import Position
 from appliance.core.examination import Examiner, OwnFacts
 from appliance.core.findings import SHOWN, Finding, some
-from appliance.feature import all_verbs
+from appliance.feature import verb_ground
 from appliance.features import FEATURES
 from appliance.features.doctor.core.diagnose import diagnose, headlines, told
 from appliance.features.doctor.core.facts import Examined, Facts, read_examined
@@ -77,7 +77,7 @@ def test_every_command_can_be_typed(changed: Facts) -> None:
 
 def check_command(words: list[str]) -> None:
     """The verb is there, and takes the options."""
-    group: click.Command = command_line(all_verbs(FEATURES))
+    group: click.Command = command_line(verb_ground(FEATURES))
     while isinstance(group, click.Group) and words:
         inner = group.get_command(click.Context(group), words[0])
         assert inner is not None, words

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import trio
+from msgspec import structs
 from rpc_builds import LOOPBACK, bare_worker, build_with_rpc
 from waiting import SOON
 
 from appliance.core.engine import Engine
+from appliance.core.rpc_workers import WantedCrew
 from appliance.errors import ModelFailedToStart
 from appliance.features.engines.rpc_look import look_at_worker, workers_for
 
@@ -122,14 +124,18 @@ async def test_a_name_that_nobody_knows() -> None:
     assert worker.endpoint == "no-such-host.invalid:50052"
 
 
+def wanted(*endpoints: str, fits: bool = False) -> WantedCrew:
+    return WantedCrew(model="m", endpoints=endpoints, fits=lambda _: fits)
+
+
 async def test_all_are_looked_at_at_once_and_told_in_their_order() -> None:
     async with listening(answering()) as silent, listening(answering(HELLO, COUNT, MEMORY)) as good:
         began = trio.current_time()
-        crew = await workers_for("m", (silent, good, silent), "7.0.0", fits=lambda _: True, in_use={}, seconds=1.5)
+        crew = await workers_for(wanted(silent, good, silent, fits=True), "7.0.0", seconds=1.5)
         assert trio.current_time() - began < 2.9
         assert [worker.endpoint for worker in crew.workers] == [good]
         assert len(crew.notes) == 1
-        none = await workers_for("m", (good,), None, fits=lambda _: True, in_use={})
+        none = await workers_for(wanted(good, fits=True), None)
     assert none.workers == ()
     assert "the engine has no RPC" in none.notes[0]
 
@@ -139,7 +145,7 @@ async def test_one_that_is_missed_may_come_back() -> None:
         later.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{later.getsockname()[1]}"
         with pytest.raises(ModelFailedToStart, match=f"does not fit without {endpoint}"):
-            await workers_for("m", (endpoint,), "7.0.0", fits=lambda _: False, in_use={}, patience=0)
+            await workers_for(wanted(endpoint), "7.0.0", patience=0)
         async with trio.open_nursery() as nursery:
 
             async def come_back() -> None:
@@ -150,7 +156,7 @@ async def test_one_that_is_missed_may_come_back() -> None:
                 )
 
             nursery.start_soon(come_back)
-            crew = await workers_for("m", (endpoint,), "7.0.0", fits=lambda _: False, in_use={}, patience=5)
+            crew = await workers_for(wanted(endpoint), "7.0.0", patience=5)
             nursery.cancel_scope.cancel()
     assert [worker.endpoint for worker in crew.workers] == [endpoint]
     assert crew.notes == ()
@@ -160,9 +166,9 @@ async def test_nobody_waits_for_one_that_will_not_do() -> None:
     began = trio.current_time()
     async with listening(answering(HELLO, COUNT, MEMORY)) as endpoint:
         with pytest.raises(ModelFailedToStart, match="install the same build on both"):
-            await workers_for("m", (endpoint,), "7.1.0", fits=lambda _: False, in_use={}, patience=9)
+            await workers_for(wanted(endpoint), "7.1.0", patience=9)
     with pytest.raises(ModelFailedToStart, match="serves model 'a'"):
-        await workers_for("m", ("h:1",), "7.0.0", fits=lambda _: False, in_use={"h:1": "a"}, patience=9)
+        await workers_for(structs.replace(wanted("h:1"), in_use={"h:1": "a"}), "7.0.0", patience=9)
     assert trio.current_time() - began < SOON
 
 

@@ -19,6 +19,8 @@ from appliance import __version__
 from appliance.core.machine import GpuSample, NetworkCounters, Sample, SystemSample
 from appliance.core.records.accounting import Usage
 from appliance.core.records.ended import EndedRequest
+from appliance.core.records.history import Happening
+from appliance.core.scheduling.effects import Cause
 from appliance.features.metrics.counts import BUCKETS, Counters
 from appliance.features.metrics.exposition import exposition
 from appliance.fleet.status import ChildStatus
@@ -106,6 +108,10 @@ def test_what_waits_inside_an_engine_is_queued(
 CHAT = "/v1/chat/completions"
 
 
+def loaded(model: str, seconds: float = 1.0) -> Happening:
+    return Happening(kind="loaded", model=model, seconds=seconds)
+
+
 def done(model: str, *, tokens: tuple[int, int, int] | None = None, **more: object) -> EndedRequest:
     """A finished request; ``tokens`` are those of prompt, answer and cache."""
     of = zip(("input_tokens", "output_tokens", "cache_tokens"), tokens or (), strict=False)
@@ -139,11 +145,13 @@ def done(model: str, *, tokens: tuple[int, int, int] | None = None, **more: obje
         ),
         (
             [
-                ("waited", "a", 1.5),
-                ("loaded", "a", 12.0),
-                ("loaded", "a", 8.0),
-                ("evicted", "a", "memory"),
-                ("load_failed", "b"),
+                ("on_wait", "a", 1.5),
+                ("on_entry", loaded("a", 12.0)),
+                ("on_entry", loaded("a", 8.0)),
+                ("on_entry", Happening(kind="evicted", model="a", cause=Cause(rule="memory"))),
+                ("on_entry", Happening(kind="unloaded", model="a", cause=Cause(rule="idle"))),
+                ("on_entry", Happening(kind="fallback", model="b")),
+                ("on_entry", Happening(kind="failed", model="b")),
                 ("on_request_ended", done("a", tokens=(1, 1, 0), first_token=0.5)),
                 ("on_request_ended", done("a", first_token=0.5)),
                 ("on_request_ended", done("nobody's", known=False)),
@@ -156,15 +164,23 @@ def done(model: str, *, tokens: tuple[int, int, int] | None = None, **more: obje
                 key("evictions_total", model="a", reason="memory"): 1,
                 key("evictions_total", model="a", reason="group"): 0,
                 key("load_failures_total", model="b"): 1,
+                key("child_deaths_total", model="a"): 0,
                 key("child_restarts_total", model="a"): 0,
                 key("load_seconds_count", model="b"): None,
                 key("prompt_tokens_total", model="nobody's"): None,
             },
         ),
-        ([("died", "a")], {key("child_deaths_total", model="a"): 1, key("child_restarts_total", model="a"): 0}),
-        (
-            [("died", "a"), ("loaded", "a", 1), ("loaded", "a", 1)],
-            {key("child_restarts_total", model="a"): 1},
+        *(
+            (
+                [("on_entry", death), *[("on_entry", loaded("a"))] * loads],
+                {key("child_deaths_total", model="a"): 1, key("child_restarts_total", model="a"): int(loads > 0)},
+            )
+            for death in (
+                Happening(kind="crashed", model="a"),
+                Happening(kind="hung", model="a", cause=Cause(rule="hung")),
+                Happening(kind="unloaded", model="a", cause=Cause(rule="condemned")),
+            )
+            for loads in (0, 2)
         ),
         (
             [
@@ -225,7 +241,7 @@ def test_models_beyond_the_limit_share_a_label(metrics: Counters):
 def test_labels_may_hold_anything(metrics: Counters):
     names = ['quo"te', "back\\slash", "new\nline", "größe:7b/é", "{}=,"]
     for name in names:
-        metrics.loaded(name, 1)
+        metrics.on_entry(loaded(name))
     found = read(metrics)
     assert {dict(labels)["model"] for key_, labels in found if key_.endswith("load_seconds_count")} == set(names)
 

@@ -8,7 +8,7 @@ from http_harness import Appliance
 from runs_harness import Outcome, Verb
 
 from appliance.cli.app import run
-from appliance.feature import all_verbs
+from appliance.feature import verb_ground
 from appliance.features import FEATURES
 from appliance.settings import Program
 
@@ -24,7 +24,7 @@ def verb(capsys: pytest.CaptureFixture[str]) -> Verb:
         argv = [group, word, "--url", f"http://127.0.0.1:{server.port}", *map(str, words)]
         capsys.readouterr()
         status = await trio.to_thread.run_sync(
-            run, argv, lambda program: trio.from_thread.run(awaited, program), all_verbs(FEATURES)
+            run, argv, lambda program: trio.from_thread.run(awaited, program), verb_ground(FEATURES)
         )
         return Outcome(status, *capsys.readouterr())
 

@@ -262,7 +262,7 @@ def main() -> None:
     """Be the process that the service control manager starts."""
     from appliance.__main__ import start
     from appliance.cli.app import run
-    from appliance.feature import all_verbs
+    from appliance.feature import verb_ground
     from appliance.features import FEATURES
     from appliance.features.embedded.feature import EMBEDDED
     from appliance.features.service.core.windows import ADVICE
@@ -289,7 +289,7 @@ def main() -> None:
         return re.findall(r"listening on http://(\S+)", (Path(home) / "service.log").read_text("utf-8"))[-1]
 
     scm.told = told
-    work = partial(run, ["serve", *words], start, all_verbs(FEATURES))
+    work = partial(run, ["serve", *words], start, verb_ground(FEATURES))
     status = run_service(Win32(scm.calls, scm.error, ADVICE), work, Path(home))
     end = {"status": status, "answers": scm.answers, "events": scm.events, "mode": scm.error_mode}
     print(json.dumps(end), file=out)

@@ -11,7 +11,7 @@ from command_line import Command
 from gguf_files import write_model
 
 from appliance.cli.app import run
-from appliance.feature import all_verbs
+from appliance.feature import verb_ground
 from appliance.features import FEATURES
 from appliance.features.stand_in.feature import STAND_IN
 
@@ -77,6 +77,6 @@ def test_people_get_a_table(command: Command, preset: Path) -> None:
 def test_a_program_without_the_feature_says_so(
     words: tuple[str, ...], preset: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    others = all_verbs(feature for feature in FEATURES if feature is not STAND_IN)
+    others = verb_ground([feature for feature in FEATURES if feature is not STAND_IN])
     assert run((*words, "--models-preset", str(preset)), lambda _: 0, others) == 2
     assert "--models-preset: this program has no presets of llama-server" in capfd.readouterr().err

@@ -109,12 +109,11 @@ async def test_a_file_that_cannot_be_used_is_said(tmp_path: Path) -> None:
             pass
 
 
-async def test_a_listener_gets_every_entry_until_it_leaves() -> None:
+async def test_a_follower_gets_every_entry_until_it_leaves() -> None:
     heard: list[int] = []
     async with open_history(None, 10) as history:
-        leave = history.follow(lambda each: heard.append(each.id))
-        history.add(entry("a"))
-        history.add(entry("a"))
-        leave()
+        with history.follow(lambda each: heard.append(each.id)):
+            history.add(entry("a"))
+            history.add(entry("a"))
         history.add(entry("a"))
     assert heard == [1, 2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeVar, cast
@@ -65,6 +64,8 @@ def check_settings(
     """
     if kind is None:
         return CheckedSettings(settings=settings)
+    import dataclasses  # a plugin that has settings has imported it
+
     known = [field.name for field in dataclasses.fields(kind)]
     place = f"plugins.{name}.settings"
     warnings: list[str] = []
