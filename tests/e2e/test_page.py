@@ -61,6 +61,8 @@ WORD_NAMES = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 LAN = "192.0.2.1"
 CUT_OFF = f'ip link set lo up; ip address add {LAN}/32 dev lo; exec "$@"'
 MICROPHONE = "BROWSER_ARGS=--use-fake-device-for-media-stream"
+Killable = Callable[..., tuple[Server, dict[str, Callable[[], object]]]]
+ServeFile = Callable[..., Server]
 ALLOWED = f"{MICROPHONE} --use-fake-ui-for-media-stream --autoplay-policy=no-user-gesture-required"
 
 
@@ -82,6 +84,7 @@ class Scenario(NamedTuple):
     main_flow: bool = False
 
 
+REFUSED = f"{MICROPHONE} --deny-permission-prompts"
 FULL = f"data: {json.dumps({'error': {'code': 400, 'message': REFUSAL}})}\n\n"
 PLAIN = (
     "talking.summed screens.prefix questions.settings views.failing views.late views.early finding.looks "
@@ -142,7 +145,7 @@ def file(fake_engine: Path, tmp_path: Path) -> ConfigFile:
 
 
 @pytest.fixture
-def serve_file(serve: StartServer, file: ConfigFile) -> Callable[..., Server]:
+def serve_file(serve: StartServer, file: ConfigFile) -> ServeFile:
     """Start a server with these models, and with what else the configuration says."""
 
     def start(models: Mapping[str, dict[str, object]], env: Mapping[str, str] = {}, **top: object) -> Server:
@@ -177,7 +180,7 @@ def test_with_the_starter_model(play: Play, serve: StartServer, scenario: str) -
 
 
 @pytest.fixture
-def killable(serve_fake: StartServer) -> Callable[..., tuple[Server, dict[str, Callable[[], object]]]]:
+def killable(serve_fake: StartServer) -> Killable:
     """A server, and the steps that kill it and start it again at its place, ``afterwards`` with another environment."""
 
     def start(afterwards: Mapping[str, str] = {}, **env: str) -> tuple[Server, dict[str, Callable[[], object]]]:
@@ -199,24 +202,16 @@ def killable(serve_fake: StartServer) -> Callable[..., tuple[Server, dict[str, C
 @pytest.mark.slow
 @pytest.mark.parametrize("existing", [False, True])
 @pytest.mark.parametrize("after", [False, True])
-def test_a_kill_at_any_request_loses_no_question(
-    play: Play, killable: Callable[..., tuple[Server, dict[str, Callable[[], object]]]], after: bool, existing: bool
-) -> None:
+def test_a_kill_at_any_request_loses_no_question(play: Play, killable: Killable, after: bool, existing: bool) -> None:
     """``after``: the server has the request, and the page does not hear of it."""
     server, steps = killable()
     play("keeping.between", server, after, existing, **steps)
 
 
 @pytest.mark.main_flow
-@pytest.mark.parametrize(
-    ("scenario", "afterwards"),
-    [("keeping.drafts", ENDLESS), ("keeping.rescued", BRIEF)],
-)
+@pytest.mark.parametrize(("scenario", "afterwards"), [("keeping.drafts", ENDLESS), ("keeping.rescued", BRIEF)])
 def test_a_dead_server_takes_nothing_along(
-    play: Play,
-    killable: Callable[..., tuple[Server, dict[str, Callable[[], object]]]],
-    scenario: str,
-    afterwards: dict[str, str],
+    play: Play, killable: Killable, scenario: str, afterwards: dict[str, str]
 ) -> None:
     server, steps = killable(afterwards, **ENDLESS)
     play(scenario, server, **steps)
@@ -308,7 +303,7 @@ def test_a_model_is_fetched_and_paused(
     assert hub.sent() < 2 * whole
 
 
-def test_a_profile_is_chosen(play: Play, serve_file: Callable[..., Server]) -> None:
+def test_a_profile_is_chosen(play: Play, serve_file: ServeFile) -> None:
     work = {"description": "What is used at work", "pins": {"work-chat": "small"}}
     profiles = {"work": work, "home": {"pins": {"home-chat": "small"}}}
     play("models.profiles", serve_file({"small": {}}, profiles=profiles))
@@ -503,7 +498,7 @@ def test_a_run_is_begun_answered_and_followed(play: Play, serve_fake: StartServe
     play("agents.run", serve_fake(*tools, **says(asks, reads, {"text": "It says: hi."})))
 
 
-def test_runs_that_say_much_and_that_crash(play: Play, serve_file: Callable[..., Server]) -> None:
+def test_runs_that_say_much_and_that_crash(play: Play, serve_file: ServeFile) -> None:
     """Of a run that says much, the events do not last to its question."""
     much = {"text": "word " * 400, **call(1, "ask_user", question="Enough?")}
     for scenario, turn in (("agents.long", much), ("agents.locked", {"text": "so far", "die": 3})):
@@ -529,15 +524,15 @@ def test_a_frame_costs_little_more_late_in_an_answer(play: Play, serve_fake: Sta
     play("output.growing", serve_fake(**says({"text": GROWING[name]})), STEEPEST[name])
 
 
-def test_requests_are_found_again_opened_and_repeated(play: Play, serve_file: Callable[..., Server]) -> None:
+def test_requests_are_found_again_opened_and_repeated(play: Play, serve_file: ServeFile) -> None:
     play("machine.activity", serve_file({"other": {}, "small": {}}, captureBuffer=5))
 
 
-def test_years_of_models(play: Play, serve_file: Callable[..., Server]) -> None:
+def test_years_of_models(play: Play, serve_file: ServeFile) -> None:
     play("years.models", serve_file({f"model-{number}": {} for number in range(1000)}))
 
 
-def test_years_of_requests(play: Play, serve_file: Callable[..., Server], file: ConfigFile, tmp_path: Path) -> None:
+def test_years_of_requests(play: Play, serve_file: ServeFile, file: ConfigFile, tmp_path: Path) -> None:
     store = tmp_path / "activity.db"
     table, now = ActivityTable(open_file(store), None), datetime.now(UTC)
     table.add(
@@ -569,16 +564,14 @@ def test_years_of_requests(play: Play, serve_file: Callable[..., Server], file: 
     play("years.requests", server, changed=changed)
 
 
-def test_a_flood_of_log_lines_does_not_hold_the_page_up(
-    play: Play, serve_file: Callable[..., Server], file: ConfigFile
-) -> None:
+def test_a_flood_of_log_lines_does_not_hold_the_page_up(play: Play, serve_file: ServeFile, file: ConfigFile) -> None:
     server = serve_file({"loud": {"cmd": file.cmd("--log-flood")}})
     assert http(server, "POST", "/models/load", {"model": "loud", "wait": True}).status == 200
     play("machine.flood", server)
 
 
 @pytest.mark.main_flow
-def test_every_kind_of_request_is_tried(play: Play, serve_file: Callable[..., Server], file: ConfigFile) -> None:
+def test_every_kind_of_request_is_tried(play: Play, serve_file: ServeFile, file: ConfigFile) -> None:
     models: dict[str, dict[str, object]] = {
         "writer": {},
         "vectors": {"cmd": file.cmd("--embeddings")},
@@ -592,15 +585,10 @@ def test_every_kind_of_request_is_tried(play: Play, serve_file: Callable[..., Se
 
 @pytest.mark.parametrize(
     ("scenario", "arguments"),
-    [
-        ("spoken", ALLOWED),
-        ("gestures", ALLOWED),
-        ("aloud", ALLOWED),
-        ("refused", f"{MICROPHONE} --deny-permission-prompts"),
-    ],
+    [*((each, ALLOWED) for each in ("spoken", "gestures", "aloud")), ("refused", REFUSED)],
 )
 def test_speech_becomes_text_and_text_becomes_speech(
-    play: Play, serve_file: Callable[..., Server], file: ConfigFile, scenario: str, arguments: str
+    play: Play, serve_file: ServeFile, file: ConfigFile, scenario: str, arguments: str
 ) -> None:
     """The browser's microphone and permission are Chromium's own."""
     models: dict[str, dict[str, object]] = {

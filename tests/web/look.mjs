@@ -67,13 +67,8 @@ try {
   await asked(url, "small", ASKED); // what the views of the machine tell of
   for (const theme of ["light", "dark"]) {
     for (const [size, viewport] of Object.entries(SIZES)) {
-      const context = await browser.newContext({
-        viewport,
-        colorScheme: theme,
-        locale: "en-GB",
-        deviceScaleFactor: 1,
-        reducedMotion: "reduce",
-      });
+      const still = { locale: "en-GB", deviceScaleFactor: 1, reducedMotion: "reduce" };
+      const context = await browser.newContext({ viewport, colorScheme: theme, ...still });
       const page = await context.newPage();
       let count = 0;
       const shot = async (name) => {

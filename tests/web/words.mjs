@@ -28,9 +28,8 @@ async function dictionary(language) {
   const found = [(await exportsOf(`i18n/${language}.ts`))[language]];
   for (const name of readdirSync(new URL("src", folder), { recursive: true })) {
     if (!/\b(later|screen|words)\.ts$/.test(name)) continue;
-    const { words, ...signedIn } = await exportsOf(name);
-    const phrases =
-      words ?? Object.fromEntries(Object.entries(signedIn).map(([path, { title }]) => [`title of ${path}`, title]));
+    const { words, screen } = await exportsOf(name);
+    const phrases = words ?? { [`title of ${name}`]: screen.title };
     found.push(Object.fromEntries(Object.entries(phrases).map(([word, phrase]) => [word, phrase[language]])));
   }
   return Object.assign({}, ...found);

@@ -6,12 +6,6 @@ const window = new Window({ url: "http://127.0.0.1/" });
 const { localStorage, sessionStorage, navigator } = window;
 const matchMedia = window.matchMedia.bind(window);
 const addEventListener = window.addEventListener.bind(window);
-for (const [name, value] of Object.entries({
-  localStorage,
-  sessionStorage,
-  navigator,
-  matchMedia,
-  addEventListener,
-})) {
+for (const [name, value] of Object.entries({ localStorage, sessionStorage, navigator, matchMedia, addEventListener })) {
   Object.defineProperty(globalThis, name, { value, configurable: true });
 }

@@ -1,18 +1,8 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { requestOf } from "../src/lib/asking";
-import {
-  branch,
-  childrenOf,
-  isSummary,
-  longer,
-  newest,
-  newestBelow,
-  skipped,
-  sound,
-  unanswered,
-  type Message,
-} from "../src/lib/messages";
+import { branch, childrenOf, isSummary, longer, newest, newestBelow } from "../src/lib/messages";
+import { skipped, sound, unanswered, type Message } from "../src/lib/messages";
 import { wordsOf } from "../src/lib/drafts";
 
 /** A tree of messages: each has one of those before it above it, or nothing. */

@@ -5,13 +5,9 @@ import type { Conversation, Message } from "../src/lib/messages";
 
 test("the shown branch is written with its speakers, files, calls and results", () => {
   const conversation = { title: " A\nchat ", leaf: "q", settings: { system: "Be brief." } } as Conversation;
+  const file = { hash: "h", name: "a.pdf", type: "text/plain", size: 1 };
   const messages: Message[] = [
-    {
-      id: "q",
-      role: "user",
-      content: "Why?",
-      attachments: [{ hash: "h", name: "a.pdf", type: "text/plain", size: 1 }],
-    },
+    { id: "q", role: "user", content: "Why?", attachments: [file] },
     { id: "other", parent: "q", role: "assistant", content: "No.", created: 1 },
     {
       id: "a",

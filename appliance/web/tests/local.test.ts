@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { afterAll, beforeEach, expect, test } from "vitest";
-import type { Carton, Conversation, Message, Whole } from "../src/lib/messages";
+import type { Carton, Conversation, Deleted, Hit, Message, Whole } from "../src/lib/messages";
 import { carton, local, news, unpack } from "../src/lib/local";
 
 const ROOT = "/api/conversations";
@@ -88,8 +88,8 @@ test("a message is deleted alone or with all below it, and comes back to its pla
 test("a list since a change has what is new, and what was deleted can be taken back for a while", async () => {
   interface Found {
     change: number;
-    conversations: { id: string }[];
-    deleted: { id: string; left: number }[];
+    conversations: Conversation[];
+    deleted: Deleted[];
   }
   const since = (change: number) => ask("GET", `?since=${change}`) as Promise<Found>;
   await ask("PUT", "/old", { title: "Old" });
@@ -121,11 +121,7 @@ test("a fork is the branch alone, under ids of its own", async () => {
 test("a search finds every word, without case and accents, and marks the first", async () => {
   await write("q", null, "Über die Brücke gehen");
   const found = async (text: string) =>
-    (
-      (await ask("GET", `/search?q=${encodeURIComponent(text)}`)) as {
-        data: { message: string | null; excerpt: string }[];
-      }
-    ).data;
+    ((await ask("GET", `/search?q=${encodeURIComponent(text)}`)) as { data: Hit[] }).data;
   expect((await found("BRUCKE uber")).map((each) => each.message)).toEqual([null, "q"]);
   expect((await found("gehen"))[1]!.excerpt).toBe("Über die Brücke \u0002gehen\u0003");
   expect(await found("brücke fahren")).toEqual([]);

@@ -29,23 +29,13 @@ test("each language has the same words, with the same holes", () => {
 });
 
 /** What is counted, and is the same for one and for more in both languages. */
-const NEVER_ALONE = [
-  "attentionCount",
-  "binned",
-  "branchOf",
-  "chosen",
-  "deleteBelow",
-  "engineSaid",
-  "imported",
-  "nowUnderWay",
-  "parametersBillion",
-  "parametersMillion",
-];
+const NEVER_ALONE =
+  "attentionCount binned branchOf chosen deleteBelow engineSaid imported nowUnderWay parametersBillion parametersMillion";
 
 test("each counted word has a form for one and a form for others", () => {
   for (const [name, text] of Object.entries(en)) {
     const forms = [text, de[name]!].map((each) => each.split("|").length);
-    const counted = (text.includes("{count}") || name === "pageOf") && !NEVER_ALONE.includes(name);
+    const counted = (text.includes("{count}") || name === "pageOf") && !NEVER_ALONE.split(" ").includes(name);
     expect([name, ...forms]).toEqual([name, ...(counted ? [2, 2] : [1, 1])]);
   }
 });

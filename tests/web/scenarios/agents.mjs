@@ -1,6 +1,6 @@
 // Agent runs and plugins, as the operator of the machine sees them.
 import assert from "node:assert/strict";
-import { accessible } from "../browser.mjs";
+import { accessible, appears, button, press } from "../steps.mjs";
 import { like, t } from "../words.mjs";
 
 async function begin(page, url, task, { tools = [], asks = false } = {}) {
@@ -9,7 +9,7 @@ async function begin(page, url, task, { tools = [], asks = false } = {}) {
   await page.getByLabel(t("Task")).fill(task);
   for (const tool of tools) await page.getByRole("checkbox", { name: tool }).check();
   if (asks) await page.getByRole("checkbox", { name: t("The model may ask me") }).check();
-  await page.getByRole("button", { name: t("Start"), exact: true }).click();
+  await press(page, "Start");
   return page.getByRole("article", { name: task, exact: true });
 }
 
@@ -19,27 +19,27 @@ export async function run({ page, url, allow }) {
   await page.goto(`${url}/#/machine/agents`);
   await page.getByText(t("No runs yet.")).waitFor();
   await page.getByText(t("New run"), { exact: true }).click();
-  await page.getByRole("button", { name: t("Start"), exact: true }).click();
+  await press(page, "Start");
   const task = page.locator("label").filter({ has: page.getByLabel(t("Task")) });
-  await task.getByRole("alert").getByText("there is nothing to answer").waitFor();
+  await appears(task.getByRole("alert").getByText("there is nothing to answer"));
   await page.getByLabel(t("Task")).fill("What does the note say?");
   await page.getByLabel(t("Turns with tools, at most")).fill("-1");
-  await page.getByRole("button", { name: t("Start"), exact: true }).click();
+  await press(page, "Start");
   const turns = page.locator("label").filter({ has: page.getByLabel(t("Turns with tools, at most")) });
-  await turns.getByRole("alert").getByText("max_tool_iterations").waitFor();
+  await appears(turns.getByRole("alert").getByText("max_tool_iterations"));
   await accessible(page, "the form");
   await page.getByLabel(t("Turns with tools, at most")).press("Control+A"); // Firefox would add to what is there
   await page.getByLabel(t("Turns with tools, at most")).pressSequentially("4");
   await page.getByRole("checkbox", { name: "read_file" }).check();
   await page.getByRole("checkbox", { name: t("The model may ask me") }).check();
-  await page.getByRole("button", { name: t("Start"), exact: true }).click();
+  await press(page, "Start");
 
   const run = page.getByRole("article", { name: "What does the note say?", exact: true });
   await run.getByText(t("Waits for you")).waitFor();
   await run.getByText("Which note?").waitFor();
   await accessible(page, "a question");
   await run.getByLabel(like("runReply", { name: "ask_user" })).fill("note.txt");
-  await run.getByRole("button", { name: t("Send"), exact: true }).click();
+  await press(run, "Send");
   await run.getByText("It says: hi.").waitFor();
   await run.getByText(t("Done"), { exact: true }).waitFor();
   for (const number of [1, 2, 3]) await run.getByText(like("runTurn", { number })).waitFor();
@@ -58,16 +58,16 @@ export async function run({ page, url, allow }) {
 export async function cancel({ page, url }) {
   const run = await begin(page, url, "Talk for ever");
   await run.getByText("so far").waitFor();
-  await run.getByRole("button", { name: t("Cancel the run") }).click();
+  await press(run, "Cancel the run");
   const question = page.getByRole("dialog");
   await question.getByText(t("Cancel this run? Its text so far is kept.")).waitFor();
-  await question.getByRole("button", { name: t("Cancel"), exact: true }).click();
+  await press(question, "Cancel");
   await run.getByText(t("Answering"), { exact: true }).waitFor();
-  await run.getByRole("button", { name: t("Cancel the run") }).click();
-  await question.getByRole("button", { name: t("Cancel the run") }).click();
+  await press(run, "Cancel the run");
+  await press(question, "Cancel the run");
   await run.getByText(t("Cancelled"), { exact: true }).waitFor();
   await run.getByText("so far").waitFor();
-  await run.getByRole("button", { name: t("Cancel the run") }).waitFor({ state: "detached" });
+  await button(run, "Cancel the run").waitFor({ state: "detached" });
 }
 
 /** A run whose events are not held any more is read from its result, while it goes on and at its end. */
@@ -77,7 +77,7 @@ export async function long({ page, url, allow }) {
   await run.getByText("Enough?").waitFor();
   await run.getByText("word word word").waitFor();
   await run.getByLabel(like("runReply", { name: "ask_user" })).fill("no network");
-  await run.getByRole("button", { name: t("It cannot be done") }).click();
+  await press(run, "It cannot be done");
   await run.getByText(t("Failed"), { exact: true }).waitFor();
   await run.getByText("tool_execution_error: ").waitFor();
   await run.getByText("word word word").waitFor();
@@ -89,7 +89,7 @@ export async function locked({ page, url, allow }) {
   const run = await begin(page, url, "Crash");
   await run.getByText(t("Failed"), { exact: true }).waitFor();
   await page.getByText("its engine failed 1 times").waitFor();
-  await page.getByRole("button", { name: t("Accept runs again") }).click();
+  await press(page, "Accept runs again");
   await page.getByText("its engine failed 1 times").waitFor({ state: "detached" });
 }
 
@@ -99,13 +99,13 @@ export async function plugins({ page, url, told }) {
   const broken = page.getByRole("article", { name: "/bad", exact: true });
   await broken.getByText(t("Error"), { exact: true }).waitFor();
   await broken.getByText("ModuleNotFoundError: No module named 'nothing_of_the_kind'").waitFor();
-  await page.getByRole("article", { name: "/off", exact: true }).getByText(t("Switched off")).waitFor();
+  await appears(page.getByRole("article", { name: "/off", exact: true }).getByText(t("Switched off")));
   const good = page.getByRole("article", { name: "/good", exact: true });
   await good.getByText(t("Ready"), { exact: true }).waitFor();
   await good.getByText('settings.api_key: "[REDACTED]"').waitFor();
   await good.getByText("settings.size: 3").waitFor();
   await accessible(page, "plugins");
   await told("mended");
-  await page.getByRole("button", { name: t("Look again") }).click();
+  await press(page, "Look again");
   await broken.getByText(t("Ready"), { exact: true }).waitFor();
 }

@@ -1,5 +1,6 @@
 /** The boxes of a pool: none, one, and drained. */
-import { accessible, post } from "../browser.mjs";
+import { post } from "../browser.mjs";
+import { accessible, press } from "../steps.mjs";
 import { t } from "../words.mjs";
 
 export async function boxes({ page, url }) {
@@ -10,9 +11,9 @@ export async function boxes({ page, url }) {
   if (!made.ok) throw new Error(`${made.status} ${await made.text()}`);
   const desk = page.getByRole("region", { name: "desk" });
   await desk.getByText(t("here"), { exact: true }).waitFor();
-  await desk.getByRole("button", { name: t("Drain") }).click();
+  await press(desk, "Drain");
   await desk.getByText(t("drained"), { exact: true }).waitFor();
   await accessible(page, "a box");
-  await desk.getByRole("button", { name: t("Take requests again") }).click();
+  await press(desk, "Take requests again");
   await desk.getByText(t("here"), { exact: true }).waitFor();
 }

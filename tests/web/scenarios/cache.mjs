@@ -1,6 +1,7 @@
 // The view of the prompts' cache.
 import assert from "node:assert/strict";
-import { accessible, answered, api, asked, say } from "../browser.mjs";
+import { api, asked } from "../browser.mjs";
+import { accessible, answered, appears, say } from "../steps.mjs";
 import { like, hundredth, number, size, t } from "../words.mjs";
 
 /**
@@ -23,19 +24,19 @@ export async function reasons({ page, url }) {
   await page.getByLabel(t("How far back")).selectOption("1h");
   const shares = page.getByRole("region", { name: t("Prompt cache"), exact: true });
   const one = shares.locator("div", { hasText: "one/1.0, 127" }).last();
-  await one.locator("xpath=..").getByText(hundredth(/33/)).first().waitFor();
+  await appears(one.locator("xpath=..").getByText(hundredth(/33/)).first());
   const sessions = page.getByRole("region", { name: t("Conversations and their slots") });
   const cells = sessions.getByRole("row").filter({ hasText: "first" }).getByRole("cell");
-  await cells.nth(2).getByText("first", { exact: true }).waitFor();
+  await appears(cells.nth(2).getByText("first", { exact: true }));
   assert.equal(await cells.nth(1).innerText(), "0", "its tokens are in the slot that was used last");
   assert.equal(await sessions.getByRole("row").count(), 3);
   const misses = page.getByRole("region", { name: t("Why prompts were read again") });
   const entries = misses.getByRole("listitem");
   await entries.nth(2).waitFor();
   for (const [place, word] of ["Others in between", "New conversation", "Newly loaded"].entries()) {
-    await entries.nth(place).getByText(t(word), { exact: true }).waitFor();
+    await appears(entries.nth(place).getByText(t(word), { exact: true }));
   }
-  await entries.first().getByText("conversation 'second' came in between", { exact: false }).waitFor();
+  await appears(entries.first().getByText("conversation 'second' came in between", { exact: false }));
   await accessible(page, "prompt cache");
   await page.getByLabel(t("A bar for each")).selectOption("model");
   await shares.getByText("small", { exact: true }).waitFor();

@@ -1,6 +1,7 @@
 // Downloads and disk: what comes, what is taken, and what a removal frees.
 import assert from "node:assert/strict";
-import { accessible, api, confirm, post } from "../browser.mjs";
+import { api, post } from "../browser.mjs";
+import { accessible, appears, confirm, press } from "../steps.mjs";
 import { like, line, seconds, size, t } from "../words.mjs";
 
 const BIG = "acme/big-GGUF:Q8_0";
@@ -12,7 +13,7 @@ const any = size(/[kMGT]?B/);
 export async function disk({ page, url, told }) {
   const card = page.getByRole("article", { name: BIG });
   const list = page.getByRole("region", { name: t("Models"), exact: true });
-  const press = (word, model) => page.getByRole("button", { name: `${t(word)}: ${model}` }).click();
+  const act = (word, model) => page.getByRole("button", { name: `${t(word)}: ${model}` }).click();
   const begin = () => post(url, "/models", { model: BIG });
 
   await page.goto(`${url}/#/machine/disk`);
@@ -20,40 +21,33 @@ export async function disk({ page, url, told }) {
   await page.getByText(t("Hugging Face cache")).waitFor();
   await page.getByText(like("freeOf", { free: any, total: any })).waitFor();
   await list.getByLabel(t("Sort by")).selectOption({ label: t("Last use") });
-  await list.getByText(t("no use is known")).first().waitFor();
+  await appears(list.getByText(t("no use is known")).first());
   await accessible(page, "disk");
 
   for (const model of [EIGHT, SIXTEEN]) {
     await told("before");
     const { frees } = (await api(page, "api/disk")).models.find((each) => each.model === model);
     assert.equal(frees > 1e6, model === SIXTEEN, "the last one frees what both had");
-    await press("Delete", model);
+    await act("Delete", model);
     const question = page.getByRole("dialog");
     await question.getByText(like("diskAsk", { name: model, size: any })).waitFor();
-    await question.getByRole("button", { name: t("Delete"), exact: true }).click();
+    await press(question, "Delete");
     await list.getByText(model, { exact: true }).waitFor({ state: "detached" });
     await told("after");
   }
 
   await begin();
-  await card
-    .getByText(
-      line(
-        like("progress", { done: any, total: any }),
-        like("diskSpeed", { size: any }),
-        like("timeLeft", { time: seconds(/\d+/) }),
-      ),
-    )
-    .waitFor();
+  const figures = [like("progress", { done: any, total: any }), like("diskSpeed", { size: any })];
+  await appears(card.getByText(line(...figures, like("timeLeft", { time: seconds(/\d+/) }))));
   await accessible(page, "a download");
-  await press("Pause", BIG);
+  await act("Pause", BIG);
   await card.getByText(t("paused")).waitFor();
-  await press("Resume", BIG);
+  await act("Resume", BIG);
   await card.getByText(like("diskSpeed", { size: any })).waitFor();
-  await press("Cancel", BIG);
+  await act("Cancel", BIG);
   await card.getByText(t("unfinished")).waitFor();
-  await press("Delete", BIG);
-  await confirm(page, t("Delete"));
+  await act("Delete", BIG);
+  await confirm(page, "Delete");
   await card.waitFor({ state: "detached" });
   await told("nothing");
   await told("fast");

@@ -1,6 +1,6 @@
 // The view "Engines": trials, the choice, and the support bundle.
 import assert from "node:assert/strict";
-import { accessible, saved } from "../browser.mjs";
+import { accessible, appears, button, press, saved } from "../steps.mjs";
 import { like, t } from "../words.mjs";
 
 const seat = (page, id) => page.getByRole("article", { name: id, exact: true });
@@ -8,9 +8,9 @@ const seat = (page, id) => page.getByRole("article", { name: id, exact: true });
 /** Each engine says how it fared and why; without --admin a choice is a command to copy. The bundle is read, then saved. */
 export async function engines({ page, url, more: [good, bad] }) {
   await page.goto(`${url}/#/machine/engines`);
-  await page.getByRole("button", { name: t("Look again") }).click();
+  await press(page, "Look again");
   await seat(page, bad).waitFor();
-  await page.getByRole("button", { name: t("Try all untried ones") }).click();
+  await press(page, "Try all untried ones");
   await page.getByText(like("engineTrying", { seat: /.+/ })).waitFor();
   await seat(page, good).getByText(t("Proven"), { exact: true }).waitFor();
   await seat(page, good)
@@ -23,9 +23,9 @@ export async function engines({ page, url, more: [good, bad] }) {
   await accessible(page, "engines");
   const bundle = page.getByRole("region", { name: t("Support bundle"), exact: true });
   await bundle.getByRole("checkbox").check();
-  await bundle.getByRole("button", { name: t("Show what it holds") }).click();
+  await press(bundle, "Show what it holds");
   await bundle.getByRole("button", { name: /^logs\/program\.log, / }).click();
-  await bundle.getByRole("region", { name: "logs/program.log" }).getByText("is proven").waitFor();
+  await appears(bundle.getByRole("region", { name: "logs/program.log" }).getByText("is proven"));
   await bundle.getByRole("button", { name: /^report\.json, / }).click();
   const shown = await bundle.getByRole("region", { name: "report.json" }).textContent();
   assert.ok(JSON.parse(shown).seats.some(({ id, standing }) => id === bad && standing === "failed"));
@@ -39,15 +39,13 @@ export async function chosen({ page, url, more: [before, after] }) {
   await page.goto(`${url}/#/machine/engines`);
   const used = page.getByRole("region", { name: t("In use"), exact: true });
   await used.getByText(after).waitFor();
-  await used.getByRole("button", { name: t("Return to the build before the update") }).click();
+  await press(used, "Return to the build before the update");
   await used.getByText(before).waitFor();
   await page.getByText("'engines rollback' replaced it").waitFor();
-  await seat(page, after)
-    .getByRole("button", { name: t("Use it") })
-    .click();
-  await used.getByText(after).first().waitFor();
+  await press(seat(page, after), "Use it");
+  await appears(used.getByText(after).first());
   await accessible(page, "chosen");
-  const auto = used.getByRole("button", { name: t("Let the program choose") });
+  const auto = button(used, "Let the program choose");
   await auto.click();
   await auto.waitFor({ state: "detached" });
 }

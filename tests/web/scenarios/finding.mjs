@@ -1,6 +1,20 @@
 // Finding and moving: search, keys, focus, and what lies where.
 import assert from "node:assert/strict";
-import { accessible, another, conversations, field, messages, press, put, say, store, uncovered } from "../browser.mjs";
+import { another, put, store } from "../browser.mjs";
+import {
+  accessible,
+  begun,
+  button,
+  chooser,
+  conversations,
+  field,
+  messages,
+  press,
+  say,
+  stopAnswer,
+  textFile,
+  uncovered,
+} from "../steps.mjs";
 import { like, narrow, t } from "../words.mjs";
 
 /** The name of what has the focus; nothing, where only the page as a whole has it. */
@@ -105,7 +119,7 @@ export async function keys({ page, browser, url }) {
   await page.getByRole("link", { name: "Another name" }).waitFor();
   assert.equal(await focused(page), t("Actions for Another name"));
   await uncovered(page);
-  await page.getByRole("button", { name: t("Parameters") }).click();
+  await press(page, "Parameters");
   await page.waitForFunction((close) => document.activeElement.getAttribute("aria-label") === close, t("Close"));
   await page.keyboard.press("Escape");
   await page.getByRole("complementary", { name: t("Parameters") }).waitFor({ state: "detached" });
@@ -137,14 +151,8 @@ export async function keys({ page, browser, url }) {
   await (await conversations(page)).getByRole("button", { name: "Tax", expanded: false }).click();
   await side.getByRole("link", { name: "Chat 429", exact: true }).click();
   await uncovered(page);
-  await page
-    .getByRole("main")
-    .getByRole("button", { name: t("More") })
-    .click();
-  await page
-    .locator("main header")
-    .getByRole("button", { name: t("Delete"), exact: true })
-    .click();
+  await press(page.getByRole("main"), "More");
+  await press(page.locator("main header"), "Delete");
   await page.waitForFunction((place) => location.hash !== place, `#/chat/${some.id}`);
   await page.reload(); // the toast is gone, and the bin is not
   await (await conversations(page)).getByRole("button", { name: t("Deleted: {count}").replace("{count}", 1) }).click();
@@ -154,7 +162,7 @@ export async function keys({ page, browser, url }) {
   await uncovered(page);
   const phone = await another(browser, url, { viewport: { width: 320, height: 640 } });
   await phone.page.goto(url);
-  await phone.page.getByRole("button", { name: t("Show the conversations") }).click();
+  await press(phone.page, "Show the conversations");
   await phone.page.waitForFunction(() => document.activeElement.closest("nav"));
   await phone.page.keyboard.press("Escape");
   await phone.page.getByRole("navigation").waitFor({ state: "detached" });
@@ -162,11 +170,8 @@ export async function keys({ page, browser, url }) {
   await phone.page.keyboard.press("Enter");
   await phone.page.waitForFunction(() => document.activeElement.closest("nav"));
   for (let stop = 0; stop < 15; stop++) {
-    assert.equal(
-      await phone.page.evaluate(() => !!document.activeElement.closest("main")),
-      false,
-      "the focus is below the drawer",
-    );
+    const below = await phone.page.evaluate(() => !!document.activeElement.closest("main"));
+    assert.ok(!below, "the focus is below the drawer");
     await phone.page.keyboard.press("Tab");
   }
   assert.deepEqual(phone.wrong, []);
@@ -177,13 +182,8 @@ export async function looks({ page }) {
   const svg = Buffer.from(
     '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="90"><rect width="40" height="90"/></svg>',
   );
-  await page
-    .getByLabel(t("Attach files"))
-    .first()
-    .setInputFiles([
-      { name: "note.txt", mimeType: "text/plain", buffer: Buffer.alloc(540, "a") },
-      { name: "tall.svg", mimeType: "image/svg+xml", buffer: svg },
-    ]);
+  const files = [textFile("note.txt", "a".repeat(540)), { name: "tall.svg", mimeType: "image/svg+xml", buffer: svg }];
+  await chooser(page).setInputFiles(files);
   await page.getByText(/^540\s(bytes|Byte)$/).waitFor();
   const picture = page.getByRole("img", { name: "tall.svg" });
   await picture.waitFor();
@@ -193,14 +193,12 @@ export async function looks({ page }) {
   const heights = await chips.evaluateAll((all) => all.map((each) => Math.round(each.getBoundingClientRect().height)));
   assert.equal(heights.length, 2);
   assert.equal(new Set(heights).size, 1, heights.join());
-  await page.getByRole("button", { name: t("Remove tall.svg") }).click();
+  await press(page, "Remove tall.svg");
   await field(page).fill("Hi");
-  await page.getByRole("button", { name: t("Send"), exact: true }).click();
+  await press(page, "Send");
   await page.getByRole("button", { name: like("context") }).waitFor();
   await page.waitForFunction(() => !document.querySelector(".caret"));
-  const edit = messages(page)
-    .first()
-    .getByRole("button", { name: t("Edit") });
+  const edit = button(messages(page).first(), "Edit");
   await edit.focus();
   await page.keyboard.press("Enter");
   await page.keyboard.type("Again");
@@ -213,8 +211,8 @@ export async function looks({ page }) {
       .evaluate((meter) => [meter.firstChild.getBoundingClientRect().width, meter.getBoundingClientRect().width]);
     assert.ok(bar < track / 2, `${bar} of ${track}`);
   }
-  await press(page, t("Delete"));
-  await press(page, t("This message alone"));
+  await press(messages(page).last(), "Delete");
+  await press(messages(page).last(), "This message alone");
   const toast = page.locator("[role=status] .card");
   await toast.waitFor();
   const [low, high] = [await toast.boundingBox(), await page.locator("[data-composer] form").boundingBox()];
@@ -227,9 +225,8 @@ export async function quiet({ page, url }) {
     await page.goto(`${url}/#/chat`);
     await field(page).waitFor();
     await say(page, "Count");
-    await messages(page).last().locator(".prose-chat p").waitFor();
-    await page.getByRole("button", { name: t("Stop") }).click();
-    await page.getByText(t("You stopped this answer.")).waitFor();
+    await begun(page);
+    await stopAnswer(page);
   }
   for (const at of [1, 0, 1]) {
     await (await conversations(page)).locator("a[href*='#/chat/']").nth(at).click();

@@ -1,9 +1,13 @@
 // Nothing written is lost, whatever happens to the server; Stop, scrolling, and errors that say what to do.
 import assert from "node:assert/strict";
+import { api, put, shown, stored, until } from "../browser.mjs";
 import {
   accessible,
   answered,
-  api,
+  appears,
+  begun,
+  button,
+  chooser,
   connected,
   field,
   idle,
@@ -12,23 +16,17 @@ import {
   newChat,
   parameters,
   press,
-  put,
   saved,
   say,
-  shown,
-  stored,
+  showsOnly,
+  textFile,
   uncovered,
-  until,
-} from "../browser.mjs";
+  useTools,
+} from "../steps.mjs";
 import { like, number, t } from "../words.mjs";
 
-const send = (page) => page.getByRole("button", { name: t("Send"), exact: true });
-const stop = (page) => page.getByRole("button", { name: t("Stop"), exact: true });
-const chooser = (page) => page.getByLabel(t("Attach files")).first();
-const text = (name, words) => ({ name, mimeType: "text/plain", buffer: Buffer.from(words) });
-
-const begun = (page) => messages(page).last().locator(".prose-chat p").waitFor();
-
+const send = (page) => button(page, "Send");
+const stop = (page) => button(page, "Stop");
 /** How often the words are in the field, the queue and the shown conversation. */
 const places = (page, words) =>
   page.evaluate(
@@ -78,11 +76,8 @@ export async function between({ page, url, told, allow, more: [after, existing] 
     left = -1;
     if (!killed) continue; // it has fewer requests
     await killed;
-    assert.equal(
-      total(await places(page, words)),
-      1,
-      `killed at ${number}: ${JSON.stringify(await places(page, words))}`,
-    );
+    const there = await places(page, words);
+    assert.equal(total(there), 1, `killed at ${number}: ${JSON.stringify(there)}`);
     await told("start");
     await connected(page);
     // They are asked when the page has found out whether they arrived, and never in two places.
@@ -108,17 +103,17 @@ export async function between({ page, url, told, allow, more: [after, existing] 
 /** Words, files and the queue outlive a look elsewhere, a reload and a dead server. */
 export async function drafts({ page, url, told, allow }) {
   allow(/net::ERR_/, / 404 .*\?since=0$/);
-  await chooser(page).setInputFiles(text("note.txt", "zebra"));
-  await page.getByRole("button", { name: t("Remove note.txt") }).waitFor();
-  await chooser(page).setInputFiles(text("note.txt", "zebra"));
+  await chooser(page).setInputFiles(textFile("note.txt", "zebra"));
+  await button(page, "Remove note.txt").waitFor();
+  await chooser(page).setInputFiles(textFile("note.txt", "zebra"));
   await page.getByText(t("note.txt is attached already.")).waitFor();
   await field(page).fill("Not sent");
   const system = page.getByLabel(t("System prompt"));
-  const parameters = page.getByRole("button", { name: t("Parameters"), exact: true });
+  const parameters = button(page, "Parameters");
   await parameters.click();
   await system.fill("Be brief.");
   const kept = async () => {
-    await page.getByRole("button", { name: t("Remove note.txt") }).waitFor();
+    await button(page, "Remove note.txt").waitFor();
     assert.equal(await field(page).inputValue(), "Not sent");
     if (!(await system.isVisible())) await parameters.click();
     assert.equal(await system.inputValue(), "Be brief.");
@@ -146,7 +141,7 @@ export async function drafts({ page, url, told, allow }) {
   await page.getByText("And then").waitFor();
   assert.equal(await field(page).inputValue(), "Later");
   await stop(page).click();
-  await page.getByRole("button", { name: t("Send now") }).click();
+  await press(page, "Send now");
   await messages(page).nth(3).waitFor();
   assert.deepEqual(
     (await stored(page)).filter((each) => each.role === "user").map((each) => each.content),
@@ -209,7 +204,7 @@ export async function refused({ page }) {
   await uncovered(page);
   await field(page).fill("Keep me");
   await send(page).click();
-  await page.getByRole("status").getByText(like("schemaWrong")).waitFor();
+  await appears(page.getByRole("status").getByText(like("schemaWrong")));
   assert.equal(await field(page).inputValue(), "Keep me");
   assert.deepEqual((await api(page, "/api/conversations")).conversations, []);
   await (await parameters(page)).getByLabel(t("JSON schema of answers")).fill("");
@@ -228,7 +223,7 @@ export async function rescued({ page, told, allow }) {
     () => (document.querySelector("article:last-of-type .prose-chat")?.innerText.length ?? 0) > 300,
   );
   await told("kill");
-  await page.getByRole("alert").first().waitFor();
+  await appears(page.getByRole("alert").first());
   const seen = (await lastText(page)).trim();
   await told("start");
   await page.getByText(t("The answer was cut short. You can continue it.")).waitFor();
@@ -240,7 +235,7 @@ export async function rescued({ page, told, allow }) {
     "it is written down",
   );
   assert.deepEqual([answer.state, more], ["interrupted", []]);
-  await press(page, t("Continue the answer"));
+  await press(messages(page).last(), "Continue the answer");
   const longer = (words) => squeezed(words).length > squeezed(answer.content).length;
   await until(() => lastText(page), longer, "it goes on");
 }
@@ -326,14 +321,7 @@ export async function odd({ page, url, seed, allow }) {
     assert.ok(path.length > 3, `round ${round}, seed ${seed}`);
     await put(page, `/api/conversations/${id}`, { leaf: path.at(-1) });
     await page.goto(`${url}/#/chat/${id}`);
-    await page
-      .waitForFunction(
-        (path) =>
-          JSON.stringify([...document.querySelectorAll("article")].map((each) => each.dataset.message)) ===
-          JSON.stringify(path),
-        path,
-      )
-      .catch(() => assert.fail(`conversation ${round} does not open, seed ${seed}`));
+    await showsOnly(page, path, `conversation ${round} does not open, seed ${seed}`);
     assert.equal(await page.getByText(t("This message cannot be shown as usual. This is its text:")).count(), 0);
   }
   await say(page, "And it goes on");
@@ -342,14 +330,14 @@ export async function odd({ page, url, seed, allow }) {
 /** Stop is there with text in the field and side by side, ends every answer, and lets the queue wait; so does Escape. */
 export async function stops({ page, url }) {
   await shown(page, url, "drawn", [{ role: "user", content: "Draw" }, { content: "```html\n<b>drawn</b>\n```" }]);
-  await page.getByRole("button", { name: t("Preview") }).click(); // Escape does not close it, so it stops an answer
+  await press(page, "Preview"); // Escape does not close it, so it stops an answer
   await say(page, "Count");
-  await messages(page).last().locator(".prose-chat p").waitFor();
+  await begun(page);
   await field(page).press("Escape");
   await page.getByText(t("You stopped this answer.")).waitFor();
   await newChat(page);
-  await page.getByRole("button", { name: t("Models that answer too, side by side") }).click();
-  await page.getByRole("checkbox").first().waitFor();
+  await press(page, "Models that answer too, side by side");
+  await appears(page.getByRole("checkbox").first());
   for (const each of await page.getByRole("checkbox").all()) await each.check();
   await page.keyboard.press("Escape");
   for (const way of ["button", "Escape"]) {
@@ -377,10 +365,10 @@ export async function stops({ page, url }) {
     );
     const states = (await stored(page)).filter((each) => each.role === "assistant").map((each) => each.state);
     assert.deepEqual(new Set(states), new Set(["stopped"]));
-    await page.getByRole("button", { name: t("Send now") }).waitFor();
+    await button(page, "Send now").waitFor();
     await page.waitForTimeout(300); // nothing is sent by itself
     assert.equal((await stored(page)).filter((each) => each.content === "Then this").length, 0);
-    await page.getByRole("button", { name: t("Do not send it") }).click();
+    await press(page, "Do not send it");
     assert.equal(await field(page).inputValue(), "In the field");
   }
 }
@@ -398,7 +386,7 @@ export async function scrolling({ page }) {
     await until(() => stored(page), over, `answer ${number} is over`);
     await until(below, (distance) => distance < 5, `answer ${number} ends so many px below`);
     // The next question comes into view all the same. What grows at the very moment of a movement follows on.
-    const away = page.getByRole("button", { name: t("To the end") });
+    const away = button(page, "To the end");
     await until(
       () => view.evaluate((each) => each.scrollTo({ top: 0 })).then(() => away.isVisible()),
       (visible) => visible,
@@ -431,7 +419,7 @@ export async function reading({ page }) {
     await growing();
     assert.equal(await top(), before, String(up));
     await page.mouse.wheel(0, 100_000);
-    await page.getByRole("button", { name: t("To the end") }).waitFor({ state: "detached" });
+    await button(page, "To the end").waitFor({ state: "detached" });
     await growing();
     assert.ok((await top()) > before + 20, "it follows again");
   }
@@ -452,10 +440,10 @@ export async function full({ page, url, allow }) {
   await answered(page);
   await idle(page);
   await say(page, "Too long");
-  await page.getByRole("button", { name: t("Again"), exact: true }).waitFor();
+  await button(page, "Again").waitFor();
   await page.getByText(t("or ask another model:")).waitFor();
   await accessible(page, "full");
-  await page.getByRole("button", { name: t("Summarise what was said") }).click();
+  await press(page, "Summarise what was said");
   await page.getByRole("heading", { name: t("Summary of what was said before") }).waitFor();
   await page.waitForFunction(() => document.querySelectorAll("article").length === 5);
   assert.deepEqual(
@@ -476,19 +464,14 @@ export async function full({ page, url, allow }) {
   await page.getByText(t("What the engine said last ({count})").replace("{count}", 2)).click();
   await page.getByText("cudaMalloc failed").waitFor();
   await accessible(page, "a load that failed");
-  await page
-    .getByRole("main")
-    .getByRole("button", { name: t("More") })
-    .click();
-  const file = await saved(page, page.getByRole("button", { name: t("Export as Markdown") }));
+  await press(page.getByRole("main"), "More");
+  const file = await saved(page, button(page, "Export as Markdown"));
   assert.equal(file.suggestedFilename(), "imported.md");
 }
 
 /** A call that the person passes over by writing on is named as not run; a file may be dropped anywhere. */
 export async function passing({ page }) {
-  await page.getByRole("button", { name: t("Tools") }).click();
-  await page.getByRole("checkbox", { name: "Write file" }).check();
-  await page.keyboard.press("Escape");
+  await useTools(page, "Write file");
   await say(page, "Write it down");
   await page.getByRole("group", { name: like("mayRun", { name: "write_file" }) }).waitFor();
   await say(page, "Never mind");
@@ -502,5 +485,5 @@ export async function passing({ page }) {
         .dispatchEvent(new DragEvent(kind, { bubbles: true, cancelable: true, dataTransfer: data }));
     }
   });
-  await page.getByRole("button", { name: t("Remove dropped.txt") }).waitFor();
+  await button(page, "Remove dropped.txt").waitFor();
 }

@@ -1,18 +1,7 @@
 // The views for the operator of the machine.
 import assert from "node:assert/strict";
-import {
-  accessible,
-  api,
-  ask,
-  asked,
-  conversations,
-  countTasks,
-  measuring,
-  post,
-  saved,
-  say,
-  until,
-} from "../browser.mjs";
+import { api, ask, asked, countTasks, post, until } from "../browser.mjs";
+import { accessible, appears, button, conversations, press, saved, say } from "../steps.mjs";
 import { like, line, narrow, size, t } from "../words.mjs";
 
 /** A damaged file is marked beside "Machine", named with what to do, and gone once it is away. */
@@ -33,14 +22,14 @@ export async function attention({ page, url, told, allow }) {
   await finding.getByText(t("Warning"), { exact: true }).waitFor();
   await finding.getByText(like("sinceWhen", { when: /.+/ })).waitFor();
   await finding.getByText("llama-appliance ls", { exact: true }).waitFor();
-  await finding.getByRole("button", { name: t("Copy"), exact: true }).click();
+  await press(finding, "Copy");
   await page.getByText(like("attentionCount", { count: /\d+/ })).waitFor();
   await accessible(page, "attention");
   await finding.getByRole("link", { name: t("Models") }).click();
   await page.getByRole("heading", { level: 1, name: t("Models") }).waitFor();
   await page.goBack();
   await told("mended");
-  await page.getByRole("button", { name: t("Look again") }).click();
+  await press(page, "Look again");
   await finding.waitFor({ state: "detached" });
   const { ok } = await page.evaluate(async (line) => (await fetch(line)).json(), `${url}/api/doctor?line=1`);
   if (ok) await page.getByText(t("All is well. Nothing needs your attention.")).waitFor();
@@ -54,7 +43,7 @@ export async function memory({ page, url }) {
   await choice.selectOption("other");
   await page.getByText(t("No model has to go.")).waitFor();
   await page.getByText(t("Its time to load is not known yet.")).waitFor();
-  await page.getByRole("button", { name: t("Load"), exact: true }).click();
+  await press(page, "Load");
   await page.getByText(t("It is in memory already.")).waitFor();
   const ram = page.getByRole("region", { name: "ram" });
   await ram.getByRole("link", { name: "other", exact: true }).waitFor();
@@ -79,7 +68,7 @@ export async function memory({ page, url }) {
   const { status } = (await api(page, "v1/models")).data.find(({ id }) => id === next);
   assert.deepEqual([status.value, status.queued], ["loading", true]);
   await page.goto(`${url}/#/models`);
-  await page.getByRole("article").filter({ hasText: next }).getByText(t("In the queue")).waitFor();
+  await appears(page.getByRole("article").filter({ hasText: next }).getByText(t("In the queue")));
   await page.goBack();
   for (const { id } of (await api(page, "api/inflight")).requests) await post(url, `/api/inflight/${id}/cancel`);
   assert.match(await held.text(), /so far/);
@@ -116,14 +105,14 @@ export async function now({ page, url, allow }) {
     .click();
   const question = page.getByRole("dialog");
   await question.getByText(like("nowEndAsk", { model: "small" })).waitFor();
-  await question.getByRole("button", { name: t("End"), exact: true }).click();
+  await press(question, "End");
   await entry("small").waitFor({ state: "detached" });
   assert.match(await first.text(), /"cancelled"/);
   await entry("other").getByText(t("Answering")).waitFor();
   await entry("other")
     .getByRole("button", { name: like("nowEndOf") })
     .click();
-  await question.getByRole("button", { name: t("End"), exact: true }).click();
+  await press(question, "End");
   await page.getByText(t("Nothing is under way.")).waitFor();
   await (await second).text();
   await page.goto(`${url}/#/chat`);
@@ -178,11 +167,8 @@ export async function activity({ page, url }) {
   await rows.nth(2).waitFor();
   await page.getByRole("searchbox", { name: t("Search model, path, error") }).fill("OTHER");
   await rows.nth(2).waitFor({ state: "detached" });
-  await page.getByRole("button", { name: t("Model"), exact: true }).click();
-  await page
-    .locator("th[aria-sort=descending]")
-    .filter({ hasText: t("Model") })
-    .waitFor();
+  await press(page, "Model");
+  await appears(page.locator("th[aria-sort=descending]").filter({ hasText: t("Model") }));
   const download = await saved(page, page.getByRole("button", { name: "CSV" }));
   assert.equal(download.suggestedFilename(), "activity.csv");
   await accessible(page, "activity");
@@ -214,12 +200,9 @@ export async function activity({ page, url }) {
   await row.waitFor();
   await page.reload();
   await row.waitFor();
-  await page.getByRole("button", { name: t("Close"), exact: true }).click();
+  await press(page, "Close");
   await page.goto(`${url}/#/machine/activity?failed=1&id=newest`); // as links to what failed have it
-  await page
-    .getByRole("region", { name: `${t("Open request")} 48` })
-    .getByText("model 'nobody' not found")
-    .waitFor();
+  await appears(page.getByRole("region", { name: `${t("Open request")} 48` }).getByText("model 'nobody' not found"));
   await page.keyboard.press("Escape");
   await page.getByRole("checkbox", { name: t("Only failures") }).uncheck();
   await open(2).click();
@@ -231,11 +214,11 @@ export async function activity({ page, url }) {
     .last()
     .innerText();
   assert.ok(said.length > "assistant".length, "the pieces of a stream are put together");
-  await opened.getByRole("button", { name: t("Raw") }).click();
+  await press(opened, "Raw");
   await opened.getByText("[DONE]").waitFor();
   await opened.getByLabel(t("Ask another model")).selectOption({ index: 1 });
-  await opened.getByRole("button", { name: t("Ask this model") }).click();
-  await opened.locator(".grid > div").nth(1).waitFor();
+  await press(opened, "Ask this model");
+  await appears(opened.locator(".grid > div").nth(1));
   await accessible(page, "one request");
 }
 
@@ -258,7 +241,7 @@ export async function logs({ page, url }) {
   assert.ok(!(await log.innerText()).includes("Mozilla"), "the page's own reading is left out");
   if (process.env.BROWSER !== "firefox") {
     // its driver tells of no download
-    const download = await saved(page, page.getByRole("button", { name: t("Download"), exact: true }));
+    const download = await saved(page, button(page, "Download"));
     assert.equal(download.suggestedFilename(), "proxy.log");
   }
   await page.getByLabel(t("Level"), { exact: true }).selectOption("error");
@@ -288,9 +271,8 @@ export async function flood({ page, url }) {
   const log = page.getByRole("region", { name: t("Logs") });
   await page.goto(`${url}/#/machine/logs`);
   await page.getByLabel(t("Log of")).selectOption("loud");
-  await log.getByText("lines lost ...", { exact: false }).first().waitFor();
+  await appears(log.getByText("lines lost ...", { exact: false }).first());
   await page.getByText(like("linesLeft", { count: /[\d.,]+/ })).waitFor();
-  await measuring(page);
   console.log(`a flood of lines: tasks over 50 ms: ${(await tasks()).join(", ") || "none"}`);
   assert.ok((await log.locator("> div").count()) <= 2000);
   const reading = () =>
@@ -322,7 +304,7 @@ export async function config({ page, url, told, allow }) {
   allow(/ 409 .*\/api\/config/); // the file has changed meanwhile
   await page.goto(`${url}/#/machine/config`);
   const text = page.getByLabel(t("Text of the file"));
-  const save = page.getByRole("button", { name: t("Save"), exact: true });
+  const save = button(page, "Save");
   const difference = page.getByRole("region", { name: t("Difference") });
   await page.getByLabel(t("Settings of")).selectOption("tuned");
   const ttl = page.getByLabel(/^TTL/);
@@ -347,11 +329,11 @@ export async function config({ page, url, told, allow }) {
   };
   await page.goto(`${url}/#/machine/now`);
   await accessible(page, "a question before the text is left");
-  await dialog.getByRole("button", { name: t("Cancel") }).click();
+  await press(dialog, "Cancel");
   assert.match(page.url(), /config$/);
   await there();
   await page.goto(`${url}/#/machine/now`);
-  await dialog.getByRole("button", { name: t("Leave"), exact: true }).click();
+  await press(dialog, "Leave");
   await text.waitFor({ state: "detached" });
   await page.goBack();
   await there();
@@ -391,11 +373,8 @@ export async function typed({ page, url }) {
   const leave = async () => {
     await page.goto(`${url}/#/settings`);
     const question = page.getByRole("dialog");
-    await page
-      .getByRole("heading", { level: 1, name: t("Settings") })
-      .or(question)
-      .waitFor();
-    if (await question.isVisible()) await question.getByRole("button", { name: t("Leave"), exact: true }).click();
+    await appears(page.getByRole("heading", { level: 1, name: t("Settings") }).or(question));
+    if (await question.isVisible()) await press(question, "Leave");
     await page.getByRole("heading", { level: 1, name: t("Settings") }).waitFor();
   };
   let met = 0;
@@ -461,14 +440,8 @@ export async function real({ page, url, allow }) {
     .getByRole("button", { name: like("openRequest") })
     .first()
     .click();
-  await page
-    .getByRole("listitem")
-    .filter({ hasText: t("Loaded the model") })
-    .waitFor();
-  await page
-    .getByRole("listitem")
-    .filter({ hasText: t("Answered") })
-    .waitFor();
+  await appears(page.getByRole("listitem").filter({ hasText: t("Loaded the model") }));
+  await appears(page.getByRole("listitem").filter({ hasText: t("Answered") }));
   await shows("cache", named("row", /starter/));
   await shows("logs?of=proxy", says("POST /v1/chat/completions"));
   await shows("engines", says(t("In use")));

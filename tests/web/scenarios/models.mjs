@@ -1,34 +1,42 @@
 // Models: the first one, the list, downloads and the hub.
 import assert from "node:assert/strict";
-import { accessible, answered, ask, confirm, messages, say, stored } from "../browser.mjs";
+import { ask, stored } from "../browser.mjs";
+import {
+  accessible,
+  answered,
+  appears,
+  button,
+  confirm,
+  fetchModel,
+  messages,
+  press,
+  say,
+  searchHub,
+} from "../steps.mjs";
 import { like, line, seconds, size, t } from "../words.mjs";
 
 /** A model is fetched from the hub, paused, fetched on, and talked to. */
 export async function pull({ page, url, told }) {
   await page.goto(`${url}/#/models`);
-  await page.getByLabel(t("Get a model from Hugging Face")).fill("acme/big-GGUF:Q8_0");
-  await page.getByRole("button", { name: t("Download"), exact: true }).click();
+  await fetchModel(page, "acme/big-GGUF:Q8_0");
   const card = messages(page).filter({ hasText: "acme/big" });
   await card.getByText(t("Downloading"), { exact: true }).waitFor();
-  await card
-    .getByText(
-      line(like("progress", { done: size(/MB/), total: /\d+\sMB/ }), like("timeLeft", { time: seconds(/\d+/) })),
-    )
-    .waitFor();
+  const done = like("progress", { done: size(/MB/), total: /\d+\sMB/ });
+  await appears(card.getByText(line(done, like("timeLeft", { time: seconds(/\d+/) }))));
   await told("came");
-  await card.getByRole("button", { name: t("Pause") }).click();
+  await press(card, "Pause");
   await card.getByText(t("paused")).waitFor();
   await told("paused");
-  await card.getByRole("button", { name: t("Resume") }).click();
+  await press(card, "Resume");
   await told("fast");
-  await card.getByRole("button", { name: t("Chat") }).click();
+  await press(card, "Chat");
   await say(page, "Hi");
   await answered(page);
   const [, answer] = await stored(page);
   assert.match(answer.model, /acme\/big/);
   await page.goto(`${url}/#/models`);
-  await card.getByRole("button", { name: t("Delete") }).click();
-  await confirm(page, t("Delete"));
+  await press(card, "Delete");
+  await confirm(page, "Delete");
   await card.waitFor({ state: "detached" });
 }
 
@@ -61,14 +69,13 @@ export async function first({ page, told, allow }) {
   await accessible(page, "first run");
   await card.getByRole("button", { name: like("getIt", { size: size() }) }).click();
   await page.getByText("the hub has another file").waitFor();
-  await page.getByLabel(t("Get a model from Hugging Face")).fill("acme/big-GGUF:Q8_0");
-  await page.getByRole("button", { name: t("Download"), exact: true }).click();
+  await fetchModel(page, "acme/big-GGUF:Q8_0");
   await page.getByText(t("Downloading"), { exact: true }).waitFor();
   await told("coming");
   await page.getByRole("heading", { name: t("Welcome. Ask something.") }).waitFor();
   await accessible(page, "first question");
   await page.getByLabel(like("firstQuestion")).fill("Hi");
-  await page.getByRole("button", { name: t("Send") }).click();
+  await press(page, "Send");
   await answered(page);
   const [, answer] = await stored(page);
   assert.match(answer.model, /acme\/big/);
@@ -79,40 +86,28 @@ export async function hub({ page, url, allow }) {
   allow(/ 404 .*\/api\/fit/); // nothing can be foretold of it
   await page.goto(`${url}/#/models`);
   const card = messages(page).first();
-  await card.getByRole("button", { name: t("Load"), exact: true }).click();
+  await press(card, "Load");
   await card.getByText(t("Loaded"), { exact: true }).waitFor();
   await card.getByLabel(t("Stays loaded")).selectOption("-1");
   await card.getByText(`· ${t("stays loaded")}`).waitFor();
-  await card.getByRole("button", { name: t("What it takes") }).click();
-  await card
-    .getByText(new RegExp(`${t("Fits")}|cannot be foretold`))
-    .first()
-    .waitFor();
-  await card.getByRole("button", { name: t("Unload") }).click();
+  await press(card, "What it takes");
+  await appears(card.getByText(new RegExp(`${t("Fits")}|cannot be foretold`)).first());
+  await press(card, "Unload");
   await card.getByText(t("Not loaded")).waitFor();
-  await page.getByRole("searchbox", { name: t("Search Hugging Face for models") }).fill("big");
-  await page.getByRole("button", { name: t("Search"), exact: true }).click();
+  await searchHub(page, "big");
   await page.getByRole("button", { name: /acme\/big-GGUF/ }).click();
-  await page.getByText(like("needs")).first().waitFor();
+  await appears(page.getByText(like("needs")).first());
   await accessible(page, "hub");
   const byName = page.getByLabel(t("Get a model from Hugging Face"));
   await byName.fill("acme/half-typed");
   await page.goto(`${url}/#/settings`);
   await byName.waitFor({ state: "detached" });
   await page.goBack();
-  await page.getByRole("searchbox", { name: t("Search Hugging Face for models") }).fill("big");
-  await page.getByRole("button", { name: t("Search"), exact: true }).click();
+  await searchHub(page, "big");
   assert.equal(await byName.inputValue(), "acme/half-typed");
   await page.getByRole("button", { name: /acme\/big-GGUF/ }).click();
-  await page
-    .getByRole("button", {
-      name: like("getSized", { name: "acme/big-GGUF:Q8_0", size: /\d.*/ }),
-    })
-    .click();
-  await messages(page)
-    .filter({ hasText: "acme/big" })
-    .getByRole("button", { name: t("Chat") })
-    .waitFor();
+  await page.getByRole("button", { name: like("getSized", { name: "acme/big-GGUF:Q8_0", size: /\d.*/ }) }).click();
+  await button(messages(page).filter({ hasText: "acme/big" }), "Chat").waitFor();
 }
 
 /** A card that no engine here can use: what could, how large it is, and the command; a copy of it is one click. */
@@ -121,10 +116,7 @@ export async function engines({ page, url }) {
   const offer = page.getByRole("complementary").filter({ hasText: "NVIDIA Fake 1" });
   await offer.getByText(line(like("cardIdle", { card: "NVIDIA Fake 1", size: size(/MB/) }))).waitFor();
   await offer.getByText("llama-appliance engines install vulkan", { exact: true }).waitFor();
-  await offer
-    .getByText(/glibc|cuda/)
-    .first()
-    .waitFor();
-  await offer.getByRole("button", { name: t("Copy"), exact: true }).click();
+  await appears(offer.getByText(/glibc|cuda/).first());
+  await press(offer, "Copy");
   await accessible(page);
 }

@@ -1,6 +1,7 @@
 // Conversations of other programs, and several at once.
 import assert from "node:assert/strict";
-import { accessible, another, api, confirm, conversations, fits, saved } from "../browser.mjs";
+import { another, api } from "../browser.mjs";
+import { accessible, button, confirm, conversations, fits, press, saved } from "../steps.mjs";
 import { t } from "../words.mjs";
 
 const node = (parent, role, words) => ({
@@ -30,19 +31,19 @@ export async function several({ page, browser, url }) {
     buffer: Buffer.from(JSON.stringify(theirs)),
   });
   await page.getByText(t("3 imported, 0 were here already.")).waitFor();
-  await page.getByRole("button", { name: t("Choose some") }).click();
+  await press(page, "Choose some");
   const group = page.getByRole("group", { name: t("Choose some") });
   await group.getByLabel(t("All conversations")).check();
   await group.getByText(t("3 chosen")).waitFor();
   await group.getByLabel("Two").uncheck();
   await accessible(page, "chosen");
-  const file = await saved(page, group.getByRole("button", { name: t("Export"), exact: true }));
+  const file = await saved(page, button(group, "Export"));
   assert.equal(file.suggestedFilename(), "conversations.zip");
-  await group.getByRole("button", { name: t("Delete") }).click();
+  await press(group, "Delete");
   await page.getByText(t("2 conversations were deleted.")).waitFor();
   const titles = async () => (await api(page, "/api/conversations")).conversations.map((each) => each.title).sort();
   assert.deepEqual(await titles(), ["Two"]);
-  await page.getByRole("button", { name: t("Undo") }).click();
+  await press(page, "Undo");
   await group.getByLabel("Three").waitFor();
   await group.getByLabel("One").waitFor();
   assert.deepEqual(await titles(), ["One", "Three", "Two"]);
@@ -51,7 +52,7 @@ export async function several({ page, browser, url }) {
   await page.getByText("2/2").waitFor();
   const other = await another(browser, url, { viewport: { width: 320, height: 640 } });
   await other.page.goto(`${url}/#/settings`);
-  await other.page.getByRole("button", { name: t("Choose some") }).click();
+  await press(other.page, "Choose some");
   await other.page.getByLabel(t("All conversations")).check();
   await accessible(other.page, "chosen, 320 px");
   await fits(other.page);
@@ -59,8 +60,8 @@ export async function several({ page, browser, url }) {
   assert.deepEqual(other.wrong, []);
   // The file has the two that were chosen, as another server sees that has none of them.
   await page.evaluate(() => (location.hash = "#/settings"));
-  await page.getByRole("button", { name: t("Delete all") }).click();
-  await confirm(page, t("Delete"));
+  await press(page, "Delete all");
+  await confirm(page, "Delete");
   await (await conversations(page)).getByText(t("Your conversations will be listed here.")).waitFor();
   await page.evaluate(() => (location.hash = "#/settings"));
   await page.getByLabel(t("Import")).setInputFiles(await file.path());

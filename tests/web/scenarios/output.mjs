@@ -1,7 +1,7 @@
 // What a model writes, as the page shows it.
 import assert from "node:assert/strict";
-import { accessible, answered, axe, countTasks, fits, messages, say } from "../browser.mjs";
-import { t } from "../words.mjs";
+import { countTasks } from "../browser.mjs";
+import { accessible, answered, appears, axe, fits, messages, press, say } from "../steps.mjs";
 
 /** In so many pieces a long answer comes. */
 const FRAMES = 200;
@@ -18,10 +18,8 @@ export async function hostile({ page, browser }) {
   assert.equal(await answer.locator("script, iframe, object, embed, form, svg:not(button svg), style, img").count(), 0);
   const links = await answer.locator("a").evaluateAll((all) => all.map((a) => a.getAttribute("href")));
   assert.ok(links.length >= 1);
-  assert.ok(
-    links.every((href) => /^(https?|mailto):/.test(href)),
-    links.join(" "),
-  );
+  const others = links.filter((href) => !/^(https?|mailto):/.test(href));
+  assert.deepEqual(others, []);
   assert.equal(
     await answer
       .locator(":not(math, math *)") // whose styles are the library's
@@ -43,7 +41,7 @@ export async function preview({ page, url, told, wrong }) {
   await answered(page);
   const block = messages(page).last().locator(".code").first();
   const source = await block.locator("pre").innerText();
-  await block.getByRole("button", { name: t("Preview"), exact: true }).click();
+  await press(block, "Preview");
   const inside = block.frameLocator("iframe");
   const heading = inside.getByRole("heading", { name: "A page" });
   await heading.waitFor();
@@ -63,7 +61,7 @@ export async function preview({ page, url, told, wrong }) {
   assert.equal(await page.evaluate(() => window.hit), undefined);
   await accessible(page, "preview");
   await told("nothing");
-  await block.getByRole("button", { name: t("Close the preview") }).click();
+  await press(block, "Close the preview");
   await block.locator("iframe").waitFor({ state: "detached" });
   wrong.length = 0; // it has what the preview was refused
   const stays = source
@@ -113,15 +111,10 @@ export async function tables({ page }) {
   }
   assert.equal(await messages(page).last().locator("td br").count(), 1);
   await page.evaluate(axe);
-  const { violations } = await page.evaluate(() =>
-    window.axe.run(document, {
-      runOnly: ["heading-order", "landmark-unique", "page-has-heading-one"],
-    }),
-  );
-  assert.deepEqual(
-    violations.map((found) => `${found.id}: ${found.nodes.map((node) => node.html)}`),
-    [],
-  );
+  const rules = ["heading-order", "landmark-unique", "page-has-heading-one"];
+  const { violations } = await page.evaluate((runOnly) => window.axe.run(document, { runOnly }), rules);
+  const bad = violations.map((found) => `${found.id}: ${found.nodes.map((node) => node.html)}`);
+  assert.deepEqual(bad, []);
 }
 
 /** Details fold as they do elsewhere: shut at first, and what a person opens stays open while more comes. */
@@ -133,7 +126,7 @@ export async function folds({ page }) {
   await fold.getByText("Step 9", { exact: true }).waitFor();
   await answered(page);
   assert.equal(await fold.evaluate((each) => each.open), true);
-  await messages(page).last().getByText("After it.").waitFor();
+  await appears(messages(page).last().getByText("After it."));
   await accessible(page, "details");
   await fits(page);
   await page.reload();
@@ -180,10 +173,7 @@ export async function growing({ page, more: [steepest] }) {
       devtools.send("Performance.getMetrics"),
       page.evaluate(() => window.given),
     ]);
-    samples.push({
-      time: metrics.find((each) => each.name === "TaskDuration").value * 1000,
-      given,
-    });
+    samples.push({ time: metrics.find((each) => each.name === "TaskDuration").value * 1000, given });
     await page.waitForTimeout(50);
   }
   await answered(page);

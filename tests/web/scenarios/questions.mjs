@@ -1,19 +1,23 @@
 // What goes to the model beside the words of a question.
 import assert from "node:assert/strict";
+import { another, api, sentBy, stored } from "../browser.mjs";
 import {
   accessible,
-  another,
   answered,
-  api,
+  appears,
+  button,
+  chooser,
   field,
+  keepPreset,
   lastText,
   messages,
   parameters,
+  press,
   say,
-  sentBy,
-  stored,
+  textFile,
   uncovered,
-} from "../browser.mjs";
+  useTools,
+} from "../steps.mjs";
 import { like, t } from "../words.mjs";
 
 const WORDS = "BT /F 12 Tf 50 700 Td (the password is giraffe) Tj ET";
@@ -34,36 +38,29 @@ startxref
 /** A model that sees nothing is not sent a picture; the words of text, PDF and Word are told. One that sees and hears is sent both. */
 export async function files({ page, allow, more: [paper] }) {
   allow(/ 400 .*\/text$/);
-  const chooser = page.getByLabel(t("Attach files")).first();
+  const attach = (...files) => chooser(page).setInputFiles(files);
   const pixel = Buffer.from(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==",
     "base64",
   );
-  await chooser.setInputFiles({ name: "dot.png", mimeType: "image/png", buffer: pixel });
+  const dot = { name: "dot.png", mimeType: "image/png", buffer: pixel };
+  await attach(dot);
   await page.getByText(like("noImages")).waitFor();
-  assert.ok(await page.getByRole("button", { name: t("Send"), exact: true }).isDisabled());
-  await page.getByRole("button", { name: t("Remove dot.png") }).click();
-  await chooser.setInputFiles({
-    name: "note.txt",
-    mimeType: "text/plain",
-    buffer: Buffer.from("the magic word is zebra"),
-  });
+  assert.ok(await button(page, "Send").isDisabled());
+  await press(page, "Remove dot.png");
+  await attach(textFile("note.txt", "the magic word is zebra"));
   await page.getByText("note.txt").waitFor();
   await say(page, "Read it");
   await answered(page);
   assert.match(await lastText(page), /zebra/); // this engine says what it was sent
-  await chooser.setInputFiles({
-    name: "broken.pdf",
-    mimeType: "application/pdf",
-    buffer: Buffer.from("%PDF-1.4 and no more"),
-  });
+  await attach({ ...textFile("broken.pdf", "%PDF-1.4 and no more"), mimeType: "application/pdf" });
   await page.getByText("the file cannot be read", { exact: false }).waitFor();
-  await chooser.setInputFiles({ name: "paper.pdf", mimeType: "application/pdf", buffer: Buffer.from(PDF) });
+  await attach({ ...textFile("paper.pdf", PDF), mimeType: "application/pdf" });
   await page.getByText("paper.pdf").waitFor();
   await say(page, "Read that");
   await answered(page);
   assert.match(await lastText(page), /the password is giraffe/);
-  await chooser.setInputFiles(paper);
+  await chooser(page).setInputFiles(paper);
   await page.getByText("paper.docx").waitFor();
   await say(page, "And this");
   await answered(page);
@@ -82,10 +79,7 @@ export async function files({ page, allow, more: [paper] }) {
   await page.getByRole("button", { name: t("Choose a model") }).click();
   await page.getByRole("button", { name: "watcher" }).click();
   const beep = Buffer.from("RIFF\x24\0\0\0WAVEfmt ", "latin1");
-  await chooser.setInputFiles([
-    { name: "dot.png", mimeType: "image/png", buffer: pixel },
-    { name: "beep.wav", mimeType: "audio/wav", buffer: beep },
-  ]);
+  await attach(dot, { name: "beep.wav", mimeType: "audio/wav", buffer: beep });
   await page.getByText("beep.wav").waitFor();
   await say(page, "Look and listen");
   await answered(page);
@@ -109,10 +103,7 @@ export async function settings({ page, browser, url }) {
   await accessible(page, "parameters");
   await panel.getByLabel(t("JSON schema of answers")).fill('{"type": "object"}');
   await panel.getByRole("heading").click();
-  await panel.getByRole("button", { name: t("Save") }).click();
-  await page.getByRole("dialog").getByRole("textbox").fill("careful");
-  await page.keyboard.press("Enter");
-  await panel.getByRole("button", { name: t("Delete the preset") }).waitFor();
+  await keepPreset(panel, "careful");
   await uncovered(page);
   await say(page, "Hi");
   await answered(page);
@@ -149,10 +140,10 @@ export async function settings({ page, browser, url }) {
   const preset = (await parameters(device.page)).getByLabel(t("Preset"));
   await preset.selectOption("careful");
   await (await parameters(page)).getByRole("combobox", { name: t("Preset") }).selectOption("careful");
-  await panel.getByRole("button", { name: t("Delete the preset") }).click();
+  await press(panel, "Delete the preset");
   await preset.getByText("careful").waitFor({ state: "detached" });
   assert.deepEqual(device.wrong, []);
-  await panel.getByRole("button", { name: t("Close") }).click();
+  await press(panel, "Close");
   await field(page).fill("/su");
   await page.getByRole("option", { name: "/summarize" }).waitFor();
   await accessible(page, "commands");
@@ -169,20 +160,18 @@ export async function settings({ page, browser, url }) {
 export async function tools({ page, url, told }) {
   const question = page.getByRole("group", { name: like("mayRun", { name: "write_file" }) });
   const begin = async () => {
-    await page.getByRole("button", { name: t("Tools") }).click();
-    for (const name of ["Write file", "Read file"]) await page.getByRole("checkbox", { name }).check();
-    await page.keyboard.press("Escape");
+    await useTools(page, "Write file", "Read file");
     await field(page).fill("Write it down");
-    await page.getByRole("button", { name: t("Send"), exact: true }).click();
+    await press(page, "Send");
   };
   await begin();
   await question.waitFor();
-  await messages(page).last().getByText('"note.txt"').waitFor();
+  await appears(messages(page).last().getByText('"note.txt"'));
   await accessible(page, "question");
   await page.reload();
   await question.waitFor();
   await told("asked");
-  await question.getByRole("button", { name: t("In this chat") }).click();
+  await press(question, "In this chat");
   await page.getByText("All is written.").waitFor(); // what reads, and the second writing, were not asked for
   await told("written");
   const tree = await stored(page);
@@ -206,28 +195,26 @@ export async function tools({ page, url, told }) {
     }
   }
   await page.goto(`${url}/#/settings`);
-  await page.getByRole("button", { name: t("Ask again before write_file runs") }).click();
+  await press(page, "Ask again before write_file runs");
   await page.getByText(t("Tools that run without a question")).waitFor({ state: "detached" });
 }
 
 /** A prompt of an MCP server becomes the question, and a resource an attached text; its tools are asked for. */
 export async function mcp({ page }) {
-  const open = () => page.getByRole("button", { name: t("Prompts and resources") }).click();
+  const open = () => press(page, "Prompts and resources");
   await open();
   await page.getByRole("button", { name: "poem" }).click();
   await accessible(page, "offers");
   await page.getByLabel("topic").fill("zebras");
-  await page.getByRole("button", { name: t("Insert") }).click();
+  await press(page, "Insert");
   await page.waitForFunction(() => document.querySelector("form textarea").value === "Write a poem about zebras.");
   await open();
   await page.getByRole("button", { name: "notes" }).click();
   await page.getByText("notes.txt").waitFor();
-  await page.getByRole("button", { name: t("Tools") }).click();
-  await page.getByRole("checkbox", { name: /echo/i }).first().check();
-  await page.keyboard.press("Escape");
-  await page.getByRole("button", { name: t("Send"), exact: true }).click();
+  await useTools(page, /echo/i);
+  await press(page, "Send");
   const question = page.getByRole("group", { name: like("mayRun", { name: "s_echo" }) });
-  await question.getByRole("button", { name: t("Once") }).click();
+  await press(question, "Once");
   await page.getByText("All is said.").waitFor();
   const [asked, , result] = await stored(page);
   assert.equal(asked.content, "Write a poem about zebras.");
@@ -256,34 +243,32 @@ export async function dialogs({ page, url, told }) {
     assert.equal(await focused(page), before);
   };
   const panel = await parameters(page);
-  await left(panel.getByRole("button", { name: t("Save") }));
+  await left(button(panel, "Save"));
   assert.deepEqual((await api(page, "/api/conversations")).presets, {});
-  const before = await opened(panel.getByRole("button", { name: t("Save") }));
+  const before = await opened(button(panel, "Save"));
   await page.keyboard.type("careful");
   await page.keyboard.press("Enter");
-  await panel.getByRole("button", { name: t("Delete the preset") }).waitFor();
+  await button(panel, "Delete the preset").waitFor();
   assert.equal(await focused(page), before);
   assert.deepEqual(Object.keys((await api(page, "/api/conversations")).presets), ["careful"]);
-  await panel.getByRole("button", { name: t("Close") }).click();
+  await press(panel, "Close");
   await say(page, "Hi");
   await answered(page);
   await page.goto(`${url}/#/settings`);
-  await left(page.getByRole("button", { name: t("Delete all") }));
+  await left(button(page, "Delete all"));
   assert.equal((await api(page, "/api/conversations")).conversations.length, 1);
   await page.goto(`${url}/#/models`);
   const card = messages(page).filter({ hasText: "acme/big" });
-  await left(card.getByRole("button", { name: t("Delete") }));
+  await left(button(card, "Delete"));
   await told("kept");
-  await opened(card.getByRole("button", { name: t("Delete") }));
-  await dialog.getByRole("button", { name: t("Delete") }).click();
+  await opened(button(card, "Delete"));
+  await press(dialog, "Delete");
   await card.waitFor({ state: "detached" });
 }
 
 /** The question has the focus and is read out, no key on its way answers it, and "Always" stands apart from "Once". */
 export async function permission({ page, told }) {
-  await page.getByRole("button", { name: t("Tools") }).click();
-  await page.getByRole("checkbox", { name: "Write file" }).check();
-  await page.keyboard.press("Escape");
+  await useTools(page, "Write file");
   await field(page).fill("Write it down");
   await page.keyboard.press("Enter");
   const question = page.getByRole("group", { name: like("mayRun", { name: "write_file" }) });
@@ -301,16 +286,14 @@ export async function permission({ page, told }) {
     await page.keyboard.press("Tab");
     order.push(await focused(page));
   }
-  const buttons = ["Once", "In this chat", "No", "Always"].map((name) =>
-    question.getByRole("button", { name: t(name), exact: true }),
-  );
+  const buttons = ["Once", "In this chat", "No", "Always"].map((name) => button(question, name));
   assert.deepEqual(order, await Promise.all(buttons.map((each) => each.innerText())));
   const boxes = await Promise.all(buttons.map((each) => each.boundingBox()));
   for (const box of boxes.slice(0, 3)) assert.ok(boxes[3].y > box.y + box.height + 8, "Always stands beside another");
   await question.getByText(like("allowAlwaysWhy")).waitFor();
   await page.keyboard.press("Shift+Tab");
   await page.keyboard.press("Enter"); // No
-  await messages(page).last().getByText("Fine.").waitFor();
+  await appears(messages(page).last().getByText("Fine."));
   await told("asked");
   await field(page).fill("Write it down");
   await page.keyboard.press("Enter");

@@ -1,20 +1,15 @@
 // Every screen as a whole: looks, languages, addresses, and the key.
 import assert from "node:assert/strict";
 import { createServer, request } from "node:http";
-import { accessible, another, answered, field, fits, messages, press, saved, say } from "../browser.mjs";
+import { another } from "../browser.mjs";
+import { accessible, answered, begun, button, field, fits, messages, press, saved, say } from "../steps.mjs";
 import { inGerman, t } from "../words.mjs";
 
 /** German and dark, chosen under Settings, hold on every screen and after a reload, and can be taken back. */
 export async function german({ page, url }) {
   const shown = () =>
     page.evaluate(() => [document.documentElement.lang, document.documentElement.classList.contains("dark")]);
-  const darkness = () =>
-    page.evaluate(() =>
-      getComputedStyle(document.body)
-        .backgroundColor.match(/[\d.]+/g)
-        .slice(0, 3)
-        .map(Number),
-    );
+  const darkness = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   await page.goto(`${url}/#/settings`);
   await page.getByLabel(t("Language")).selectOption("de");
   await page.getByRole("heading", { level: 1, name: inGerman("Settings") }).waitFor();
@@ -103,7 +98,7 @@ export async function prefix({ browser, url }) {
     await answered(page);
     assert.match(page.url(), /\/a\/b\/(ui\/)?#\/chat\/./);
     await page.reload();
-    await messages(page).last().locator(".prose-chat p").waitFor();
+    await begun(page);
     await page.goto(`${place}#/models`);
     await page.getByText(t("Loaded"), { exact: true }).waitFor();
     for (const from of [place, `${place}ui/`]) {
@@ -137,11 +132,11 @@ export async function lan({ page, allow }) {
   assert.equal(await page.evaluate(() => isSecureContext), false);
   allow(/ 401 /, /Cross-Origin-Opener-Policy/);
   await page.getByLabel(t("API key")).fill("secret");
-  await page.getByRole("button", { name: t("Continue") }).click();
+  await press(page, "Continue");
   await say(page, "Code");
   await answered(page);
-  await press(page, t("Copy the code"));
-  await page.getByRole("button", { name: t("Copied") }).waitFor();
+  await press(messages(page).last(), "Copy the code");
+  await button(page, "Copied").waitFor();
   await field(page).click();
   await page.keyboard.press("Control+V");
   await page.waitForFunction(() => document.querySelector("form textarea").value.includes("def f"));
@@ -150,7 +145,7 @@ export async function lan({ page, allow }) {
     await page.getByRole("heading", { level: 1 }).waitFor();
   }
   await page.evaluate(() => (location.hash = "#/settings"));
-  const file = await saved(page, page.getByRole("button", { name: t("Export all") }));
+  const file = await saved(page, button(page, "Export all"));
   assert.match(file.suggestedFilename(), /\.jsonl$/);
 }
 
@@ -160,11 +155,11 @@ export async function key({ page, allow }) {
   assert.equal(await page.getByRole("checkbox").isChecked(), false);
   await page.getByText("/etc/llama-appliance/key.env").waitFor();
   await page.getByLabel(t("API key")).fill("wrong");
-  await page.getByRole("button", { name: t("Continue") }).click();
+  await press(page, "Continue");
   await page.getByText(t("The server does not accept that key.")).waitFor();
   await accessible(page, "key");
   await page.getByLabel(t("API key")).fill("secret");
-  await page.getByRole("button", { name: t("Continue") }).click();
+  await press(page, "Continue");
   await field(page).waitFor();
   assert.equal(await page.evaluate(() => Object.keys(localStorage).some((name) => /key/.test(name))), false);
   await page.reload();

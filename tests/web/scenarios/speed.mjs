@@ -1,6 +1,7 @@
 // The view of speed over time.
 import assert from "node:assert/strict";
-import { accessible, asked, until } from "../browser.mjs";
+import { asked, until } from "../browser.mjs";
+import { accessible, appears } from "../steps.mjs";
 import { like, number, size, t } from "../words.mjs";
 
 /** The charts, and the curves that nothing covers: the scripted engine says the same speed of each answer. */
@@ -51,7 +52,7 @@ export async function curves({ page, url, allow }) {
   await page.getByLabel(t("How far back")).selectOption("1h");
   for (const [name, count] of Object.entries({ small: 2, other: 1 })) {
     const cells = row(page, name).getByRole("cell");
-    await cells.first().getByText(number(count), { exact: true }).waitFor();
+    await appears(cells.first().getByText(number(count), { exact: true }));
     assert.match(await cells.nth(1).innerText(), /^[\d.,]+$/, "tokens a second");
     assert.match(await cells.nth(3).innerText(), /^[\d.,]+\s\S+$/, "the first token, in seconds");
   }
@@ -79,8 +80,8 @@ export async function curves({ page, url, allow }) {
   await row(page, "one/1.0").waitFor({ state: "detached" });
   await row(page, "two/1.0, 127").getByText(number(1), { exact: true }).waitFor();
   const machine = page.getByRole("region", { name: t("The machine in the last hour") });
-  await machine.locator("canvas").nth(1).waitFor();
-  await machine.getByText(size()).first().waitFor();
+  await appears(machine.locator("canvas").nth(1));
+  await appears(machine.getByText(size()).first());
   await accessible(page, "the machine's charts");
   allow(/ 503 /);
   await page.route("**/api/performance*", (route) => route.fulfill({ status: 503, body: '{"enabled": false}' }));

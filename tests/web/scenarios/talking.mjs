@@ -2,27 +2,34 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { isDeepStrictEqual } from "node:util";
+import { another, stored, until } from "../browser.mjs";
 import {
   accessible,
-  another,
   answered,
+  appears,
+  begun,
+  button,
+  chooser,
   confirm,
   conversations,
   field,
   idle,
+  ids,
+  keepPreset,
   lastText,
   messages,
   newChat,
+  parameters,
   press,
   saved,
   say,
-  stored,
+  showsOnly,
+  textFile,
   uncovered,
-  until,
-} from "../browser.mjs";
+} from "../steps.mjs";
 import { like, t } from "../words.mjs";
 
-/** A conversation with the starter model: stream, regenerate, edit, branch, fork, search. */
+/** A conversation with the starter model: stream, edit, branch, fork, search. */
 export async function chat({ page }) {
   await page.getByRole("link", { name: t("Not now, go to the chat") }).click();
   await say(page, "Hello! What can you do?");
@@ -30,47 +37,36 @@ export async function chat({ page }) {
   const first = await lastText(page);
   assert.ok(first.length > 10, first);
   await page.waitForURL(/#\/chat\/[0-9a-f-]{36}$/);
-  await press(page, t("Another answer"));
-  await page.getByText("2/2").waitFor();
-  await answered(page);
-  await press(page, t("Previous version"));
-  await page.getByText("1/2").waitFor();
   const edit = page.getByRole("textbox", { name: t("Edit") });
   const begin = async () => {
     await messages(page).first().hover();
-    await messages(page)
-      .first()
-      .getByRole("button", { name: t("Edit") })
-      .click();
+    await press(messages(page).first(), "Edit");
   };
   await begin();
   await edit.fill("What is a llama?");
   await page.reload();
   await begin();
   assert.equal(await edit.inputValue(), "What is a llama?", "words that were begun outlive a reload");
-  await messages(page)
-    .first()
-    .getByRole("button", { name: t("Send") })
-    .click();
-  await messages(page).first().getByText("2/2").waitFor();
+  await press(messages(page).first(), "Send");
+  await appears(messages(page).first().getByText("2/2"));
   await answered(page);
   const tree = await stored(page);
-  assert.equal(tree.length, 5);
+  assert.equal(tree.length, 4);
   assert.deepEqual(new Set(tree.map((each) => each.state ?? "done")), new Set(["done"]));
   const before = page.url();
-  await press(page, t("New chat from here"));
+  await press(messages(page).last(), "New chat from here");
   await page.waitForFunction((before) => location.href !== before, before);
   await (await conversations(page)).getByRole("searchbox", { name: t("Search conversations") }).fill("llam");
-  await page.locator("nav mark").first().waitFor();
+  await appears(page.locator("nav mark").first());
 }
 
 /** An answer goes on through a reload, is the same in another browser, and is stopped from there. */
 export async function resume({ page, browser, url }) {
   await say(page, "Count");
-  await messages(page).last().locator(".prose-chat p").waitFor();
+  await begun(page);
   await page.waitForURL(/#\/chat\/./);
   await page.reload();
-  await messages(page).last().locator(".prose-chat p").waitFor();
+  await begun(page);
   const before = (await lastText(page)).length;
   await page.waitForFunction(
     (before) => document.querySelector("article:last-of-type .prose-chat").innerText.length > before + 20,
@@ -79,15 +75,15 @@ export async function resume({ page, browser, url }) {
   const device = await another(browser, url);
   const tab = await page.context().newPage();
   await tab.goto(page.url());
-  await messages(tab).last().locator(".prose-chat p").waitFor();
+  await begun(tab);
   await tab.close(); // ends nothing
   await device.page.goto(page.url());
-  await messages(device.page).last().locator(".prose-chat p").waitFor();
+  await begun(device.page);
   await field(page).fill("Afterwards");
   await page.keyboard.press("Enter");
   await page.getByText(t("Next:")).waitFor();
-  await page.getByRole("button", { name: t("Do not send it") }).click();
-  await device.page.getByRole("button", { name: t("Stop") }).click();
+  await press(page, "Do not send it");
+  await press(device.page, "Stop");
   await page.getByText(t("You stopped this answer.")).waitFor();
   const shown = await lastText(page);
   const [, kept] = await stored(page);
@@ -99,7 +95,7 @@ export async function resume({ page, browser, url }) {
 /** The page is closed in mid-answer; the answer is complete when somebody comes back. */
 export async function closed({ page, browser, url }) {
   await say(page, "Count");
-  await messages(page).last().locator(".prose-chat p").waitFor();
+  await begun(page);
   await page.waitForURL(/#\/chat\/./);
   const place = page.url();
   await page.close();
@@ -116,15 +112,15 @@ export async function closed({ page, browser, url }) {
 /** The only engine dies in mid-answer: what was there stays, the reason is said, and the answer can be continued. */
 export async function engine({ page, told }) {
   await say(page, "Count");
-  await messages(page).last().getByText("Once upon a").waitFor();
+  await appears(messages(page).last().getByText("Once upon a"));
   await told("kill");
   await page.getByText(t("The answer failed")).waitFor();
   await page.getByText("killed by SIGKILL", { exact: false }).waitFor();
   const before = (await lastText(page)).trim();
   assert.ok(before.length > 5);
-  await press(page, t("Continue the answer"));
-  await page.getByRole("button", { name: t("Stop") }).waitFor();
-  await page.getByRole("button", { name: t("Stop") }).waitFor({ state: "detached" });
+  await press(messages(page).last(), "Continue the answer");
+  await button(page, "Stop").waitFor();
+  await button(page, "Stop").waitFor({ state: "detached" });
   const [, answer] = await stored(page);
   assert.ok(answer.content.startsWith(before), answer.content);
   assert.ok(answer.content.length > before.length);
@@ -134,54 +130,46 @@ export async function engine({ page, told }) {
 /** A server that keeps no conversations: this browser does, and another one knows nothing of them. */
 export async function here({ page, browser, url }) {
   await say(page, "Count");
-  await messages(page).last().locator(".prose-chat p").waitFor();
+  await begun(page);
   await page.waitForURL(/#\/chat\/./);
   await page.reload(); // in mid-answer
   await answered(page);
   const text = await lastText(page);
   assert.ok(text.length > 50);
-  await press(page, t("Another answer"));
+  await press(messages(page).last(), "Another answer");
   await page.getByText("2/2").waitFor();
   await answered(page);
-  await press(page, t("Previous version"));
+  await press(messages(page).last(), "Previous version");
   await page.getByText("1/2").waitFor();
   const tab = await page.context().newPage();
   await tab.goto(page.url());
-  await messages(tab).last().getByText("1/2").waitFor();
+  await appears(messages(tab).last().getByText("1/2"));
   assert.equal(await lastText(tab), text);
-  await press(tab, t("Delete"));
-  await press(tab, t("This message alone"));
-  await tab.getByRole("button", { name: t("Undo") }).click();
+  await press(messages(tab).last(), "Delete");
+  await press(messages(tab).last(), "This message alone");
+  await press(tab, "Undo");
   await page.waitForFunction(() => document.querySelectorAll("article").length === 2);
-  const chooser = page.getByLabel(t("Attach files")).first();
-  await chooser.setInputFiles({ name: "note.txt", mimeType: "text/plain", buffer: Buffer.from("zebra") });
+  await chooser(page).setInputFiles(textFile("note.txt", "zebra"));
   await page.getByText("note.txt").waitFor();
   await say(page, "Read it");
   await answered(page);
   const search = (await conversations(page)).getByRole("searchbox", { name: t("Search conversations") });
   await search.fill("read");
-  await page.locator("nav mark").first().waitFor();
+  await appears(page.locator("nav mark").first());
   await search.fill("");
   await uncovered(page);
-  await page.getByRole("button", { name: t("Parameters") }).click();
-  await page.getByRole("button", { name: t("Save") }).click();
-  await page.getByRole("dialog").getByRole("textbox").fill("careful");
-  await page.keyboard.press("Enter");
-  await page.getByRole("button", { name: t("Delete the preset") }).waitFor();
+  const panel = await parameters(page);
+  await keepPreset(panel, "careful");
   await page.reload();
-  await page.getByRole("button", { name: t("Parameters") }).click();
-  await page.getByLabel(t("Preset")).selectOption("careful");
-  await page
-    .getByRole("complementary", { name: t("Parameters") })
-    .getByRole("button", { name: t("Close") })
-    .click();
-  const shown = await messages(page).evaluateAll((all) => all.map((each) => each.dataset.message));
+  await (await parameters(page)).getByLabel(t("Preset")).selectOption("careful");
+  await press(panel, "Close");
+  const shown = await ids(page);
   const device = await another(browser, url);
   await device.page.goto(url);
   await (await conversations(device.page)).getByText(t("Your conversations will be listed here.")).waitFor();
   await page.goto(`${url}/#/settings`);
   await page.getByText(t("This server keeps no conversations; this browser keeps them, for itself alone.")).waitFor();
-  const download = await saved(page, page.getByRole("button", { name: t("Export all") }));
+  const download = await saved(page, button(page, "Export all"));
   const file = { name: download.suggestedFilename(), mimeType: "", buffer: readFileSync(await download.path()) };
   assert.match(file.name, /^Count_.*\.jsonl$/);
   for (const said of ["1 imported, 0 were here already.", "0 imported, 1 were here already."].map(t)) {
@@ -191,15 +179,15 @@ export async function here({ page, browser, url }) {
   }
   await (await conversations(device.page)).getByRole("link", { name: "Count" }).click();
   await messages(device.page).first().waitFor();
-  assert.deepEqual(await messages(device.page).evaluateAll((all) => all.map((each) => each.dataset.message)), shown);
+  assert.deepEqual(await ids(device.page), shown);
   await device.page.getByText("note.txt").waitFor();
-  await messages(device.page).nth(1).getByText("1/2").waitFor();
+  await appears(messages(device.page).nth(1).getByText("1/2"));
   const asked = device.page.waitForRequest((request) => request.url().endsWith("/chat/completions"));
-  await press(device.page, t("Another answer"));
+  await press(messages(device.page).last(), "Another answer");
   assert.match((await asked).postData(), /zebra/); // the file came along
   assert.deepEqual(device.wrong, []);
-  await page.getByRole("button", { name: t("Delete all") }).click();
-  await confirm(page, t("Delete"));
+  await press(page, "Delete all");
+  await confirm(page, "Delete");
   await (await conversations(page)).getByText(t("Your conversations will be listed here.")).waitFor();
 }
 
@@ -260,8 +248,8 @@ export async function walk({ page, seed }) {
       const parent = leaf;
       await page.evaluate(() => (window.stalls = true));
       await say(page, `question ${nodes.size}`);
-      await messages(page).last().getByText("so far").waitFor(); // one that has not begun is refused when it is stopped
-      await page.getByRole("button", { name: t("Stop") }).click();
+      await appears(messages(page).last().getByText("so far")); // one that has not begun is refused when it is stopped
+      await press(page, "Stop");
       await page.evaluate(() => (window.stalls = false));
       await grew(parent, "user", "assistant");
     },
@@ -269,9 +257,7 @@ export async function walk({ page, seed }) {
       const id = some("user");
       await click(id, t("Edit"));
       await page.getByRole("textbox", { name: t("Edit") }).fill(`edited ${nodes.size}`);
-      await article(id)
-        .getByRole("button", { name: t("Send") })
-        .click();
+      await press(article(id), "Send");
       await page.waitForFunction((id) => !document.querySelector(`article[data-message="${id}"]`), id);
       await grew(nodes.get(id).parent, "user", "assistant");
     },
@@ -300,12 +286,9 @@ export async function walk({ page, seed }) {
       const gone = more
         ? t("{count} messages were deleted.").replace("{count}", more + 1)
         : t("The message was deleted.");
-      await page.getByText(gone).last().waitFor();
+      await appears(page.getByText(gone).last());
       await settled((all) => all.length === nodes.size - more - 1, `${more + 1} are gone, and no other`);
-      await page
-        .getByRole("button", { name: t("Undo") })
-        .last()
-        .click();
+      await button(page, "Undo").last().click();
       await page
         .getByRole("status")
         .filter({ hasText: t("Undo") })
@@ -320,15 +303,7 @@ export async function walk({ page, seed }) {
   for (let step = 0; step < 25; step++) {
     const name = pick(Object.keys(steps));
     await steps[name]();
-    const wanted = path();
-    await page
-      .waitForFunction(
-        (wanted) =>
-          JSON.stringify([...document.querySelectorAll("article")].map((each) => each.dataset.message)) ===
-          JSON.stringify(wanted),
-        wanted,
-      )
-      .catch(() => assert.fail(`step ${step}, ${name}, seed ${seed}: the shown branch is another`));
+    await showsOnly(page, path(), `step ${step}, ${name}, seed ${seed}: the shown branch is another`);
     const tree = (all) => new Map(all.map((each) => [each.id, { parent: each.parent ?? null, role: each.role }]));
     await settled((all) => isDeepStrictEqual(tree(all), nodes), `step ${step}, ${name}, seed ${seed}: what is stored`);
   }
@@ -341,35 +316,32 @@ export async function long({ page }) {
   assert.ok((await messages(page).last().locator(".prose-chat").innerText()).length > 1_000_000);
   await field(page).fill("still here");
   await page.reload();
-  await messages(page).last().locator(".prose-chat p").waitFor();
+  await begun(page);
   await newChat(page);
   await page.getByRole("heading", { name: t("What can I do for you?") }).waitFor();
 }
 
 /** Two models answer one question side by side, and one of them goes on. */
 export async function compare({ page }) {
-  await page.getByRole("button", { name: t("Models that answer too, side by side") }).click();
+  await press(page, "Models that answer too, side by side");
   await page.getByRole("checkbox").first().check();
   await page.keyboard.press("Escape");
   await field(page).fill("Who are you?");
-  await page.getByRole("button", { name: t("Send"), exact: true }).click();
+  await press(page, "Send");
   const group = page.getByRole("group", { name: t("Side by side") });
   await page.waitForFunction(() => document.querySelectorAll("[role=group] article").length === 2);
   await answered(page);
   await accessible(page, "side by side");
   const other = await group.getByRole("heading").nth(1).innerText();
-  await group
-    .getByRole("button", { name: t("Go on with this answer") })
-    .nth(1)
-    .click();
-  await messages(page).last().getByText("2/2").waitFor();
+  await button(group, "Go on with this answer").nth(1).click();
+  await appears(messages(page).last().getByText("2/2"));
   await page.getByRole("button", { name: `${t("Choose a model")}: ${other}` }).waitFor();
   await page.getByRole("img", { name: t("Answering") }).waitFor({ state: "detached" });
   const [, one, two] = await stored(page);
   assert.notEqual(one.model, two.model);
   assert.deepEqual([one.state ?? "done", two.state ?? "done"], ["done", "done"]);
   assert.equal(one.parent, two.parent);
-  await press(page, t("Side by side"));
+  await press(messages(page).last(), "Side by side");
   await group.waitFor();
 }
 
@@ -394,18 +366,16 @@ export async function summed({ page, allow }) {
   const full = await used(page).evaluate((each) => getComputedStyle(each).color);
   const summarise = async () => {
     await used(page).click();
-    await page.getByRole("button", { name: t("Summarise what was said") }).click();
+    await press(page, "Summarise what was said");
   };
   broken = true;
   await summarise();
-  const again = messages(page)
-    .last()
-    .getByRole("button", { name: t("Again"), exact: true });
+  const again = button(messages(page).last(), "Again");
   await again.waitFor();
   assert.equal((await stored(page)).at(-1).state, "failed");
   broken = false;
   await again.click();
-  await messages(page).last().getByText("Once upon").waitFor();
+  await appears(messages(page).last().getByText("Once upon"));
   assert.equal(sent.at(-1), sent.at(-2)); // it is a summary that is asked for
   const all = await stored(page);
   assert.deepEqual(

@@ -1,6 +1,6 @@
 // Views whose routes fail: each in turn, in every way, at each view.
 import assert from "node:assert/strict";
-import { accessible, field, fits, messages } from "../browser.mjs";
+import { accessible, appears, button, field, fits, messages, press, searchHub } from "../steps.mjs";
 import { like, size, t } from "../words.mjs";
 
 /** Every view with its routes, and what stands there when they answer. */
@@ -16,11 +16,7 @@ const VIEWS = [
   ["machine/cache", "api/cache", t("No request has ended in this time.")],
   ["machine/engines", "api/engines", t("Try all untried ones")],
   ["machine/disk", "api/disk", size()],
-  [
-    "machine/boxes",
-    "api/pool",
-    t("This machine serves alone. This command makes a pool, and says how others join it."),
-  ],
+  ["machine/boxes", "api/pool", like("boxesNone")],
   ["machine/agents", "api/runs", t("No runs yet.")],
   ["machine/agents", "api/workers", t("Agents and plugins")],
   ["machine/agents", "api/agents", "/json"],
@@ -89,16 +85,16 @@ export async function failing({ page, url, allow }) {
       : Array.from({ length: AT_ONCE }, (_, at) => FAULTS[(turn * AT_ONCE + at) % FAULTS.length]);
     for (const [fails, why] of [refused, ...others]) {
       await enter(fails);
-      await trouble.getByText(like("lookFailed")).first().waitFor();
-      await trouble.getByText(why()).first().waitFor();
+      await appears(trouble.getByText(like("lookFailed")).first());
+      await appears(trouble.getByText(why()).first());
       if (fails === refused[0]) await accessible(page, `${where}: failed`);
       await recover();
     }
     fault = refused[0];
     await page.evaluate(() => document.dispatchEvent(new Event("visibilitychange"))); // a look is made at once
     if (path !== "v1/models" && !isText) {
-      await trouble.getByText(like("lookOld")).first().waitFor();
-      await trouble.getByText(WHY).first().waitFor();
+      await appears(trouble.getByText(like("lookOld")).first());
+      await appears(trouble.getByText(WHY).first());
       assert.ok(await shown.isVisible(), `${where}: the last answer is kept`);
       if (!turn) await accessible(page, `${where}: old`); // the same words above what machine.real has
       await recover();
@@ -112,7 +108,7 @@ export async function failing({ page, url, allow }) {
     await enter((route) => route.fulfill({ status: 401, ...body({ error: { message: "no" } }) }));
     await page.getByLabel(t("API key")).fill("a key");
     fault = undefined;
-    await page.getByRole("button", { name: t("Continue") }).click();
+    await press(page, "Continue");
     await shown.waitFor();
     await page.unroute(pattern, handler);
   }
@@ -129,8 +125,7 @@ export async function late({ page, url }) {
     route.fulfill(body({ data: ["a/one", "a/two"].map((id) => ({ id, downloads: 1, gated: false })) })),
   );
   await page.goto(`${url}/#/models`);
-  await page.getByRole("searchbox", { name: t("Search Hugging Face for models") }).fill("a");
-  await page.getByRole("button", { name: t("Search"), exact: true }).click();
+  await searchHub(page, "a");
   await holds("**/api/hub/choices?*", (route) => {
     const repo = new URL(route.request().url()).searchParams.get("repo");
     return body({ data: [{ model: `${repo}:Q8_0`, tag: "Q8_0", size: 1e9, vision: false, fit }] });
@@ -180,7 +175,7 @@ export async function early({ page, url }) {
 export async function found({ page, url, allow }) {
   allow(/ 403 .*\/api\/config/);
   const nav = page.getByRole("navigation", { name: t("Machine"), exact: true });
-  const fold = page.getByRole("button", { name: t("All views") });
+  const fold = button(page, "All views");
   await page.goto(`${url}/#/machine`);
   await nav.or(fold).waitFor();
   const list = async () => (await fold.isVisible()) && (await fold.click());
@@ -215,7 +210,7 @@ export async function found({ page, url, allow }) {
     await page.getByText(place, { exact: true }).waitFor();
     assert.equal(await page.title(), `${t("There is no such page.")} · Llama Appliance`);
     await accessible(page, place);
-    await page.getByRole("button", { name: t("Back"), exact: true }).click();
+    await press(page, "Back");
     await page.getByRole("heading", { level: 1, name: t("Settings") }).waitFor();
   }
   assert.equal(await page.title(), `${t("Settings")} · Llama Appliance`);
@@ -225,7 +220,7 @@ export async function found({ page, url, allow }) {
   await accessible(page, "the list of keys");
   await page.keyboard.press("Escape");
   await keys.waitFor({ state: "detached" });
-  await page.getByRole("button", { name: t("Keys") }).click();
+  await press(page, "Keys");
   await keys.waitFor();
   await page.keyboard.press("Escape");
   await page.goto(`${url}/#/chat`);

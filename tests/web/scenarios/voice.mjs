@@ -1,9 +1,9 @@
 // Speech: what is said stands in the field, and answers are read aloud.
 import assert from "node:assert/strict";
-import { accessible, answered, field, fits, messages, say } from "../browser.mjs";
+import { accessible, answered, button, field, fits, messages, press, say } from "../steps.mjs";
 import { t } from "../words.mjs";
 
-const button = (page) => page.getByRole("button", { name: t("Speak"), exact: true });
+const microphone = (page) => button(page, "Speak");
 const records = (page) => page.waitForFunction(() => window.tracks?.some((track) => track.readyState === "live"));
 
 /** Notes every microphone that the page is given. */
@@ -28,7 +28,7 @@ export async function spoken({ page, url }) {
     [...(await field(page).inputValue()).matchAll(/file=(\d+)/g)].map((match) => Number(match[1]));
   await field(page).fill("Before, after.");
   await field(page).evaluate((box) => box.setSelectionRange(7, 7));
-  await button(page).hover();
+  await microphone(page).hover();
   await page.mouse.down();
   await records(page);
   await page.waitForTimeout(1200);
@@ -39,13 +39,13 @@ export async function spoken({ page, url }) {
   assert.match(await field(page).inputValue(), /^Before, model=4 response_format=4 file=\d+ after\.$/);
   const [held] = await bytes();
   assert.ok(held > 30_000 && held < 200_000, `${held} bytes of 16,000 samples a second`);
-  for (const press of [() => button(page).click(), () => button(page).press("Enter")]) {
+  for (const begin of [() => microphone(page).click(), () => microphone(page).press("Enter")]) {
     const before = (await bytes()).length;
-    await press();
+    await begin();
     await records(page);
-    assert.equal(await button(page).getAttribute("aria-pressed"), "true");
+    assert.equal(await microphone(page).getAttribute("aria-pressed"), "true");
     await page.waitForTimeout(600);
-    await press();
+    await begin();
     await page.waitForFunction(
       (before) => document.querySelector("textarea").value.split("file=").length === before + 2,
       before,
@@ -53,13 +53,13 @@ export async function spoken({ page, url }) {
     assert.equal(await live(), 0);
   }
   const written = await field(page).inputValue();
-  await button(page).press("Enter");
+  await microphone(page).press("Enter");
   await records(page);
   await page.keyboard.press("Escape");
   await page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
-  assert.equal(await button(page).getAttribute("aria-pressed"), "false");
+  assert.equal(await microphone(page).getAttribute("aria-pressed"), "false");
   assert.equal(await field(page).inputValue(), written);
-  await button(page).press("Enter");
+  await microphone(page).press("Enter");
   await records(page);
   await page.goto(`${url}/#/settings`);
   await page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
@@ -68,12 +68,12 @@ export async function spoken({ page, url }) {
 /** Each way to begin and end that is easily got wrong: what of it is left, and that nothing is sent by itself. */
 export async function gestures({ page }) {
   await watch(page);
-  const pressed = () => button(page).getAttribute("aria-pressed");
+  const pressed = () => microphone(page).getAttribute("aria-pressed");
   const heard = () => page.waitForFunction(() => document.querySelector("textarea").value.includes("file="));
   const ended = () => page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
   const cases = {
     "released beside the button": async () => {
-      await button(page).hover();
+      await microphone(page).hover();
       await page.mouse.down();
       await records(page);
       await page.waitForTimeout(500);
@@ -82,12 +82,12 @@ export async function gestures({ page }) {
       await heard();
     },
     "pressed with the right button": async () => {
-      await button(page).click({ button: "right" });
+      await microphone(page).click({ button: "right" });
       assert.equal(await pressed(), "false");
       await page.keyboard.press("Escape");
     },
     "Enter held down": async () => {
-      await button(page).focus();
+      await microphone(page).focus();
       for (let at = 0; at < 12; at++) {
         await page.keyboard.down("Enter");
         await page.waitForTimeout(100);
@@ -102,7 +102,7 @@ export async function gestures({ page }) {
       await heard();
     },
     "the microphone is unplugged": async () => {
-      await button(page).press("Enter");
+      await microphone(page).press("Enter");
       await records(page);
       await page.waitForTimeout(600);
       await page.evaluate(() => window.tracks.forEach((track) => track.stop()));
@@ -112,12 +112,12 @@ export async function gestures({ page }) {
       let asked;
       const asks = new Promise((resolve) => (asked = resolve));
       await page.route("**/v1/audio/transcriptions", asked);
-      await button(page).press("Enter");
+      await microphone(page).press("Enter");
       await records(page);
       await page.waitForTimeout(300);
-      await button(page).press("Enter");
+      await microphone(page).press("Enter");
       await asks;
-      assert.equal(await button(page).evaluate((box) => box === document.activeElement), true);
+      assert.equal(await microphone(page).evaluate((box) => box === document.activeElement), true);
       await Promise.all([page.waitForEvent("requestfailed"), page.keyboard.press("Escape")]);
       await page.unroute("**/v1/audio/transcriptions");
       assert.equal(await field(page).inputValue(), "");
@@ -128,12 +128,12 @@ export async function gestures({ page }) {
     const sent = await messages(page).count();
     await run().catch((error) => wrong.push(`${name}: ${error.message.split("\n")[0]}`));
     for (let at = 0; at < 2; at++) await page.keyboard.press("Escape");
-    if ((await pressed()) === "true") await button(page).click();
+    if ((await pressed()) === "true") await microphone(page).click();
     await ended();
     if ((await messages(page).count()) !== sent) wrong.push(`${name}: it was sent`);
     await page.goto("about:blank");
     await page.goBack();
-    await button(page).waitFor();
+    await microphone(page).waitFor();
     await watch(page);
     await field(page).fill("");
   }
@@ -142,9 +142,9 @@ export async function gestures({ page }) {
 
 /** A microphone that is refused is told with what to do, and the button is as before. */
 export async function refused({ page }) {
-  await button(page).press("Enter");
+  await microphone(page).press("Enter");
   await page.getByText(t("The browser refuses the microphone. Allow it for this page.")).waitFor();
-  assert.equal(await button(page).getAttribute("aria-pressed"), "false");
+  assert.equal(await microphone(page).getAttribute("aria-pressed"), "false");
 }
 
 /** An answer is read in pieces without its code, the same button ends it, and another answer ends it too. */
@@ -160,16 +160,16 @@ export async function aloud({ page }) {
     t("Read aloud"),
   );
   const [first, second] = [messages(page).nth(1), messages(page).nth(3)];
-  const stop = (answer) => answer.getByRole("button", { name: t("Stop reading") });
-  await first.getByRole("button", { name: t("Read aloud") }).click();
+  const stop = (answer) => button(answer, "Stop reading");
+  await press(first, "Read aloud");
   await stop(first).waitFor();
-  await second.getByRole("button", { name: t("Read aloud") }).click();
+  await press(second, "Read aloud");
   await stop(second).waitFor();
   await stop(first).waitFor({ state: "detached" });
   await stop(second).click();
   await stop(second).waitFor({ state: "detached" });
   asked.length = 0;
-  await first.getByRole("button", { name: t("Read aloud") }).click();
+  await press(first, "Read aloud");
   await stop(first).waitFor();
   await stop(first).waitFor({ state: "detached" });
   const said = asked.map((body) => body.input).join(" ");

@@ -1,19 +1,8 @@
 // Years of use: 5,000 chats, 1,000 models, 20,000 requests, 100 long answers, 10,000 messages. `-s` shows the figures of
 // docs/page.md. Sizes and counts are bounded; times are of a machine that may be busy, so only a multiple of them is.
 import assert from "node:assert/strict";
-import {
-  accessible,
-  another,
-  answered,
-  api,
-  conversations,
-  countTasks,
-  measuring,
-  messages,
-  say,
-  store,
-  until,
-} from "../browser.mjs";
+import { another, api, countTasks, store, until } from "../browser.mjs";
+import { accessible, answered, appears, conversations, messages, press, say, stopAnswer } from "../steps.mjs";
 import { like, t } from "../words.mjs";
 
 const LONGEST = 250; // ms; the goal is 50, and other programs may have the processor
@@ -38,7 +27,6 @@ async function opened(page, address, seen) {
     await page.goto(address);
     await seen();
     times.push(performance.now() - began);
-    await measuring(page);
     longest.push(Math.max(0, ...(await tasks())));
   }
   const task = Math.min(...longest);
@@ -76,7 +64,7 @@ export async function chats({ page, browser, url }) {
   await still(page);
   const end = await size(page);
   await page.goto(`${url}/#/settings`);
-  await page.getByRole("button", { name: t("Choose some") }).click();
+  await press(page, "Choose some");
   await page.getByLabel("Chat 4999").waitFor();
   await still(page);
   const some = await size(page);
@@ -93,7 +81,7 @@ export async function models({ page, url }) {
   await still(page);
   const list = await size(page);
   await search.fill("777");
-  await page.getByRole("article").filter({ hasText: "model-777" }).waitFor();
+  await appears(page.getByRole("article").filter({ hasText: "model-777" }));
   assert.equal(await page.getByRole("listitem").count(), 1);
   await page.goto(`${url}/#/chat`);
   const before = await size(page);
@@ -119,18 +107,14 @@ export async function requests({ page, url, told }) {
     .locator("tbody tr td:nth-of-type(1)")
     .evaluateAll((cells) => cells.map((cell) => Number(cell.innerText.replace(/\D/g, ""))));
   assert.equal(counts.length, 9);
-  assert.equal(
-    counts.reduce((sum, count) => sum + count),
-    20_000,
+  const all = counts.reduce((sum, count) => sum + count);
+  assert.equal(all, 20_000);
+  await appears(table.getByRole("row").filter({ hasText: t("All others") }));
+  await appears(
+    page
+      .getByRole("region", { name: t("What changed") })
+      .getByText("the configuration was read again", { exact: false }),
   );
-  await table
-    .getByRole("row")
-    .filter({ hasText: t("All others") })
-    .waitFor();
-  await page
-    .getByRole("region", { name: t("What changed") })
-    .getByText("the configuration was read again", { exact: false })
-    .waitFor();
   await accessible(page, "many curves");
   const drawn = await size(page);
   const list = await opened(page, `${url}/#/machine/activity`, () =>
@@ -200,12 +184,10 @@ export async function long({ page, url }) {
   const tasks = await countTasks(page);
   await page.goBack();
   await say(page, "Count");
-  await messages(page).last().getByText("Once upon a time").waitFor();
+  await appears(messages(page).last().getByText("Once upon a time"));
   await tasks();
-  await measuring(page);
   const found = await tasks();
-  await page.getByRole("button", { name: t("Stop") }).click();
-  await page.getByText(t("You stopped this answer.")).waitFor();
+  await stopAnswer(page);
   console.log(`10,000 messages: ${open}; ${shown} messages, ${elements} elements`);
   console.log(`an answer there: tasks over 50 ms: ${found.join(", ") || "none"}`);
 }

@@ -43,7 +43,7 @@ export async function ask(path: string, init: RequestInit = {}): Promise<Respons
     reached(path, true);
     return response;
   }
-  if (response.status === 401) keyring.refused();
+  if (response.status === 401) keyring.needed = true;
   throw await refusal(response);
 }
 

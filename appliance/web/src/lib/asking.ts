@@ -1,6 +1,6 @@
 /** What a model is asked with: the shown branch, with attachments where the model can take them. */
 import { ask } from "./api";
-import { isSummary, type Attachment, type Effort, type Message, type Settings } from "./messages";
+import { isSummary, type Attachment, type Message, type Settings } from "./messages";
 import { base64 } from "./ids";
 import { keeping } from "./keeping.svelte";
 import { t } from "./prefs.svelte";
@@ -20,13 +20,8 @@ export function content(attachment: Attachment): Promise<Blob> {
   return found;
 }
 
-export function isImage(attachment: { type: string }): boolean {
-  return attachment.type.startsWith("image/");
-}
-
-export function isAudio(attachment: { type: string }): boolean {
-  return attachment.type.startsWith("audio/");
-}
+export const isImage = ({ type }: { type: string }) => type.startsWith("image/");
+export const isAudio = ({ type }: { type: string }) => type.startsWith("audio/");
 
 /** A PDF or a Word document. A system without a word processor does not know the type of the latter. */
 export function isDocument({ type, name }: { type: string; name: string }): boolean {
@@ -47,10 +42,8 @@ async function part(attachment: Attachment): Promise<object> {
     return { type: "image_url", image_url: { url: `data:${attachment.type};base64,${await base64(blob)}` } };
   }
   if (isAudio(attachment)) {
-    return {
-      type: "input_audio",
-      input_audio: { data: await base64(blob), format: attachment.type.includes("mp") ? "mp3" : "wav" },
-    };
+    const format = attachment.type.includes("mp") ? "mp3" : "wav";
+    return { type: "input_audio", input_audio: { data: await base64(blob), format } };
   }
   const text = isDocument(attachment) ? await documentText(blob, attachment.name) : await blob.text();
   return { type: "text", text: `\n--- ${attachment.name} ---\n${text}` };
@@ -84,10 +77,6 @@ async function toldAll(path: Message[]): Promise<object[]> {
   return all;
 }
 
-function thinking(effort: Effort): object {
-  return { enable_thinking: effort !== "off", ...(effort === "off" ? {} : { reasoning_effort: effort }) };
-}
-
 /** Why a model cannot be given this schema; nothing if it can. */
 export function schemaFault(schema: string): string {
   try {
@@ -115,19 +104,18 @@ export async function requestOf(
   const from = path.findLastIndex(isSummary);
   const summary = from < 0 ? "" : `Summary of the conversation so far:\n${path[from]!.content}`;
   const system = [settings.system?.trim(), summary].filter(Boolean).join("\n\n");
+  const { effort } = settings;
+  const thinking = { enable_thinking: effort !== "off", ...(effort === "off" ? {} : { reasoning_effort: effort }) };
   const offered = settings.tools?.flatMap((name) => tools.find(name)?.definition ?? []) ?? [];
+  const told = await toldAll(path.slice(from + 1));
   return {
     ...(model ? { model } : {}),
-    messages: [
-      ...(system ? [{ role: "system", content: system }] : []),
-      ...(await toldAll(path.slice(from + 1))),
-      ...more,
-    ],
+    messages: [...(system ? [{ role: "system", content: system }] : []), ...told, ...more],
     stream: true,
     return_progress: true,
     timings_per_token: true,
     ...settings.params,
-    ...(settings.effort ? { chat_template_kwargs: thinking(settings.effort) } : {}),
+    ...(effort ? { chat_template_kwargs: thinking } : {}),
     ...(settings.schema?.trim() ? { response_format: format(settings.schema) } : {}),
     ...(offered.length ? { tools: offered } : {}),
   };

@@ -31,15 +31,8 @@ export class ToolCalls {
     this.running.add(call.id);
     try {
       const content = run ? await tools.run(call) : "The user did not allow this call.";
-      const parent = this.chat.path.at(-1)!.id;
-      const result: Message = {
-        id: newId(),
-        parent,
-        role: "tool",
-        tool_call_id: call.id,
-        content,
-        model: call.function.name,
-      };
+      const place = { id: newId(), parent: this.chat.path.at(-1)!.id, tool_call_id: call.id };
+      const result: Message = { ...place, role: "tool", content, model: call.function.name };
       await this.chat.write(result);
       await this.chat.show(result.id);
       if (!this.pending.length && stops === this.chat.stops) await this.chat.answer(result.id, caller.model);

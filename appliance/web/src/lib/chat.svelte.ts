@@ -7,7 +7,7 @@ import type { Asked } from "./drafts";
 import { newId } from "./ids";
 import { keeping, ROOT } from "./keeping.svelte";
 import { endAnswer, Live } from "./live.svelte";
-import { below, branch, childrenOf, longer, newestBelow, sound } from "./messages";
+import { branch, childrenOf, longer, newestBelow, sound } from "./messages";
 import type { Conversation, Message, Settings, Whole } from "./messages";
 import { Outbox } from "./outbox.svelte";
 import { t } from "./prefs.svelte";
@@ -86,19 +86,15 @@ export class Chat {
   /** Ask a question. Nothing is stored of one that cannot be asked, and what is stored already is not stored again. */
   async send({ id, text, files }: Asked, model: string | undefined) {
     const stored = this.messages.get(id);
-    const question: Message = stored ?? {
-      id,
-      parent: this.path.at(-1)?.id ?? null,
-      role: "user",
-      content: text,
-      attachments: files,
-    };
+    const parent = this.path.at(-1)?.id ?? null;
+    const question: Message = stored ?? { id, parent, role: "user", content: text, attachments: files };
     const path = stored ? branch(this.messages, id) : [...this.path, question];
     const wanted = [...new Set([model, ...this.also])];
     const stops = this.stops;
     const requests = await Promise.all(wanted.map((each) => requestOf(path, this.info.settings, each)));
     if (!stored) {
-      await this.make();
+      // The server hears of a new one. It counts as stored when it has a message, and can be made again until then.
+      if (!this.stored) await keeping.ask("PUT", `${ROOT}/${this.info.id}`, { settings: this.info.settings });
       await this.write(question);
     }
     this.outbox.arrived();
@@ -163,18 +159,11 @@ export class Chat {
     }
   }
 
-  /** Change the text of an answer in place. */
-  async rewrite(message: Message, text: string) {
-    await this.write({ ...message, content: text });
-  }
-
   /** Go on with an answer that ended too soon, or ask again for one or for a summary that has no text yet. */
   async goOn(message: Message, model: string | undefined) {
     const path = branch(this.messages, message.id);
-    const request =
-      message.role === "system"
-        ? await summing(path, this.info.settings, model)
-        : await requestOf(path, this.info.settings, model);
+    const asks = message.role === "system" ? summing : requestOf;
+    const request = await asks(path, this.info.settings, model);
     await this.askFor({ ...message, state: "answering", error: "" }, request);
   }
 
@@ -198,17 +187,9 @@ export class Chat {
       await this.refresh();
       this.info = { ...this.info, leaf: before };
     };
-    const count = gone.ids.length;
-    toasts.tell(t("messagesDeleted", { count }), "told", {
-      label: t("undo"),
-      run: () => back().catch(toasts.failed),
-    });
+    const told = t("messagesDeleted", { count: gone.ids.length });
+    toasts.tell(told, "told", { label: t("undo"), run: () => back().catch(toasts.failed) });
     await this.refresh();
-  }
-
-  /** How many messages answer this one, at any distance. */
-  below(message: Message): number {
-    return below(this.children, message.id).length;
   }
 
   async change(fields: Partial<Conversation>) {
@@ -233,11 +214,6 @@ export class Chat {
   leave() {
     for (const live of this.lives.values()) live.leave();
     this.lives.clear();
-  }
-
-  /** The server hears of a new one. It counts as stored when it has a message, and can be made again until then. */
-  private async make() {
-    if (!this.stored) await keeping.ask("PUT", `${ROOT}/${this.info.id}`, { settings: this.info.settings });
   }
 
   private settle() {
@@ -280,14 +256,11 @@ export class Chat {
   private async keepHere(id: string, live: Live) {
     const { content = "", reasoning = "", ...message } = this.messages.get(id)!;
     const state = live.error ? "failed" : live.finished ? "done" : live.stopped ? "stopped" : "interrupted";
-    const ended = {
+    await this.write({
       ...message,
       content: content + live.content,
       reasoning: reasoning + live.reasoning,
       error: live.error,
-    };
-    await this.write({
-      ...ended,
       tool_calls: live.calls.map((call) => ({ ...call, type: "function" })),
       timings: live.timings ?? null,
       state,

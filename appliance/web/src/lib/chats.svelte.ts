@@ -174,23 +174,22 @@ class Chats {
     this.begin();
   }
 
-  private hear(event: ServerEvent & { conversation?: string }) {
-    if (event.event !== "connected" && event.event !== "conversation_changed") return;
-    if (event.event === "connected") keeping.forget();
-    // Another server may answer now, and what one browser has lost altogether leaves no trace.
-    if (event.event === "connected" || (keeping.here && !event.conversation)) this.newest = 0;
-    if (event.event === "connected") void this.read();
-    else {
-      this.soon ??= setTimeout(() => {
-        this.soon = undefined;
-        void this.read();
-      }, SOON);
+  private hear({ event, conversation }: ServerEvent & { conversation?: string }) {
+    const { open } = this;
+    const isAnother = event === "connected"; // another server may answer now
+    if (!isAnother && event !== "conversation_changed") return;
+    // What one browser has lost altogether leaves no trace.
+    if (isAnother || (keeping.here && !conversation)) this.newest = 0;
+    if (isAnother) {
+      keeping.forget();
+      void this.read();
+      return void open?.outbox.back();
     }
-    const open = this.open;
-    if (event.event === "connected") return void open?.outbox.back();
-    if (open?.stored && (!event.conversation || event.conversation === open.info.id)) {
-      open.refresh().catch(() => undefined);
-    }
+    this.soon ??= setTimeout(() => {
+      this.soon = undefined;
+      void this.read();
+    }, SOON);
+    if (open?.stored && (conversation || open.info.id) === open.info.id) open.refresh().catch(() => undefined);
   }
 
   /** Read the list, or what has changed in it. */

@@ -8,10 +8,6 @@ class Keyring {
   /** The server wants a key, or another one. */
   needed = $state(false);
 
-  refused() {
-    this.needed = true;
-  }
-
   use(key: string, remember: boolean) {
     this.key = key;
     this.needed = false;

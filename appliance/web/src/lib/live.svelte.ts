@@ -72,7 +72,8 @@ export class Live {
 
   private async run(request: unknown) {
     try {
-      if (request !== undefined) await this.read(await this.post(request));
+      const asked = { headers: { "X-Conversation-Id": this.id }, signal: this.leaving.signal };
+      if (request !== undefined) await this.read(await askWith(request, "v1/chat/completions", asked));
       for (let tries = 0; !this.finished && tries < RETRIES && !this.leaving.signal.aborted; tries++) {
         const before = this.received;
         if (!(await this.resume())) break;
@@ -85,11 +86,6 @@ export class Live {
     this.show();
     this.resuming = false;
     this.over = true;
-  }
-
-  private post(request: unknown): Promise<Response> {
-    const headers = { "X-Conversation-Id": this.id };
-    return askWith(request, "v1/chat/completions", { headers, signal: this.leaving.signal });
   }
 
   /** Go on at the byte that was received last; false when there is nothing to go on with. */

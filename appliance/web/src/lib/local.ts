@@ -3,16 +3,8 @@
  * that the page uses, so that nothing else has to know. Other tabs hear of changes; other devices do not.
  */
 import { ApiError } from "./api";
-import {
-  below,
-  blank,
-  childrenOf,
-  type Carton,
-  type Conversation,
-  type Hit,
-  type Message,
-  type Settings,
-} from "./messages";
+import { below, blank, childrenOf } from "./messages";
+import type { Carton, Conversation, Hit, Message, Settings } from "./messages";
 import { base64, folded, newId } from "./ids";
 
 /** `gone`: when it was deleted. */
@@ -117,13 +109,8 @@ async function put(name: "conversations" | "messages", row: object) {
 async function change(id: string, fields: Partial<Kept>): Promise<Kept> {
   const known = await one<Kept>("conversations", id);
   const now = Date.now();
-  const next = {
-    ...blank(id, now),
-    ...known,
-    ...fields,
-    updated: "draft" in fields || "gone" in fields ? (known?.updated ?? now) : now,
-    change: Math.max(now, (known?.change ?? 0) + 1),
-  };
+  const updated = "draft" in fields || "gone" in fields ? (known?.updated ?? now) : now;
+  const next = { ...blank(id, now), ...known, ...fields, updated, change: Math.max(now, (known?.change ?? 0) + 1) };
   await put("conversations", next);
   told.postMessage(id);
   return next;
@@ -144,9 +131,8 @@ async function write(id: string, message: Message) {
   const next: Said = { ...message, conversation: id, created, revision: (known?.revision ?? 0) + 1 };
   await put("messages", next);
   const { title } = await conversation(id);
-  const line =
-    message.role === "user" && !title ? (message.content ?? "").trim().split("\n", 1)[0]!.slice(0, 60) : title;
-  await change(id, { title: line });
+  const [line = ""] = message.role === "user" ? (message.content ?? "").trim().split("\n", 1) : [];
+  await change(id, { title: title || line.slice(0, 60) });
   return { message: next, branched: false };
 }
 
@@ -247,11 +233,10 @@ export async function unpack({ conversations, files }: Carton) {
       skipped.push(whole.id);
       continue;
     }
-    for (const message of messages) {
-      const other = await one<Said>("messages", message.id);
-      if (other && other.conversation !== whole.id) {
-        throw new ApiError(`The message '${message.id}' is in another conversation.`, 409, "conflict");
-      }
+    for (const { id } of messages) {
+      const { conversation = whole.id } = (await one<Said>("messages", id)) ?? {};
+      if (conversation === whole.id) continue;
+      throw new ApiError(`The message '${id}' is in another conversation.`, 409, "conflict");
     }
     for (const message of messages) await put("messages", { ...message, conversation: whole.id });
     await put("conversations", { ...whole, change: Date.now() });

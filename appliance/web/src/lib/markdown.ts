@@ -86,11 +86,9 @@ function footref(this: { lexer: Lexer }, text: string): FootnoteToken | undefine
 }
 
 /** Where a sign stands beside the asterisks and a letter behind them, as in "**注意：**这", CommonMark has no emphasis. */
-function strong(this: { lexer: Lexer }, text: string): Tokens.Strong | undefined {
+function strong(this: { lexer: Lexer }, text: string): Tokens.Strong | null {
   const match = /^\*\*(?![\s*])((?:[^*`\n]|`[^`\n]*`)+?)(?<!\s)\*\*(?!\*)/.exec(text);
-  return match
-    ? { type: "strong", raw: match[0], text: match[1]!, tokens: this.lexer.inlineTokens(match[1]!) }
-    : undefined;
+  return match && { type: "strong", raw: match[0], text: match[1]!, tokens: this.lexer.inlineTokens(match[1]!) };
 }
 
 function footnote(this: { lexer: Lexer }, text: string): FootnoteToken | undefined {
@@ -123,11 +121,8 @@ function walk(tokens: Tokens.Generic[], see: (token: Tokens.Generic) => void) {
   for (const token of tokens) {
     see(token);
     const { header = [], rows = [] } = token as Partial<Tokens.Table>;
-    walk(
-      [...header, ...rows.flat()].flatMap((cell) => cell.tokens),
-      see,
-    );
-    walk((token as Partial<Tokens.List>).items ?? token.tokens ?? [], see);
+    const cells = [...header, ...rows.flat()].flatMap((cell) => cell.tokens);
+    walk([...cells, ...((token as Partial<Tokens.List>).items ?? token.tokens ?? [])], see);
   }
 }
 
@@ -218,12 +213,8 @@ export class Blocks {
     if (!ready) return;
     this.next = inner(tokens[ready]!);
     for (const token of tokens.slice(0, ready)) {
-      const name =
-        token.type === "def"
-          ? (token as Tokens.Def).tag
-          : token.type === "footnote"
-            ? label((token as FootnoteToken).text)
-            : "";
+      const note = token.type === "footnote" ? label((token as FootnoteToken).text) : "";
+      const name = token.type === "def" ? (token as Tokens.Def).tag : note;
       if (name && links[name]) this.links[name] ??= links[name];
     }
     this.resolve(links);
@@ -237,11 +228,8 @@ export class Blocks {
     const ahead = this.next ? this.next.raw.slice(0, this.next.ahead) : "";
     const { tokens, links, inline, held } = lexed(ahead + text, this.links, this.inline);
     this.inline = inline;
-    return {
-      tokens: tokens.flatMap((token, at) => inParts(token, inline, at ? undefined : this.next)),
-      links,
-      held: held - ahead.length,
-    };
+    const parts = tokens.flatMap((token, at) => inParts(token, inline, at ? undefined : this.next));
+    return { tokens: parts, links, held: held - ahead.length };
   }
 
   /** Read the stable blocks again that speak of definitions which are new or have changed. */
@@ -281,12 +269,8 @@ function added(before: Block[], tokens: Tokens.Generic[], outline: number[], ope
     const last = all.at(-1);
     if (token.type === "table" && token.ahead) all[all.length - 1] = { ...last!, more: [...(last!.more ?? []), token] };
     else {
-      all.push({
-        key: all.length,
-        token,
-        open: open && token === shown.at(-1),
-        level: Math.min(outline.length + 1, 6),
-      });
+      const level = Math.min(outline.length + 1, 6);
+      all.push({ key: all.length, token, open: open && token === shown.at(-1), level });
     }
   }
   return all;
@@ -323,19 +307,10 @@ function inParts(token: Tokens.Generic, inline: Inline, next?: Part): Tokens.Gen
     const start = next ? next.start : first;
     for (let at = from; at < items.length; at += PART) {
       const ahead = at ? items[at - 1]!.raw : "";
-      const raw =
-        ahead +
-        items
-          .slice(at, at + PART)
-          .map((item) => item.raw)
-          .join("");
-      parts.push(
-        part(lexed(raw, inline.links, inline).tokens[0]!, {
-          raw,
-          ahead: ahead.length,
-          start: token.ordered ? Number(start) + at - from : "",
-        }),
-      );
+      const some = items.slice(at, at + PART).map((item) => item.raw);
+      const raw = ahead + some.join("");
+      const read = lexed(raw, inline.links, inline).tokens[0]!;
+      parts.push(part(read, { raw, ahead: ahead.length, start: token.ordered ? Number(start) + at - from : "" }));
     }
     return parts;
   }
@@ -345,12 +320,8 @@ function inParts(token: Tokens.Generic, inline: Inline, next?: Part): Tokens.Gen
   const head = lines.splice(0, 2).join("");
   for (let at = 0; at < rows.length; at += PART) {
     const to = at + PART < rows.length ? at + PART : undefined;
-    parts.push(
-      part(
-        { ...token, rows: rows.slice(at, to) },
-        { raw: head + lines.slice(at, to).join(""), ahead: at || next ? head.length : 0 },
-      ),
-    );
+    const raw = head + lines.slice(at, to).join("");
+    parts.push(part({ ...token, rows: rows.slice(at, to) }, { raw, ahead: at || next ? head.length : 0 }));
   }
   return parts;
 }
@@ -363,10 +334,9 @@ interface Inline {
 
 /** The names that are not defined alike. */
 function differing(some: Links, others: Links): string[] {
-  const names = new Set([...Object.keys(some), ...Object.keys(others)]);
-  return [...names].filter(
-    (name) => some[name]?.href !== others[name]?.href || some[name]?.title !== others[name]?.title,
-  );
+  const names = Object.keys({ ...some, ...others });
+  const differs = (name: string, member: "href" | "title") => some[name]?.[member] !== others[name]?.[member];
+  return names.filter((name) => differs(name, "href") || differs(name, "title"));
 }
 
 /** The token as it was before, or with those of its parts that are as they were. */
@@ -449,12 +419,8 @@ function arranged(tokens: Token[]): Token[] {
       const [name, at] = begun[end]!;
       begun.length = end;
       const [first, ...inside] = found.splice(at);
-      found.push({
-        type: "element",
-        raw: [first!, ...inside, token].map((part) => part.raw).join(""),
-        name,
-        tokens: inside,
-      } satisfies ElementToken);
+      const raw = [first!, ...inside, token].map((part) => part.raw).join("");
+      found.push({ type: "element", raw, name, tokens: inside } satisfies ElementToken);
     } else {
       if (name) begun.push([name, found.length]);
       found.push(token);
@@ -528,9 +494,8 @@ function joined(text: string): [string, number] {
         continue;
       }
       const alone = !mark.startsWith("\\begin") && !ahead.slice(0, Math.max(line, 0)).trim();
-      const first = /^[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*$/.test(
-        text.slice(text.lastIndexOf("\n", at - 1) + 1, at),
-      );
+      const before = text.slice(text.lastIndexOf("\n", at - 1) + 1, at);
+      const first = /^[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*$/.test(before);
       const broken = !alone && blank >= 0 && (close < 0 || blank < close);
       if (broken || !(first || alone)) continue;
       if (close < 0) {
@@ -557,6 +522,8 @@ const ENTITIES = new Map(
     .map((each) => [each.slice(0, -1), each.slice(-1)]),
 );
 
+const ENTITY = /&(?:#(\d{1,7})|#x([0-9a-f]{1,6})|([a-z]\w{1,7}));/gi;
+
 /** Text as it stands, but what would turn its direction round is made visible, and colours of terminals are left out. */
 export function visible(text: string): string {
   return text
@@ -567,26 +534,20 @@ export function visible(text: string): string {
 
 /** Text as it is meant: entities undone as well. */
 export function plain(text: string): string {
-  return visible(
-    text.replace(
-      /&(?:#(\d{1,7})|#x([0-9a-f]{1,6})|([a-z]\w{1,7}));/gi,
-      (all, dec?: string, hex?: string, name?: string) => {
-        if (name) return ENTITIES.get(name) ?? all;
-        const code = dec ? Number(dec) : parseInt(hex!, 16);
-        return code > 0 && code <= 0x10ffff ? String.fromCodePoint(code) : "\ufffd";
-      },
-    ),
-  );
+  const undone = text.replace(ENTITY, (all, dec?: string, hex?: string, name?: string) => {
+    if (name) return ENTITIES.get(name) ?? all;
+    const code = dec ? Number(dec) : parseInt(hex!, 16);
+    return code > 0 && code <= 0x10ffff ? String.fromCodePoint(code) : "\ufffd";
+  });
+  return visible(undone);
 }
 
 /** The address of a link that may be followed, else nothing. */
 export function safeLink(href: string): string | undefined {
-  try {
-    const url = new URL(plain(href));
-    return ["http:", "https:", "mailto:"].includes(url.protocol) ? url.href : undefined;
-  } catch {
-    return undefined;
-  }
+  const address = plain(href);
+  if (!URL.canParse(address)) return undefined;
+  const url = new URL(address);
+  return ["http:", "https:", "mailto:"].includes(url.protocol) ? url.href : undefined;
 }
 
 /** An image that needs no request. */

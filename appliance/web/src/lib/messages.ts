@@ -8,7 +8,6 @@ export interface Attachment {
 
 export interface Timings {
   prompt_n?: number;
-  prompt_ms?: number;
   cache_n?: number;
   predicted_n?: number;
   predicted_ms?: number;
@@ -67,18 +66,8 @@ export interface Conversation {
 }
 
 export function blank(id: string, now = Date.now()): Conversation {
-  const words = { title: "", folder: "", draft: "" };
-  return {
-    id,
-    ...words,
-    pinned: false,
-    created: now,
-    updated: now,
-    leaf: null,
-    settings: {},
-    change: 0,
-    answering: false,
-  };
+  const empty = { title: "", folder: "", draft: "", pinned: false, leaf: null, settings: {}, answering: false };
+  return { id, ...empty, created: now, updated: now, change: 0 };
 }
 
 /** What a search finds: a message, or the title of a conversation. */

@@ -144,32 +144,17 @@ class Models {
     return model.status?.value ?? "loaded";
   }
 
-  async load(id: string) {
-    await this.order("POST", "models/load", { model: id });
-  }
-
-  async unload(id: string) {
-    await this.order("POST", "models/unload", { model: id });
-  }
-
+  load = (model: string) => this.order("POST", "models/load", { model });
+  unload = (model: string) => this.order("POST", "models/unload", { model });
+  pause = (model: string) => this.order("POST", "models/pause", { model });
+  remove = (id: string) => this.order("DELETE", `models?model=${encodeURIComponent(id)}`);
   /** With `sha256` only the file that has it. */
-  async pull(name: string, sha256?: string): Promise<boolean> {
-    return this.order("POST", "models", { model: name, ...(sha256 ? { sha256 } : {}) });
-  }
-
+  pull = (model: string, sha256?: string) => this.order("POST", "models", { model, sha256 });
   /** How long it stays loaded without being used: seconds, negative for ever. It is loaded if it is not. */
-  async keep(id: string, seconds: number) {
-    await this.order("POST", "api/generate", { model: id, keep_alive: seconds, stream: false });
-  }
+  keep = (model: string, seconds: number) =>
+    this.order("POST", "api/generate", { model, keep_alive: seconds, stream: false });
 
-  async pause(id: string) {
-    await this.order("POST", "models/pause", { model: id });
-  }
-
-  async remove(id: string) {
-    await this.order("DELETE", `models?model=${encodeURIComponent(id)}`);
-  }
-
+  /** Whether it was done; a toast says why not. */
   private async order(method: string, path: string, body?: unknown): Promise<boolean> {
     try {
       await send(method, path, body);

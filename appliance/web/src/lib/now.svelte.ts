@@ -20,15 +20,8 @@ interface UnderWay {
 
 const NOTHING: UnderWay = { count: 0, phase: null };
 
-class Now {
-  all = $state.raw(NOTHING);
-
-  constructor() {
-    events.listen(({ event, data }) => {
-      if (event === "under_way") this.all = data as UnderWay;
-      else if (event === "connected") this.all = NOTHING;
-    });
-  }
-}
-
-export const now = new Now();
+export const now = $state({ ...NOTHING });
+events.listen(({ event, data }) => {
+  if (event === "under_way") Object.assign(now, data);
+  else if (event === "connected") Object.assign(now, NOTHING);
+});

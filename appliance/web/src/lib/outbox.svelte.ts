@@ -88,15 +88,20 @@ export class Outbox {
   /** The server is there again, and may have got more than it could answer. */
   async back() {
     if (this.chat.stored || this.tried) await this.chat.refresh().catch(() => undefined);
-    if (this.waiting) {
-      await this.post(this.waiting.asked, this.waiting.model, this.waiting.tries).catch(toasts.failed);
-    }
+    const { asked, model, tries } = this.waiting ?? {};
+    if (asked) await this.post(asked, model, tries).catch(toasts.failed);
   }
 
   /** Change what is in the field. The browser has it at once, and the server a moment after the last letter. */
   fill(text: string, files = this.files) {
     Object.assign(this, { text, files, tried: "", waiting: undefined });
     this.keep();
+  }
+
+  /** Take a file out of the field. */
+  detach(file: Attachment) {
+    const others = this.files.filter((each) => each !== file);
+    this.fill(this.text, others);
   }
 
   private async sync() {

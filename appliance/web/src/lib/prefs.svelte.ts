@@ -25,20 +25,16 @@ const dictionaries: Record<Language, () => Promise<Record<Word, string>>> = {
   de: async () => (await import("../i18n/de")).de,
 };
 
-function stored(): Prefs {
-  return {
-    theme: "system",
-    language: navigator.language.toLowerCase().startsWith("de") ? "de" : "en",
-    enterSends: !matchMedia("(pointer: coarse)").matches,
-    side: true,
-    folded: [],
-    columns: [],
-    welcomed: false,
-    ...(recalled("localStorage", NAME) as Partial<Prefs> | null),
-  };
-}
-
-export const prefs = $state(stored());
+export const prefs = $state<Prefs>({
+  theme: "system",
+  language: navigator.language.toLowerCase().startsWith("de") ? "de" : "en",
+  enterSends: !matchMedia("(pointer: coarse)").matches,
+  side: true,
+  folded: [],
+  columns: [],
+  welcomed: false,
+  ...(recalled("localStorage", NAME) as Partial<Prefs> | null),
+});
 /** The words of one language come with the page, those of another when it is chosen. */
 let words = $state.raw(await dictionaries[prefs.language]());
 
@@ -86,13 +82,8 @@ export function bytes(count: number): string {
   const units = ["byte", "kilobyte", "megabyte", "gigabyte"];
   const power = Math.min(Math.floor(Math.log(Math.max(count, 1)) / Math.log(1000)), 3);
   const digits = power > 0 && count / 1000 ** power < 10 ? 1 : 0;
-  const style = {
-    style: "unit",
-    unit: units[power],
-    unitDisplay: power ? "short" : "long",
-    maximumFractionDigits: digits,
-  } as const;
-  return new Intl.NumberFormat(locale(), style).format(count / 1000 ** power);
+  const unit = { style: "unit", unit: units[power], unitDisplay: power ? "short" : "long" } as const;
+  return new Intl.NumberFormat(locale(), { ...unit, maximumFractionDigits: digits }).format(count / 1000 ** power);
 }
 
 export function number(value: number, digits = 0): string {

@@ -5,18 +5,10 @@ import { Blocks, visible, type DetailsToken } from "./markdown";
 const PIECE = 400; // characters, so that the first sound comes soon
 
 export function spoken(text: string): string[] {
-  const sentences = new Blocks()
-    .of(text)
-    .flatMap(({ token, more = [] }) =>
-      [token, ...more]
-        .map(said)
-        .join("\n")
-        .split(/\n+|(?<=[.!?。！？])\s+/),
-    )
-    .map((sentence) => sentence.trim())
-    .filter((sentence) => /[\p{L}\p{N}]/u.test(sentence));
+  const blocks = new Blocks().of(text).flatMap(({ token, more = [] }) => [token, ...more].map(said));
+  const sentences = blocks.flatMap((block) => block.split(/\n+|(?<=[.!?。！？])\s+/)).map((each) => each.trim());
   const pieces: string[] = [];
-  for (const sentence of sentences) {
+  for (const sentence of sentences.filter((each) => /[\p{L}\p{N}]/u.test(each))) {
     const last = pieces.at(-1);
     if (last !== undefined && last.length + sentence.length < PIECE) pieces[pieces.length - 1] = `${last}\n${sentence}`;
     else pieces.push(sentence);
@@ -37,10 +29,7 @@ function said(token: Token): string {
     return [summary.map(said).join(""), ...tokens.map(said)].join("\n");
   }
   const within = (token as Tokens.Generic).tokens;
-  if (within) {
-    return within
-      .map((part) => (part.type === "list" || part.type === "paragraph" ? `\n${said(part)}` : said(part)))
-      .join("");
-  }
+  const apart = ({ type }: Token) => (type === "list" || type === "paragraph" ? "\n" : "");
+  if (within) return within.map((part) => apart(part) + said(part)).join("");
   return visible((token as Partial<Tokens.Text>).text ?? "");
 }

@@ -47,9 +47,7 @@ class Tools {
 
   allow(name: string, chat: string, lasting: Lasting) {
     if (lasting === "always") this.set([...new Set([...this.always, name])]);
-    if (lasting === "chat") {
-      keep("sessionStorage", `${ALWAYS}.${chat}`, JSON.stringify([...inChat(chat), name]));
-    }
+    if (lasting === "chat") keep("sessionStorage", `${ALWAYS}.${chat}`, JSON.stringify([...inChat(chat), name]));
   }
 
   revoke(name: string) {
@@ -64,11 +62,8 @@ class Tools {
   /** Use a tool; what went wrong is told to the model, which may do better then. */
   async run(call: ToolCall): Promise<string> {
     try {
-      const params: unknown = JSON.parse(call.function.arguments || "{}");
-      const said = await send<{ plain_text_response?: string; error?: string }>("POST", "tools", {
-        tool: call.function.name,
-        params,
-      });
+      const asked = { tool: call.function.name, params: JSON.parse(call.function.arguments || "{}") as unknown };
+      const said = await send<{ plain_text_response?: string; error?: string }>("POST", "tools", asked);
       return said.error !== undefined ? `Error: ${said.error}` : (said.plain_text_response ?? JSON.stringify(said));
     } catch (error) {
       return `Error: ${error instanceof Error ? error.message : String(error)}`;

@@ -1,7 +1,6 @@
-import type { Screen } from "../list";
+import type { SignIn } from "../list";
 
-export const activity: Screen = {
-  path: "activity",
+export const screen: SignIn = {
   group: "groupTraffic",
   title: { en: "Activity", de: "Verlauf" },
   also: "requests log clients csv captures anfragen protokoll",

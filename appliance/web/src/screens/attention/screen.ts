@@ -1,7 +1,6 @@
-import type { Screen } from "../list";
+import type { SignIn } from "../list";
 
-export const attention: Screen = {
-  path: "attention",
+export const screen: SignIn = {
   group: "groupHealth",
   title: { en: "Needs attention", de: "Zu erledigen" },
   also: "doctor health status problems errors probleme fehler gesundheit",

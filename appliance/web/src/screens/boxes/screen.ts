@@ -1,7 +1,6 @@
-import type { Screen } from "../list";
+import type { SignIn } from "../list";
 
-export const boxes: Screen = {
-  path: "boxes",
+export const screen: SignIn = {
   group: "groupSetUp",
   title: { en: "Boxes", de: "Verbund" },
   also: "pool cluster peers verbund",

@@ -1,7 +1,6 @@
-import type { Screen } from "../list";
+import type { SignIn } from "../list";
 
-export const cache: Screen = {
-  path: "cache",
+export const screen: SignIn = {
   group: "groupTraffic",
   title: { en: "Prompt cache", de: "Prompt-Cache" },
   also: "prompts slots hits misses",

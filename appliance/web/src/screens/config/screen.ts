@@ -1,7 +1,6 @@
-import type { Screen } from "../list";
+import type { SignIn } from "../list";
 
-export const config: Screen = {
-  path: "config",
+export const screen: SignIn = {
   group: "groupSetUp",
   title: { en: "Configuration", de: "Konfiguration" },
   also: "settings yaml options einstellungen",

@@ -1,7 +1,6 @@
-import type { Screen } from "../list";
+import type { SignIn } from "../list";
 
-export const disk: Screen = {
-  path: "disk",
+export const screen: SignIn = {
   group: "groupSetUp",
   title: { en: "Downloads and disk", de: "Downloads und Festplatte" },
   also: "storage space files speicherplatz platte",

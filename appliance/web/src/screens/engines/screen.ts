@@ -1,7 +1,6 @@
-import type { Screen } from "../list";
+import type { SignIn } from "../list";
 
-export const engines: Screen = {
-  path: "engines",
+export const screen: SignIn = {
   group: "groupSetUp",
   title: { en: "Engines", de: "Engines" },
   also: "builds llama.cpp backends support report",

@@ -1,7 +1,6 @@
-import type { Screen } from "../list";
+import type { SignIn } from "../list";
 
-export const logs: Screen = {
-  path: "logs",
+export const screen: SignIn = {
   group: "groupTraffic",
   title: { en: "Logs", de: "Logs" },
   also: "log logs output console protokoll ausgabe konsole",

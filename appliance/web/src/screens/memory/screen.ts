@@ -1,7 +1,6 @@
-import type { Screen } from "../list";
+import type { SignIn } from "../list";
 
-export const memory: Screen = {
-  path: "memory",
+export const screen: SignIn = {
   group: "groupHealth",
   title: { en: "Memory", de: "Speicher" },
   also: "ram vram gpu cards karten",

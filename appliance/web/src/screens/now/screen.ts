@@ -1,7 +1,6 @@
-import type { Screen } from "../list";
+import type { SignIn } from "../list";
 
-export const now: Screen = {
-  path: "now",
+export const screen: SignIn = {
   group: "groupHealth",
   title: { en: "Now", de: "Jetzt" },
   also: "top inflight queue running laufend warteschlange",

@@ -1,7 +1,6 @@
-import type { Screen } from "../list";
+import type { SignIn } from "../list";
 
-export const playground: Screen = {
-  path: "playground",
+export const screen: SignIn = {
   group: "groupSetUp",
   title: { en: "Playground", de: "Werkbank" },
   also: "completion embeddings rerank tokenize load test versuch lasttest",

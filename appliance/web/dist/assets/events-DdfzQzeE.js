@@ -1,1 +1,0 @@
-import"./prefs.svelte-B0chDw7X.js";

@@ -1,1 +1,0 @@
-import{d as e,gt as t,tt as n,vt as r}from"./prefs.svelte-B0chDw7X.js";var i=new class{#e=r();get open(){return n(this.#e)}set open(e){t(this.#e,e)}ask(t,n){return new Promise(r=>this.open={label:t,text:n,yes:e(`save`),answer:r})}async allows(e,t){return await new Promise(n=>this.open={label:e,yes:t,answer:n})!==void 0}};export{i as t};

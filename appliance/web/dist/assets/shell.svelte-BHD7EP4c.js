@@ -1,0 +1,1 @@
+import{ht as e}from"./prefs.svelte-BAo08Tra.js";var t=e({title:``,keys:!1});export{t};

@@ -1,1 +1,0 @@
-import{mt as e}from"./prefs.svelte-B0chDw7X.js";var t=e({title:``,keys:!1});export{t};
