@@ -27,7 +27,7 @@ def main() -> None:
         sys.argv[1:] = [UNIFIED, *sys.argv[1:]]
     gc.disable()  # what modules consist of stays: looking for garbage in it was a quarter of the start
     from appliance.cli.app import run  # hence not before the line above
-    from appliance.feature import all_verbs, examiners_of
+    from appliance.feature import all_verbs, config_type, examiners_of
     from appliance.features import FEATURES
     from appliance.platform.console import EXIT_BUG, call_as
     from appliance.platform.inside import bring_engine
@@ -43,7 +43,8 @@ def main() -> None:
         for stream in (sys.stdin, sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(encoding="utf-8")
-    status = run(sys.argv[1:], start, all_verbs(FEATURES), partial(examiners_of, FEATURES))
+    parts = all_verbs(FEATURES), partial(examiners_of, FEATURES), partial(config_type, FEATURES)
+    status = run(sys.argv[1:], start, *parts)
     if status != EXIT_BUG:
         ended()
     sys.exit(status)

@@ -14,6 +14,7 @@ import click
 
 from appliance import __version__
 from appliance.cli.verb import GROUPS, ReadPresets, Verb
+from appliance.core.config.types import Config
 from appliance.errors import ApplianceError, CallerError, OpenDoor, UsageError
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import Program, Start
@@ -24,12 +25,23 @@ if TYPE_CHECKING:
     from appliance.fleet.estimate import Estimate
 
 
+ConfigType = Callable[[], type[Config]]
+"""Makes the type of a configuration that has the keys of the program's features."""
+
+
 class CommandLine(click.Group):
     """The group of all verbs. It knows their names and summaries, and imports only the verb that is used."""
 
-    def __init__(self, verbs: Iterable[Verb], examiners: Callable[[], Sequence[Examiner]], **attributes: Any) -> None:
+    def __init__(
+        self,
+        verbs: Iterable[Verb],
+        examiners: Callable[[], Sequence[Examiner]],
+        config_type: ConfigType,
+        **attributes: Any,
+    ) -> None:
         super().__init__(**attributes)
         self.examiners = examiners
+        self.config_type = config_type
         self.verbs = {verb.name: verb for verb in sorted(verbs, key=lambda verb: GROUPS.index(verb.group))}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -54,13 +66,21 @@ class CommandLine(click.Group):
                 formatter.write_dl([(verb.name.ljust(width), verb.summary) for verb in of_group])
 
 
-def command_line(verbs: Collection[Verb], examiners: Callable[[], Sequence[Examiner]] = tuple) -> CommandLine:
-    """Return the command of the whole program. ``examiners`` are for the verb ``doctor``."""
+def command_line(
+    verbs: Collection[Verb],
+    examiners: Callable[[], Sequence[Examiner]] = tuple,
+    config_type: ConfigType = lambda: Config,
+) -> CommandLine:
+    """Return the command of the whole program. ``examiners`` are for the verb ``doctor``.
+
+    ``config_type`` is for those that read a configuration.
+    """
 
     @click.group(
         cls=CommandLine,
         verbs=verbs,
         examiners=examiners,
+        config_type=config_type,
         invoke_without_command=True,
         no_args_is_help=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -120,13 +140,24 @@ def examiners_of(ctx: click.Context) -> Sequence[Examiner]:
     return program.examiners() if isinstance(program, CommandLine) else ()
 
 
+def config_type_of(ctx: click.Context) -> ConfigType:
+    """Return what makes the type of a configuration that has the keys of the program's features."""
+    program = ctx.find_root().command
+    return program.config_type if isinstance(program, CommandLine) else lambda: Config
+
+
 def run(
-    argv: Sequence[str], start: Start, verbs: Collection[Verb], examiners: Callable[[], Sequence[Examiner]] = tuple
+    argv: Sequence[str],
+    start: Start,
+    verbs: Collection[Verb],
+    examiners: Callable[[], Sequence[Examiner]] = tuple,
+    config_type: ConfigType = lambda: Config,
 ) -> int:
     """Carry out ``argv`` and return the exit status; every error is reported on standard error."""
     try:
-        cli = command_line(verbs, examiners)
-        again = partial(run, start=start, verbs=verbs, examiners=examiners)  # for a verb that runs one as a service
+        cli = command_line(verbs, examiners, config_type)
+        # for a verb that runs one as a service
+        again = partial(run, start=start, verbs=verbs, examiners=examiners, config_type=config_type)
         outcome: int | Program | None = cli.main(args=list(argv), prog_name=PROGRAM, standalone_mode=False, obj=again)
         if outcome is None:
             return 0

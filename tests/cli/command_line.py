@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
+from whole_config import WHOLE
 
 from appliance import __main__ as main
 from appliance.cli.app import run
@@ -38,7 +39,7 @@ def run_here(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subproce
         patched.chdir(cwd)
         patched.setattr(sys, "stdin", io.StringIO())
         with redirect_stdout(out), redirect_stderr(err):
-            status = run(argv, main.start, all_verbs(FEATURES), partial(examiners_of, FEATURES))
+            status = run(argv, main.start, all_verbs(FEATURES), partial(examiners_of, FEATURES), lambda: WHOLE)
         told = [(file.seek(0), file.read())[1] for file in (out, err)]
     return subprocess.CompletedProcess(argv, status, *told)
 
@@ -83,6 +84,7 @@ class Command:
                 start,
                 all_verbs(FEATURES),
                 partial(examiners_of, FEATURES),
+                lambda: WHOLE,
             )
         out, err = self.capfd.readouterr()
         return Outcome(status=status, out=out, err=err, program=started[0] if started else None)

@@ -15,7 +15,7 @@ from appliance import __version__
 from appliance.catalog.catalog import scan_models
 from appliance.catalog.configuration import Files
 from appliance.catalog.sources import ModelFolders
-from appliance.cli.app import engines_of
+from appliance.cli.app import config_type_of, engines_of
 from appliance.cli.options import Size, gathered, models_dir_option
 from appliance.cli.remote import go_home, side_options
 from appliance.cli.show import json_option
@@ -128,7 +128,7 @@ async def export(
     go_home(side, only_reads=True)
     refuse_existing(out)
     for file in wish.configs:
-        Files(config=file).read().require()
+        Files(config=file, config_type=config_type_of(ctx)).read().require()
     there = read_inventory(show.content_of(against), wish.target) if against is not None else None
     seed = signing.seed_of(show.content_of(key), str(key)) if key is not None else None
     if 0 < wish.part < SMALLEST_PART:

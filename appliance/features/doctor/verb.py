@@ -20,8 +20,7 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.catalog.configuration import Files
-from appliance.cli.app import estimate_of, examiners_of
+from appliance.cli.app import config_type_of, estimate_of, examiners_of
 from appliance.cli.options import gathered, models_dir_option
 from appliance.cli.remote import server_options
 from appliance.cli.show import human_size, print_json, print_table
@@ -98,7 +97,8 @@ async def doctor(
         raise UsageError(f"{'--yes' if yes else '--logs'} needs --report")
     if sum((report is not None, as_json, line, watching)) > 1:
         raise UsageError("--json, --line, --watch and --report are forms of the answer; give one of them")
-    examiners, wish = examiners_of(ctx), structs.replace(wish, estimate=estimate_of(ctx))
+    examiners = examiners_of(ctx)
+    wish = structs.replace(wish, estimate=estimate_of(ctx), config_type=config_type_of(ctx))
     if report is not None:
         return await write_report(wish, examiners, report, logs=logs, yes=yes)
     if sys.stderr.isatty():
@@ -193,7 +193,7 @@ async def _secrets(wish: DoctorOptions, known: Known) -> set[str]:
 
     def find() -> set[str]:
         try:
-            config = (Files(config=wish.config).read().config if wish.config is not None else None) or Config()
+            config = (wish.files.read().config if wish.files is not None else None) or Config()
         except ApplianceError:
             config = Config()  # the finding ``config-unreadable`` is in the report
         commands = [one.command for one in known.running]
