@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from appliance.catalog.catalog import Catalog
     from appliance.catalog.supply import Supply, SupplyGround
     from appliance.core.answers.going_on import Continues
+    from appliance.core.config.additions import FeatureKeys
     from appliance.core.config.nodes import Problem
     from appliance.core.config.types import Config
     from appliance.core.engine import EngineInside
@@ -118,7 +119,8 @@ class ServerParts(Struct, frozen=True, kw_only=True):
 class Feature(ServerParts, frozen=True, kw_only=True):
     """The parts of one feature; it has those that are given.
 
-    ``name`` is that of its folder. ``verbs`` are its commands. ``open`` opens what it owns, for the length of a server:
+    ``name`` is that of its folder. ``verbs`` are its commands, ``keys`` imports those of the configuration that are
+    its own: `Config.keys_of` returns their values. ``open`` opens what it owns, for the length of a server:
     behind the fleet, in the order of the list. It yields the parts that need an owner; those of the feature itself need
     none. Nothing outside its folder knows the type of its owner. ``open_last`` is for an owner that needs parts of
     others: it comes behind every ``open``, with all parts that are there then. ``slots`` opens before the fleet what
@@ -133,6 +135,7 @@ class Feature(ServerParts, frozen=True, kw_only=True):
 
     name: str
     verbs: tuple[Verb, ...] = ()
+    keys: Callable[[], type[FeatureKeys]] | None = None
     open_first: Callable[[AppSettings], AbstractAsyncContextManager[ServerParts]] | None = None
     timeline: Callable[[Path | None, int], AbstractAsyncContextManager[KeptTimeline]] | None = None
     supply: Callable[[SupplyGround], AbstractAsyncContextManager[tuple[Supply, ServerParts]]] | None = None
@@ -295,7 +298,15 @@ def verb_ground(features: Sequence[Feature]) -> VerbGround:
         engines=partial(engines_of, features),
         estimate=partial(estimate_of, features),
         examiners=partial(examiners_of, features),
+        config_type=partial(config_type, features),
     )
+
+
+def config_type(features: Iterable[Feature]) -> type[Config]:
+    """Return the type of a configuration that has the keys of these features."""
+    from appliance.core.config.types import config_with
+
+    return config_with(tuple(each.keys() for each in features if each.keys is not None))
 
 
 def examiners_of(parts: Iterable[ServerParts]) -> Sequence[Examiner]:

@@ -24,13 +24,13 @@ from any_request import app_of, edge_gets
 from http_harness import OpenServer
 from landing import COLLECTED
 from msgspec import structs
+from whole_config import WHOLE
 
 from appliance import plugins
 from appliance.cli.app import command_line
 from appliance.cli.serve import serve
 from appliance.core.answers.families import FAMILIES
 from appliance.core.config.additions import PluginConfig, RunsConfig
-from appliance.core.config.types import Config
 from appliance.core.llama import flags
 from appliance.core.turns.messages import FailReason, FinishReason, RunState
 from appliance.errors import ApplianceError
@@ -349,7 +349,7 @@ def documented() -> dict[str, str]:
 
 
 def test_every_key_of_the_configuration_is_there_and_no_other() -> None:
-    info = mi.type_info(Config)
+    info = mi.type_info(WHOLE)
     assert isinstance(info, mi.StructType)
     known, told = keys_below(info, ""), documented()
     assert sorted(known.keys() - told.keys()) == []

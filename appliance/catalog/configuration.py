@@ -142,12 +142,27 @@ class _Reading(Struct, frozen=True):
 
 
 class Files:
-    """A configuration's sources, at least one. The last good reading is kept, so that it is not understood again."""
+    """A configuration's sources. The last good reading is kept, so that it is not understood again.
 
-    def __init__(self, *, config: Path | None = None, config_dir: Path | None = None) -> None:
+    ``config_type`` returns the type that has the keys which the program knows, when it is read first.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Path | None = None,
+        config_dir: Path | None = None,
+        config_type: Callable[[], type[Config]] = lambda: Config,
+    ) -> None:
+        self.config_type = config_type
         self.config = config
         self.config_dir = config_dir
         self._last: _Reading | None = None
+
+    @property
+    def named(self) -> bool:
+        """True if there is a file or a folder to read."""
+        return self.config is not None or self.config_dir is not None
 
     def read(self, ports: Mapping[str, int] = NO_PORTS) -> Loaded:
         """Read and understand the files. ``ports``: what models have now and keep. Raises UsageError."""
@@ -157,7 +172,9 @@ class Files:
         sources, environ = read_sources(self.config, self.config_dir), dict(os.environ)
         if self._last is not None and self._last.holds(sources, environ, ports):
             return self._last.loaded
-        loaded = load(sources, environ, windows=sys.platform == "win32", ports=dict(ports))
+        loaded = load(
+            sources, environ, windows=sys.platform == "win32", ports=dict(ports), config_type=self.config_type()
+        )
         self._last = _Reading(sources, environ, loaded) if loaded.config is not None else None
         return loaded
 
@@ -169,7 +186,7 @@ class Files:
             SourceFile(file, text) if source.file == file else source
             for source in read_sources(self.config, self.config_dir)
         ]
-        return load(sources, os.environ, windows=sys.platform == "win32")
+        return load(sources, os.environ, windows=sys.platform == "win32", config_type=self.config_type())
 
     def signature(self) -> tuple[tuple[str, int, int, int], ...] | None:
         """Changes when a file does; None while there is none, as when an editor puts a new one into place."""

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir, resolve_sources
+from appliance.cli.app import ground_of
 from appliance.core.config.mcp_servers import McpServers, parse_mcp_servers, read_mcp_servers
 from appliance.core.config.types import Config
 from appliance.core.lenient_json import UNREADABLE
@@ -104,18 +105,16 @@ catalog_options = gathered(
 
 
 def source_options(command: Callable[..., T]) -> Callable[..., T]:
-    """``--config``, ``--config-dir`` and ``--config-root``: where a configuration is read from.
-
-    They become the parameters ``config_file`` and ``config_dir``.
-    """
+    """``--config``, ``--config-dir`` and ``--config-root``: where a configuration is read from, as ``files``."""
 
     @functools.wraps(command)
     def with_sources(config_root: Path | None, config_file: Path | None, config_dir: Path | None, **given: object) -> T:
-        if config_root is not None and config_dir is None:
-            from appliance.catalog.configuration import sources_below  # with trio, which --help does without
+        from appliance.catalog.configuration import Files, sources_below  # with trio, which --help does without
 
+        if config_root is not None and config_dir is None:
             config_file, config_dir = sources_below(config_root, config_file)
-        return command(config_file=config_file, config_dir=config_dir, **given)
+        config_type = ground_of(click.get_current_context()).config_type
+        return command(files=Files(config=config_file, config_dir=config_dir, config_type=config_type), **given)
 
     for option in (
         click.option(

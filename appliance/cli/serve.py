@@ -316,8 +316,7 @@ def serve(
     ollama_port: int | None,
     ssl_cert_file: str | None,
     ssl_key_file: str | None,
-    config_file: Path | None,
-    config_dir: Path | None,
+    files: Files,
     watch_config: bool,
     plugins: tuple[Path, ...],
     no_plugins: bool,
@@ -361,12 +360,9 @@ def serve(
       llama-appliance serve -- --ctx-size 16384 --n-gpu-layers 99
     """
     embed.settle()
-    from appliance.catalog.configuration import Files  # with trio, which --help does without
-
-    files = Files(config=config_file, config_dir=config_dir) if config_file or config_dir else None
-    if watch_config and files is None and models_preset is None:
+    if watch_config and not files.named and models_preset is None:
         raise UsageError("--watch-config needs something to watch: --config, --config-dir or --models-preset")
-    read = _read(files, apart=embed.trial is not None)
+    read = _read(files, apart=embed.trial is not None) if files.named else None
     config = read.require() if read is not None else None
     basic = HttpSettings(
         listen=embed.listen(listen) or HTTP.listen,
@@ -408,7 +404,7 @@ def serve(
         tools=tools,
         embedding=embed.embedding,
         sources=sources,
-        files=files,
+        files=files if files.named else None,
         config=config,
         ports=read.ports if read is not None else NO_PORTS,
         watch_config=watch_config,
@@ -438,13 +434,11 @@ def _further(places: Sequence[Listen], ollama_port: int, *, local: bool) -> tupl
     return tuple(also)
 
 
-def _read(files: Files | None, *, apart: bool) -> Loaded | None:
+def _read(files: Files, *, apart: bool) -> Loaded:
     """Return the content of the files, and print their warnings. Raises UsageError if one cannot be read.
 
     ``apart``: no model has a port for ``${PORT}`` that a model of another server may have.
     """
-    if files is None:
-        return None
     loaded = files.read()
     if apart:
         loaded = files.read({model: free_port() for model in loaded.ports})

@@ -13,7 +13,6 @@ from pathlib import Path
 from msgspec import structs
 
 from appliance.catalog.sources import default_models_dir
-from appliance.core.config.additions import StreamsConfig
 from appliance.core.config.types import Config
 from appliance.core.programs import NAME
 from appliance.core.settings import Embedding
@@ -53,12 +52,16 @@ def as_trial(settings: AppSettings, folder: Path, environ: MutableMapping[str, s
 
 def _apart(config: Config, folder: Path) -> Config:
     """The same configuration, with files of its own."""
-    store, kept = config.store, config.conversations
+
+    def copied(path: str, name: str) -> str:
+        keep(expanded(path), folder / name)
+        return str(folder / name)
+
+    store = config.store
     if store is not None and store.path:
         keep(Path(store.path), folder / "activity.db")
         store = structs.replace(store, path=str(folder / "activity.db"))
-    if kept.path:
-        keep(expanded(kept.path), folder / "conversations.db")
-        kept = structs.replace(kept, path=str(folder / "conversations.db"))
-    streams = structs.replace(config.streams, path=StreamsConfig().path)
-    return structs.replace(config, store=store, conversations=kept, streams=streams)
+    changed = structs.replace(config, store=store)
+    for keys in config.by_feature():
+        changed = structs.replace(changed, **structs.asdict(keys.for_trial(copied)))
+    return changed

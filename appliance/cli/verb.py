@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.catalog.sources import ModelPresets
+    from appliance.core.config.types import Config
     from appliance.core.examination import Examiner
     from appliance.core.models.download import Remote
     from appliance.core.models.hub_address import HubAccess
@@ -67,10 +68,11 @@ class VerbGround(NamedTuple):
     """All verbs of a program, and the parts of it that they ask for. Each function imports what it makes.
 
     ``engines`` are those of this machine, ``estimate`` knows what models take of memory, ``examiners`` are the parts of
-    an examination.
+    an examination, ``config_type`` is that of a configuration with the keys of all features.
     """
 
     verbs: Collection[Verb]
     engines: Callable[[], EngineSource]
     estimate: Callable[[], Estimate]
     examiners: Callable[[], Sequence[Examiner]]
+    config_type: Callable[[], type[Config]]

@@ -48,8 +48,9 @@ def _of_config(config: Config) -> Iterator[tuple[str, str]]:
         yield f"the server of model '{name}' (proxy)", _host(model.proxy)
         for worker in model.rpc:
             yield f"a worker of model '{name}' (rpc)", split_endpoint(worker)[0]
-    if config.tracing is not None:
-        yield "the collector of traces (tracing.endpoint)", _host(config.tracing.endpoint)
+    for keys in config.by_feature():
+        for setting, url in keys.urls():
+            yield setting, _host(url)
 
 
 def _of_tools(tools: ToolSettings) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """The list of the features. Nothing else names one: a feature that is not here is not in the program.
 
 Its order is the order in which hooks are asked: the turn of plugins takes the commands from a text before that of tools
-sees it, and dialects come last, since those before them read a request as the client has sent it. Refuses to hold
-anything else: what two features need is the kernel's.
+sees it, and dialects come last, since those before them read a request as the client has sent it. Keys of the
+configuration are shown in this order. Refuses to hold anything else: what two features need is the kernel's.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ FEATURES: tuple[Feature, ...] = (
     SOCKETS,
     SPEED,
     STAND_IN,
-    STREAMS,
     TERMINAL,
     TIMELINE,
     TOOLS,
     TOP,
     TRACES,
+    STREAMS,
     ANTHROPIC,
     RESPONSES,
 )

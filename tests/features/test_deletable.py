@@ -12,8 +12,10 @@ import pytest
 from gguf_files import write_model
 from http_harness import UPGRADE, chat
 from program import ANY_PORT, Server, http, run_command
+from whole_config import WHOLE
 
 from appliance import features
+from appliance.core.config.types import Config
 from appliance.feature import Feature
 from appliance.features import FEATURES
 
@@ -57,6 +59,9 @@ def test_the_program_does_all_the_rest(
     sockets = re.findall(r"websocket route `(/[^`]+)`", readme)
     assert len(sockets) >= len(feature.sockets)
     routes += [("get", path) for path in (*edges, *sockets)]
+    keys = feature.keys().__struct_encode_fields__ if feature.keys is not None else ()
+    config = tmp_path / "config.yaml"
+    config.write_text("".join(f"{key}:\n" for key in keys), "utf-8")
     argv = ("serve", *ANY_PORT, "--no-starter", "--model", str(write_model(tmp_path / "small.gguf")))
     rest = leave_out(feature, tmp_path / "rest")
     shown = run_command("-c", "import appliance; print(appliance)", cwd=tmp_path, env=rest, program=[sys.executable])
@@ -68,6 +73,10 @@ def test_the_program_does_all_the_rest(
             headers = dict(UPGRADE) if path in sockets else {}
             answer = http(server, method.upper(), re.sub(r"<.*?>", "x", path), **headers)
             assert (b"route_not_found" in answer.body) is not is_there
+        if keys:
+            told = run_command("config", "check", "--config", str(config), cwd=tmp_path, env=env)
+            for key in keys:
+                assert (f"warning: {key}: unknown key, ignored" in told.stderr) is not is_there
         for verb in feature.verbs:
             told = run_command(verb.name, "--help", cwd=tmp_path, env=env)
             assert (f"there is no command '{verb.name}'" in told.stderr) is not is_there
@@ -83,6 +92,12 @@ def test_its_readme_is_short_and_says_what_it_refuses(feature: Feature) -> None:
         assert f"**{word}**" in told
     for verb in feature.verbs:
         assert f"`{verb.name}`" in told
+
+
+def test_a_key_of_the_configuration_is_of_one_feature_or_the_kernels() -> None:
+    keys = [key for each in FEATURES if each.keys is not None for key in each.keys().__struct_fields__]
+    assert keys
+    assert sorted(WHOLE.__struct_fields__) == sorted([*Config.__struct_fields__, *keys])
 
 
 def test_the_list_is_the_folders() -> None:

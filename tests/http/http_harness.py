@@ -15,6 +15,7 @@ import trio
 from msgspec import structs
 from trio_websocket import WebSocketConnection, wrap_client_stream
 from waiting import PATIENCE, until
+from whole_config import WHOLE
 
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.configuration import Files
@@ -24,15 +25,15 @@ from appliance.composition import AppliancePaths
 from appliance.composition import OpenAppliance as Opened
 from appliance.composition import open_appliance as open_opened
 from appliance.core.bodies.head import read_query
-from appliance.core.config.additions import RunsConfig, StreamsConfig
+from appliance.core.config.additions import RunsConfig
 from appliance.core.config.load import Loaded
-from appliance.core.config.types import Config
 from appliance.core.engine import Engine
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.feature import Feature, ServerParts
 from appliance.features import FEATURES
 from appliance.features.engines.source import FoundHere
+from appliance.features.streams.keys import StreamsConfig
 from appliance.features.tools.box import OpenToolbox
 from appliance.features.tools.feature import TOOLS, tool_parts
 from appliance.fleet.chooser import Chooser
@@ -401,7 +402,7 @@ async def open_appliance(
     and not these models. ``features`` are those of the program. Other keyword arguments are `HttpSettings`.
     """
     engine = Engine(name="fake", backend="cpu", version="b11434", command=tuple(command), source="the tests")
-    files = Files(config=config) if config is not None else None
+    files = Files(config=config, config_type=lambda: WHOLE) if config is not None else None
     read = files.read() if files is not None else Loaded(None, ())
     configured = read.require() if files is not None else None
     cache = downloads.cache if downloads is not None else None
@@ -434,7 +435,9 @@ async def open_appliance(
         engines=FoundHere(lambda: [engine], model_file.parent, only=True),
         downloading=downloads or DownloadSettings(cache=model_file.parent),
         data=pool.parent if pool is not None else model_file.parent,
-        defaults=Config(keep_context="disk", streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
+        defaults=structs.replace(
+            WHOLE(keep_context="disk", runs=runs or RunsConfig()), streams=streams or StreamsConfig()
+        ),
         chooser=chooser,
         learns=False,
         samples=False,

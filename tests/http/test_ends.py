@@ -20,9 +20,10 @@ from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
 from waiting import PATIENCE, until
 
 from appliance.core.bodies.sse import Decoder
-from appliance.core.config.additions import HangsConfig, StreamsConfig
+from appliance.core.config.additions import HangsConfig
 from appliance.core.config.types import Config, Peer
 from appliance.core.settings import FleetSettings
+from appliance.features.streams.keys import StreamsConfig
 from appliance.fleet import failures
 from appliance.http.bytes import server as listening
 

@@ -20,6 +20,7 @@ import fake_dialects as fake
 import msgspec
 from damage import Parser
 from request_oracle import Message, disagreement, ours
+from whole_config import WHOLE
 
 from appliance.core.answers.families import Family
 from appliance.core.answers.forms import Begun
@@ -255,7 +256,7 @@ YAML = [
 
 
 def _yaml(text: bytes) -> bool:
-    loaded = load([SourceFile("c.yaml", text.decode("utf-8", "replace"))], ENVIRONMENT)
+    loaded = load([SourceFile("c.yaml", text.decode("utf-8", "replace"))], ENVIRONMENT, config_type=WHOLE)
     assert (loaded.config is None) == bool(loaded.errors)
     assert all(problem.message and len(str(problem)) < 3000 for problem in loaded.problems)
     return loaded.config is not None

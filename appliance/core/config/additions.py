@@ -1,13 +1,18 @@
-"""The sections of the configuration that llama-swap does not have. `core.config.types` has all others, and uses these.
+"""The kernel's sections of the configuration that llama-swap does not have. `core.config.types` uses these.
 
-The base of both is here: each type of the schema is made of `Section`, and `doc` describes one key.
+The base of all is here: each type of the schema is made of `Section`, `doc` describes one key, and a feature gives its
+keys as `FeatureKeys`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+
+if TYPE_CHECKING:
+    from appliance.core.config.nodes import ProblemReport
 
 Json = object
 """Any JSON value; of mappings and lists, plain dicts and lists."""
@@ -22,17 +27,33 @@ class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The keys of one mapping in the file. An unknown one is a mistake."""
 
 
+class FeatureKeys(Section, frozen=True, rename="camel"):
+    """The keys of one feature at the top of the file: its sections. Methods answer what the kernel asks of them.
+
+    ``secrets`` are the places below which every value is a secret, ``over_http`` those that `config_editing` may change
+    over HTTP.
+    """
+
+    secrets: ClassVar[Sequence[tuple[str, ...]]] = ()
+    over_http: ClassVar[Sequence[tuple[str, ...]]] = ()
+
+    def check(self, report: ProblemReport) -> None:
+        """Report the values that have the right type and cannot be used."""
+
+    def urls(self) -> Iterable[tuple[str, str]]:
+        """Return the addresses that the feature sends requests to, each behind the words for its setting."""
+        return ()
+
+    def for_trial(self, copied: Callable[[str, str], str]) -> Self:
+        """Return the keys for a server on trial, which leaves the files of the real one as they are.
+
+        ``copied`` copies a database, by its path and the name of the copy, and returns the path of the copy.
+        """
+        return self
+
+
 class ServerPool(Section, frozen=True):
     num_servers: Annotated[Positive | None, doc("Addition: models loaded at once, as modelsMax")] = None
-
-
-class StreamsConfig(Section, frozen=True):
-    """Generations that go on, and can be read again, when their client's connection is gone."""
-
-    max_bytes: Annotated[int, doc("Addition: bytes kept of one stream, the newest"), Meta(ge=1)] = 4 << 20
-    keep: Annotated[int, doc("Addition: a stream that has ended is kept for so long"), Meta(ge=0)] = 300
-    max_total: Annotated[int, doc("Addition: bytes kept of all streams; the oldest go first"), Meta(ge=1)] = 256 << 20
-    path: Annotated[str, doc("Addition: folder where streams survive a restart; empty: in memory alone")] = ""
 
 
 class HangsConfig(Section, frozen=True):
@@ -44,29 +65,6 @@ class HangsConfig(Section, frozen=True):
     awaited: Annotated[int, doc("Addition: the same while another model waits for room"), Meta(ge=1)] = 20
     answer: Annotated[int, doc("Addition: seconds that it has to answer its check endpoint"), Meta(ge=1)] = 10
     floor: Annotated[int, doc("Addition: fewer bytes than these within that time are silence"), Meta(ge=1)] = 64
-
-
-class TracingConfig(Section, frozen=True):
-    """Finished requests, sent to a collector as OpenTelemetry traces."""
-
-    endpoint: Annotated[
-        str, doc("Addition: base URL of a collector that takes OTLP over HTTP; /v1/traces is put behind it")
-    ] = "http://127.0.0.1:4318"
-    headers: Annotated[dict[str, str], doc("Addition: headers that the collector wants, such as Authorization")] = {}
-    service: Annotated[str, doc("Addition: service.name of the traces")] = "llama-appliance"
-    sample: Annotated[
-        float,
-        doc("Addition: the share of requests that are traced, from 0 to 1; a client's traceparent decides for its own"),
-        Meta(ge=0, le=1),
-    ] = 1.0
-
-
-class ConversationsConfig(Section, frozen=True):
-    """The conversations of the page: their texts and files, which the program keeps so that every device has them."""
-
-    enabled: Annotated[bool, doc("Addition: keep the page's conversations on this machine")] = True
-    path: Annotated[str, doc("Addition: SQLite file of the conversations; empty: in the program's data folder")] = ""
-    max_bytes: Annotated[int, doc("Addition: bytes that they may take together"), Meta(ge=1)] = 2 << 30
 
 
 class McpServerConfig(Section, frozen=True):

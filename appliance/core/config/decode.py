@@ -20,7 +20,7 @@ from itertools import takewhile
 
 import msgspec
 import msgspec.inspect as mi
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from appliance.core.config.nodes import (
     MappingNode,
@@ -34,7 +34,7 @@ from appliance.core.config.nodes import (
     is_null,
 )
 from appliance.core.config.scalars import typed
-from appliance.core.config.types import Config, ModelConfig
+from appliance.core.config.types import BEHIND_FEATURES, Config, ModelConfig
 from appliance.core.near_names import did_you_mean, fold, near
 
 ANY = "<id>"
@@ -58,13 +58,13 @@ class Decoded(Struct, frozen=True):
     """Paths of values that mean nothing here, whatever they are."""
 
 
-def decode(root: MappingNode | None) -> Decoded:
+def decode(root: MappingNode | None, config_type: type[Config] = Config) -> Decoded:
     """Give every value its type. Never raises for what a file says; see ``problems``."""
-    walk = _Walk()
-    values = walk.struct(schema_root(), root, "", "") if root is not None else {}
+    walk = _Walk(config_type)
+    values = walk.struct(schema_root(config_type), root, "", "") if root is not None else {}
     if root is not None and root.get("plugins") is not None:
         values.setdefault("plugins", {})  # the key alone says that there are plugins
-    config = msgspec.convert(values, Config, dec_hook=lambda _, value: value)
+    config = msgspec.convert(values, config_type, dec_hook=lambda _, value: value)
     return Decoded(config, walk.places, walk.report.problems, frozenset(walk.ignored))
 
 
@@ -80,17 +80,18 @@ def plain(node: Node) -> object:
 
 
 @cache
-def schema_root() -> mi.StructType:
-    """The type of a whole configuration."""
-    info = mi.type_info(Config)
+def schema_root(config_type: type[Config]) -> mi.StructType:
+    """The type of a whole configuration, to be walked. Its keys are in the order in which they are shown."""
+    info = mi.type_info(config_type)
     assert isinstance(info, mi.StructType)
-    return info
+    return structs.replace(info, fields=tuple(sorted(info.fields, key=lambda field: field.name in BEHIND_FEATURES)))
 
 
 class _Walk:
     """One pass over the tree beside the types. ``path`` is the value's own, ``pattern`` has ``<id>`` for free keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, config_type: type[Config]) -> None:
+        self._config_type = config_type
         self.known: dict[str, Position] = {}
         self.places = PathPlaces(self.known)
         self.report = ProblemReport(self.places)
@@ -265,7 +266,7 @@ class _Walk:
         here = _join(path, key.text)
         self.known.setdefault(here, key.at)
         self.ignored.add(here)
-        self.report.warn(here, f"unknown key, ignored; {advice(key.text, info, pattern)}")
+        self.report.warn(here, f"unknown key, ignored; {advice(key.text, info, pattern, self._config_type)}")
 
     def _refuse(self, path: str, message: str) -> UnsetType:
         self.report.error(path, message)
@@ -323,7 +324,7 @@ def meant_key(key: str, info: mi.StructType) -> str | None:
     return near(key, (field.encode_name for field in info.fields))
 
 
-def advice(key: str, info: mi.StructType, pattern: str) -> str:
+def advice(key: str, info: mi.StructType, pattern: str, config_type: type[Config]) -> str:
     """Return advice about a key that ``info``, the type at ``pattern``, does not have.
 
     The same key but for its spelling comes first, then the same key elsewhere, then one that looks like it.
@@ -331,7 +332,7 @@ def advice(key: str, info: mi.StructType, pattern: str) -> str:
     meant = meant_key(key, info)
     if meant is None or fold(meant) != fold(key):
         here = _join(pattern, key).split(".")
-        homes = [home.split(".") for home in _homes().get(fold(key), ())]
+        homes = [home.split(".") for home in _homes(config_type).get(fold(key), ())]
         if homes:
             return f"its place is {'.'.join(max(homes, key=lambda home: (_shared(home, here), -len(home))))}"
     return f"did you mean '{meant}'?" if meant else "'llama-appliance config schema' lists the keys there are"
@@ -353,7 +354,7 @@ def _join(path: str, key: str) -> str:
 
 
 @cache
-def _homes() -> dict[str, list[str]]:
+def _homes(config_type: type[Config]) -> dict[str, list[str]]:
     """Every key of the schema, folded, to the patterns of the places where it means something."""
     homes: dict[str, list[str]] = {}
 
@@ -369,7 +370,7 @@ def _homes() -> dict[str, list[str]]:
             case _:
                 pass
 
-    visit(schema_root(), "")
+    visit(schema_root(config_type), "")
     return homes
 
 

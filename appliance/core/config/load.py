@@ -45,12 +45,17 @@ NOTHING = frozenset[str]()
 
 
 def load(
-    sources: Sequence[SourceFile], env: Mapping[str, str], *, windows: bool = False, ports: dict[str, int] = NO_PORTS
+    sources: Sequence[SourceFile],
+    env: Mapping[str, str],
+    *,
+    windows: bool = False,
+    ports: dict[str, int] = NO_PORTS,
+    config_type: type[Config] = Config,
 ) -> Loaded:
     """Read files as one configuration; the first is the base of the others. Never raises because of their content.
 
-    ``ports`` are what models have now and keep. A file that is not YAML stops the examination after all were parsed,
-    because the meaning of the others depends on it.
+    ``ports`` are what models have now and keep; ``config_type`` has the keys that are known. A file that is not YAML
+    stops the examination after all were parsed, because the meaning of the others depends on it.
     """
     files: list[Problem] = []
     documents: list[MappingNode] = []
@@ -63,7 +68,9 @@ def load(
             readable = False
             found = [_without_values(problem) for problem in found]
         files += found
-    config, stages, given, ignored = _mean(documents, windows, ports) if readable else (None, [], NO_PORTS, NOTHING)
+    config, stages, given, ignored = (
+        _mean(documents, windows, ports, config_type) if readable else (None, [], NO_PORTS, NOTHING)
+    )
     files, *stages = ([_only_odd(problem, ignored) for problem in stage] for stage in (files, *stages))
     order = {source.file: number for number, source in enumerate(sources)}
 
@@ -71,16 +78,18 @@ def load(
         at = problem.at
         return (order[at.file], at.line, at.column) if at else (len(order), 0, 0)
 
-    ordered = sorted(_without_secrets(_causes([files, *stages]), documents), key=place)
+    ordered = sorted(_without_secrets(_causes([files, *stages]), documents, config_type), key=place)
     failed = any(problem.level == "error" for problem in ordered)
     return Loaded(None if failed else config, tuple(ordered), given)
 
 
-def _without_secrets(problems: Sequence[Problem], documents: Sequence[MappingNode]) -> list[Problem]:
+def _without_secrets(
+    problems: Sequence[Problem], documents: Sequence[MappingNode], config_type: type[Config]
+) -> list[Problem]:
     """The problems as they may be logged and shown to clients: where a secret is written wrongly, a message has it."""
     if not problems:
         return []
-    found = find(documents)
+    found = find(documents, config_type)
     secrets = found.secrets
 
     def hidden(problem: Problem, text: str) -> str:
@@ -102,7 +111,7 @@ def _without_values(problem: Problem) -> Problem:
 
 
 def _mean(
-    documents: Sequence[MappingNode], windows: bool, ports: dict[str, int]
+    documents: Sequence[MappingNode], windows: bool, ports: dict[str, int], config_type: type[Config]
 ) -> tuple[Config, list[list[Problem]], dict[str, int], frozenset[str]]:
     """The configuration that the documents are together, what each stage found, the models' ports, ignored paths."""
     stages: list[list[Problem]] = []
@@ -111,9 +120,9 @@ def _mean(
     if documents:
         root, found = merge(documents)
         stages.append(found)
-        root, found, given = expand(root, ports)
+        root, found, given = expand(root, ports, config_type)
         stages.append(found)
-    decoded = decode(root)
+    decoded = decode(root, config_type)
     config, found = normalise(decoded.config, decoded.places, windows)
     return config, [*stages, decoded.problems, found], given, decoded.ignored
 

@@ -92,7 +92,9 @@ class Scope(Struct, frozen=True):
         return f"there is no macro '{name}' here; {hint}"
 
 
-def expand(root: MappingNode, ports: dict[str, int] = NO_PORTS) -> tuple[MappingNode, list[Problem], dict[str, int]]:
+def expand(
+    root: MappingNode, ports: dict[str, int] = NO_PORTS, config_type: type[Config] = Config
+) -> tuple[MappingNode, list[Problem], dict[str, int]]:
     """The configuration without macros: every ``macros`` key is gone, and each model that uses ports has its ``proxy``.
 
     The last of the three is the port of every model that uses one.
@@ -101,12 +103,12 @@ def expand(root: MappingNode, ports: dict[str, int] = NO_PORTS) -> tuple[Mapping
     in ``ports`` keep theirs, so that a model that runs stays the same when others come and go. ``${PID}`` stays in
     ``cmdStop``, for the moment it runs.
     """
-    expansion = _Expansion(root, ports)
+    expansion = _Expansion(root, ports, config_type)
     return expansion.done(), expansion.problems, expansion.ports
 
 
 class _Expansion:
-    def __init__(self, root: MappingNode, ports: dict[str, int]) -> None:
+    def __init__(self, root: MappingNode, ports: dict[str, int], config_type: type[Config]) -> None:
         self.problems: list[Problem] = []
         self._root = root
         self.ports: dict[str, int] = {}
@@ -115,6 +117,7 @@ class _Expansion:
         self.problems += wrong
         self._owners: dict[str, str] = {}
         """Macro declared inside of a model, to that model."""
+        self._keys = {field.encode_name for field in schema_root(config_type).fields}
         self._next_port = Config().start_port
         self._out_of_ports = False
         self._addresses: dict[tuple[str, int], str] = {}
@@ -125,7 +128,7 @@ class _Expansion:
             name = entry.key.text
             if name not in ("macros", "models"):
                 value = self._node(entry.value, self._globals, (name,))
-                if any(name == field.encode_name for field in schema_root().fields):
+                if name in self._keys:
                     self._leftovers(value, self._globals, (name,))
                 entries.append(KeyValue(entry.key, value))
             elif name == "models":

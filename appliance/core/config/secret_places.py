@@ -33,13 +33,12 @@ from appliance.core.secrets import (
 _PLACES = (
     (("apiKeys",), True),
     (("peers", ANY, "apiKey"), True),
-    (("tracing", "headers"), True),
     (("models", ANY, "env"), False),
     (("mcp_servers",), False),
     (("plugins", ANY, "settings"), False),
 )
 """Each with whether everything there is a secret. In the others many values are not, but nobody knows which."""
-_WITH_KEYS = ("mcp_servers", "plugins", "tracing")
+_WITH_KEYS = ("mcp_servers", "plugins")
 """In these a mapping's keys are names. Anywhere else a mapping is a mistake, and its keys may be secrets as well."""
 _LIKELY = 8
 """A shorter value that may be no secret is not looked for in other texts."""
@@ -73,11 +72,11 @@ class Found(Struct, frozen=True):
         return Secrets(self.texts)
 
 
-def find(roots: Sequence[Node]) -> Found:
+def find(roots: Sequence[Node], config_type: type[Config]) -> Found:
     """The secrets of files that are one configuration."""
     shared = {name: macro for root in roots for name, macro in _macros(root).items()}
     of_models = (model for root in roots for model in _below(root, ("models", ANY)))
-    finder = _Finder({*shared, *_OWN, *(name for model in of_models for name in _macros(model))})
+    finder = _Finder(config_type, {*shared, *_OWN, *(name for model in of_models for name in _macros(model))})
     for root in roots:
         finder.file(root, shared)
     finder.follow(roots)
@@ -95,7 +94,7 @@ def find(roots: Sequence[Node]) -> Found:
 
 def secrets_of(config: Config) -> frozenset[str]:
     """The secrets of a configuration that is understood."""
-    return find([_node(to_builtins(config), count())]).texts
+    return find([_node(to_builtins(config), count())], type(config)).texts
 
 
 def scalars(node: Node, *, keys: bool = False) -> Iterator[ScalarNode]:
@@ -112,7 +111,11 @@ def scalars(node: Node, *, keys: bool = False) -> Iterator[ScalarNode]:
 
 
 class _Finder:
-    def __init__(self, declared: set[str]) -> None:
+    def __init__(self, config_type: type[Config], declared: set[str]) -> None:
+        self._root = schema_root(config_type)
+        of_features = [place for keys in config_type.feature_keys for place in keys.secrets]
+        self._places = (*_PLACES, *((place, True) for place in of_features))
+        self._with_keys = {*_WITH_KEYS, *(place[0] for place in of_features)}
         self._declared = declared
         self.whole: dict[Position, ScalarNode] = {}
         self.parts: dict[Position, set[Span]] = {}
@@ -122,11 +125,11 @@ class _Finder:
         """Macros that hidden values use, with whether these are secrets for sure."""
 
     def file(self, root: Node, shared: _Macros) -> None:
-        for place, sure in _PLACES:
+        for place, sure in self._places:
             for node in _below(root, place):
-                for scalar in scalars(node, keys=place[0] not in _WITH_KEYS):
+                for scalar in scalars(node, keys=place[0] not in self._with_keys):
                     self._hide(scalar, shared, sure=sure)
-        self._walk(schema_root(), root, "", shared)
+        self._walk(self._root, root, "", shared)
 
     def follow(self, roots: Sequence[Node]) -> None:
         """Hide the macros that hidden values use, and those that these use."""

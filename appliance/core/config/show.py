@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 import yaml
+from msgspec import structs
 
-from appliance.core.config.decode import OLD_NAMES
+from appliance.core.config.decode import OLD_NAMES, schema_root
 from appliance.core.config.types import Config
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -26,24 +27,37 @@ _WORDS = frozenset(["y", "yes", "n", "no", "true", "false", "on", "off", "null",
 Schema = dict[str, Any]
 
 
-def schema() -> Schema:
+def schema(config_type: type[Config] = Config) -> Schema:
     """JSON schema (draft 2020-12): key names, types, bounds, allowed words, defaults and descriptions.
 
     It takes what the decoder takes beside the exact type: macros, any single value for text, no value for the default.
     """
-    parts: dict[str, Schema] = msgspec.json.schema(Config, schema_hook=lambda _: {"$comment": "any value"})["$defs"]
+    types = {each.encode_name: each.type for each in structs.fields(config_type)}
+    keys = _keys(config_type)
+    _, parts = msgspec.json.schema_components(
+        [*(types[key] for key in keys), config_type],
+        schema_hook=lambda _: {"$comment": "any value"},
+        ref_template="#/$defs/{name}",
+    )
     for part in parts.values():
         properties = {name: _or_null(rule) for name, rule in part["properties"].items()}
         for old, new in OLD_NAMES.items():
             if new in properties:
                 properties[old] = {**properties[new], "deprecated": True, "description": f"Old name of {new}"}
         part["properties"] = properties
+    whole = parts.pop(Config.__name__)
     return {
-        **parts.pop(Config.__name__),
+        **whole,
+        "properties": {key: whole["properties"][key] for key in keys},
         "$schema": DIALECT,
         "title": "Configuration of llama-appliance",
         "$defs": parts,
     }
+
+
+def _keys(config_type: type[Config]) -> list[str]:
+    """Return the keys in the order in which they are shown."""
+    return [field.encode_name for field in schema_root(config_type).fields]
 
 
 def _or_null(rule: Schema) -> Schema:
@@ -104,4 +118,4 @@ def shown(config: Config) -> dict[str, object]:
     settings = tree["routing"]["router"]["settings"]
     if settings["matrix"] is None:
         del settings["matrix"]
-    return tree
+    return {key: tree[key] for key in _keys(type(config)) if key in tree}

@@ -1,6 +1,7 @@
 """The configuration as values: field names are the file's keys, defaults are the file's defaults.
 
 This is the schema: the decoder, ``config show``, ``config schema`` and the tests of the documentation walk these types.
+`Config` has the kernel's keys. `config_with` makes the type that the program reads, which has those of features too.
 Keys and defaults are llama-swap's (0bdb3720), except those whose description begins with "Addition:". Times are whole
 seconds unless a field says otherwise. A `Config` made by `core.config.load` is *normalised*: macros are expanded, ports
 given, inherited values filled in, old spellings moved to their new place.
@@ -8,12 +9,14 @@ given, inherited values filled in, old spellings moved to their new place.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from functools import cache
+from typing import Annotated, ClassVar, Literal, TypeVar, cast
 
-from msgspec import UNSET, Meta, UnsetType, field
+from msgspec import UNSET, Meta, UnsetType, defstruct, field, structs
 
 from appliance.core.config.additions import (
-    ConversationsConfig,
+    FeatureKeys,
     HangsConfig,
     Json,
     McpServerConfig,
@@ -21,18 +24,19 @@ from appliance.core.config.additions import (
     RunsConfig,
     Section,
     ServerPool,
-    StreamsConfig,
     ToolsConfig,
-    TracingConfig,
     doc,
 )
 
+K = TypeVar("K", bound=FeatureKeys)
 Scalars = str | int | float | bool
 NonNegative = Annotated[int, Meta(ge=0)]
 
 DEFAULT_LIMIT = 10
 """Requests of one model at once where ``concurrencyLimit`` is 0."""
 DEFAULT_GROUP = "(default)"
+BEHIND_FEATURES = ("runs", "mcp_server", "tools", "mcp_servers", "plugins", "plugins_dir", "server_pool")
+"""The kernel's keys that are shown behind those of features."""
 
 
 class Timeouts(Section, frozen=True, rename="camel"):
@@ -278,6 +282,7 @@ class UpstreamConfig(Section, frozen=True, rename="camel"):
 class Config(Section, frozen=True, rename="camel"):
     """A whole configuration."""
 
+    feature_keys: ClassVar[tuple[type[FeatureKeys], ...]] = ()
     health_check_timeout: Annotated[int, doc("Longest time a model may take to be ready; at least 15")] = 120
     log_requests: Annotated[bool, doc("Accepted, unused")] = False
     log_level: Annotated[str, doc("debug, info, warn or error")] = "info"
@@ -353,11 +358,6 @@ class Config(Section, frozen=True, rename="camel"):
         bool, doc("Addition: chats that an engine refuses are changed so that it takes them; off: never")
     ] = True
     loading_jokes: Annotated[bool, doc("Addition: jokes while a model loads, as llama-swap tells them")] = False
-    conversations: Annotated[ConversationsConfig, doc("Addition: the conversations of the page")] = (
-        ConversationsConfig()
-    )
-    tracing: Annotated[TracingConfig | None, doc("Addition: traces of requests by OTLP; absent: none")] = None
-    streams: Annotated[StreamsConfig, doc("Addition: streams that survive a dropped connection")] = StreamsConfig()
     runs: Annotated[RunsConfig, doc("Addition: agent runs")] = RunsConfig()
     mcp_server: Annotated[McpServerConfig, doc("Addition: the program as an MCP server")] = McpServerConfig()
     tools: Annotated[ToolsConfig, doc("Addition: tools of this machine for clients and models")] = ToolsConfig()
@@ -374,3 +374,29 @@ class Config(Section, frozen=True, rename="camel"):
     server_pool: Annotated[ServerPool, doc("Addition: Llama Smart Proxy's name for modelsMax")] = field(
         default=ServerPool(), name="server_pool"
     )
+
+    def keys_of(self, kind: type[K]) -> K:
+        """Return the keys of a feature; with their defaults, where this type of configuration has not got them."""
+        known = (name for name in kind.__struct_fields__ if name in self.__struct_fields__)
+        return kind(**{name: getattr(self, name) for name in known})
+
+    def by_feature(self) -> Iterator[FeatureKeys]:
+        """Yield the keys of each feature."""
+        return map(self.keys_of, self.feature_keys)
+
+
+@cache
+def config_with(feature_keys: tuple[type[FeatureKeys], ...]) -> type[Config]:
+    """Return the type of a configuration that also has these keys. Each has a default."""
+    fields = [(each.name, each.type, each.default) for kind in feature_keys for each in structs.fields(kind)]
+    made = defstruct(
+        Config.__name__,
+        fields,
+        bases=(Config,),
+        namespace={"__doc__": Config.__doc__, "feature_keys": feature_keys},
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+        rename="camel",
+    )
+    return cast("type[Config]", made)  # by its base

@@ -68,8 +68,6 @@ LEAST_PERFORMANCE_PAUSE = 5
 UNLOAD_TIMEOUT = 10
 METRICS = 1000
 LAST_PORT = 65535
-HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-HEADER_VALUE = re.compile(r"[ -~]*")
 COMFYUI = "comfyui_auto"
 """The model behind /comfyui/: its page asks for much at once and keeps a websocket open."""
 COMFYUI_LIMIT = 50
@@ -113,7 +111,8 @@ def _normal_globals(config: Config, report: ProblemReport) -> Config:
     _check_tools(config, report)
     if config.store is not None and not config.store.path.strip():
         report.error("store.path", "is empty; name a file, or remove 'store' to keep the activity log in memory")
-    _check_tracing(config, report)
+    for keys in config.by_feature():
+        keys.check(report)
     for key, port in (("startPort", config.start_port), ("ollamaPort", config.ollama_port)):
         if port > LAST_PORT:
             report.error(key, f"must be at most {LAST_PORT}, and is {port}")
@@ -144,27 +143,6 @@ def _check_keys(keys: list[str], report: ProblemReport) -> None:
             report.error(f"apiKeys[{n}]", "is empty, and would let nobody in; remove it, or set the variable behind it")
         elif " " in key:
             report.error(f"apiKeys[{n}]", "has a space in it, which no client can send; remove it")
-
-
-def _check_tracing(config: Config, report: ProblemReport) -> None:
-    """The messages never repeat a header's value: it may be a key."""
-    if (tracing := config.tracing) is None:
-        return
-    if why := why_no_base_url(tracing.endpoint):
-        example = "http://127.0.0.1:4318"
-        report.error("tracing.endpoint", f"{why}; write the collector's address for OTLP over HTTP, as in {example}")
-    elif re.search(r"[@?#]", tracing.endpoint) or not tracing.endpoint.isascii():
-        report.error(
-            "tracing.endpoint",
-            "may be a host, a port and a path, in ASCII; a key belongs into tracing.headers, as in Authorization",
-        )
-    if not tracing.service.strip():
-        report.error("tracing.service", "is empty; name the service, or remove the key to use llama-appliance")
-    for name, value in tracing.headers.items():
-        if not HEADER_NAME.fullmatch(name):
-            report.error(f"tracing.headers.{name}", "is not a header's name; write it as in Authorization")
-        elif not HEADER_VALUE.fullmatch(value):
-            report.error(f"tracing.headers.{name}", "has a character that no header can hold; remove it")
 
 
 def _check_tools(config: Config, report: ProblemReport) -> None:

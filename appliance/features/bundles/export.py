@@ -128,7 +128,7 @@ async def export(
     go_home(side, only_reads=True)
     refuse_existing(out)
     for file in wish.configs:
-        Files(config=file).read().require()
+        Files(config=file, config_type=ground_of(ctx).config_type).read().require()
     there = read_inventory(show.content_of(against), wish.target) if against is not None else None
     seed = signing.seed_of(show.content_of(key), str(key)) if key is not None else None
     if 0 < wish.part < SMALLEST_PART:

@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -39,8 +38,8 @@ def _editing(command: Callable[..., T]) -> Callable[..., T]:
     """The options that name a configuration, and the argument FILE, as ``editor`` and ``file``."""
 
     @functools.wraps(command)
-    def with_editor(*, config_file: Path | None, config_dir: Path | None, file: str | None, **given: object) -> T:
-        editor = ConfigEditor(Files(config=config_file, config_dir=config_dir), users_data() / FOLDER)
+    def with_editor(*, files: Files, file: str | None, **given: object) -> T:
+        editor = ConfigEditor(files, users_data() / FOLDER)
         return command(editor=editor, file=file, **given)
 
     return click.argument("file", required=False)(source_options(with_editor))

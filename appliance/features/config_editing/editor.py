@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from appliance.catalog.configuration import Files, config_paths, decoded, read_file
 from appliance.core.config.nodes import Loaded
+from appliance.core.config.types import Config
 from appliance.errors import Conflict, NotFound, UsageError
 from appliance.store.model_files import open_regular, write_whole
 
@@ -53,6 +54,11 @@ class ConfigEditor:
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
         self._folder = folder
+
+    @property
+    def config_type(self) -> type[Config]:
+        """The type that has the keys of the configuration."""
+        return self._files.config_type()
 
     def names(self) -> list[str]:
         return list(map(str, config_paths(self._files.config, self._files.config_dir)))

@@ -48,7 +48,7 @@ class CheckedEdit(Struct, frozen=True, kw_only=True):
 
 
 def hidden_in(editor: ConfigEditor, opened: OpenedText) -> MaskedText:
-    return masked(opened.text, editor.beside(opened.file))
+    return masked(opened.text, editor.beside(opened.file), editor.config_type)
 
 
 def shown(editor: ConfigEditor, file: str | None) -> ConfigShown:
@@ -76,7 +76,7 @@ def checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Conf
     refused: Sequence[Problem] = ()
     config: Config | None = None
     try:
-        if not (refused := remote_edits.refusals(hidden.text, text, now.file)):
+        if not (refused := remote_edits.refusals(hidden.text, text, now.file, editor.config_type)):
             loaded = editor.check(now.file, hidden.revealed(text))
             problems, config = loaded.problems, loaded.config
     except InvalidConfig as error:
@@ -95,7 +95,7 @@ def checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Conf
 def written(editor: ConfigEditor, asked: ConfigEdit) -> OpenedText:
     def edit(now: OpenedText) -> str:
         hidden = hidden_in(editor, now)
-        if found := remote_edits.refusals(hidden.text, asked.text, now.file):
+        if found := remote_edits.refusals(hidden.text, asked.text, now.file, editor.config_type):
             raise EditRefused(found)
         return hidden.revealed(asked.text)
 

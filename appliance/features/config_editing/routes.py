@@ -82,7 +82,8 @@ def config_routes(kernel: Kernel) -> Routes:
             from appliance.features.config_editing.core.masks import masked
 
             now = editor.open(file)
-            return masked(editor.earlier(which, now.file), [now.text, *editor.beside(now.file)]).text
+            others = [now.text, *editor.beside(now.file)]
+            return masked(editor.earlier(which, now.file), others, editor.config_type).text
 
         return json_answer({"number": which, "text": await trio.to_thread.run_sync(read)})
 

@@ -8,7 +8,7 @@ import click
 from msgspec import Struct
 
 from appliance.catalog.configuration import Files
-from appliance.cli.app import presets_of
+from appliance.cli.app import ground_of, presets_of
 from appliance.cli.options import source_options
 from appliance.cli.show import json_option, print_json
 from appliance.core.config.nodes import Problem
@@ -52,14 +52,14 @@ def config() -> None:
 @config.command()
 @source_options
 @json_option
-def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> int:
+def check(files: Files, as_json: bool) -> int:
     """Report everything that is wrong or odd; the exit status is 2 when the configuration cannot be used.
 
     \b
     Example:
       llama-appliance config check --config config.yaml
     """
-    outcome = Files(config=config_file, config_dir=config_dir).read()
+    outcome = files.read()
     models = len(outcome.config.models) if outcome.config else 0
     problems = outcome.problems
     if outcome.config is not None and outcome.config.plugins:
@@ -88,8 +88,7 @@ def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> i
 @click.pass_context
 def show(
     ctx: click.Context,
-    config_file: Path | None,
-    config_dir: Path | None,
+    files: Files,
     models_preset: Path | None,
     as_json: bool,
     flags: tuple[str, ...],
@@ -105,12 +104,12 @@ def show(
       llama-appliance config show --models-preset models.ini -- --models-dir ~/models --ctx-size 8192
     """
     if models_preset is not None:
-        if config_file is not None or config_dir is not None:
+        if files.named:
             raise UsageError("--models-preset cannot be combined with --config and --config-dir; leave those out")
         return presets_of(ctx).show(models_preset, flags, as_json)
     if flags:
         raise UsageError(f"unexpected argument {flags[0]!r}; llama-server's flags go with --models-preset")
-    used = _used(config_file, config_dir)
+    used = _used(files)
     if as_json:
         print_json(shown(used))
     else:
@@ -122,7 +121,7 @@ def show(
 @source_options
 @json_option
 @click.argument("name")
-def resolve(config_file: Path | None, config_dir: Path | None, as_json: bool, name: str) -> int:
+def resolve(files: Files, as_json: bool, name: str) -> int:
     """Say which model a request for NAME reaches, or which peer's model. A selector is resolved as if nothing were
     loaded.
 
@@ -130,7 +129,7 @@ def resolve(config_file: Path | None, config_dir: Path | None, as_json: bool, na
     Example:
       llama-appliance config resolve gpt-4o-mini --config config.yaml
     """
-    used = _used(config_file, config_dir)
+    used = _used(files)
     router = Router(used)
     found = _resolved(used, router, name)
     if as_json:
@@ -149,14 +148,14 @@ def resolve(config_file: Path | None, config_dir: Path | None, as_json: bool, na
 @click.option("--running", default="", metavar="NAME,...", help="The running models.")
 @click.option("--want", required=True, metavar="NAME", help="The requested model.")
 @json_option
-def plan(config_file: Path | None, config_dir: Path | None, running: str, want: str, as_json: bool) -> int:
+def plan(files: Files, running: str, want: str, as_json: bool) -> int:
     """Say which running models the groups or the matrix would unload for another one, and why.
 
     \b
     Example:
       llama-appliance config plan --config config.yaml --running llama,qwen --want gemma
     """
-    used = _used(config_file, config_dir)
+    used = _used(files)
     router = Router(used)
     target = _local(used, router, want)
     now = sorted({_local(used, router, name.strip()) for name in running.split(",") if name.strip()})
@@ -169,23 +168,24 @@ def plan(config_file: Path | None, config_dir: Path | None, running: str, want: 
 
 
 @config.command()
-def schema() -> None:
+@click.pass_context
+def schema(ctx: click.Context) -> None:
     """Print the JSON schema of configuration files, for editors.
 
     \b
     Example:
       llama-appliance config schema > config-schema.json
     """
-    print_json(json_schema())
+    print_json(json_schema(ground_of(ctx).config_type()))
 
 
 for changing in (edit, versions, restore):
     config.add_command(changing)
 
 
-def _used(config_file: Path | None, config_dir: Path | None) -> Config:
+def _used(files: Files) -> Config:
     """Return the configuration, and report every problem. Ends the command for one that has errors."""
-    outcome = Files(config=config_file, config_dir=config_dir).read()
+    outcome = files.read()
     for problem in outcome.problems:
         say(str(problem))
     if outcome.config is None:

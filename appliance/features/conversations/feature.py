@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from appliance.feature import Feature, Ground, ServerParts
 
 if TYPE_CHECKING:
+    from appliance.core.config.additions import FeatureKeys
     from appliance.core.turns.documents import ReadText
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeAnswer, EdgeRoute, Kernel
@@ -21,10 +22,11 @@ FILE = "conversations.db"
 @asynccontextmanager
 async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     """The configuration may name another file than `FILE`, and ``--no-conversations`` keeps none."""
+    from appliance.features.conversations.keys import ConversationKeys
     from appliance.features.conversations.owner import open_conversations
     from appliance.platform.home import expanded
 
-    kept = ground.config.conversations
+    kept = ground.config.keys_of(ConversationKeys).conversations
     path = expanded(kept.path) if kept.path else ground.data / FILE
     keeps = ground.settings.conversations and kept.enabled
 
@@ -77,4 +79,10 @@ def _described() -> Sequence[DescribedRoute]:
     return [DescribedRoute(method, f"{CONVERSATIONS}/{name}", facts, says[name]) for method, name in named]
 
 
-CONVERSATIONS = Feature(name="conversations", open=_open, described=_described)
+def _keys() -> type[FeatureKeys]:
+    from appliance.features.conversations.keys import ConversationKeys
+
+    return ConversationKeys
+
+
+CONVERSATIONS = Feature(name="conversations", keys=_keys, open=_open, described=_described)

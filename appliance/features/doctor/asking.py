@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -13,9 +13,11 @@ from msgspec import Struct, structs
 
 from appliance import __version__
 from appliance.catalog.catalog import Catalog
+from appliance.catalog.configuration import Files
 from appliance.catalog.headers import Headers, headers_file
 from appliance.cli.options import ModelOptions
 from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ServerFailed, ask, ask_raw
+from appliance.core.config.types import Config
 from appliance.core.examination import Examiner, ServerFact
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.records.history import Happening
@@ -41,6 +43,12 @@ class DoctorOptions(Struct, frozen=True, kw_only=True):
     models_dir: str | None = None
     model: str = ""  # the model to rank engines for; empty: a model about which nothing is known
     estimate: Estimate = PlainEstimate()
+    config_type: Callable[[], type[Config]] = lambda: Config
+
+    @property
+    def files(self) -> Files | None:
+        """The configuration, if one is named."""
+        return Files(config=self.config, config_type=self.config_type) if self.config is not None else None
 
 
 class Timeline(Struct, frozen=True):
@@ -57,7 +65,7 @@ class VersionAnswer(Struct, frozen=True):
 
 async def look(wish: DoctorOptions, examiners: Sequence[Examiner]) -> Examined:
     """Return the running server's findings, and what the options add to them; without a server, the command's own."""
-    config = await trio.to_thread.run_sync(read_config, wish.config) if wish.config is not None else None
+    config = await trio.to_thread.run_sync(read_config, wish.files) if wish.files is not None else None
     known, told = begun(config[0] if config is not None else None), None
     try:
         told = await _ask_server(wish, examiners)

@@ -74,14 +74,14 @@ def begun(config: ConfigFact | None) -> Known:
     return Known(version=__version__, now=time.time(), config=config)
 
 
-def read_config(path: Path) -> tuple[ConfigFact, Config | None]:
+def read_config(files: Files) -> tuple[ConfigFact, Config | None]:
     """Return the problems of a configuration that nobody follows, and its content if it can be used. Blocks."""
-    files = tuple(str(each) for each in config_paths(path, None))
+    paths = tuple(map(str, config_paths(files.config, files.config_dir)))
     try:
-        read = Files(config=path).read()
+        read = files.read()
     except ApplianceError as error:
-        return ConfigFact(files=files, unreadable=str(error)), None
-    return ConfigFact(files=files, problems=read.problems), read.config
+        return ConfigFact(files=paths, unreadable=str(error)), None
+    return ConfigFact(files=paths, problems=read.problems), read.config
 
 
 async def config_in_force(configuration: ConfigInForce) -> ConfigFact:

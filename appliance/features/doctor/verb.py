@@ -20,7 +20,6 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.catalog.configuration import Files
 from appliance.cli.app import ground_of
 from appliance.cli.options import gathered, models_dir_option
 from appliance.cli.remote import server_options
@@ -98,7 +97,9 @@ async def doctor(
         raise UsageError(f"{'--yes' if yes else '--logs'} needs --report")
     if sum((report is not None, as_json, line, watching)) > 1:
         raise UsageError("--json, --line, --watch and --report are forms of the answer; give one of them")
-    examiners, wish = ground_of(ctx).examiners(), structs.replace(wish, estimate=ground_of(ctx).estimate())
+    ground = ground_of(ctx)
+    wish = structs.replace(wish, estimate=ground.estimate(), config_type=ground.config_type)
+    examiners = ground.examiners()
     if report is not None:
         return await write_report(wish, examiners, report, logs=logs, yes=yes)
     if sys.stderr.isatty():
@@ -193,7 +194,7 @@ async def _secrets(wish: DoctorOptions, known: Known) -> set[str]:
 
     def find() -> set[str]:
         try:
-            config = (Files(config=wish.config).read().config if wish.config is not None else None) or Config()
+            config = (wish.files.read().config if wish.files is not None else None) or Config()
         except ApplianceError:
             config = Config()  # the finding ``config-unreadable`` is in the report
         commands = [one.command for one in known.running]

@@ -113,7 +113,7 @@ def agents() -> None:
 @source_options
 @plugin_option
 @json_option
-async def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[Path, ...], as_json: bool) -> int:
+async def ls(files: Files, plugins: tuple[Path, ...], as_json: bool) -> int:
     """List the plugins that 'serve' would have with the same options, with the errors of broken ones.
 
     This loads them, as 'serve' does: their code runs. Below the list are the current settings, and whether each comes
@@ -124,7 +124,7 @@ async def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[P
       llama-appliance agents ls
       llama-appliance agents ls --config config.yaml --plugins ~/plugins --json
     """
-    config = Files(config=config_file, config_dir=config_dir).read().require() if config_file or config_dir else None
+    config = files.read().require() if files.named else None
     choice = choice_of(config, existing(plugins))
     logging.getLogger("appliance").addHandler(logging.NullHandler())  # what goes wrong is listed
     async with open_plugins(choice, users_data() / DATA) as opened:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from appliance.feature import Feature, Ground, ServerParts
 
 if TYPE_CHECKING:
+    from appliance.core.config.additions import FeatureKeys
     from appliance.core.config.types import Config
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import EdgeRoute, Kernel
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def _open(ground: Ground, parts: Sequence[ServerParts]) -> AsyncGenerator[ServerParts]:
+    from appliance.features.streams.keys import StreamKeys
     from appliance.features.streams.owner import open_streams
     from appliance.platform.home import expanded
 
-    settings = ground.config.streams
+    settings = ground.config.keys_of(StreamKeys).streams
     audiences = [each.audience for each in parts if each.audience is not None]
     async with open_streams(settings, audiences) as streams:
 
@@ -47,7 +49,7 @@ async def _open(ground: Ground, parts: Sequence[ServerParts]) -> AsyncGenerator[
             return StreamsForBoxes(streams)
 
         def adopt(config: Config) -> Sequence[str]:
-            streams.adopt(config.streams)
+            streams.adopt(config.keys_of(StreamKeys).streams)
             return ()
 
         yield ServerParts(
@@ -62,9 +64,16 @@ async def _open(ground: Ground, parts: Sequence[ServerParts]) -> AsyncGenerator[
 
 
 def _check(config: Config) -> None:
+    from appliance.features.streams.keys import StreamKeys
     from appliance.features.streams.owner import check_streams
 
-    check_streams(config.streams)
+    check_streams(config.keys_of(StreamKeys).streams)
 
 
-STREAMS = Feature(name="streams", open_last=_open, check=_check)
+def _keys() -> type[FeatureKeys]:
+    from appliance.features.streams.keys import StreamKeys
+
+    return StreamKeys
+
+
+STREAMS = Feature(name="streams", keys=_keys, open_last=_open, check=_check)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import trio
 from msgspec import Struct
 
-from appliance.core.config.additions import StreamsConfig
 from appliance.features.streams.files import About, StreamFiles
+from appliance.features.streams.keys import StreamsConfig
 from appliance.replay.generation import Generation
 
 OVERHEAD = 4096  # bytes counted for a stream in addition to its ring

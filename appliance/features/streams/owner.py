@@ -12,12 +12,12 @@ import trio
 from msgspec import Struct
 
 from appliance.core.answers.ring import Ring
-from appliance.core.config.additions import StreamsConfig
 from appliance.core.headers import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.features.streams.files import RETRY, StoredStream, StreamFiles, check_folder, open_stream_files
 from appliance.features.streams.ids import ConversationIds
 from appliance.features.streams.keeping import KeptStreams
+from appliance.features.streams.keys import StreamsConfig
 from appliance.replay.generation import LINES, Audience, Generation, GenerationEnd, GenerationHead, never, nothing
 from appliance.trio_parts import Changed, beside, persist
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from appliance.feature import Feature, Ground, ServerParts
 
 if TYPE_CHECKING:
+    from appliance.core.config.additions import FeatureKeys
     from appliance.core.config.types import Config
     from appliance.core.examination import Examiner
 
@@ -21,8 +22,10 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     async with open_tracer(ground.recorder, ground.metrics) as tracer:
 
         def adopt(config: Config) -> Sequence[str]:
+            from appliance.features.traces.keys import TraceKeys
+
             ground.recorder.settle()  # requests that are over belong to what was in force before
-            tracer.adopt(config.tracing)
+            tracer.adopt(config.keys_of(TraceKeys).tracing)
             return ()
 
         yield ServerParts(adopt=adopt, examiners=(partial(_examiner, lambda: tracer.failing),))
@@ -34,4 +37,10 @@ def _examiner(failing: Callable[[], str] | None = None) -> Examiner:
     return traces_examiner(failing)
 
 
-TRACES = Feature(name="traces", open=_open, examiners=(_examiner,))
+def _keys() -> type[FeatureKeys]:
+    from appliance.features.traces.keys import TraceKeys
+
+    return TraceKeys
+
+
+TRACES = Feature(name="traces", keys=_keys, open=_open, examiners=(_examiner,))

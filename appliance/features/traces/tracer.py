@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Never
 import trio
 from msgspec import structs
 
-from appliance.core.config.additions import TracingConfig
 from appliance.core.records.ended import EndedRequest
 from appliance.errors import Busy, UpstreamFailed, UsageError
+from appliance.features.traces.keys import TracingConfig
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.recorder import Recorder
 from appliance.trio_parts import WriteBehind, beside, persist

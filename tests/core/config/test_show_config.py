@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from test_load import SEED, SEED_ENV
+from whole_config import WHOLE
 
 from appliance.core.config.load import SourceFile, load
 from appliance.core.config.show import schema, shown, yaml_text
@@ -20,14 +21,14 @@ from appliance.core.config.types import Config
 
 
 def read(text: str, **env: str) -> Config:
-    loaded = load([SourceFile("c.yaml", text)], env)
+    loaded = load([SourceFile("c.yaml", text)], env, config_type=WHOLE)
     assert loaded.errors == ()
     return loaded.require()
 
 
 def both_ways(config: Config) -> None:
     for text in (msgspec.json.encode(shown(config)).decode(), yaml_text(shown(config))):
-        loaded = load([SourceFile("shown", text)], {})
+        loaded = load([SourceFile("shown", text)], {}, config_type=WHOLE)
         assert loaded.errors == (), text
         assert loaded.config == config
 
@@ -136,7 +137,7 @@ def configs(draw: st.DrawFn) -> dict[str, object]:
 
 @given(configs())
 def test_any_configuration_reads_back(tree: dict[str, object]) -> None:
-    loaded = load([SourceFile("c.yaml", yaml_text(tree))], {})
+    loaded = load([SourceFile("c.yaml", yaml_text(tree))], {}, config_type=WHOLE)
     assert loaded.errors == ()
     both_ways(loaded.require())
 
@@ -145,7 +146,7 @@ def test_any_configuration_reads_back(tree: dict[str, object]) -> None:
 
 
 def test_the_schema_takes_what_is_shown_and_what_people_write() -> None:
-    told = schema()
+    told = schema(WHOLE)
     Draft202012Validator.check_schema(told)
     config = read(SEED.read_text("utf-8"), **SEED_ENV)
     for good in (
@@ -174,7 +175,7 @@ def test_the_schema_takes_what_is_shown_and_what_people_write() -> None:
     ],
 )
 def test_the_schema_refuses_what_the_decoder_refuses(bad: dict[str, object]) -> None:
-    assert not Draft202012Validator(schema()).is_valid(bad)
+    assert not Draft202012Validator(schema(WHOLE)).is_valid(bad)
     loaded = load([SourceFile("c.json", json.dumps(bad))], {})
     assert loaded.problems
 
@@ -193,7 +194,7 @@ def test_every_key_of_the_schema_is_described_and_has_a_default() -> None:
             case _:
                 return []
 
-    told = fields(mi.type_info(Config))
+    told = fields(mi.type_info(WHOLE))
     assert len(told) > 90
     for field in told:
         assert isinstance(field.type, mi.Metadata), field.name

@@ -466,34 +466,3 @@ def test_engines_and_workers_that_cannot_be(keys: str, cmd: str, words: str) -> 
     assert len(problems) == 1
     assert "c.yaml:1:" in problems[0]
     assert words in problems[0]
-
-
-def test_traces_are_off_and_have_defaults() -> None:
-    assert good(MODELS).tracing is None
-    tracing = good(f"tracing: {{sample: ~, headers: {{authorization: 'Bearer k'}}}}{MODELS}").tracing
-    assert (tracing.endpoint, tracing.service, tracing.sample) == ("http://127.0.0.1:4318", "llama-appliance", 1.0)
-    assert tracing.headers == {"authorization": "Bearer k"}
-    found = good(f"tracing: {{sample: 0.25}}{MODELS}").tracing
-    assert found.sample == 0.25
-
-
-@pytest.mark.parametrize(
-    ("text", "key", "fix"),
-    [
-        ("endpoint: 127.0.0.1:4318", "tracing.endpoint", "http://127.0.0.1:4318"),
-        ("endpoint: 'http://me:secret@box:4318'", "tracing.endpoint", "tracing.headers"),
-        ("endpoint: 'http://bóx:4318'", "tracing.endpoint", "ASCII"),
-        ("service: ' '", "tracing.service", "llama-appliance"),
-        ("sample: 1.5", "tracing.sample", "between 0 and 1"),
-        ("sample: .nan", "tracing.sample", "must be a number"),
-        ("sample: '0.5'", "tracing.sample", "drop the quotes"),
-        ("sample: half", "tracing.sample", "must be a number"),
-        ("headers: {'a b': c}", "tracing.headers.a b", "Authorization"),
-        ('headers: {authorization: "secret\\n"}', "tracing.headers.authorization", "remove it"),
-    ],
-)
-def test_mistakes_in_tracing_name_the_key_and_the_fix(text: str, key: str, fix: str) -> None:
-    _, [problem] = read(f"tracing: {{{text}}}{MODELS}")
-    assert key in problem
-    assert fix in problem
-    assert "secret" not in problem

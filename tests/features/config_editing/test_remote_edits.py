@@ -12,12 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_values import mapping, plain
 from test_load import SEED, read
+from whole_config import WHOLE
 
 from appliance.core.config.decode import ANY
 from appliance.errors import InvalidConfig, UsageError
 from appliance.features.config_editing.core.asked import Setting
-from appliance.features.config_editing.core.remote_edits import CHANGEABLE, model_fields, program_fields, refusals
+from appliance.features.config_editing.core.remote_edits import changeable, model_fields, program_fields, refusals
 from appliance.features.config_editing.core.splices import with_value
+
+CHANGEABLE = changeable(WHOLE)
 
 DOCUMENT: dict[str, Any] = {
     "startPort": 5800,
@@ -48,7 +51,7 @@ keys = st.sampled_from(
 
 
 def told(old: object, new: object) -> list[str]:
-    return [problem.path for problem in refusals(json.dumps(old), json.dumps(new), "c.yaml")]
+    return [problem.path for problem in refusals(json.dumps(old), json.dumps(new), "c.yaml", WHOLE)]
 
 
 def placed(path: str) -> tuple[dict[str, Any], dict[str, Any], str]:
@@ -117,7 +120,7 @@ def test_a_misspelt_key_is_called_so_and_is_the_only_one_named(path: str, at: in
     if wrong == last or not wrong:
         return
     place[wrong] = place.pop(last)
-    (found,) = refusals(json.dumps(DOCUMENT), json.dumps(new), "c.yaml")
+    (found,) = refusals(json.dumps(DOCUMENT), json.dumps(new), "c.yaml", WHOLE)
     assert found.path == path.removesuffix(last) + wrong
     assert found.message.startswith("unknown key; ")
 
@@ -194,7 +197,7 @@ def test_a_real_file_is_the_same_as_itself() -> None:
 def test_every_key_of_the_list_and_every_field_of_a_form_is_in_the_schema() -> None:
     from appliance.core.config.show import schema
 
-    found = schema()
+    found = schema(WHOLE)
     parts = {"models": "ModelConfig", "peers": "Peer"}
     for path in CHANGEABLE:
         part = found if len(path) == 1 else found["$defs"][parts.get(path[0], f"{path[0].title()}Config")]

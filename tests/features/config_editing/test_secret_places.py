@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from node_values import plain
+from whole_config import WHOLE as CONFIG_TYPE
 
 from appliance.core.command_words import split_command
 from appliance.core.config.load import load
@@ -97,13 +98,15 @@ def assert_hidden(texts: list[str]) -> None:
     """Shown, edited and in the words of every mistake: the canary is nowhere."""
     for number, text in enumerate(texts):
         try:
-            found = masked(text, [*texts[:number], *texts[number + 1 :]])
+            found = masked(text, [*texts[:number], *texts[number + 1 :]], CONFIG_TYPE)
         except UsageError:
             assert parse(text, "", AS_WRITTEN)[1], text
             continue
         assert not shows(found.text), found.text
         assert found.revealed(found.text) == text
-    loaded = load([SourceFile(f"{number}.yaml", text) for number, text in enumerate(texts)], {})
+    loaded = load(
+        [SourceFile(f"{number}.yaml", text) for number, text in enumerate(texts)], {}, config_type=CONFIG_TYPE
+    )
     assert not any(CANARY in f"{one.message} {one.path}" for one in loaded.problems), loaded.problems
     if loaded.config is not None:
         secrets = Secrets(secrets_of(loaded.config))
@@ -175,7 +178,7 @@ models:
 
 @given(EDITS)
 def test_no_edit_whatever_shows_a_secret(edits: list[tuple[str, int, str]]) -> None:
-    found = masked(WHOLE)
+    found = masked(WHOLE, config_type=CONFIG_TYPE)
     text = found.text
     for kind, number, how in edits:
         mark, lines = f"(secret {number})", text.split("\n")
@@ -222,7 +225,7 @@ tracing: {headers: {Authorization: Bearer sk-trace}}
 
 
 def test_no_secret_is_shown_and_all_of_them_come_back() -> None:
-    found = masked(TEXT)
+    found = masked(TEXT, config_type=CONFIG_TYPE)
     assert "sk-" not in found.text
     assert '"${env.KEY}"' in found.text
     assert "--api-key ${env.KEY}" in found.text
@@ -250,7 +253,7 @@ def test_whatever_a_key_looks_like(secrets: list[str], quoted: bool) -> None:
     told = ["'" + one.replace("'", "''") + "'" if quoted else one for one in secrets]
     text = "# comment\napiKeys:\n" + "".join(f"  - {one}\n" for one in told) + "globalTTL: 5\n"
     try:
-        found = masked(text)
+        found = masked(text, config_type=CONFIG_TYPE)
     except UsageError:
         return  # not YAML, or not certain
     shown: Any = plain(parse(found.text, "c.yaml")[0])
@@ -269,11 +272,11 @@ def test_whatever_a_key_looks_like(secrets: list[str], quoted: bool) -> None:
 )
 def test_a_text_that_might_show_one_is_not_shown(text: str) -> None:
     with pytest.raises(UsageError, match="config edit"):
-        masked(text)
+        masked(text, config_type=CONFIG_TYPE)
 
 
 def test_a_mark_cannot_go_where_its_secret_would_be_shown() -> None:
-    found = masked(TEXT)
+    found = masked(TEXT, config_type=CONFIG_TYPE)
     for text in (
         found.text + "# (secret 1)\n",
         found.text.replace("(secret 1)", "(secret 2)").replace("plain: text", "plain: (secret 1)"),

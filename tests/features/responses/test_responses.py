@@ -16,9 +16,9 @@ from http_harness import Answer, Appliance, OpenServer, model
 from swap_harness import Configure
 from trio_websocket import WebSocketConnection
 
-from appliance.core.config.additions import StreamsConfig
 from appliance.features.responses.core.members import ITEMS, MEMBERS, PARTS, TOOLS
 from appliance.features.responses.reading import MAX_KEPT, KeptItems
+from appliance.features.streams.keys import StreamsConfig
 
 PATH = "/v1/responses"
 STORY = "Once upon a time a small llama carried"

@@ -18,9 +18,9 @@ from trio_websocket import ConnectionClosed
 from waiting import until
 
 from appliance.core.bodies.sse import Decoder
-from appliance.core.config.additions import StreamsConfig
 from appliance.core.settings import FleetSettings
 from appliance.features import FEATURES
+from appliance.features.streams.keys import StreamsConfig
 from appliance.replay.generation import Generation
 from appliance.traffic.record import Record
 

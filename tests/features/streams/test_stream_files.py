@@ -16,11 +16,11 @@ import trio
 from full_disk import REFUSED, full_disk, posix_only
 from waiting import until
 
-from appliance.core.config.additions import StreamsConfig
 from appliance.errors import UsageError
 from appliance.features.streams import files as stream_files
 from appliance.features.streams.ends import RingSink
 from appliance.features.streams.files import About, StoredStream, StreamFiles, open_stream_files
+from appliance.features.streams.keys import StreamsConfig
 from appliance.features.streams.owner import check_streams, open_streams
 from appliance.replay.generation import Generation
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from appliance.core.answers.ring import Ring
-from appliance.core.config.additions import StreamsConfig
 from appliance.errors import BadRequest, Busy, ShuttingDown
 from appliance.features.streams.boxes import StreamAtBox
 from appliance.features.streams.ends import FirstReader, RingSink
 from appliance.features.streams.ids import TAKE_OVER_AFTER, name_of, open_reader
 from appliance.features.streams.keeping import OVERHEAD
+from appliance.features.streams.keys import StreamsConfig
 from appliance.features.streams.owner import Streams, open_streams, status_of
 from appliance.replay.generation import Generation, GenerationEnd, GenerationHead, GenerationReader, Headers
 

@@ -10,19 +10,20 @@ import trio
 from ended_requests import ended
 from fleet_harness import fake_engine
 from http_harness import CHAT, Appliance, OpenServer, chat
+from msgspec import structs
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from otlp_collector import Collector, open_collector, told
 from swap_harness import Configure
 from test_fallback import DIES, serving
 from tool_files import LOOKS, SAYS, Files, asked
 from waiting import until
+from whole_config import WHOLE
 
 from appliance import __version__
-from appliance.core.config.additions import TracingConfig
-from appliance.core.config.types import Config
 from appliance.features.tools.box import OpenToolbox
 from appliance.features.traces import otlp
 from appliance.features.traces import tracer as sending
+from appliance.features.traces.keys import TracingConfig
 from appliance.features.traces.rules import TraceContext
 from appliance.features.traces.tracer import BATCH, MOST, Tracer
 from appliance.traffic.metrics import Metrics
@@ -168,7 +169,7 @@ def send_to(server: Appliance, collector: Collector) -> None:
     """Let a server that has no configuration follow one with this collector."""
     for part in server.opened.parts:
         if part.adopt is not None:
-            part.adopt(Config(tracing=TracingConfig(endpoint=collector.endpoint)))
+            part.adopt(structs.replace(WHOLE(), tracing=TracingConfig(endpoint=collector.endpoint)))
 
 
 def check_order(collector: Collector, root: Span) -> None:

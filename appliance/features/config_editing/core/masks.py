@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from appliance.core.config.nodes import LineIndex, MappingNode, Node, Position, ScalarNode, SequenceNode
 from appliance.core.config.secret_places import KNOWN, Found, Span, find, scalars
+from appliance.core.config.types import Config
 from appliance.core.config.yaml import AS_WRITTEN, parse
 from appliance.core.secrets import LEAST, Secrets, merged, secrets_within, with_marks
 from appliance.errors import UsageError
@@ -33,6 +34,7 @@ class MaskedText(Struct, frozen=True):
     places: Sequence[Span]
     secrets: Secrets
     beside: Sequence[str]  # the texts of the other files
+    config_type: type[Config]
 
     def revealed(self, text: str) -> str:
         """Return another text with these secrets in the place of its marks.
@@ -52,17 +54,18 @@ class MaskedText(Struct, frozen=True):
             grown += size - len(mark[0])
         whole = _MARKS.sub(lambda mark: self.hidden[mark[0]], text)
         old = _MARKS.sub(lambda mark: self.hidden[mark[0]], self.text)
-        changes = [(kept, masked(whole, self.beside))]
+        changes = [(kept, masked(whole, self.beside, self.config_type))]
         for number, file in enumerate(self.beside):
             others = [*self.beside[:number], *self.beside[number + 1 :]]
-            changes.append((list(masked(file, [old, *others]).places), masked(file, [whole, *others])))
+            before_it, after_it = (masked(file, [text, *others], self.config_type) for text in (old, whole))
+            changes.append((list(before_it.places), after_it))
         for places, shown in changes:
             if merged([*places, *shown.places]) != list(shown.places) or self.secrets.found(_MARKS.sub("", shown.text)):
                 raise UsageError(f"after this edit, a secret that is hidden now would be shown; {_FIX}")
         return whole
 
 
-def masked(text: str, beside: Sequence[str] = ()) -> MaskedText:
+def masked(text: str, beside: Sequence[str] = (), config_type: type[Config] = Config) -> MaskedText:
     """Put marks into a text. Raises UsageError where it is not certain that they hide every secret.
 
     ``beside`` are texts whose secrets are hidden as well, and which use this one's macros: the configuration's others.
@@ -72,7 +75,7 @@ def masked(text: str, beside: Sequence[str] = ()) -> MaskedText:
         why = f"it contains the words '{MARK}'" if MARK in text else "a file of it is not YAML that can be read"
         raise UsageError(f"the configuration's text cannot be shown over HTTP, because {why}; {_FIX}")
     beyond = [other for other in others if other is not None]
-    found = find([root, *beyond])
+    found = find([root, *beyond], config_type)
     secrets = found.secrets
     for in_parts in (True, False):  # a value is hidden as a whole where a part of it is not hidden for certain
         places = merged(_places(root, text, found, secrets, in_parts=in_parts))
@@ -81,8 +84,8 @@ def masked(text: str, beside: Sequence[str] = ()) -> MaskedText:
         shown = with_marks(text, places, lambda _, marks=marks: next(marks))
         seen = _MARKS.sub(_PLACEHOLDER, shown)
         after = _root(seen, "0")
-        if after is not None and not _is_left(after, seen, beyond, secrets):
-            return MaskedText(shown, hidden, places, secrets, beside)
+        if after is not None and not _is_left(after, seen, find([after, *beyond], config_type), secrets):
+            return MaskedText(shown, hidden, places, secrets, beside, config_type)
     raise UsageError(f"the configuration has a secret that cannot be hidden over HTTP as it is written; {_FIX}")
 
 
@@ -128,9 +131,8 @@ def _written(raw: str, text: str, parts: Sequence[Span]) -> Iterator[Span]:
         yield from (found.span() for found in re.finditer(re.escape(part), raw))
 
 
-def _is_left(root: MappingNode, shown: str, beside: Sequence[Node], secrets: Secrets) -> bool:
-    """True if a text with marks has something that must not be shown."""
-    again = find([root, *beside])
+def _is_left(root: MappingNode, shown: str, again: Found, secrets: Secrets) -> bool:
+    """True if a text with marks has something that must not be shown. ``again`` is found in it."""
     nodes = {node.at: node.text for node in scalars(root, keys=True)}
     parts = (nodes[at][a:b] for at, parts in again.parts.items() if at in nodes for a, b in parts)
     return (

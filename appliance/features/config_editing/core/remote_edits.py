@@ -1,9 +1,10 @@
 """The part of a configuration that may be edited over HTTP, and the fields of a form for it.
 
 Such an edit changes how models are used, and never what runs on the machine: every key that may change is in
-`CHANGEABLE`, and a difference anywhere else is refused. Both texts are compared as YAML reads them, aliases written
-out, before macros: a macro cannot be changed, and a changed value cannot use one, nor the environment, nor a secret's
-mark. So everything that a command, a path or a key is made of stays as it was.
+`CHANGEABLE`, or in ``over_http`` of a feature's keys, and a difference anywhere else is refused. Both texts are
+compared as YAML reads them, aliases written out, before macros: a macro cannot be changed, and a changed value cannot
+use one, nor the environment, nor a secret's mark. So everything that a command, a path or a key is made of stays as it
+was.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from msgspec import Struct
 from appliance.core.config.decode import ANY, advice, bare_type, has_key, meant_key, plain, schema_root
 from appliance.core.config.nodes import MappingNode, Node, Problem, ScalarNode, SequenceNode, is_null
 from appliance.core.config.secret_places import scalars
+from appliance.core.config.types import Config
 from appliance.core.config.yaml import AS_WRITTEN, parse
 from appliance.errors import InvalidConfig
 from appliance.features.config_editing.core.masks import MARK
@@ -51,12 +53,9 @@ CHANGEABLE = frozenset(
         *((name,) for names in FORMS_OF_PROGRAM.values() for name in names),
         *(("models", ANY, name) for names in FORMS_OF_MODEL.values() for name in names),
         *(("peers", ANY, name) for name in ("filters", "timeouts")),
-        ("conversations", "max_bytes"),
-        *(("streams", name) for name in ("keep", "max_bytes", "max_total")),
     ]
 )
-"""The keys that may change, with everything in them; ``<id>`` is a key that the user chooses."""
-_AROUND = frozenset(path[:length] for path in CHANGEABLE for length in range(len(path)))
+"""The kernel's keys that may change, with everything in them; ``<id>`` is a key that the user chooses."""
 _FIX = "edit the file on the machine, as with 'llama-appliance config edit'"
 _NOT_HERE = f"cannot be changed over HTTP; {_FIX}"
 _MACRO = f"cannot get a macro or a secret over HTTP; {_FIX}"
@@ -81,13 +80,18 @@ class FormValues(Struct, frozen=True, kw_only=True):
     models: dict[str, dict[str, Any]]
 
 
-def refusals(old: str, new: str, file: str) -> list[Problem]:
+def changeable(config_type: type[Config]) -> frozenset[_Path]:
+    """Return the keys that may change, those of features too."""
+    return CHANGEABLE.union(*(keys.over_http for keys in config_type.feature_keys))
+
+
+def refusals(old: str, new: str, file: str, config_type: type[Config] = Config) -> list[Problem]:
     """Every difference between two masked texts that is not for HTTP. Raises InvalidConfig for one that is not YAML."""
     before, _ = parse(old, file, AS_WRITTEN)
     after, problems = parse(new, file, AS_WRITTEN)
     if mistakes := [problem for problem in problems if problem.level == "error"]:
         raise InvalidConfig(mistakes)
-    return list(_differences(before, after, (), (), schema_root()))
+    return list(_Comparison(config_type).differences(before, after, (), (), schema_root(config_type)))
 
 
 def form_values(text: str) -> FormValues:
@@ -100,12 +104,12 @@ def form_values(text: str) -> FormValues:
 
 def program_fields() -> list[FormField]:
     """The form of the whole configuration: every key of `FORMS_OF_PROGRAM` with a simple value."""
-    return _form_fields(FORMS_OF_PROGRAM, schema_root())
+    return _form_fields(FORMS_OF_PROGRAM, schema_root(Config))
 
 
 def model_fields() -> list[FormField]:
     """The same of one model."""
-    return _form_fields(FORMS_OF_MODEL, _within(_within(schema_root(), "models"), ANY))
+    return _form_fields(FORMS_OF_MODEL, _within(_within(schema_root(Config), "models"), ANY))
 
 
 def _section(value: object) -> dict[str, Any]:
@@ -156,37 +160,45 @@ def _within(kind: mi.Type | None, key: str) -> mi.Type | None:
             return None
 
 
-def _differences(
-    old: Node | None, new: Node | None, path: _Path, pattern: _Path, kind: mi.Type | None
-) -> Iterator[Problem]:
-    if pattern in CHANGEABLE:
-        if any("${" in text or MARK in text for text in _texts(new) - _texts(old)):
-            yield _problem(path, _MACRO, new)
-        return
-    before, after = _entries(old), _entries(new)
-    if pattern not in _AROUND or before is None or after is None:
-        if not _is_same(old, new):
-            yield _problem(path, _NOT_HERE, new)
-        return
-    unknown: dict[str, str] = {}
-    meant: set[str | None] = set()
-    if isinstance(kind, mi.StructType):
-        for key, value in after.items():
-            if not has_key(kind, key) and not _is_same(before.get(key), value):
-                unknown[key] = advice(key, kind, ".".join(pattern))
-                meant.add(meant_key(key, kind))
-    for key in {**before, **after}:
-        is_free = (*pattern, ANY) in _AROUND
-        inner = (*pattern, ANY if is_free else key)
-        was, is_now = before.get(key), after.get(key)
-        if key in unknown:
-            yield _problem((*path, key), f"unknown key; {unknown[key]}", is_now)
-        elif is_now is None and key in meant:
-            pass  # it is there under a wrong name, which was said
-        elif is_free and (key in before) != (key in after):
-            yield _problem((*path, key), _NOT_HERE, is_now)
-        else:
-            yield from _differences(was, is_now, (*path, key), inner, _within(kind, key))
+class _Comparison:
+    """Finds what is different and not for HTTP, by the keys of one type of configuration."""
+
+    def __init__(self, config_type: type[Config]) -> None:
+        self._config_type = config_type
+        self._changeable = changeable(config_type)
+        self._around = {path[:length] for path in self._changeable for length in range(len(path))}
+
+    def differences(
+        self, old: Node | None, new: Node | None, path: _Path, pattern: _Path, kind: mi.Type | None
+    ) -> Iterator[Problem]:
+        if pattern in self._changeable:
+            if any("${" in text or MARK in text for text in _texts(new) - _texts(old)):
+                yield _problem(path, _MACRO, new)
+            return
+        before, after = _entries(old), _entries(new)
+        if pattern not in self._around or before is None or after is None:
+            if not _is_same(old, new):
+                yield _problem(path, _NOT_HERE, new)
+            return
+        unknown: dict[str, str] = {}
+        meant: set[str | None] = set()
+        if isinstance(kind, mi.StructType):
+            for key, value in after.items():
+                if not has_key(kind, key) and not _is_same(before.get(key), value):
+                    unknown[key] = advice(key, kind, ".".join(pattern), self._config_type)
+                    meant.add(meant_key(key, kind))
+        for key in {**before, **after}:
+            is_free = (*pattern, ANY) in self._around
+            inner = (*pattern, ANY if is_free else key)
+            was, is_now = before.get(key), after.get(key)
+            if key in unknown:
+                yield _problem((*path, key), f"unknown key; {unknown[key]}", is_now)
+            elif is_now is None and key in meant:
+                pass  # it is there under a wrong name, which was said
+            elif is_free and (key in before) != (key in after):
+                yield _problem((*path, key), _NOT_HERE, is_now)
+            else:
+                yield from self.differences(was, is_now, (*path, key), inner, _within(kind, key))
 
 
 def _entries(node: Node | None) -> dict[str, Node] | None:

@@ -125,7 +125,7 @@ async def _told(server: RunningServer, path: str, answer: type[T]) -> T | None:
 @source_options
 @json_option
 @home_options
-async def update(server: RunningServer, config_file: Path | None, config_dir: Path | None, **options: object) -> int:
+async def update(server: RunningServer, files: Files, **options: object) -> int:
     """Switch to a newer build: fetch it, prove it, try it with your own model, and only then use it.
 
     If anything goes wrong, the build in use stays. The two previous builds are kept. If the new one fails at work
@@ -141,7 +141,7 @@ async def update(server: RunningServer, config_file: Path | None, config_dir: Pa
     wish = msgspec.convert(options, _Wish)
     if wish.channel is not None and wish.source is not None:
         raise UsageError("--channel chooses from the list, and --from names a build that is taken instead; give one")
-    config = Files(config=config_file, config_dir=config_dir).read().config if config_file or config_dir else None
+    config = files.read().config if files.named else None
     try:
         done, status = await _updated(server, wish, config)
     except CannotInstall as cause:
