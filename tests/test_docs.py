@@ -32,6 +32,7 @@ from appliance.cli.serve import serve
 from appliance.core.answers.families import FAMILIES
 from appliance.core.config.additions import PluginConfig, RunsConfig
 from appliance.core.llama import flags
+from appliance.core.models.listed import ListedModel
 from appliance.core.turns.messages import FailReason, FinishReason, RunState
 from appliance.errors import ApplianceError
 from appliance.feature import verb_ground
@@ -56,7 +57,6 @@ from appliance.plugins.loading import HOOKS, SETTINGS
 from appliance.plugins.manifest import DEFAULT_TIMEOUT
 from appliance.plugins.manifest import KEYS as PLUGIN_KEYS
 from appliance.traffic.request import PAGE_PATHS
-from appliance.wire import ListedModel
 
 CLI = command_line(verb_ground(FEATURES))
 ROOT = Path(__file__).resolve().parents[1]

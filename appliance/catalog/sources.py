@@ -32,6 +32,7 @@ from appliance.catalog.found import (
 )
 from appliance.core.config.nodes import Problem
 from appliance.core.lenient_json import decoded
+from appliance.core.models.download import ImageLayer, ImageManifest
 from appliance.core.models.model import OwnWords
 from appliance.core.models.names import (
     is_speakable,
@@ -42,7 +43,6 @@ from appliance.core.models.names import (
 from appliance.errors import UsageError
 from appliance.platform.home import expanded, users_data
 from appliance.store.model_files import read_start, stat_regular
-from appliance.wire import ImageLayer, ImageManifest
 
 HOME_POINTER = ".lmstudio-home-pointer"
 """The file with the place of LM Studio's own folder, if it was moved."""

@@ -24,13 +24,20 @@ if TYPE_CHECKING:
     from appliance.core.models.download import Remote, WantedModel
     from appliance.core.models.model import Model
     from appliance.upstream.file_transfer import ModelSource
-    from appliance.wire import RemovedModel
 
 log = logging.getLogger(__name__)
 
 PARALLEL = 2  # files at once, of all downloads; the others queue
 SPARE = 256 << 20
 HERE_ONLY = "; this program downloads nothing, it serves the models that are here"
+
+
+class RemovedModel(Struct, frozen=True, kw_only=True):
+    """The removed model. ``size`` is the number of bytes freed."""
+
+    model: str
+    paths: tuple[str, ...]
+    size: int
 
 
 class DownloadSettings(Struct, frozen=True, kw_only=True):

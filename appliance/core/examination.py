@@ -14,10 +14,9 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from appliance.core.config.nodes import Problem
-from appliance.core.findings import Told
+from appliance.core.findings import Told, Trouble
 from appliance.core.machine_look import NOTHING, Gpu, MachineLook
 from appliance.core.records.activity import EndedRequests
-from appliance.wire import Trouble
 
 Answer = Literal["answers", "absent", "refused", "other", "failed"]
 """The server's address is answered by this program; by nothing; by this program, which wants another key; by another

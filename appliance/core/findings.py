@@ -24,6 +24,14 @@ LONGEST = 300  # longest line, in characters
 SHOWN = 5  # largest number of lines shown
 
 
+class Trouble(Struct, frozen=True, kw_only=True):
+    """Something that a person has to mend. ``id`` stays the same as long as it is the same trouble."""
+
+    id: str
+    text: str
+    fix: str
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """``commands`` can be typed as they stand; ``advice`` is a sentence. At least one of them is set."""
 

@@ -23,11 +23,21 @@ import msgspec
 import trio
 from msgspec import UNSET, structs
 
-from appliance.core.records.activity import CLIENT_LEFT, EndedRequests, Query, SortKey, histogram, pages
+from appliance.core.records.activity import (
+    CLIENT_LEFT,
+    ActivityPage,
+    EndedRequests,
+    Query,
+    Row,
+    SortKey,
+    Stats,
+    Tokens,
+    histogram,
+    pages,
+)
 from appliance.errors import Busy
 from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, ActivityRow, open_file, open_memory, unusable
 from appliance.trio_parts import WriteBehind, beside, persist
-from appliance.wire import ActivityPage, Row, Stats, Tokens
 
 _LISTED = ", ".join(COLUMNS)
 _INSERT = f"INSERT INTO activity ({_LISTED}) VALUES ({', '.join('?' * len(COLUMNS))})"

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from appliance.core.lenient_json import UNREADABLE
 from appliance.store.model_files import NO_WAIT, checked, open_regular, read_start, replace, sync_folder, unlink
-from appliance.wire import PartialChunk, PartialHead, PartialLine, PartialSource
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -36,6 +36,34 @@ MAX_JOURNAL = 64 << 20
 """A chunk takes about 50 bytes, so this is enough for a file of more than a terabyte."""
 PART = ".part"
 JOURNAL = ".part.journal"
+
+
+class PartialHead(Struct, frozen=True, kw_only=True, tag="file", tag_field="t"):
+    """First line of a partial file's journal: the file that it will be. ``oid`` is empty if no hash is known."""
+
+    oid: str
+    size: int
+    repo: str
+    path: str
+    version: int = 1
+
+
+class PartialChunk(Struct, frozen=True, tag="chunk", tag_field="t"):
+    """The file is on disk up to ``end``; the bytes since the line before have this CRC-32."""
+
+    end: int
+    crc: int
+
+
+class PartialSource(Struct, frozen=True, tag="source", tag_field="t"):
+    """The server that sent the file, and its ETag, which must not change between two connections to it."""
+
+    host: str
+    etag: str
+
+
+PartialLine = PartialHead | PartialChunk | PartialSource
+
 
 _LINE = msgspec.json.Decoder(PartialLine)
 

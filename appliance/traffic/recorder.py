@@ -21,9 +21,9 @@ from msgspec import UNSET, structs
 from appliance.core.bodies.head import RequestHead
 from appliance.core.followers import Followers
 from appliance.core.records.accounting import Usage
-from appliance.core.records.activity import CLIENT_LEFT, Query, with_captures
+from appliance.core.records.activity import CLIENT_LEFT, NO_TOKENS, ActivityPage, Query, Row, with_captures
 from appliance.core.records.cache_misses import MAX_NAME, CacheRoom, CacheUse, CacheUses, CacheVerdict
-from appliance.core.records.captures import CaptureBuffer
+from appliance.core.records.captures import Capture, CaptureBuffer
 from appliance.core.records.ended import EndedRequest, parts_text
 from appliance.core.records.progress import client_words
 from appliance.store.activity import Activity, ActivityTable
@@ -31,7 +31,6 @@ from appliance.traffic.packing import Load, Packer
 from appliance.traffic.record import Record, RecordingSink
 from appliance.traffic.request import Request, Sink
 from appliance.trio_parts import beside, persist
-from appliance.wire import NO_TOKENS, ActivityPage, Capture, Row
 
 PAUSE = 0.05
 """Seconds between two looks whether the loop has time for what waits to be written down."""

@@ -14,9 +14,17 @@ from msgspec import Struct
 from appliance.core.models.download import RemoteFile
 from appliance.core.models.transfer import LONGEST_RETRY_AFTER, StartOver, Throttle, judge, retry_delay
 from appliance.errors import Conflict, ModelError
-from appliance.store.partial_file import FileTaken, PartialFile, WrongContents, claim, journaled, open_partial
+from appliance.store.partial_file import (
+    FileTaken,
+    PartialFile,
+    PartialHead,
+    PartialSource,
+    WrongContents,
+    claim,
+    journaled,
+    open_partial,
+)
 from appliance.upstream.hub import HubAnswer, HubFailed
-from appliance.wire import PartialHead, PartialSource
 
 log = logging.getLogger(__name__)
 

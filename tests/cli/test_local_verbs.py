@@ -18,6 +18,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.cli.options import ModelOptions
 from appliance.cli.remote import find_server
 from appliance.core.config.types import Config, StoreConfig
+from appliance.core.records.activity import Row
 from appliance.errors import ModelNotFound
 from appliance.features.engines.core.choice import Ranked
 from appliance.features.engines.core.listing import cpu_device
@@ -25,7 +26,6 @@ from appliance.features.engines.core.standing import Seat, Standing
 from appliance.features.engines.verbs.commands import engines, working
 from appliance.features.engines.verbs.update import TriedRow, models_to_try, most_used
 from appliance.store.activity import open_activity
-from appliance.wire import Row
 
 
 @pytest.fixture

@@ -34,13 +34,13 @@ from program import ANY_PORT, Server, StartServer, answer, http
 from waiting import wait
 
 from appliance.core.engine import EMBEDDED
+from appliance.core.records.activity import Row, Tokens
 from appliance.core.versions import StepDone, UpdateBegun
 from appliance.features.embedded import available
 from appliance.features.engines.shelf import StateFile
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_file
 from appliance.store.model_files import taken_in
-from appliance.wire import Row, Tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_MCP = {"s": {"command": sys.executable, "args": [str(ROOT / "tests" / "fakes" / "mcp_server.py")]}}

@@ -60,7 +60,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 HTTP_PAGE = (DOCS / "http.md").read_text("utf-8")
 ROOMS = (
     *("appliance.http", "appliance.core", "appliance.features.page", "appliance.features.pool"),
-    *("appliance.features.routers", "appliance.wire"),
+    *("appliance.features.routers"),
 )
 WORD = re.compile(r"[A-Za-z][\w-]{0,40}")
 

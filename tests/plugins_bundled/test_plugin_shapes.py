@@ -146,7 +146,7 @@ def test_a_plugin_imports_its_interface_and_the_standard_library(path: Path) -> 
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             names = [node.module or ""]
         for name in names:
-            allowed = name.startswith(("appliance.plugins", "appliance.wire"))
+            allowed = name.startswith("appliance.plugins")
             assert allowed or name.partition(".")[0] in sys.stdlib_module_names, name
 
 

@@ -25,13 +25,12 @@ from hypothesis import strategies as st
 from two_users import STRANGER, open_folder
 from waiting import PATIENCE, SOON, until
 
-from appliance.core.records.activity import SORT_KEYS, Query, histogram
+from appliance.core.records.activity import SORT_KEYS, Query, Row, Tokens, histogram
 from appliance.errors import Busy, UsageError
 from appliance.store import activity as store
 from appliance.store.activity import MAX_WAITING, ActivityTable, open_activity
 from appliance.store.activity_schema import VERSION, open_file, open_memory
 from appliance.trio_parts import WriteBehind
-from appliance.wire import Row, Tokens
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ALL = Query(limit=999)

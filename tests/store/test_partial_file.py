@@ -18,6 +18,8 @@ from appliance.store import partial_file
 from appliance.store.partial_file import (
     JOURNAL,
     FileTaken,
+    PartialHead,
+    PartialSource,
     WrongContents,
     claim,
     discard,
@@ -25,7 +27,6 @@ from appliance.store.partial_file import (
     journaled,
     open_partial,
 )
-from appliance.wire import PartialHead, PartialSource
 
 CHUNK = 64
 DATA = bytes(range(256)) * 3 + b"end"
@@ -161,7 +162,7 @@ WRITER = """
 import sys, hashlib
 from pathlib import Path
 from appliance.store import partial_file
-from appliance.wire import PartialHead
+from appliance.store.partial_file import PartialHead
 partial_file.CHUNK = 65536
 block = bytes(range(256)) * 64
 size = 64 << 20

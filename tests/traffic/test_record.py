@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from waiting import until
 
 from appliance.core.records.accounting import TokenCounter
-from appliance.core.records.activity import CLIENT_LEFT, Query
+from appliance.core.records.activity import CLIENT_LEFT, Query, Row
 from appliance.core.records.captures import BLOCK, CaptureBuffer, CapturedBody, CapturedExchange
 from appliance.core.records.ended import EndedRequest
 from appliance.features.metrics.counts import Counters, ModelCounts
@@ -31,7 +31,6 @@ from appliance.traffic.packing import Load, Packer
 from appliance.traffic.record import LOOK_EVERY, Record, RecordingSink, aside
 from appliance.traffic.recorder import Recorder, open_recorder
 from appliance.traffic.request import Request
-from appliance.wire import Row
 
 CHAT = "/v1/chat/completions"
 MIB = 1 << 20

@@ -279,6 +279,20 @@ def _sidecar(wanted: WantedModel, files: Sequence[RemoteFile]) -> RemoteFile | N
     return None
 
 
+class ImageLayer(Struct, frozen=True, rename="camel"):
+    """One blob of an image; ``digest`` is ``sha256:`` and the hash of its contents."""
+
+    media_type: str
+    digest: str
+    size: int
+
+
+class ImageManifest(Struct, frozen=True):
+    """``GET /v2/<name>/manifests/<tag>``."""
+
+    layers: tuple[ImageLayer, ...] = ()
+
+
 class RegistryImage(Struct, frozen=True, kw_only=True):
     """A model in a registry of container images; ``host`` may have a port."""
 

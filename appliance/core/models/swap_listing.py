@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from appliance.core.config.types import Capabilities, Config, ModelConfig, Selector
 from appliance.core.models.context import asked_context
+from appliance.core.models.listed import ListedModel, ListedStatus, ModelStatus
 from appliance.core.models.model import Model
 from appliance.core.secrets import without_secret_values
-from appliance.wire import ListedModel, ListedStatus, ModelStatus
 
 Object = dict[str, object]
 SwapState = Literal["stopped", "starting", "ready", "stopping"]

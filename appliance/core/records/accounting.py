@@ -20,7 +20,7 @@ from msgspec import Meta, Raw, Struct, field, structs
 
 from appliance.core.bodies.http_message import ContentDecoder
 from appliance.core.lenient_json import decoded
-from appliance.wire import Tokens
+from appliance.core.records.activity import Tokens
 
 _MAX = 1 << 40
 """No count of tokens, time or speed comes near; a number beyond is unknown, and the sum of millions fits 64 bits."""

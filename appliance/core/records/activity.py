@@ -1,4 +1,4 @@
-"""The activity log's queries and arithmetic: which rows are wanted, and histograms of speeds.
+"""The activity log: its rows, which of them are wanted, and histograms of speeds.
 
 Names, bounds and formulas are those of llama-swap 0bdb3720. ``store.activity`` keeps the rows.
 """
@@ -11,9 +11,7 @@ from datetime import datetime
 from typing import Literal, Protocol, get_args
 
 import msgspec
-from msgspec import Struct
-
-from appliance.wire import Histogram, Row
+from msgspec import UNSET, Struct, UnsetType
 
 DEFAULT_LIMIT = 25
 MAX_LIMIT = 999
@@ -41,6 +39,82 @@ SortKey = Literal[
 SORT_KEYS: tuple[SortKey, ...] = get_args(SortKey)
 
 Order = Literal["asc", "desc"]
+
+
+class Tokens(Struct, frozen=True, kw_only=True):
+    """The cost of one answer. -1 is unknown; a failed request has zeros (``NO_TOKENS``)."""
+
+    cache_tokens: int = -1
+    draft_tokens: int = -1
+    draft_acc_tokens: int = -1
+    input_tokens: int = -1
+    output_tokens: int = -1
+    prompt_per_second: float = -1.0
+    tokens_per_second: float = -1.0
+
+
+NO_TOKENS = Tokens(**dict.fromkeys(Tokens.__struct_fields__, 0))
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One request on a model route, written when it has ended. The log assigns ``id``."""
+
+    id: int = 0
+    timestamp: datetime
+    """When the request ended, with a time zone; kept to the second."""
+    model: str
+    """The real id, not the alias that the client used; for an unknown model, the requested name."""
+    req_path: str
+    resp_content_type: str = ""
+    resp_status_code: int
+    tokens: Tokens = NO_TOKENS
+    duration_ms: int
+    has_capture: bool = False
+    error_msg: str | UnsetType = UNSET
+    metadata: dict[str, str] | UnsetType = UNSET
+    first_token_ms: int = -1
+    """From the request to the first token of its answer, with the wait for the model; -1 if unknown."""
+    client: str = ""
+    """Its program and its address, in short; as of requests under way."""
+    build: str = ""
+    """The id of the engine that answered; empty where this program has not chosen it."""
+    conversation: str = ""
+    """The id of the conversation that it belongs to, where it says so."""
+    cache_miss: str = ""
+    """The reason for which its prompt was mostly read again: a `MissKind`; empty where it was not."""
+    again_tokens: int = 0
+    """Tokens read again that the conversation's request before had as well."""
+
+
+class ActivityPage(Struct, frozen=True, kw_only=True):
+    data: tuple[Row, ...]
+    page: int
+    limit: int
+    total: int
+    total_pages: int
+
+
+class Histogram(Struct, frozen=True, kw_only=True, rename={"bin_size": "binSize"}):
+    """The distribution of speeds, in tokens per second: bins of equal width from ``min`` on."""
+
+    bins: list[int]
+    min: float
+    max: float
+    bin_size: float = 0.0
+    p50: float
+    p95: float
+    p99: float
+
+
+class Stats(Struct, frozen=True, kw_only=True):
+    """Totals over the rows kept. Unknown numbers count as nothing; a histogram without a known speed is null."""
+
+    total_requests: int
+    total_input_tokens: int
+    total_output_tokens: int
+    total_cache_tokens: int
+    prompt_histogram: Histogram | None
+    gen_histogram: Histogram | None
 
 
 class EndedRequests(Struct, frozen=True, kw_only=True):

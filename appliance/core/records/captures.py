@@ -16,12 +16,11 @@ from itertools import chain
 from typing import NamedTuple
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from appliance.core.bodies.http_message import ContentDecoder
 from appliance.core.headers import Headers
 from appliance.core.secrets import REDACTED, is_secret_name
-from appliance.wire import Capture
 
 MAX_RATIO = 16
 """How many times the budget a body may be long, however well it packs: a reader gets it whole."""
@@ -35,6 +34,19 @@ _ENTRY = 400
 """Bytes that one capture takes besides its contents, so that many small ones keep within the budget too."""
 _PIECE = 40
 """Bytes that one piece of a body, or one header, takes besides its contents."""
+
+
+class Capture(Struct, frozen=True, kw_only=True):
+    """One exchange kept for its reader. In JSON bodies are base64 and parts that are not kept are null."""
+
+    id: int
+    req_path: str
+    req_headers: dict[str, str]
+    req_body: bytes | None = None
+    sent_body: bytes | UnsetType = UNSET
+    """The body that the engine took, where that was a repaired one."""
+    resp_headers: dict[str, str] | None = None
+    resp_body: bytes | None = None
 
 
 class Parts(NamedTuple):

@@ -11,9 +11,8 @@ from typing import Literal, TypeVar, get_args
 import msgspec
 
 from appliance.core.parameters import read_time, read_whole, shown
-from appliance.core.records.activity import DEFAULT_LIMIT, MAX_LIMIT, SORT_KEYS, Order, Query, parse_models
+from appliance.core.records.activity import DEFAULT_LIMIT, MAX_LIMIT, SORT_KEYS, Order, Query, Row, parse_models
 from appliance.errors import BadRequest
-from appliance.wire import Row
 
 Format = Literal["jsonl", "csv"]
 COLUMNS = (

@@ -10,7 +10,7 @@ import click
 
 from appliance.cli.remote import RunningServer, ask, ask_raw, server_options
 from appliance.cli.show import json_option, print_json, print_table
-from appliance.wire import ActivityPage, Row
+from appliance.core.records.activity import ActivityPage, Row
 
 COLUMNS = ("TIME", "MODEL", "PATH", "STATUS", "PROMPT", "CACHED", "ANSWER", "TOKENS/S", "SECONDS", "NOTE")
 NUMBERS = ("STATUS", "PROMPT", "CACHED", "ANSWER", "TOKENS/S", "SECONDS")

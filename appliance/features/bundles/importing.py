@@ -32,8 +32,7 @@ from appliance.features.bundles.core.manifest import CHUNK, BundleItem, PresentI
 from appliance.features.bundles.core.plan import Standing, to_bring
 from appliance.store.carried import CarriedEngines
 from appliance.store.model_files import free_bytes, link, remove_empty, share, sync_folder, write_whole
-from appliance.store.partial_file import FileTaken, WrongContents, claim, discard, journaled, open_partial
-from appliance.wire import PartialHead
+from appliance.store.partial_file import FileTaken, PartialHead, WrongContents, claim, discard, journaled, open_partial
 
 if TYPE_CHECKING:
     from filelock import FileLock

@@ -22,6 +22,7 @@ from appliance.core.config.types import Config
 from appliance.core.examination import Known, Lately, ServedModel, ServerFact
 from appliance.core.findings import Finding
 from appliance.core.llama.buffers import OFFLOADED
+from appliance.core.models.listed import ListedModel
 from appliance.core.records.history import MAX_LIMIT, HistoryQuery
 from appliance.features.doctor.core.bundle import REPORTED, known_secrets, log_names
 from appliance.features.doctor.core.diagnose import diagnose
@@ -33,7 +34,6 @@ from appliance.http.control.listing import View, list_models
 from appliance.http.kernel import Kernel
 from appliance.trio_parts import Memo
 from appliance.upstream.hub import LoginUnusable, find_token
-from appliance.wire import ListedModel
 
 EVERY = 5.0  # seconds for which an examination is good
 READ_LOGS = 16  # number of loaded models whose log is read

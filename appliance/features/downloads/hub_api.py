@@ -5,18 +5,65 @@ from __future__ import annotations
 from typing import TypeVar
 from urllib.parse import quote, urlencode, urljoin
 
+from msgspec import Struct
+
 from appliance.core.lenient_json import decoded
 from appliance.core.models.download import RemoteFile, is_oid
 from appliance.core.models.hub_address import MAIN
 from appliance.core.models.names import is_commit
 from appliance.errors import NotFound
 from appliance.upstream.hub import Hub, HubFailed, RepoChanged
-from appliance.wire import HubModel, Refs, Revision, TreeEntry
 
 SEARCHED = 20  # repositories that a search lists
 MAX_PAGES = 50  # of a list, of 1000 files each
 
 T = TypeVar("T")
+
+
+class Branch(Struct, frozen=True, rename="camel"):
+    """One branch of a repository."""
+
+    name: str
+    target_commit: str
+
+
+class Refs(Struct, frozen=True):
+    """``GET /api/models/<repo>/refs``."""
+
+    branches: tuple[Branch, ...] = ()
+
+
+class Revision(Struct, frozen=True):
+    """``GET /api/models/<repo>/revision/<branch, tag or commit>``."""
+
+    sha: str
+
+
+class Lfs(Struct, frozen=True):
+    """For a file that is kept outside git: ``oid`` is the sha256 of its contents."""
+
+    oid: str
+    size: int | None = None
+
+
+class TreeEntry(Struct, frozen=True):
+    """One line of ``GET /api/models/<repo>/tree/<commit>?recursive=true``. ``oid`` is git's own hash."""
+
+    type: str
+    path: str
+    oid: str = ""
+    size: int | None = None
+    lfs: Lfs | None = None
+
+
+class HubModel(Struct, frozen=True):
+    """One line of ``GET /api/models?search=``. ``gated``: its owner wants terms accepted, or to be asked."""
+
+    id: str
+    downloads: int = 0
+    likes: int = 0
+    gated: bool | str = False
+    tags: tuple[str, ...] = ()
 
 
 class ModelHub(Hub):

@@ -15,20 +15,19 @@ import trio
 from msgspec import structs
 
 from appliance.catalog.found import here
-from appliance.catalog.supply import DownloadSettings
+from appliance.catalog.supply import DownloadSettings, RemovedModel
 from appliance.core.models.download import ModelFiles, RegistryImage, Remote, all_choices, parse_reference, parse_wanted
 from appliance.core.models.download_status import ENDED, DownloadStatus
 from appliance.core.models.hub_address import HubAccess
 from appliance.core.models.model import Model
 from appliance.core.models.transfer import Throttle
 from appliance.features.downloads.download import ModelDownload, Turns
-from appliance.features.downloads.hub_api import ModelHub
+from appliance.features.downloads.hub_api import HubModel, ModelHub
 from appliance.features.downloads.plan import check_space, have, prepare, settle
 from appliance.features.downloads.removal import plan_discard, plan_leftover, plan_removal
 from appliance.trio_parts import Changed, beside
 from appliance.upstream.file_transfer import DownloadPlan, FileServer, ModelSource, Transfer
 from appliance.upstream.hub import DownloadsOff, Hub, HubFailed, find_token
-from appliance.wire import HubModel, RemovedModel
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,8 @@ from appliance.core.models.names import folder_of, repo_of
 from appliance.errors import Forbidden, ModelError, NotFound
 from appliance.features.downloads.hub_api import ModelHub
 from appliance.store.model_files import free_bytes, link, remove_empty, replace, share, unlink, write_whole
-from appliance.store.partial_file import JOURNAL, discard, holds, journaled
+from appliance.store.partial_file import JOURNAL, PartialHead, discard, holds, journaled
 from appliance.upstream.file_transfer import DownloadPlan, PlannedFile
-from appliance.wire import PartialHead
 
 MAKE_ROOM = "make room ('llama-appliance disk' shows what takes it)"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from appliance.catalog.found import LISTING, join_inside, list_folder, listed_models, model_files
+from appliance.catalog.supply import RemovedModel
 from appliance.core.models.file_names import first_part, model_stem
 from appliance.core.models.model import Model
 from appliance.core.models.names import folder_of, is_companion, model_name, shard_of, stem_of
@@ -20,7 +21,6 @@ from appliance.errors import Forbidden
 from appliance.features.downloads.plan import begun_in, model_of_part, repos_in
 from appliance.store.model_files import freed_by, remove_empty, unlink
 from appliance.store.partial_file import JOURNAL, PART
-from appliance.wire import RemovedModel
 
 MAX_DEPTH = 5
 

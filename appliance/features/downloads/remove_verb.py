@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Snapshot, scan_models
 from appliance.catalog.sources import ModelFolders
+from appliance.catalog.supply import RemovedModel
 from appliance.cli.app import ground_of
 from appliance.cli.models import server_table, states_of
 from appliance.cli.options import ModelOptions, models_dir_option
@@ -24,7 +25,6 @@ from appliance.errors import Conflict, Forbidden, ModelNotFound, UsageError
 from appliance.features.downloads.removal import Removal, plan_leftover, plan_removal
 from appliance.fleet.model_rows import ModelTable
 from appliance.platform.console import can_ask, say
-from appliance.wire import RemovedModel
 
 
 @click.command()

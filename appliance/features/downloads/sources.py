@@ -15,18 +15,25 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 import trio
-from msgspec import structs
+from msgspec import Struct, structs
 
 from appliance.catalog.found import join_inside, paths_of
 from appliance.core.lenient_json import UNREADABLE, decoded
-from appliance.core.models.download import Location, RegistryImage, Remote, WantedModel, shown_url
+from appliance.core.models.download import (
+    ImageLayer,
+    ImageManifest,
+    Location,
+    RegistryImage,
+    Remote,
+    WantedModel,
+    shown_url,
+)
 from appliance.core.models.hub_address import HubAccess
 from appliance.errors import ApplianceError, NotFound
 from appliance.features.downloads.hub_api import ModelHub
 from appliance.features.downloads.plan import plan_download
 from appliance.upstream.file_transfer import DownloadPlan, PlannedFile
 from appliance.upstream.hub import Hub, HubAnswer, HubFailed
-from appliance.wire import ImageLayer, ImageManifest, RegistryToken
 
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
 ACCEPTED = b"application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
@@ -70,6 +77,13 @@ async def _headers(hub: Hub, url: str) -> tuple[int, str]:
             f"{host} does not report the size of {shown}; download it yourself, and name the file with --model"
         )
     return size, found[1] if found else ""
+
+
+class RegistryToken(Struct, frozen=True):
+    """The token that a registry's token server gives to anybody."""
+
+    token: str = ""
+    access_token: str = ""
 
 
 class Registry(Hub):

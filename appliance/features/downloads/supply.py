@@ -12,7 +12,7 @@ from functools import partial
 
 import trio
 
-from appliance.catalog.supply import SupplyGround, TellPart
+from appliance.catalog.supply import RemovedModel, SupplyGround, TellPart
 from appliance.core.config.types import Config
 from appliance.core.models.download import Remote, WantedModel
 from appliance.core.models.download_status import ENDED, DownloadStatus, UnfinishedSpace, is_for
@@ -25,7 +25,6 @@ from appliance.features.downloads.removal import plan_leftover, plan_removal
 from appliance.features.downloads.rules import how_to_get, wanted_by_name
 from appliance.traffic.targets import refresh
 from appliance.upstream.file_transfer import DownloadFailed
-from appliance.wire import RemovedModel
 
 log = logging.getLogger(__name__)
 

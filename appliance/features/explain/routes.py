@@ -14,7 +14,7 @@ from appliance.core.bodies.head import read_json
 from appliance.core.lenient_json import decoded
 from appliance.core.openai import error_text
 from appliance.core.parameters import read_whole
-from appliance.core.records.activity import MAX_LIMIT, Query
+from appliance.core.records.activity import MAX_LIMIT, Query, Row
 from appliance.errors import ApplianceError, NotFound
 from appliance.features.explain.rules import SHOWN, Explained, compared, outline
 from appliance.http.control.answers import json_answer
@@ -28,7 +28,6 @@ from appliance.http.way.routes import model_route
 from appliance.traffic.record import Record
 from appliance.traffic.recorder import Recorder
 from appliance.traffic.request import Request
-from appliance.wire import Row
 
 OFF = "captures are off; 'captureBuffer: 5' in the file of 'serve --config' keeps the latest 5 MiB of requests"
 LOOK_BACK = 8  # captured requests that are looked at: clients ask for titles between the turns of a conversation

@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 
 from appliance.core.bodies.blocks import HEAD, TEXT, blocks_of
 from appliance.core.lenient_json import decoded
-from appliance.wire import Row
+from appliance.core.records.activity import Row
 
 MOST = 1000  # messages, tools and other members that are listed of a body, each; a client may send a million
 SHOWN = 80  # characters or bytes of a name, of a value, and of each side of a difference

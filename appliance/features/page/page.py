@@ -25,13 +25,13 @@ import trio
 from appliance import __version__
 from appliance.core.bodies.codings import SMALLEST, accepts_gzip
 from appliance.core.engine import Engine
+from appliance.core.models.listed import ListedModel, ListedModels
 from appliance.core.settings import HttpSettings, Listen
 from appliance.errors import RouteNotFound
 from appliance.features.page.static_files import OTHER_TYPE, TYPES, is_known
 from appliance.http.bytes.listening import shown
 from appliance.http.way.context import RequestContext
 from appliance.traffic.request import MANIFEST, PAGE_PREFIX, PAGE_VERSION, WORKER, Headers, Request, send_whole
-from appliance.wire import ListedModel, ListedModels
 
 _WORKER = """\
 self.addEventListener("install", () => self.skipWaiting());

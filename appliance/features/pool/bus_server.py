@@ -17,6 +17,7 @@ import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from appliance.core.findings import Trouble
 from appliance.errors import Busy, UpstreamFailed, UsageError
 from appliance.features.pool.core.bus_config import (
     CA,
@@ -39,7 +40,6 @@ from appliance.store.model_files import write_whole
 from appliance.trio_parts import Changed, beside, wait_any
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
-from appliance.wire import Trouble
 
 PROGRAM = "nats-server.exe" if sys.platform == "win32" else "nats-server"
 START_TIME = 20.0  # seconds within which it says that it is ready; it takes milliseconds, and longer after a crash

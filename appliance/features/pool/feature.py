@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from appliance.core.config.types import Config
     from appliance.core.examination import Examiner
+    from appliance.core.findings import Trouble
     from appliance.features.pool.peers import Peers
     from appliance.features.pool.seat import PoolSeat
     from appliance.http.control.routes import Routes
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from appliance.http.way.context import RequestContext
     from appliance.http.way.hooks import Placing
     from appliance.traffic.request import Request
-    from appliance.wire import Trouble
 
 TELLS = "Make several boxes one: each answers for the models of all."
 FILE = "pool.json"  # the file of the pool that this box is in, in the program's data folder

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from appliance.core.examination import Examiner, Known, OwnFacts
-from appliance.core.findings import Told, warning
-from appliance.wire import Trouble
+from appliance.core.findings import Told, Trouble, warning
 
 
 class PoolExamined(OwnFacts, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from pathlib import Path
 import trio
 from msgspec.structs import replace
 
+from appliance.core.findings import Trouble
 from appliance.core.models.holders import Holder, told_apart
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
 from appliance.features.pool.core.join_code import TOKEN_SIZE, Codes, JoinCode
@@ -39,7 +40,6 @@ from appliance.features.pool.remote_peer import PeerStatus
 from appliance.http.kernel import Kernel
 from appliance.trio_parts import AGAIN, wait_any
 from appliance.upstream.address import Address
-from appliance.wire import Trouble
 
 PULL_EVERY = 3.0  # seconds between two questions for the roster while there is no bus, each to another box
 TRIES = 10  # changes of others that may come before one of this box, one after the other

@@ -20,6 +20,7 @@ import msgspec
 import trio
 
 from appliance import __version__
+from appliance.core.findings import Trouble
 from appliance.core.lenient_json import decoded
 from appliance.errors import BoxFailed, StoreFailed
 from appliance.features.pool.bucket import Bucket
@@ -37,7 +38,6 @@ from appliance.features.pool.pool_file import PoolHere, certificate_files
 from appliance.http.kernel import Kernel
 from appliance.platform.machine import here
 from appliance.trio_parts import Changed, wait_any
-from appliance.wire import Trouble
 
 BUS = "the bus"  # the bus's name in errors
 ROSTER_KEY = "roster"

@@ -19,6 +19,7 @@ import msgspec
 import psutil
 import trio
 
+from appliance.core.findings import Trouble
 from appliance.core.settings import is_loopback
 from appliance.errors import ApplianceError, BadRequest, Conflict, Forbidden, StoreFailed, UsageError
 from appliance.feature import Assembled
@@ -36,7 +37,6 @@ from appliance.features.pool.peers import Peers
 from appliance.features.pool.pool_file import KeptPool, read_pool, write_pool
 from appliance.store.model_files import unlink
 from appliance.trio_parts import AGAIN, beside
-from appliance.wire import Trouble
 
 OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxc")  # they lead to containers here
 HASHES = "pool-hashes.json"  # the file, beside the pool's, that remembers hashes of models' files

@@ -15,12 +15,12 @@ import trio
 from appliance.core.installed import MAC_ACCOUNT
 from appliance.errors import UsageError
 from appliance.features.service.core import launchd as jobs
+from appliance.features.service.core.status import ServiceStatus
 from appliance.features.service.core.systemd import names_key_policy
 from appliance.features.service.systemd import COMMAND_TIME, PosixService, give, make_key, said_by
 from appliance.parent import Ready
 from appliance.platform.home import users_home
 from appliance.platform.process import Ran
-from appliance.wire import ServiceStatus
 
 LOOK_EVERY = 0.2  # seconds between two looks at a job that starts or ends: launchctl does not wait for either
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from appliance.core.installed import KEY_FILE, MODELS, NAME, STATE, UNIT, UNITS
 from appliance.core.settings import KEY_VARIABLE
 from appliance.errors import ApplianceError, UsageError
+from appliance.features.service.core.status import ServiceStatus
 from appliance.features.service.core.systemd import CACHE, HIDDEN, SYSUSERS, names_key_policy, system_unit, user_unit
 from appliance.platform.children import inherited_env, open_children
 from appliance.platform.home import users_home
 from appliance.platform.process import Ran, run_to_end
 from appliance.store.model_files import open_private
-from appliance.wire import ServiceStatus
 
 PACKAGED = Path(UNITS[0])  # the unit of a package, which installs and removes it
 RUNNING = Path("/run/systemd/system")  # exists where systemd runs (sd_booted(3))

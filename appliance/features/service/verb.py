@@ -20,10 +20,10 @@ from appliance.platform.console import PROGRAM, as_called, say
 from appliance.start import own_command
 
 if TYPE_CHECKING:
+    from appliance.features.service.core.status import ServiceStatus
     from appliance.features.service.launchd import Launchd
     from appliance.features.service.systemd import Systemd
     from appliance.features.service.windows import WindowsService
-    from appliance.wire import ServiceStatus
 
 NOT_RUNNING = 3  # exit status of ``service status`` for a service that does not run, as systemctl has it
 

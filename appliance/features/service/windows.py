@@ -25,13 +25,13 @@ from appliance.core.installed import NAME
 from appliance.errors import ApplianceError, UsageError
 from appliance.features.service import windows_calls as win
 from appliance.features.service.core import windows as scm
+from appliance.features.service.core.status import ServiceStatus
 from appliance.features.service.core.systemd import names_key_policy
 from appliance.features.service.systemd import make_key
 from appliance.parent import STARTED_BY
 from appliance.platform.console import EXIT_BUG
 from appliance.platform.stopping import STOP_SIGNALS
 from appliance.platform.win32 import DWORD, POINTER, TEXT, Win32, WindowsRefused
-from appliance.wire import ServiceStatus
 
 OWN_PROCESS, AUTO_START, ERROR_NORMAL = 0x10, 2, 1
 SCM_CONNECT, SCM_CREATE, SERVICE_ALL, SERVICE_LOOK = 0x0001, 0x0002, 0xF01FF, 0x0005

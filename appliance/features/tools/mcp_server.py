@@ -17,6 +17,7 @@ import trio
 from msgspec import Raw, Struct
 
 from appliance.core.bodies.sse import PING, ErrorInfo, SseEvent, encode
+from appliance.core.models.listed import ListedModel
 from appliance.core.tools.box import ToolContext, ToolSpec
 from appliance.core.turns.tasks import Tell
 from appliance.errors import ApplianceError, Busy, Forbidden
@@ -32,7 +33,6 @@ from appliance.http.way.explaining import refuse
 from appliance.http.way.progress import EVENT_STREAM, UNBUFFERED
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 from appliance.trio_parts import every
-from appliance.wire import ListedModel
 
 T = TypeVar("T")
 Work = Callable[[bytes, Tell | None], Awaitable[mcp_offered.Result]]

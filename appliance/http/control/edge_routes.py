@@ -14,6 +14,7 @@ from typing import ClassVar
 import msgspec
 import trio
 
+from appliance.core.models.listed import ListedModels
 from appliance.errors import Busy, ModelLoading, ModelNotFound
 from appliance.fleet.status import state_of
 from appliance.http.control.listing import Object, View, health, list_models, router_props, tell_models
@@ -25,7 +26,6 @@ from appliance.http.way.context import RequestContext
 from appliance.store.activity import ActivityTable
 from appliance.traffic.request import Request, send_whole
 from appliance.traffic.targets import refresh
-from appliance.wire import ListedModels
 
 ONE_MODEL = "/v1/models/"
 TEXT_TYPE = (b"Content-Type", b"text/plain; charset=utf-8")

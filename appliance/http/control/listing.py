@@ -22,6 +22,7 @@ from appliance.core.lenient_json import decoded
 from appliance.core.models.context import asked_context
 from appliance.core.models.download_status import DownloadStatus, is_for
 from appliance.core.models.gguf import GgufInfo
+from appliance.core.models.listed import ListedModel, ListedModels, ListedStatus, ModelStatus
 from appliance.core.models.model import Model
 from appliance.core.models.swap_listing import RUNNING, ModelLister, Object, model_status, swap_state, with_found
 from appliance.core.secrets import Secrets, shown_command, shown_lines, shown_text
@@ -30,7 +31,6 @@ from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus, state_of
 from appliance.traffic.other_servers import OtherServers
 from appliance.traffic.targets import ActiveProfile
-from appliance.wire import ListedModel, ListedModels, ListedStatus, ModelStatus
 
 TELLING = 3.0
 """Seconds in which a list waits for what models are: another box waits for it ten seconds, and asks again."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from appliance.core.bodies.http_message import ContentDecoder
 from appliance.core.records import accounting
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage
-from appliance.wire import Tokens
+from appliance.core.records.activity import Tokens
 
 CUTS = st.lists(st.integers(0, 3000), max_size=12)
 

@@ -13,10 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.core.records.activity import (
+    Row,
+    Tokens,
     histogram,
     with_captures,
 )
-from appliance.wire import Row, Tokens
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from appliance.core.records.captures import (
     BLOCK,
     MAX_RATIO,
+    Capture,
     CaptureBuffer,
     CapturedBody,
     CapturedExchange,
@@ -25,7 +26,6 @@ from appliance.core.records.captures import (
     captured_headers,
     captured_parts,
 )
-from appliance.wire import Capture
 
 BIG = 1 << 20
 

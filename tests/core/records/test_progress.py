@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.core.records.accounting import Usage
+from appliance.core.records.activity import Tokens
 from appliance.core.records.ended import MOST_PARTS, Step, parts_of, parts_text
 from appliance.core.records.progress import (
     APART,
@@ -26,7 +27,6 @@ from appliance.core.records.progress import (
     progress_of,
     slowest,
 )
-from appliance.wire import Tokens
 
 HELD: tuple[Held, ...] = ("waiting", "downloading", "loading")
 slots = st.builds(

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from appliance.core.records.activity import Row, Tokens
 from appliance.features.activity.rules import COLUMNS, FORMULA, head, lines
-from appliance.wire import Row, Tokens
 
 texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(",\"\r\n\t =;'"), max_size=20)
 rows = st.builds(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kept_files import kept_of, kept_one
 from msgspec import structs
 
+from appliance.core.records.activity import Row, Tokens
 from appliance.core.records.progress import EngineSlot
 from appliance.errors import BadRequest
 from appliance.features.contexts.core.cache import (
@@ -27,7 +28,6 @@ from appliance.features.contexts.core.cache import (
 from appliance.features.contexts.routes import cache_answer
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_memory
-from appliance.wire import Row, Tokens
 
 START = 1_800_000_000
 

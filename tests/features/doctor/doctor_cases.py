@@ -26,6 +26,7 @@ from appliance.core.examination import (
     ServerFact,
     TurnedAway,
 )
+from appliance.core.findings import Trouble
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.records.activity import EndedRequests
 from appliance.core.versions import RefusedUpdate
@@ -50,7 +51,6 @@ from appliance.features.fit.core.findings import FitExamined
 from appliance.features.pool.findings import PoolExamined
 from appliance.features.programs.findings import VersionsExamined
 from appliance.features.traces.findings import TracesExamined
-from appliance.wire import Trouble
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0

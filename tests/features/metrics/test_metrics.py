@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from appliance import __version__
 from appliance.core.machine import GpuSample, NetworkCounters, Sample, SystemSample
 from appliance.core.records.accounting import Usage
+from appliance.core.records.activity import Tokens
 from appliance.core.records.ended import EndedRequest
 from appliance.core.records.history import Happening
 from appliance.core.scheduling.effects import Cause
@@ -25,7 +26,6 @@ from appliance.features.metrics.counts import BUCKETS, Counters
 from appliance.features.metrics.exposition import exposition
 from appliance.fleet.status import ChildStatus
 from appliance.traffic.metrics import MAX_MODELS, OTHER, Metrics
-from appliance.wire import Tokens
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 GIB = 1 << 30

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.parameters import MAX_SPAN
+from appliance.core.records.activity import Row, Tokens
 from appliance.core.records.history import Happening
 from appliance.errors import BadRequest
 from appliance.features.speed.figures import speed_curves
@@ -35,7 +36,6 @@ from appliance.features.speed.rules import (
 )
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_memory
-from appliance.wire import Row, Tokens
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ENDS = st.integers(0, 1 << 33)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.records.accounting import Usage
+from appliance.core.records.activity import Tokens
 from appliance.core.records.ended import Step, parts_text
 from appliance.features.traces.rules import Span, TraceContext, operation_of, read_parent, spans_of, trace_context
-from appliance.wire import Tokens
 
 TRACE, PARENT = b"0af7651916cd43dd8448eb211c80319c", b"b7ad6b7169203331"
 FRESH = bytes(range(16))

@@ -8,9 +8,9 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from appliance.core.findings import Trouble
 from appliance.core.settings import in_url
 from appliance.errors import UsageError
-from appliance.wire import Trouble
 
 DEFAULT_PORT = 4222
 

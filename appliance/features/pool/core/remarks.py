@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
+from appliance.core.findings import Trouble
 from appliance.core.models.holders import Holder, told_apart
 from appliance.core.settings import is_loopback
 from appliance.features.pool.core.shapes import PoolBox
-from appliance.wire import Trouble
 
 MOST_NAMES = 5  # names of models in one remark
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.wire import Trouble
+from appliance.core.findings import Trouble
 
 
 class PoolBus(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-/** Conversations and their messages as `/api/conversations` has them (`appliance/wire.py`), and the tree that they make. */
+/** Conversations and their messages as `/api/conversations` has them, and the tree that they make. */
 export interface Attachment {
   hash: string;
   name: string;
