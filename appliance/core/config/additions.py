@@ -7,12 +7,9 @@ keys as `FeatureKeys`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-
-if TYPE_CHECKING:
-    from appliance.core.config.nodes import ProblemReport
 
 Json = object
 """Any JSON value; of mappings and lists, plain dicts and lists."""
@@ -37,8 +34,8 @@ class FeatureKeys(Section, frozen=True, rename="camel"):
     secrets: ClassVar[Sequence[tuple[str, ...]]] = ()
     over_http: ClassVar[Sequence[tuple[str, ...]]] = ()
 
-    def check(self, report: ProblemReport) -> None:
-        """Report the values that have the right type and cannot be used."""
+    def check(self, error: Callable[[str, str], None]) -> None:
+        """Call ``error`` with place and message of each value that has the right type and cannot be used."""
 
     def urls(self) -> Iterable[tuple[str, str]]:
         """Return the addresses that the feature sends requests to, each behind the words for its setting."""

@@ -112,7 +112,7 @@ def _normal_globals(config: Config, report: ProblemReport) -> Config:
     if config.store is not None and not config.store.path.strip():
         report.error("store.path", "is empty; name a file, or remove 'store' to keep the activity log in memory")
     for keys in config.by_feature():
-        keys.check(report)
+        keys.check(report.error)
     for key, port in (("startPort", config.start_port), ("ollamaPort", config.ollama_port)):
         if port > LAST_PORT:
             report.error(key, f"must be at most {LAST_PORT}, and is {port}")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable
+from typing import Annotated
 
 from msgspec import Meta
 
 from appliance.core.config.additions import FeatureKeys, Section, doc
 from appliance.core.config.scalars import why_no_base_url
-
-if TYPE_CHECKING:
-    from appliance.core.config.nodes import ProblemReport
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[ -~]*")
@@ -38,25 +35,25 @@ class TraceKeys(FeatureKeys, frozen=True):
 
     secrets = (("tracing", "headers"),)
 
-    def check(self, report: ProblemReport) -> None:
+    def check(self, error: Callable[[str, str], None]) -> None:
         """The messages never repeat a header's value: it may be a key."""
         if (tracing := self.tracing) is None:
             return
         if why := why_no_base_url(tracing.endpoint):
             advice = "http://127.0.0.1:4318"
-            report.error("tracing.endpoint", f"{why}; write the collector's address for OTLP over HTTP, as in {advice}")
+            error("tracing.endpoint", f"{why}; write the collector's address for OTLP over HTTP, as in {advice}")
         elif re.search(r"[@?#]", tracing.endpoint) or not tracing.endpoint.isascii():
-            report.error(
+            error(
                 "tracing.endpoint",
                 "may be a host, a port and a path, in ASCII; a key belongs into tracing.headers, as in Authorization",
             )
         if not tracing.service.strip():
-            report.error("tracing.service", "is empty; name the service, or remove the key to use llama-appliance")
+            error("tracing.service", "is empty; name the service, or remove the key to use llama-appliance")
         for name, value in tracing.headers.items():
             if not _HEADER_NAME.fullmatch(name):
-                report.error(f"tracing.headers.{name}", "is not a header's name; write it as in Authorization")
+                error(f"tracing.headers.{name}", "is not a header's name; write it as in Authorization")
             elif not _HEADER_VALUE.fullmatch(value):
-                report.error(f"tracing.headers.{name}", "has a character that no header can hold; remove it")
+                error(f"tracing.headers.{name}", "has a character that no header can hold; remove it")
 
     def urls(self) -> Iterable[tuple[str, str]]:
         if self.tracing is not None:
