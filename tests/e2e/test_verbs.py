@@ -153,7 +153,7 @@ UNSAMPLED = ("psutil", "appliance.platform.sampler", "json", "dataclasses")
 """What the first sample of the machine needs, which is not taken where samples are off; and what needs an edit of a
 body, a secret or a plugin with settings.
 """
-MOST = 428
+MOST = 431
 """Modules of the program that a start imports, each at a third of a millisecond. One that only some requests need is
 imported by the first of those (`appliance.http.late`); raise this for what every start needs.
 """

@@ -6,9 +6,6 @@ the socket of the own home.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
-
 from quart import Response
 
 from appliance.features.pool.core.shapes import CreatePool, DrainBox, JoinPool, LeavePool, RotatePool
@@ -18,29 +15,32 @@ from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.routes import Routes
 from appliance.http.route_facts import AdminDoor, RouteFacts
 
-if TYPE_CHECKING:
-    from appliance.features.pool.owner import BoxPool
-
 DOOR = AdminDoor("changing the pool", "pool' on the server's machine", trusted=True)
-
-T = TypeVar("T")
 
 
 def pool_routes(peers: Peers, seat: PoolSeat) -> Routes:
     routes = Routes("pool")
 
-    def change(path: str, takes: type[T], make: Callable[[BoxPool, T], Awaitable[object]]) -> None:
-        async def changed() -> Response:
-            return json_answer(await make(await seat.require(), await read_as(takes)))
+    @routes.post("/api/pool/create", facts=RouteFacts(takes=CreatePool, admin=DOOR))
+    async def create() -> Response:
+        return json_answer(await (await seat.require()).create(await read_as(CreatePool)))
 
-        name, facts = path.rpartition("/")[2], RouteFacts(takes=takes, admin=DOOR)
-        routes.add_url_rule(path, name, changed, methods=["POST"], facts=facts)
+    @routes.post("/api/pool/join", facts=RouteFacts(takes=JoinPool, admin=DOOR))
+    async def join() -> Response:
+        return json_answer(await (await seat.require()).join(await read_as(JoinPool)))
 
-    change("/api/pool/create", CreatePool, lambda pool, asked: pool.create(asked))
-    change("/api/pool/join", JoinPool, lambda pool, asked: pool.join(asked))
-    change("/api/pool/leave", LeavePool, lambda pool, asked: pool.leave(asked.box))
-    change("/api/pool/drain", DrainBox, lambda pool, asked: pool.drain(asked.box, drained=asked.drained))
-    change("/api/pool/rotate", RotatePool, lambda pool, asked: pool.require().rotate(asked.without))
+    @routes.post("/api/pool/leave", facts=RouteFacts(takes=LeavePool, admin=DOOR))
+    async def leave() -> Response:
+        return json_answer(await (await seat.require()).leave((await read_as(LeavePool)).box))
+
+    @routes.post("/api/pool/drain", facts=RouteFacts(takes=DrainBox, admin=DOOR))
+    async def drain() -> Response:
+        changed, asked = await seat.require(), await read_as(DrainBox)
+        return json_answer(await changed.drain(asked.box, drained=asked.drained))
+
+    @routes.post("/api/pool/rotate", facts=RouteFacts(takes=RotatePool, admin=DOOR))
+    async def rotate() -> Response:
+        return json_answer(await (await seat.require()).require().rotate((await read_as(RotatePool)).without))
 
     @routes.post("/api/pool/invite", facts=RouteFacts(admin=DOOR))
     async def invite() -> Response:
