@@ -446,6 +446,12 @@ def test_every_promise_of_the_seeds_names_tests_that_run_or_a_reason(request: py
     assert len(counts) == 4
 
 
+def test_every_room_whose_mutants_are_recorded_is_there() -> None:
+    rooms = re.findall(r"^\| `([\w/]+)` \| \d+ \| \d+ % \|$", page("docs/reliability.md"), re.MULTILINE)
+    assert len(rooms) > 10
+    assert [room for room in rooms if not (ROOT / "appliance" / room).is_dir()] == []
+
+
 def test_every_mutant_that_no_test_can_see_is_of_a_line_that_there_is() -> None:
     for each in tomllib.loads(page("tools/mutants_equivalent.toml"))["equivalent"]:
         assert each["before"] in map(str.strip, page(each["file"]).splitlines()), each
