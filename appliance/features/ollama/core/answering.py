@@ -332,5 +332,5 @@ def vectors_of(content: bytes) -> tuple[list[list[float]], int] | None:
 def normalised(vector: list[float], dimensions: int | None = None) -> list[float]:
     """Return the first ``dimensions`` of a vector, of length 1; a vector of zeros stays as it is."""
     cut = vector[:dimensions] if dimensions else vector
-    length = math.sqrt(sum(x * x for x in cut))
+    length = math.hypot(*cut)  # squares of small numbers would be nothing
     return [x / length for x in cut] if length > 0 and math.isfinite(length) else cut
