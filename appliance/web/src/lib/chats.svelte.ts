@@ -47,6 +47,8 @@ class Chats {
 
   private following = false;
   private newest = 0;
+  /** Those that are deleted here now: the server tells everybody of that before it answers. */
+  private leaving: string[] = [];
   private soon: ReturnType<typeof setTimeout> | undefined;
 
   constructor() {
@@ -85,7 +87,15 @@ class Chats {
 
   /** Delete conversations, with one way back for all of them. */
   async remove(...gone: Conversation[]) {
-    const { ids } = await keeping.ask<{ ids: string[] }>("DELETE", ROOT, { ids: gone.map((each) => each.id) });
+    const wanted = (this.leaving = gone.map((each) => each.id));
+    try {
+      await this.removed(await keeping.ask<{ ids: string[] }>("DELETE", ROOT, { ids: wanted }));
+    } finally {
+      this.leaving = [];
+    }
+  }
+
+  private async removed({ ids }: { ids: string[] }) {
     for (const id of ids) drafts.drop(id);
     const open = this.open?.info.id ?? "";
     if (ids.includes(open)) {
@@ -189,7 +199,8 @@ class Chats {
       this.soon = undefined;
       void this.read();
     }, SOON);
-    if (open?.stored && (conversation || open.info.id) === open.info.id) open.refresh().catch(() => undefined);
+    if (!open?.stored || this.leaving.includes(open.info.id)) return;
+    if ((conversation || open.info.id) === open.info.id) open.refresh().catch(() => undefined);
   }
 
   /** Read the list, or what has changed in it. */
