@@ -208,8 +208,8 @@ export async function code({ page, url }) {
   const region = page.getByRole("region", { name: t("Messages") });
   await region.evaluate((each) => each.scrollTo({ top: 9000 }));
   const copy = button(block, "Copy the code");
-  const [view, button] = [await region.boundingBox(), await copy.boundingBox()];
-  assert.ok(button.y >= view.y - 1 && button.y < view.y + 60, `the copy button is at ${button.y} of ${view.y}`);
+  const [view, place] = [await region.boundingBox(), await copy.boundingBox()];
+  assert.ok(place.y >= view.y - 1 && place.y < view.y + 60, `the copy button is at ${place.y} of ${view.y}`);
   await copy.click();
   assert.equal(await pasted(page), lines.join("\n"));
   const wrap = button(block, "Wrap lines");
