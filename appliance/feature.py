@@ -5,10 +5,10 @@ folder below `appliance.features` with its tests in ``tests/features``. A featur
 kernel imports no feature: it is given the list of them (`appliance.features.FEATURES`), and takes each part at the seam
 where it is used. A feature can be deleted: without its folder and its lines in the list the program does all the rest.
 
-Each room of the kernel says at its seam what may sign in there: `Verb` on the command line, a blueprint of Quart or an
+Each room of the kernel says at its seam what may sign in there: `Verb` on the command line, `Routes` on Quart or an
 `EdgeRoute` among the program's own routes, a `SocketRoute` among websockets. This shape only collects the parts, and
-each part is a function that imports what it makes, so that a list of thirty features costs the start nothing: listing
-them imports their ``feature.py`` alone.
+each part is a function that imports what it makes, so that a long list costs the start nothing: listing them imports
+their ``feature.py`` alone.
 """
 
 from __future__ import annotations
@@ -161,10 +161,10 @@ class Footing(Struct, frozen=True, kw_only=True):
 class Ground(Struct, frozen=True, kw_only=True):
     """The facts and the owners of the kernel with which a feature opens its own.
 
-    ``config`` is the configuration in force, ``data`` the folder in which features keep files, ``inward`` the program
-    as its own client, from the moment it serves. ``learns``: what is not known of engines is found out meanwhile;
-    ``samples``: the machine is sampled, if the configuration does not say otherwise. ``gpus`` are asked
-    by their drivers, ``look`` looks at the machine once. A feature follows what happens: requests that have ended
+    ``config`` is that of the start, or the defaults without a file; `adopt` has later ones. ``data`` is the folder in
+    which features keep files, ``inward`` the program as its own client, from the moment it serves. ``learns``: what is
+    not known of engines is found out meanwhile; ``samples``: the machine is sampled, if the configuration does not say
+    otherwise. ``gpus`` are asked by their drivers, ``look`` looks at the machine once. A feature follows what happens: requests that have ended
     (``recorder``), decisions (``history``), waits for models (``fleet``). ``metrics`` has counters for what it counts,
     ``tools`` are those that models may use. ``assembled`` returns as soon as the program is put together.
     """

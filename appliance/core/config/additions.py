@@ -28,7 +28,7 @@ class FeatureKeys(Section, frozen=True, rename="camel"):
     """The keys of one feature at the top of the file: its sections. Methods answer what the kernel asks of them.
 
     ``secrets`` are the places below which every value is a secret, ``over_http`` those that `config_editing` may change
-    over HTTP.
+    over HTTP, both in the words of the file.
     """
 
     secrets: ClassVar[Sequence[tuple[str, ...]]] = ()
