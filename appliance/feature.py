@@ -164,9 +164,10 @@ class Ground(Struct, frozen=True, kw_only=True):
     ``config`` is that of the start, or the defaults without a file; `adopt` has later ones. ``data`` is the folder in
     which features keep files, ``inward`` the program as its own client, from the moment it serves. ``learns``: what is
     not known of engines is found out meanwhile; ``samples``: the machine is sampled, if the configuration does not say
-    otherwise. ``gpus`` are asked by their drivers, ``look`` looks at the machine once. A feature follows what happens: requests that have ended
-    (``recorder``), decisions (``history``), waits for models (``fleet``). ``metrics`` has counters for what it counts,
-    ``tools`` are those that models may use. ``assembled`` returns as soon as the program is put together.
+    otherwise. ``gpus`` are asked by their drivers, ``look`` looks at the machine once. A feature follows what happens:
+    requests that have ended (``recorder``), decisions (``history``), waits for models (``fleet``). ``metrics`` has
+    counters for what it counts, ``tools`` are those that models may use. ``assembled`` returns as soon as the program
+    is put together.
     """
 
     settings: AppSettings
