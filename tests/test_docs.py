@@ -32,7 +32,7 @@ from appliance.cli.serve import serve
 from appliance.core.answers.families import FAMILIES
 from appliance.core.config.additions import PluginConfig, RunsConfig
 from appliance.core.llama import flags
-from appliance.core.models.listed import ListedModel
+from appliance.core.models.swap_listing import ListedModel
 from appliance.core.turns.messages import FailReason, FinishReason, RunState
 from appliance.errors import ApplianceError
 from appliance.feature import verb_ground

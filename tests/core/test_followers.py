@@ -1,4 +1,4 @@
-"""Whoever follows is called in the order of coming, until it leaves."""
+"""Followers are called in the order in which they came, until they leave."""
 
 from __future__ import annotations
 

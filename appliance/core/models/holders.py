@@ -18,6 +18,14 @@ class Holder(Struct, frozen=True):
     identity: str | None
 
 
+def groups_of(holders: Iterable[Holder]) -> list[list[Holder]]:
+    """Return the boxes of each model, in the order of ``holders``."""
+    found: dict[str, list[Holder]] = {}
+    for one in holders:
+        found.setdefault(one.identity or f"/{one.box}", []).append(one)
+    return list(found.values())
+
+
 def told_apart(model: str, groups: Iterable[Iterable[Holder]]) -> str:
     """Return, for people, how to ask for each of several models of one name."""
     boxes = [[one.box for one in group] for group in groups]

@@ -22,7 +22,7 @@ from appliance.core.config.types import Config
 from appliance.core.examination import Known, Lately, ServedModel, ServerFact
 from appliance.core.findings import Finding
 from appliance.core.llama.buffers import OFFLOADED
-from appliance.core.models.listed import ListedModel
+from appliance.core.models.swap_listing import ListedModel
 from appliance.core.records.history import MAX_LIMIT, HistoryQuery
 from appliance.features.doctor.core.bundle import REPORTED, known_secrets, log_names
 from appliance.features.doctor.core.diagnose import diagnose

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonEdit, apply_edits, parse_path
-from appliance.core.bodies.schema_check import schema_problem
 from appliance.core.config.scalars import BadRegex, check_pattern
 from appliance.core.lenient_json import decoded
 from appliance.errors import BadRequest
@@ -76,6 +75,8 @@ def _lenient(place: str, schema: Raw) -> list[JsonEdit]:
 
 
 def _problem(schema: Raw) -> str | None:
+    from appliance.core.bodies.schema_check import schema_problem  # few requests have a schema
+
     if problem := schema_problem(_ARRAYS.sub(b'"prefixItems":[', bytes(schema))):
         return problem
     root = OBJECT.decode(schema)

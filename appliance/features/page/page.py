@@ -25,7 +25,7 @@ import trio
 from appliance import __version__
 from appliance.core.bodies.codings import SMALLEST, accepts_gzip
 from appliance.core.engine import Engine
-from appliance.core.models.listed import ListedModel, ListedModels
+from appliance.core.models.swap_listing import ListedModel, ListedModels
 from appliance.core.settings import HttpSettings, Listen
 from appliance.errors import RouteNotFound
 from appliance.features.page.static_files import OTHER_TYPE, TYPES, is_known

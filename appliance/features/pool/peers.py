@@ -12,9 +12,8 @@ import trio
 from msgspec import Struct
 
 from appliance.core.config.types import Config, Peer
-from appliance.core.models.holders import Holder
+from appliance.core.models.holders import Holder, groups_of
 from appliance.errors import PeerFailed
-from appliance.features.pool.core.remarks import groups_of
 from appliance.features.pool.core.shapes import ModelState
 from appliance.features.pool.link import IDENTITIES, Heard, LocalState, WaitChanged, exchange_states
 from appliance.features.pool.remote_peer import FIRST_PAUSE, PeerStatus, RemotePeer

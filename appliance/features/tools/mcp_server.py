@@ -17,7 +17,7 @@ import trio
 from msgspec import Raw, Struct
 
 from appliance.core.bodies.sse import PING, ErrorInfo, SseEvent, encode
-from appliance.core.models.listed import ListedModel
+from appliance.core.models.swap_listing import ListedModel
 from appliance.core.tools.box import ToolContext, ToolSpec
 from appliance.core.turns.tasks import Tell
 from appliance.errors import ApplianceError, Busy, Forbidden

@@ -14,7 +14,7 @@ from typing import ClassVar
 import msgspec
 import trio
 
-from appliance.core.models.listed import ListedModels
+from appliance.core.models.swap_listing import ListedModels
 from appliance.errors import Busy, ModelLoading, ModelNotFound
 from appliance.fleet.status import state_of
 from appliance.http.control.listing import Object, View, health, list_models, router_props, tell_models

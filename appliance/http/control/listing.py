@@ -22,9 +22,19 @@ from appliance.core.lenient_json import decoded
 from appliance.core.models.context import asked_context
 from appliance.core.models.download_status import DownloadStatus, is_for
 from appliance.core.models.gguf import GgufInfo
-from appliance.core.models.listed import ListedModel, ListedModels, ListedStatus, ModelStatus
 from appliance.core.models.model import Model
-from appliance.core.models.swap_listing import RUNNING, ModelLister, Object, model_status, swap_state, with_found
+from appliance.core.models.swap_listing import (
+    RUNNING,
+    ListedModel,
+    ListedModels,
+    ListedStatus,
+    ModelLister,
+    ModelStatus,
+    Object,
+    model_status,
+    swap_state,
+    with_found,
+)
 from appliance.core.secrets import Secrets, shown_command, shown_lines, shown_text
 from appliance.core.settings import HttpSettings
 from appliance.fleet.owner import Fleet

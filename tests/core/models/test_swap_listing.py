@@ -7,9 +7,8 @@ from collections.abc import Collection
 import msgspec
 
 from appliance.core.config.types import Capabilities, Config, ModelConfig, Peer, Profile, Selector, SelectorSettings
-from appliance.core.models.listed import ListedModel
 from appliance.core.models.model import Model
-from appliance.core.models.swap_listing import ModelLister, Object, model_status, swap_state, with_found
+from appliance.core.models.swap_listing import ListedModel, ModelLister, Object, model_status, swap_state, with_found
 
 NOW = 1_780_000_000
 

@@ -20,11 +20,11 @@ from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.identities import HEAD, PIECES
 from appliance.catalog.sources import ModelFolders
 from appliance.catalog.supply import NoSupply
-from appliance.core.models.holders import Holder
+from appliance.core.models.holders import Holder, groups_of
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.errors import ModelNotFound, NotPlaced
-from appliance.features.pool.core.remarks import groups_of, names_apart
+from appliance.features.pool.core.remarks import names_apart
 from appliance.features.pool.peers import Peers, PoolSide, open_peers
 from appliance.fleet.owner import open_fleet
 from appliance.http.control.listing import View, tell_models

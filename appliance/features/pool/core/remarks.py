@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from appliance.core.findings import Trouble
-from appliance.core.models.holders import Holder, told_apart
+from appliance.core.models.holders import Holder, groups_of, told_apart
 from appliance.core.settings import is_loopback
 from appliance.features.pool.core.shapes import PoolBox
 
 MOST_NAMES = 5  # names of models in one remark
-
-
-def groups_of(holders: Iterable[Holder]) -> list[list[Holder]]:
-    """Return the boxes of each model, in the order of ``holders``."""
-    found: dict[str, list[Holder]] = {}
-    for one in holders:
-        found.setdefault(one.identity or f"/{one.box}", []).append(one)
-    return list(found.values())
 
 
 def names_apart(boxes: Mapping[str, Mapping[str, str | None]]) -> dict[str, list[list[Holder]]]:

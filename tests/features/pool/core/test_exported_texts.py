@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.models.holders import Holder
+from appliance.core.models.holders import Holder, groups_of
 from appliance.features.pool.core.export import (
     PATIENCE,
     ExportBox,
@@ -24,7 +24,7 @@ from appliance.features.pool.core.export import (
     kubernetes_files,
     smg_files,
 )
-from appliance.features.pool.core.remarks import apart_problems, groups_of, keyless_problems, names_apart
+from appliance.features.pool.core.remarks import apart_problems, keyless_problems, names_apart
 from appliance.features.pool.core.shapes import PoolBox
 
 ROOT = Path(__file__).resolve().parents[4]
