@@ -68,9 +68,9 @@ class NatsReader:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._due: tuple[BusMessage, int, int] | None = (
-            None  # of a message whose line has come: bytes of headers, of all
-        )
+        self._searched = 0  # bytes at the buffer's beginning that hold no end of a line: a long line is searched once
+        self._due: tuple[BusMessage, int, int] | None = None
+        """A message whose line has come, with the bytes of its headers, and of all that is still to come."""
 
     def receive(self, data: bytes) -> None:
         """Take bytes that have come."""
@@ -84,7 +84,8 @@ class NatsReader:
 
     def _line(self) -> bytes | None:
         # Only the first bytes are searched, so that the limit is the same however the bytes were cut.
-        end = self._buffer.find(b"\r\n", 0, MOST_LINE + 2)
+        end = self._buffer.find(b"\r\n", self._searched, MOST_LINE + 2)
+        self._searched = max(len(self._buffer) - 1, 0) if end < 0 else 0  # the last one may be half of an end
         if end < 0:
             if len(self._buffer) >= MOST_LINE + 2:
                 raise NatsGarbage(f"a line is longer than {MOST_LINE} bytes")
