@@ -224,7 +224,7 @@ def test_a_failure_within_the_first_hour_brings_the_old_build_back_and_later_one
     back = after(state, failed(build(2), 1060.0))
     assert back.line(LINE) == BuildLine(name=LINE, current=build(1))
     assert back.role(build(2)) == "withdrawn"
-    assert "60 s after the switch: it crashed" in back.withdrawn[build(2)]
+    assert "it failed 60 s after the switch: it crashed" in back.withdrawn[build(2)]
     assert after(back, failed(build(1), 1061.0)) == back  # there is nothing older
     assert back.trusting(build(2)).role(build(2)) == ""
 
