@@ -15,7 +15,7 @@ from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.routes import Routes
 from appliance.http.route_facts import AdminDoor, RouteFacts
 
-DOOR = AdminDoor("changing the pool", "pool' on the server's machine", trusted=True)
+DOOR = AdminDoor("changing the pool", "pool", trusted=True)
 
 
 def pool_routes(peers: Peers, seat: PoolSeat) -> Routes:
