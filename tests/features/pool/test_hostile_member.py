@@ -21,11 +21,13 @@ from pool_seat import seat_of
 
 from appliance.core.lenient_json import decoded
 from appliance.errors import BadRequest, Conflict
+from appliance.features.pool import on_bus
 from appliance.features.pool.core.buckets import BucketEntry, BusRefused, direct_entry
 from appliance.features.pool.core.lease import MOST_MODELS, understood
 from appliance.features.pool.core.nats import BusMessage
 from appliance.features.pool.core.roster import LARGEST, MOST_BOXES, MOST_GONE, Box, Roster
 from appliance.features.pool.doors import NewSecret
+from appliance.features.pool.hands import OwnHands
 from appliance.features.pool.membership import Membership
 from appliance.features.pool.orders import PlacementOrder
 from appliance.features.pool.owner import BoxPool
@@ -83,8 +85,9 @@ class Pool(RuleBasedStateMachine):
     def start(self, name: str) -> None:
         kept = read_pool(self.path(name))
         assert kept is not None
-        parts, hands = self.owner._parts, self.owner._hands
-        self.boxes[name] = trio.from_thread.run_sync(Membership, self.path(name), kept, parts, hands)
+        kernel, peers = self.owner._program.kernel, self.owner._peers
+        hands = OwnHands(self.owner._nursery, kernel.owners, peers)
+        self.boxes[name] = trio.from_thread.run_sync(Membership, self.path(name), kept, kernel, peers, hands)
 
     def hear(self, make: Callable[[], Awaitable[T]]) -> T | None:
         """As a door does: a member that says something wrong is told so, and nothing else happens."""
@@ -185,7 +188,10 @@ class Pool(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-async def test_whatever_a_member_says_the_others_can_take_it_out(open_server: OpenServer, tmp_path: Path) -> None:
+async def test_whatever_a_member_says_the_others_can_take_it_out(
+    open_server: OpenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_bus, "AGREE_TIME", 0.1)  # nobody has a connection to the bus here
     async with open_server(pool=tmp_path / "pool.json") as server:
         Pool.owner = await seat_of(server).require()
         quiet = settings(max_examples=10, stateful_step_count=8, deadline=None, suppress_health_check=list(HealthCheck))
