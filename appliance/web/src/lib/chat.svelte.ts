@@ -40,7 +40,7 @@ export class Chat {
   );
   /** Answers that this page is about to ask for. */
   private readonly unasked = new Set<string>();
-  private latest = 0;
+  private latest = $state(0);
   /** What somebody has set, but for the model: the browser keeps it of a conversation that is not stored. */
   chosen: Settings = {};
   /** How often the person has stopped what ran. */
