@@ -188,6 +188,7 @@ export async function here({ page, browser, url }) {
   assert.deepEqual(device.wrong, []);
   await press(page, "Delete all");
   await confirm(page, "Delete");
+  await page.waitForURL("**/#/chat"); // it closes the list of a narrow page
   await (await conversations(page)).getByText(t("Your conversations will be listed here.")).waitFor();
 }
 
