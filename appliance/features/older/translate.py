@@ -62,7 +62,9 @@ class OlderBodies:
         async with HttpCall(there, "GET", outgoing.target, outgoing.headers, b"", pool=pool) as response:
             metrics = await response.read(MAX_TOLD)
             if rules.lacks_cache(metrics) and status is not None:
-                slots = b'[{"n_ctx":0}]' if status.state == "sleeping" else await _ask(there, pool, "/slots")
+                props = decoded(_Props, await _ask(there, pool, "/props"))  # the engine itself: its log tells of it later
+                is_asleep = props is not None and props.is_sleeping
+                slots = b'[{"n_ctx":0}]' if is_asleep else await _ask(there, pool, "/slots")
                 metrics += rules.cache_lines(slots, status.argv)
             await send_whole(sink, response.status, without(response.headers, _LENGTHS), metrics)
         return True
@@ -70,6 +72,7 @@ class OlderBodies:
 
 class _Props(Struct):
     media_marker: str = ""
+    is_sleeping: bool = False
 
 
 async def _ask(there: Address, pool: Pool, path: str) -> bytes:
