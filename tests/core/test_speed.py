@@ -1,4 +1,7 @@
-"""What a decision may cost. The limits leave room for a slow and busy machine: what rots by a factor is found."""
+"""What a decision may cost, in microseconds of a machine on which a fixed piece of Python takes `FIXED_US`.
+
+The limits leave room: what rots by a factor is found.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,15 @@ LINE_US = 25
 PREFIX_US = {4: 32, 100: 600}
 PROMPT_US = 2400
 
+FIXED_US = 40
+
 POLICIES = pytest.mark.parametrize("policy", [groups, products, overlapping])
+
+
+def quiet_us(call: Callable[[], object], rounds: int = 300, calls: int = 1) -> float:
+    """The median of one call, less what this machine is slower by now."""
+    found, fixed = timed(call, rounds, calls), timed(lambda: sorted(str(n * n % 977) for n in range(200)), rounds=60)
+    return found.median / max(1.0, fixed.median / FIXED_US)
 
 
 @POLICIES
@@ -45,14 +56,14 @@ def test_a_plan_among_200_models_takes_less_than_a_millisecond(policy: Callable[
     decision = asked.plan(WANTED, now)
     assert WANTED in decision.target_set
     assert decision.evict
-    assert timed(lambda: asked.plan(WANTED, now)).median < PLAN_US
+    assert quiet_us(lambda: asked.plan(WANTED, now)) < PLAN_US
 
 
 def test_a_matrix_that_does_not_allow_what_runs_is_still_answered() -> None:
     """As after a reload: a hundred models run, of which sets of three let two stay."""
     asked, now = overlapping(), running(100)
     assert len(asked.plan(WANTED, now).evict) == 98
-    assert timed(lambda: asked.plan(WANTED, now), rounds=10).median < 40_000
+    assert quiet_us(lambda: asked.plan(WANTED, now), rounds=10) < 40_000
 
 
 @POLICIES
@@ -60,14 +71,14 @@ def test_a_matrix_that_does_not_allow_what_runs_is_still_answered() -> None:
 def test_an_event_with_fifty_models_waiting_takes_milliseconds(policy: Callable[[], Policy], now: float) -> None:
     schedule, request = busy_schedule(policy(), loaded=8, waiting=50)
     assert schedule.queued() > LOOK_AHEAD
-    assert timed(request, rounds=60).median < EVENT_US
-    assert timed(lambda: schedule.tick(now), rounds=60).median < EVENT_US
+    assert quiet_us(request, rounds=60) < EVENT_US
+    assert quiet_us(lambda: schedule.tick(now), rounds=60) < EVENT_US
 
 
 def test_a_request_to_a_loaded_model_takes_microseconds() -> None:
     schedule, request = busy_schedule(groups(), loaded=20, waiting=0)
     assert schedule.queued() == 0
-    assert timed(request, rounds=100, calls=10).median < 20
+    assert quiet_us(request, rounds=100, calls=10) < 20
 
 
 def test_filters_of_a_chat_request_take_microseconds() -> None:
@@ -76,7 +87,7 @@ def test_filters_of_a_chat_request_take_microseconds() -> None:
     edited = edits.apply(body, "fast")
     assert b'"the-real-name"' in edited
     assert b"temperature" not in edited
-    assert timed(lambda: edits.apply(body, "fast"), calls=10).median < FILTERS_US
+    assert quiet_us(lambda: edits.apply(body, "fast"), calls=10) < FILTERS_US
 
 
 @pytest.mark.parametrize("messages", PREFIX_US)
@@ -84,7 +95,7 @@ def test_the_blocks_of_a_request_take_a_microsecond_or_two_for_each_message(mess
     said = {"role": "user", "content": "What do llamas hum about? " * 16}
     body = msgspec.json.encode({"model": "m", "stream": True, "messages": [said] * messages})
     assert len(prefix_of(body).digests) == messages
-    assert timed(lambda: prefix_of(body), calls=10).median < PREFIX_US[messages]
+    assert quiet_us(lambda: prefix_of(body), calls=10) < PREFIX_US[messages]
 
 
 @pytest.mark.parametrize("messages", [1, 200])
@@ -93,23 +104,23 @@ def test_a_prompt_of_400_kilobytes_is_compared_in_half_a_millisecond(messages: i
     body = msgspec.json.encode({"model": "m", "stream": True, "messages": [said] * messages})
     assert 380_000 < len(body) < 420_000
     assert prompt_of("m", body).blocks.size > 380_000
-    assert timed(lambda: prompt_of("m", body), rounds=60).median < PROMPT_US
+    assert quiet_us(lambda: prompt_of("m", body), rounds=60) < PROMPT_US
 
 
 def test_a_name_is_found_among_300_models_in_a_microsecond_or_two() -> None:
     router = Router(configuration(configuration_text(300)))
     assert router.resolve("alias-150") == Local("model-150", "alias-150")
-    assert timed(lambda: router.resolve("alias-150"), calls=100).median < 2
+    assert quiet_us(lambda: router.resolve("alias-150"), calls=100) < 2
 
 
 def test_a_configuration_of_300_models_is_read_in_less_than_a_second() -> None:
     text = configuration_text(300)
     assert len(configuration(text).models) == 300
-    assert timed(lambda: configuration(text), rounds=5).median < 1_000_000
+    assert quiet_us(lambda: configuration(text), rounds=5) < 1_000_000
 
 
 def test_a_chunk_becomes_a_line_of_ollamas_for_a_few_microseconds() -> None:
     one = Translator("alpha", Stopwatch(), chat=True)
     chunk = b'data: {"choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}],"id":"c","model":"m"}\n\n'
     assert one.feed(chunk).count(b"\n") == 1
-    assert timed(lambda: one.feed(chunk), calls=50).median < LINE_US
+    assert quiet_us(lambda: one.feed(chunk), calls=50) < LINE_US
