@@ -1,6 +1,7 @@
 // Views whose routes fail: each in turn, in every way, at each view.
 import assert from "node:assert/strict";
-import { accessible, appears, button, field, fits, messages, press, searchHub } from "../steps.mjs";
+import { store } from "../browser.mjs";
+import { accessible, appears, button, field, fits, idle, messages, press, searchHub } from "../steps.mjs";
 import { like, size, t } from "../words.mjs";
 
 /** Every view with its routes, and what stands there when they answer. */
@@ -155,7 +156,10 @@ export async function late({ page, url }) {
     .waitFor({ state: "detached" });
 }
 
-/** A question that is sent before the page knows the models waits for them, and goes. */
+/**
+ * A question that is sent before the page knows the models waits for them, and goes. One that is written before its
+ * conversation has come can be sent when it comes, however it is opened.
+ */
 export async function early({ page, url }) {
   let answer;
   const awaited = new Promise((resolve) => (answer = resolve));
@@ -169,6 +173,27 @@ export async function early({ page, url }) {
   await accessible(page, "a question that waits");
   answer();
   await messages(page).nth(1).waitFor();
+  const [one, other] = await store(url, { id: "one", said: ["Hi", "Yes"] }, { id: "other", said: ["Ho", "No"] });
+  const ways = [
+    () => page.goto(`${url}/#/chat/${one}`),
+    () => page.reload(),
+    () => page.evaluate((other) => void (location.hash = `#/chat/${other}`), other),
+  ];
+  const conversation = /conversations\/[a-z0-9]+\?since=0$/;
+  for (const open of ways) {
+    const come = new Promise((resolve) => (answer = resolve));
+    await page.route(conversation, (route) => come.then(() => route.continue()));
+    const asked = page.waitForRequest(conversation);
+    await open();
+    await asked;
+    await field(page).fill("Written early");
+    assert.ok(await button(page, "Send").isDisabled());
+    answer();
+    await press(page, "Send");
+    await appears(messages(page).filter({ hasText: "Written early" }).first());
+    await idle(page);
+    await page.unroute(conversation);
+  }
 }
 
 /** Every view is in a list that shows all of them, by Ctrl-K, and has a title of its own. Nonsense is named as such. */
