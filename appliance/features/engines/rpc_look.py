@@ -58,8 +58,8 @@ async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> RpcWor
             return RpcWorker(endpoint=endpoint, state="other", why=f"{no_worker} broke the connection")
         missed = _reason(error)
     else:
-        version, devices = str(questions.version), tuple(questions.devices)
-        return RpcWorker(endpoint=endpoint, state="ready", version=version, devices=devices)
+        devices = tuple(questions.devices)
+        return RpcWorker(endpoint=endpoint, state="ready", version=questions.version, devices=devices)
     remedy = "is an rpc-worker of llama-appliance running there, and does its firewall let this machine in?"
     why = f"worker {endpoint} cannot be reached: {missed}; {remedy}"
     return RpcWorker(endpoint=endpoint, state="unreachable", why=why)
@@ -120,8 +120,8 @@ async def _connect(host: str, port: int) -> trio.SocketStream:
 
 
 async def _greet(stream: trio.SocketStream, questions: Questions) -> None:
-    """Raises RpcError, and what streams raise."""
-    await stream.send_all(questions.begin())
+    """Raises BadWorkerAnswer, and what streams raise."""
+    await stream.send_all(questions.first)
     while not questions.done:
         data = await stream.receive_some(READ)
         if not data:
