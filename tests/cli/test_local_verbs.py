@@ -24,7 +24,7 @@ from appliance.features.engines.core.choice import Ranked
 from appliance.features.engines.core.listing import cpu_device
 from appliance.features.engines.core.standing import Seat, Standing
 from appliance.features.engines.verbs.commands import engines, working
-from appliance.features.engines.verbs.update import TriedRow, models_to_try, most_used
+from appliance.features.engines.verbs.update import models_to_try, most_used
 from appliance.store.activity import open_activity
 
 
@@ -98,9 +98,9 @@ def test_every_verb_explains_itself_with_an_example(verb: str) -> None:
 
 
 def test_the_model_that_answered_most_is_tried_first_and_of_equals_the_latest() -> None:
-    rows = [
-        TriedRow(*one) for one in (("a",), ("b",), ("c", 500), ("b",), ("c", 500), ("c", 404), ("d",))
-    ]  # newest first
+    answered = (("a", 200), ("b", 200), ("c", 500), ("b", 200), ("c", 500), ("c", 404), ("d", 200))  # newest first
+    now = datetime.now(UTC)
+    rows = [Row(timestamp=now, model=m, req_path="/x", resp_status_code=s, duration_ms=1) for m, s in answered]
     assert most_used(rows) == ["b", "a", "d"]
     assert most_used([]) == []
 

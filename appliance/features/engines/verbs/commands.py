@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import click
 import trio
-from msgspec import Struct
 
 from appliance.cli.remote import RunningServer, home_options, server_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
@@ -19,32 +18,18 @@ from appliance.engines.named import ENGINE_VARIABLE
 from appliance.errors import UsageError
 from appliance.features.engines.choosing import keep, named_seats, prefer, roll_back
 from appliance.features.engines.core.choice import AUTO, EngineWish, Ranked, check_removable
-from appliance.features.engines.core.standing import Proof
 from appliance.features.engines.core.state import BuildRemoved, Forgotten
 from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.table import BuildRow, SeatRow, Table, table
-from appliance.features.engines.verbs.here import followed, offer_in_words, opened, own_shelf, print_proof, server_table
+from appliance.features.engines.verbs.here import followed, offer_in_words, opened, print_proof, server_table
 from appliance.features.engines.verbs.install import install
 from appliance.features.engines.verbs.update import update
 from appliance.platform.console import EXIT_OURS, say
+from appliance.platform.home import engines_folder
 
 COLUMNS = ("", "SEAT", "DEVICE", "STANDING", "PROMPT", "ANSWER", "FROM", "WHY")
 NUMBERS = ("PROMPT", "ANSWER")
 model_option = click.option("--model", metavar="MODEL", help="For this model only.")
-
-
-class Probed(Struct, frozen=True, kw_only=True):
-    """The output of ``engines probe --json``."""
-
-    machine: MachineLook | None
-    engines: Table
-
-
-class Proved(Struct, frozen=True, kw_only=True):
-    """The output of ``engines prove --json``."""
-
-    ok: bool
-    proofs: list[Proof]
 
 
 @click.group()
@@ -72,7 +57,7 @@ async def ls(server: RunningServer, as_json: bool) -> int:
     """
     found = await server_table(server)
     if found is None:
-        async with opened(own_shelf()) as owner:
+        async with opened(Shelf(engines_folder())) as owner:
             found = await table(owner)
     if as_json:
         print_json(found)
@@ -95,7 +80,7 @@ async def probe(server: RunningServer, as_json: bool) -> int:
         seen = await owner.probe()
         found = await table(owner)
     if as_json:
-        print_json(Probed(machine=seen, engines=found))
+        print_json({"machine": seen, "engines": found})
         return 0
     _show_machine(seen)
     show_table(found)
@@ -121,7 +106,7 @@ async def prove(server: RunningServer, names: tuple[str, ...], as_json: bool) ->
         proofs = await (owner.prove(seats) if as_json else owner.prove(seats, print_proof))
     ok = all(proof.ok for proof in proofs)
     if as_json:
-        print_json(Proved(ok=ok, proofs=proofs))
+        print_json({"ok": ok, "proofs": proofs})
     elif not proofs:
         say("everything has been tried already; name a seat to try it again ('engines ls' lists them)")
     return 0 if ok else EXIT_OURS

@@ -28,10 +28,6 @@ PROBE_TIME = 300.0
 """Seconds that a running server gets to look at all its builds again."""
 
 
-def own_shelf() -> Shelf:
-    return Shelf(engines_folder())
-
-
 @asynccontextmanager
 async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
     """Return this machine's engines, after a look at them if drivers have changed or a build is new since the last."""
@@ -51,7 +47,7 @@ async def followed(server: RunningServer, *, changes: bool = True) -> AsyncGener
 
     A block that ``changes`` builds, or the choice among them, is the only one at a time.
     """
-    shelf = own_shelf()
+    shelf = Shelf(engines_folder())
     async with alone(shelf) if changes else nullcontext(), opened(shelf) as owner:
         yield owner
     await refresh_server(server)
