@@ -31,13 +31,11 @@ class FoundHere(Struct, frozen=True):
     """It is one that somebody named, and nothing else will do."""
 
     def open(self, tell: Tell | None = None) -> AbstractAsyncContextManager[Engines]:
-        from appliance.catalog.sources import STARTER
         from appliance.core.records.history import told_to_nobody
         from appliance.features.engines.owner import open_engines  # with trio, which `version` does without
         from appliance.features.engines.shelf import StateFile
 
-        file, only = StateFile(self.folder), self.only
-        return open_engines(self.find, file, starter=STARTER, only=only, tell=tell or told_to_nobody)
+        return open_engines(self.find, StateFile(self.folder), only=self.only, tell=tell or told_to_nobody)
 
 
 class MachineEngines:

@@ -88,7 +88,7 @@ class TrialServer:
         if status is None:
             return TrialFailed("crash", f"it runs, but {cause.why if isinstance(cause, UpstreamFailed) else cause}")
         await self._output.wait_rest()
-        return TrialFailed(trials.fault_of_death(self._last_lines()), self._end(status, "at work"))
+        return TrialFailed(trials.fault_of_death(self.lines()[-LAST_LINES:]), self._end(status, "at work"))
 
     async def wait_ready(self) -> None:
         """Return when it answers, or raise TrialFailed when it ends before."""
@@ -104,12 +104,9 @@ class TrialServer:
         fault = trials.fault_of_start(describe_status(status), status not in NOT_EXECUTED, self.lines())
         raise TrialFailed(fault, self._end(status, "while it loaded"))
 
-    def _last_lines(self) -> list[str]:
-        return self.lines()[-LAST_LINES:]
-
     def _end(self, status: int, when: str) -> str:
         """Describe its end, in words."""
-        told = explanation(self._last_lines())
+        told = explanation(self.lines()[-LAST_LINES:])
         return f"{describe_status(status)} {when}" + (f": {told}" if told else "")
 
 
