@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from appliance.core.engine import Engine
 from appliance.errors import EngineNotFound
-from appliance.features.engines.found import find_engine, is_named, list_engines
+from appliance.features.engines.found import EngineFolders, find_engine, is_named, list_engines
 from appliance.platform.home import engines_folder
 
 if TYPE_CHECKING:
@@ -59,9 +59,11 @@ class MachineEngines:
         return FoundHere(list_engines, engines_folder())
 
     def carried(self, packaged: Path | None) -> CarriedEngines:
-        from appliance.features.engines.carried import carried_here
+        from appliance.features.engines.carried import CarriedHere
+        from appliance.features.engines.shelf import Shelf
 
-        return carried_here(packaged)
+        roots = [root for root, _ in EngineFolders.of_this_machine().roots()]
+        return CarriedHere(Shelf(engines_folder()), roots, packaged and packaged / "engines")
 
     def gpus(self) -> AbstractAsyncContextManager[Gpus]:
         from appliance.features.engines.drivers import open_gpus
