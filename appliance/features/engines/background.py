@@ -26,10 +26,8 @@ PATIENCE = 900.0
 """Seconds for which requests may keep a seat from being tried; then it is tried beside them."""
 EVERY = 30.0
 """Seconds between two looks whether drivers, cards or the time have changed something."""
-SELDOM = 3600.0
-"""Most seconds until a build that did not answer is asked again."""
-LOOK = 0.1
-"""Seconds between two looks whether a request is under way."""
+SELDOM = 3600.0  # most seconds until a build that did not answer is asked again
+LOOK = 0.1  # seconds between two looks whether a request is under way
 
 log = logging.getLogger(__name__)
 

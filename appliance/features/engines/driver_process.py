@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 LOOK, SAMPLES, PROCESSES = "look", "samples", "processes"
 """The questions; `PROCESSES` comes with the number of the GPU behind it."""
-NO_DRIVER = 3
-"""Exit status if the driver cannot be asked."""
+NO_DRIVER = 3  # exit status if the driver cannot be asked
 NVML_STAGE = "nvml"
 STAGES = ("system", NVML_STAGE, "nvidia", "amd", "intel", "apple", "loaders", "problems")
 MISMATCH = "version mismatch"

@@ -46,8 +46,7 @@ from appliance.trio_parts import Changed, WriteBehind, beside, persist
 
 RANKED_FOR = 1.0
 """Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""
-LAST_WRITE = 2.0
-"""Seconds for what is not in the file yet when the program ends."""
+LAST_WRITE = 2.0  # seconds for what is not in the file yet when the program ends
 log = logging.getLogger(__name__)
 
 
@@ -70,14 +69,12 @@ class Engines:
         self._damage: dict[str, str] = {}
         self._late: dict[str, str] = {}
         """Reasons of builds that have not told their devices yet, by the digests of the builds."""
-        self.seats: Sequence[Seat] = ()
-        """Every build on the devices that it can use here."""
+        self.seats: Sequence[Seat] = ()  # every build on the devices that it can use here
         self._suspects: set[str] = set()
         self._suspected = Changed()
         self._ranked: dict[tuple[str, str, tuple[str, ...]], tuple[float, list[Ranked]]] = {}
         """The answers of `ranked` since the last `_arrange`, with their times."""
-        self._events: list[Learnt] = []
-        """The events that are not in the file yet."""
+        self._events: list[Learnt] = []  # the events that are not in the file yet
         self.behind = WriteBehind(pause=0, retry=5)
         self._is_unwritable = False
         self._proving = trio.Lock()

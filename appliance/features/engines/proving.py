@@ -46,8 +46,7 @@ ROOM = 4
 """The measuring model takes at most this part of the free memory; where there is less, the starter's speed counts."""
 ALL_LAYERS = "99"
 LOCK = "proving.lock"
-LOOK_EVERY = 0.25
-"""Seconds between two looks whether the other program is done."""
+LOOK_EVERY = 0.25  # seconds between two looks whether the other program is done
 LONGEST_WAIT = 600.0
 """Seconds that a trial waits for those of other programs. More than two proofs take, so only somebody who stands still
 lets it run out."""

@@ -20,16 +20,14 @@ from appliance.errors import ModelFailedToStart
 from appliance.features.engines.core.rpc_protocol import BadWorkerAnswer, Questions, choose_workers
 from appliance.upstream.connect import system_words
 
-LOOK_TIME = 2.0
-"""Seconds that one look may take, the connection included."""
+LOOK_TIME = 2.0  # seconds that one look may take, the connection included
 _LINGER = "hh" if sys.platform == "win32" else "ii"
 RESET, ORDERLY = struct.pack(_LINGER, 1, 0), struct.pack(_LINGER, 0, 0)
 """Values of SO_LINGER: closing sends a reset, or an ordinary end."""
 READ = 4096
 PATIENCE = 3.0
 """Seconds in which a worker that is missed may come back: one that died is started again after half a second."""
-AGAIN = 0.25
-"""Seconds until it is looked for once more."""
+AGAIN = 0.25  # seconds until it is looked for once more
 
 
 async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> RpcWorker:

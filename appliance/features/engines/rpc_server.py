@@ -44,24 +44,20 @@ it.
 START_TIME = 90.0
 """Seconds within which it must answer: drivers of graphics cards take their time at first."""
 LOOK_PAUSE = 0.05
-STOP_TIME = 2.0
-"""Seconds that it gets to end by itself."""
+STOP_TIME = 2.0  # seconds that it gets to end by itself
 REST_TIME = 5.0
 """Seconds to read the rest of its output, where something that it left behind holds the pipe."""
 NAMES_TIME = 1.0
 """Seconds in which the lines that name its devices must have come, once it answers."""
 BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds until it is started again after the first, second ... death in a row; the last for every later one."""
-LIVED = 60.0
-"""Seconds after which a death is the first in a row again."""
-TAIL = 20
-"""Lines of its output that are kept, and searched for what went wrong."""
+LIVED = 60.0  # seconds after which a death is the first in a row again
+TAIL = 20  # lines of its output that are kept, and searched for what went wrong
 
 ANYWHERE = "0.0.0.0"
 DEFAULT_LISTEN = f"{LOOPBACK}:{DEFAULT_PORT}"
 FREE_PORT = ":0"
-GRACE = 3.0
-"""Seconds that the worker's process gets to end."""
+GRACE = 3.0  # seconds that the worker's process gets to end
 
 
 def server_program(engine: Engine) -> str:

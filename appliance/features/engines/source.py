@@ -27,8 +27,7 @@ class FoundHere(Struct, frozen=True):
 
     find: Callable[[], list[Engine]]
     folder: Path
-    only: bool = False
-    """It is one that somebody named, and nothing else will do."""
+    only: bool = False  # it is one that somebody named, and nothing else will do
 
     def open(self, tell: Tell | None = None) -> AbstractAsyncContextManager[Engines]:
         from appliance.core.records.history import told_to_nobody

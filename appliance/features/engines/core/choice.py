@@ -31,8 +31,7 @@ MARGIN = 0.9
 NO_CARDS = ("cpu", "unknown")
 """Backends of builds that are not made for graphics cards, as far as known."""
 
-AUTO = "auto"
-"""The word with which a user leaves the choice to the program."""
+AUTO = "auto"  # the word with which a user leaves the choice to the program
 
 
 class EngineWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,10 +39,8 @@ class EngineWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     engine: str
     """A seat's id, a build's id, a backend, or a part of one (``cuda``); or `AUTO`."""
-    model: str | None = None
-    """None: for all models."""
-    pinned: bool = False
-    """Use nothing else."""
+    model: str | None = None  # None: for all models
+    pinned: bool = False  # use nothing else
 
     def matches(self, seat: Seat) -> bool:
         if seat.backend != "cpu" and seat.on_cpu:
@@ -59,8 +56,7 @@ class Ranked(Struct, frozen=True, kw_only=True):
     standing: Standing
     why: str
     wanted: bool = False
-    seconds: float | None = None
-    """The nominal request's time."""
+    seconds: float | None = None  # the nominal request's time
 
     @property
     def usable(self) -> bool:

@@ -14,16 +14,13 @@ from collections.abc import Callable, Generator, Sequence
 from appliance.core.rpc_workers import Crew, RpcWorker, WorkerDevice
 from appliance.errors import ModelFailedToStart
 
-KNOWN = 7
-"""The major version of the protocol that this module speaks."""
+KNOWN = 7  # the major version of the protocol that this module speaks
 HELLO, DEVICE_COUNT, DEVICE_MEMORY = 14, 15, 11
-CAPABILITIES = bytes(24)
-"""The greeting's list of transports faster than TCP: none."""
+CAPABILITIES = bytes(24)  # the greeting's list of transports faster than TCP: none
 LONGEST_HELLO = 64
 """Longest answer to a greeting, in bytes; it has 28 in 7.0.0, and had 3 in the first versions with a greeting."""
 MAX_DEVICES = 64
-MAX_MEMORY = 1 << 52
-"""Four pebibytes: a device that claims more is not believed."""
+MAX_MEMORY = 1 << 52  # four pebibytes: a device that claims more is not believed
 _LENGTH = struct.Struct("<Q")
 _REQUEST = struct.Struct("<BQ")
 _COUNT = struct.Struct("<I")

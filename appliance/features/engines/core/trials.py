@@ -42,8 +42,7 @@ QUICKEST, SLOWEST = 1e-3, 1e9
 BUDGET = 6.0
 """Seconds that measuring may take after the first request; a slow machine computes fewer tokens."""
 
-SPEED_KEPT = 0.8
-"""Part of the old build's speed that a new one must reach."""
+SPEED_KEPT = 0.8  # part of the old build's speed that a new one must reach
 FILE_NAME = "ballast-1-5x2048.gguf"
 """The measuring model's file. Its first number is the version of everything that is written into it."""
 WIDTH = 2048
@@ -51,15 +50,12 @@ FEED_FORWARD = 5632
 HEADS = 16
 KV_HEADS = 4
 CONTEXT = 4096
-LAYERS = 5
-"""Together 240 MB."""
+LAYERS = 5  # together 240 MB
 ALIGNMENT = 32
 F32, Q8_0 = 0, 8
-BLOCK, BLOCK_BYTES = 32, 34
-"""Q8_0: this many weights take this many bytes."""
+BLOCK, BLOCK_BYTES = 32, 34  # Q8_0: this many weights take this many bytes
 U32, FLOAT, STRING, ARRAY, I32 = 4, 6, 8, 9, 5
-LETTERS = 256
-"""Number of tokens that are letters, the first ones."""
+LETTERS = 256  # number of tokens that are letters, the first ones
 NORMAL, CONTROL = 1, 3
 FORMAT_VERSION = 3
 MAGIC = b"GGUF"

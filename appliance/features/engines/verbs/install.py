@@ -50,8 +50,7 @@ from appliance.store.unpacking import SUFFIXES, is_archive
 from appliance.upstream.file_transfer import PlannedFile, Transfer, fetch
 from appliance.upstream.hub import DownloadsOff, GatedRepo, Hub, HubFailed, RepoNotFound, hub_access
 
-STEP = 10
-"""Percent between two lines of progress."""
+STEP = 10  # percent between two lines of progress
 FROM_HELP = "Install from a folder or an archive on this machine, or from an address (with --sha256)."
 
 

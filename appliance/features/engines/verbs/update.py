@@ -42,8 +42,7 @@ from appliance.store.activity import open_activity
 from appliance.store.shelf import CannotInstall, alone
 from appliance.store.updating import Steps, run_update
 
-MOST = 3
-"""Number of models to try if the first ones cannot be run at all."""
+MOST = 3  # number of models to try if the first ones cannot be run at all
 T = TypeVar("T")
 SAID = {
     "stage": "1. fetching and unpacking it",
@@ -163,15 +162,11 @@ class Updated(Struct, frozen=True, kw_only=True):
     """The output of ``engines update --json``. Builds by their ids."""
 
     changed: bool
-    build: str
-    """The build that was offered."""
-    release: str
-    """The version of llama.cpp that it is; empty for a build between two."""
-    before: str
-    """The build that was in use."""
+    build: str  # the build that was offered
+    release: str  # the version of llama.cpp that it is; empty for a build between two
+    before: str  # the build that was in use
     channel: UpdateChannel
-    why: str
-    """Why nothing has changed; empty if something has."""
+    why: str  # why nothing has changed; empty if something has
 
 
 async def _updated(server: RunningServer, wish: _Wish, config: Config | None) -> tuple[Updated, int]:
