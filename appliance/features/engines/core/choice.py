@@ -180,18 +180,20 @@ def check_choice(wish: EngineWish, ranked: Sequence[Ranked], *, only_proven: boo
 
 
 def check_removable(
-    build: str, *, working: Sequence[str], installed: Sequence[str], wanted: Sequence[str], running: Sequence[str],
+    build: str, ranked: Sequence[Ranked], *, installed: Sequence[str], wanted: Sequence[str], running: Sequence[str],
     force: bool,
 ) -> None:  # fmt: skip
     """Raises UsageError for a build that cannot be removed, Conflict for one that must not be.
 
-    ``working`` are the builds (and other engines) that a model can be started on now, ``installed`` those that this
-    program may remove, ``wanted`` what ``use`` and ``pin`` name, ``running`` the builds of running model processes.
+    ``installed`` are the builds that this program may remove, ``wanted`` what ``use`` and ``pin`` name, ``running`` the
+    builds of running model processes. One more has to work: a proven one, or an untried one if none is proven.
     """
     if build not in installed:
         there = ", ".join(installed) or "none"
         raise UsageError(f"'{build}' is not a build that was installed here; those are: {there}")
-    if not [one for one in working if one != build]:
+    usable = [one for one in ranked if one.usable]
+    working = [one for one in usable if one.standing == "proven"] or usable
+    if all(one.seat.build == build for one in working):
         raise Conflict(
             f"'{build}' is the only engine that is known to work here; 'llama-appliance engines prove' tries the "
             "others, 'llama-appliance engines install' installs one"

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 import click
 import trio
@@ -17,7 +16,7 @@ from appliance.core.machine_look import MachineLook
 from appliance.engines.named import ENGINE_VARIABLE
 from appliance.errors import UsageError
 from appliance.features.engines.choosing import keep, named_seats, prefer, roll_back
-from appliance.features.engines.core.choice import AUTO, EngineWish, Ranked, check_removable
+from appliance.features.engines.core.choice import AUTO, EngineWish, check_removable
 from appliance.features.engines.core.state import BuildRemoved, Forgotten
 from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.table import BuildRow, SeatRow, Table, table
@@ -198,7 +197,7 @@ async def remove(server: RunningServer, build: str, force: bool) -> int:
         shelf = Shelf(owner.folder)
         check_removable(
             build,
-            working=working(owner.ranked(word=AUTO)),
+            owner.ranked(word=AUTO),
             installed=await trio.to_thread.run_sync(shelf.placed),
             wanted=owner.state.asked_for,
             running=running,
@@ -210,13 +209,6 @@ async def remove(server: RunningServer, build: str, force: bool) -> int:
         await keep(owner)
     click.echo(f"{build}: removed")
     return 0
-
-
-def working(ranked: Sequence[Ranked]) -> list[str]:
-    """Return the builds that can start a model: the proven ones, or the untried ones if none is proven."""
-    usable = [one for one in ranked if one.usable]
-    proven = [one.seat.build for one in usable if one.standing == "proven"]
-    return list(dict.fromkeys(proven or [one.seat.build for one in usable]))
 
 
 @engines.command()
