@@ -26,7 +26,7 @@ from appliance.core.versions import StepDone, UpdateBegun
 from appliance.engines.builds import EXECUTABLE
 from appliance.errors import EngineNotFound
 from appliance.features.engines import probing
-from appliance.features.engines.background import keeping_up
+from appliance.features.engines.background import EngineUpkeep
 from appliance.features.engines.core.state import EngineChosen
 from appliance.features.engines.owner import Engines, open_engines
 from appliance.features.engines.shelf import StateFile
@@ -71,7 +71,7 @@ class World:
         """The background task looks often, and waits for no quiet."""
         async with (
             self.open(only=only) as engines,
-            keeping_up(engines, busy, partial(settled, engines), quiet=0.05, every=0.2, suspends=suspends),
+            EngineUpkeep(engines, busy, partial(settled, engines), 0.05, 0.2, suspends or Suspends()).open(),
         ):
             yield engines
 
