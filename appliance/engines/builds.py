@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from appliance.core.builds import MANIFEST, Build, FileSum
+from appliance.core.builds import MANIFEST, Build
 from appliance.core.engine import Engine
 from appliance.errors import UsageError
 
@@ -78,7 +78,7 @@ def damage_of(folder: Path, build: Build, listed: int) -> str:
             if not stat.S_ISREG(state.st_mode):
                 missing.append(file.path)
             elif state.st_size != file.size or (
-                state.st_mtime_ns > listed and not _same(path, file, state.st_mtime_ns)
+                state.st_mtime_ns > listed and _sha256(path, file.size, state.st_mtime_ns) != file.sha256
             ):
                 changed.append(file.path)
         except OSError:
@@ -91,10 +91,6 @@ def is_inside(path: str) -> bool:
     """True if a listed path stays in its folder."""
     parts = PurePosixPath(path).parts
     return bool(parts) and not any(part in ("..", "/") or any(sign in part for sign in "\\:\0") for part in parts)
-
-
-def _same(path: Path, file: FileSum, changed: int) -> bool:
-    return _sha256(path, file.size, changed) == file.sha256
 
 
 @lru_cache(maxsize=5000)

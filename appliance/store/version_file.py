@@ -46,13 +46,11 @@ class VersionFile(Generic[S, E]):
         reduce: Callable[[S, E | VersionEvent], S],
         *,
         lost: str,
-        wait: float = WAIT,
     ) -> None:
         self.path = folder / FILE
         self._empty = empty
         self._reduce = reduce
         self._lost = lost
-        self._wait = wait
 
     def read(self) -> S:
         """Return what is remembered. A file that is damaged, or from a newer program, is moved aside.
@@ -74,7 +72,7 @@ class VersionFile(Generic[S, E]):
         from filelock import FileLock  # several milliseconds that an idle server does not need
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.path.with_name(f".{FILE}.lock"), timeout=self._wait):
+        with FileLock(self.path.with_name(f".{FILE}.lock"), timeout=WAIT):
             state = before = self._load_or_begin()
             for event in events:
                 state = self._reduce(state, event)

@@ -20,11 +20,8 @@ from appliance.cli.remote import find_server
 from appliance.core.config.types import Config, StoreConfig
 from appliance.core.records.activity import Row
 from appliance.errors import ModelNotFound
-from appliance.features.engines.core.choice import Ranked
-from appliance.features.engines.core.listing import cpu_device
-from appliance.features.engines.core.standing import Seat, Standing
-from appliance.features.engines.verbs.commands import engines, working
-from appliance.features.engines.verbs.update import TriedRow, models_to_try, most_used
+from appliance.features.engines.verbs.commands import engines
+from appliance.features.engines.verbs.update import models_to_try, most_used
 from appliance.store.activity import open_activity
 
 
@@ -83,11 +80,6 @@ def test_version(command: Command, engine: str) -> None:
     assert facts["engine"]["command"]
 
 
-def ranked(build: str, standing: Standing) -> Ranked:
-    seat = Seat(build=build, backend="cpu", digest=build, place=0, devices=(cpu_device("", 0),))
-    return Ranked(seat=seat, standing=standing, why="")
-
-
 @pytest.mark.parametrize("verb", sorted(engines.commands))
 def test_every_verb_explains_itself_with_an_example(verb: str) -> None:
     told = CliRunner().invoke(engines, [verb, "--help"])
@@ -98,17 +90,11 @@ def test_every_verb_explains_itself_with_an_example(verb: str) -> None:
 
 
 def test_the_model_that_answered_most_is_tried_first_and_of_equals_the_latest() -> None:
-    rows = [
-        TriedRow(*one) for one in (("a",), ("b",), ("c", 500), ("b",), ("c", 500), ("c", 404), ("d",))
-    ]  # newest first
+    answered = (("a", 200), ("b", 200), ("c", 500), ("b", 200), ("c", 500), ("c", 404), ("d", 200))  # newest first
+    now = datetime.now(UTC)
+    rows = [Row(timestamp=now, model=m, req_path="/x", resp_status_code=s, duration_ms=1) for m, s in answered]
     assert most_used(rows) == ["b", "a", "d"]
     assert most_used([]) == []
-
-
-def test_what_works_is_what_is_proven_or_else_what_was_not_found_to_fail() -> None:
-    assert working([ranked("a", "proven"), ranked("b", "untried"), ranked("c", "failed")]) == ["a"]
-    assert working([ranked("b", "untried"), ranked("c", "damaged"), ranked("d", "probation")]) == ["b", "d"]
-    assert working([ranked("c", "failed")]) == []
 
 
 async def test_the_most_used_model_is_looked_up_in_the_activity_log_of_the_configuration(

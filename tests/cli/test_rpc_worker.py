@@ -25,7 +25,7 @@ from rpc_builds import build_with_rpc
 from appliance.core.engine import Engine
 from appliance.core.rpc_workers import RpcWorker
 from appliance.features.engines.rpc_look import look_at_worker
-from appliance.features.engines.rpc_server import PROGRAM, RpcServing
+from appliance.features.engines.rpc_server import PROGRAM, WorkerRun, worker_argv
 
 COMMAND = Path(sysconfig.get_path("scripts")) / ("llama-appliance.exe" if os.name == "nt" else "llama-appliance")
 TIME = 30.0
@@ -75,12 +75,12 @@ def test_a_port_that_is_taken(command: Command, lent: Path) -> None:
 
 
 def test_how_the_options_are_handed_on() -> None:
-    plain = RpcServing(program="/e/ggml-rpc-server", host="0.0.0.0", port=5, threads=3)
-    assert plain.argv()[-7:] == ("/e/ggml-rpc-server", "-H", "0.0.0.0", "-p", "5", "-t", "3")
-    assert plain.endpoint == "127.0.0.1:5"
-    every = RpcServing(program="p", host="10.0.0.2", port=5, threads=3, devices=("CUDA0", "CPU"), cache=True)
-    assert every.argv()[-10:] == ("p", "-H", "10.0.0.2", "-p", "5", "-t", "3", "-d", "CUDA0,CPU", "-c")
-    assert every.endpoint == "10.0.0.2:5"
+    program = "/e/ggml-rpc-server"
+    assert worker_argv(program, "0.0.0.0", 5, 3)[-7:] == (program, "-H", "0.0.0.0", "-p", "5", "-t", "3")
+    every = worker_argv("p", "10.0.0.2", 5, 3, devices=("CUDA0", "CPU"), cache=True)
+    assert every[-10:] == ("p", "-H", "10.0.0.2", "-p", "5", "-t", "3", "-d", "CUDA0,CPU", "-c")
+    assert WorkerRun("0.0.0.0", 5).endpoint == "127.0.0.1:5"
+    assert WorkerRun("10.0.0.2", 5).endpoint == "10.0.0.2:5"
 
 
 class Running:

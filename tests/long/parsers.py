@@ -422,7 +422,6 @@ RPC = [
 
 def _rpc(data: bytes) -> bool:
     questions = Questions()
-    questions.begin()
     try:
         while data and not questions.done:
             end = 8 + min(int.from_bytes(data[:8], "little"), len(data))

@@ -8,12 +8,12 @@ another try, it does as much of that again as is in doubt.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, field
 
 from appliance.features.engines.core.standing import Seat
 from appliance.features.engines.owner import Engines
@@ -26,45 +26,31 @@ PATIENCE = 900.0
 """Seconds for which requests may keep a seat from being tried; then it is tried beside them."""
 EVERY = 30.0
 """Seconds between two looks whether drivers, cards or the time have changed something."""
-SELDOM = 3600.0
-"""Most seconds until a build that did not answer is asked again."""
-LOOK = 0.1
-"""Seconds between two looks whether a request is under way."""
+SELDOM = 3600.0  # most seconds until a build that did not answer is asked again
+LOOK = 0.1  # seconds between two looks whether a request is under way
 
 log = logging.getLogger(__name__)
 
 
-@asynccontextmanager
-async def keeping_up(
-    engines: Engines,
-    busy: Callable[[], bool],
-    settled: Callable[[], None],
-    *,
-    quiet: float = QUIET,
-    every: float = EVERY,
-    suspends: Suspends | None = None,
-) -> AsyncGenerator[None]:
-    """Find out beside the block. ``busy`` tells whether requests are under way: then nothing is tried.
+class EngineUpkeep(Struct):
+    """Finds out beside a block. ``busy`` tells whether requests are under way: then nothing is tried.
 
     ``settled`` is called now and then while none is: the best seat may be another one than before. ``suspends`` notices
-    that the machine was asleep; without one, its own clocks do.
+    that the machine was asleep.
     """
-    background = _Background(engines, busy, settled, quiet, every, suspends or Suspends())
-    async with beside(partial(persist, "finding out about engines", background.run)):
-        yield
-
-
-class _Background(Struct):
-    """The task."""
 
     engines: Engines
     busy: Callable[[], bool]
     settled: Callable[[], None]
-    quiet: float
-    every: float
-    suspends: Suspends
+    quiet: float = QUIET
+    every: float = EVERY
+    suspends: Suspends = field(default_factory=Suspends)
 
-    async def run(self) -> None:
+    def open(self) -> AbstractAsyncContextManager[object]:
+        """Find out for the length of the block."""
+        return beside(partial(persist, "finding out about engines", self._run))
+
+    async def _run(self) -> None:
         pause = self.every
         while True:
             await self._wait_quiet()

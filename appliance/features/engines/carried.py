@@ -12,9 +12,8 @@ from appliance.core.versions import numbers_of
 from appliance.engines.builds import check_build, read_build
 from appliance.errors import UsageError
 from appliance.features.engines.core.builds import parse_asked
-from appliance.features.engines.found import EngineFolders, builds_below
+from appliance.features.engines.found import builds_below
 from appliance.features.engines.shelf import Shelf
-from appliance.platform.home import engines_folder
 from appliance.store.carried import CarriedBuild
 from appliance.store.shelf import alone
 
@@ -61,12 +60,6 @@ class CarriedHere:
             raise UsageError(f"the bundle's engine {name} is not whole: {damage}; export it again")
         self._shelf.stage(folder, name)
         self._shelf.put(name)
-
-
-def carried_here(packaged: Path | None) -> CarriedHere:
-    """Return those of this machine. ``packaged`` is the program's folder, if a package manager keeps it."""
-    roots = [root for root, _ in EngineFolders.of_this_machine().roots()]
-    return CarriedHere(Shelf(engines_folder()), roots, packaged / "engines" if packaged is not None else None)
 
 
 def _builds_in(roots: Iterable[Path], target: str) -> list[tuple[Path, Build]]:

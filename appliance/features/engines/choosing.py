@@ -65,7 +65,6 @@ async def roll_back(engines: Engines, backend: str | None) -> tuple[str, list[st
 
 async def keep(engines: Engines) -> None:
     """Make sure that everything is in the file, or raise OSError."""
-    await engines.sync()
-    if not engines.is_saved:
+    if not await engines.sync():
         shelf = Shelf(engines.folder)
         raise OSError(None, f"nothing has changed: {shelf.state.path} cannot be written; {shelf.make_room}")

@@ -10,7 +10,6 @@ first question, as the server imports the words below.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 
 LOOK, SAMPLES, PROCESSES = "look", "samples", "processes"
 """The questions; `PROCESSES` comes with the number of the GPU behind it."""
-NO_DRIVER = 3
-"""Exit status if the driver cannot be asked."""
+NO_DRIVER = 3  # exit status if the driver cannot be asked
 NVML_STAGE = "nvml"
 STAGES = ("system", NVML_STAGE, "nvidia", "amd", "intel", "apple", "loaders", "problems")
 MISMATCH = "version mismatch"
@@ -43,6 +41,7 @@ class ProbeOrder(Struct, frozen=True):
 def main() -> None:
     """Answer until the input ends. The driver is opened with the first question to it."""
     from contextlib import ExitStack
+    from datetime import UTC, datetime
 
     from appliance.features.engines.nvml import open_nvml
 
@@ -51,26 +50,17 @@ def main() -> None:
         for line in sys.stdin:
             question, _, rest = line.strip().partition(" ")
             if question == LOOK:
-                _print(see(msgspec.json.decode(rest, type=ProbeOrder), _print))
+                _print(see(msgspec.json.decode(rest, type=ProbeOrder)))
                 continue
             if nvml is None:
                 nvml = opened.enter_context(open_nvml(lambda why: print(why, file=sys.stderr)))
             if nvml is None:
                 sys.exit(NO_DRIVER)
-            _print(answer(nvml, question, rest))
+            _print(nvml.samples(datetime.now(UTC)) if question == SAMPLES else nvml.processes(int(rest)))
 
 
-def answer(nvml: Nvml, question: str, rest: str) -> object:
-    """Return the driver's answer; None to anything but a question."""
-    from datetime import UTC, datetime
-
-    if question == SAMPLES:
-        return nvml.samples(datetime.now(UTC))
-    return nvml.processes(int(rest)) if question == PROCESSES else None
-
-
-def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> MachineLook:
-    """Look at everything; ``begin`` is called before each stage."""
+def see(order: ProbeOrder) -> MachineLook:
+    """Look at everything."""
     import os
     import platform
     from pathlib import Path
@@ -84,12 +74,12 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
     def doing(stage: str) -> bool:
         if stage in order.without:
             return False
-        begin(stage)
+        _print(stage)
         return True
 
     # A stage is announced before it begins, and the line is flushed. If a driver kills or hangs this process, the last
     # announced stage is to blame, and the parent starts anew without it.
-    begin(STAGES[0])
+    _print(STAGES[0])
     memory, (limit, left) = psutil.virtual_memory(), here.memory_limits(root)
     level, features = here.cpu_level(root)
     gpus: list[Gpu] = []

@@ -42,8 +42,7 @@ WHOSE = {
     "loaders": "the list of GPU libraries",
     "problems": "the list of cards",
 }
-PATIENCE = 5.0
-"""Seconds for an answer. A card that sleeps takes one to two to wake."""
+PATIENCE = 5.0  # seconds for an answer; a card that sleeps takes one to two to wake
 AGAIN = (5.0, 30.0, 120.0, 600.0)
 """Seconds until the process is started again after its first, second ... failure in a row; the last for later ones."""
 MAX_ERRORS = 2000

@@ -44,7 +44,7 @@ def _source() -> EngineSource:
 
 @asynccontextmanager
 async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
-    from appliance.features.engines.background import keeping_up
+    from appliance.features.engines.background import EngineUpkeep
     from appliance.features.engines.owner import Engines
 
     engines, fleet = ground.engines, ground.fleet
@@ -64,8 +64,8 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
 
         return running_examiner(engines)
 
-    background = keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if ground.learns else nullcontext()
-    async with background:
+    background = EngineUpkeep(engines, lambda: fleet.busy, fleet.see_machine)
+    async with background.open() if ground.learns else nullcontext():
         yield ServerParts(routes=routes, folders={"engines": engines.folder}, examiners=(examiner,))
 
 

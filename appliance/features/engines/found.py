@@ -41,16 +41,13 @@ BUILD_ID = re.compile(r"[a-z0-9]+-[a-z0-9]+-[a-z0-9]+/[\w.-]+")
 class EngineFolders(Struct, frozen=True, kw_only=True):
     """The places to look in; the tests give their own."""
 
-    named: str | None
-    """The value of `ENGINE_VARIABLE`."""
-    beside: Path | None
-    """``engines/`` beside a frozen program."""
+    named: str | None  # the value of `ENGINE_VARIABLE`
+    beside: Path | None  # ``engines/`` beside a frozen program
     installed: Path | None = None
     """The folder in which ``engines install`` puts builds, and their state."""
     cache: Path
     search_path: str
-    inside: EngineInside | None = None
-    """The engine inside the program."""
+    inside: EngineInside | None = None  # the engine inside the program
 
     @classmethod
     def of_this_machine(cls, environ: Mapping[str, str] = os.environ) -> EngineFolders:

@@ -16,8 +16,7 @@ from appliance.core.machine_look import Gpu, normal_pci
 from appliance.core.sizes import MIB
 from appliance.platform.libraries import NVML
 
-MEMORY_TEMPERATURE = 82
-"""NVML_FI_DEV_MEMORY_TEMP."""
+MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
 MILLIWATT = 1e-3
 ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace", 9: "Hopper",

@@ -46,20 +46,18 @@ from appliance.trio_parts import Changed, WriteBehind, beside, persist
 
 RANKED_FOR = 1.0
 """Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""
-LAST_WRITE = 2.0
-"""Seconds for what is not in the file yet when the program ends."""
+LAST_WRITE = 2.0  # seconds for what is not in the file yet when the program ends
 log = logging.getLogger(__name__)
 
 
 class Engines:
     """Owned by `open_engines`. What is not async is atomic, and does not wait for the disk."""
 
-    def __init__(self, find: Callable[[], list[Engine]], file: StateFile, starter: Path, *, only: bool) -> None:
+    def __init__(self, find: Callable[[], list[Engine]], file: StateFile, *, only: bool) -> None:
         self.engines: list[Engine] = []
         self.state = EngineState()
         self._find = find
         self._file = file
-        self._starter = starter
         self._only = only
         self.trying = ""
         """The id of the seat under trial; empty: none, as far as this program knows."""
@@ -71,13 +69,12 @@ class Engines:
         self._damage: dict[str, str] = {}
         self._late: dict[str, str] = {}
         """Reasons of builds that have not told their devices yet, by the digests of the builds."""
-        self._seats: list[Seat] = []
+        self.seats: Sequence[Seat] = ()  # every build on the devices that it can use here
         self._suspects: set[str] = set()
         self._suspected = Changed()
         self._ranked: dict[tuple[str, str, tuple[str, ...]], tuple[float, list[Ranked]]] = {}
         """The answers of `ranked` since the last `_arrange`, with their times."""
-        self._events: list[Learnt] = []
-        """The events that are not in the file yet."""
+        self._events: list[Learnt] = []  # the events that are not in the file yet
         self.behind = WriteBehind(pause=0, retry=5)
         self._is_unwritable = False
         self._proving = trio.Lock()
@@ -95,17 +92,12 @@ class Engines:
         """The folder of installed builds."""
         return self._file.path.parent
 
-    @property
-    def seats(self) -> Sequence[Seat]:
-        """Every build on the devices that it can use here."""
-        return self._seats
-
     def ranked(self, model: str = "", word: str = "", cards: tuple[str, ...] = ()) -> list[Ranked]:
         """Every seat for this model (on these cards, if any are named), best first; the unusable ones at the end."""
         now = time.time()
         known = self._ranked.get((model, word, cards))
         if known is None or abs(now - known[0]) > RANKED_FOR:
-            seats = seats_on(self._seats, cards)
+            seats = seats_on(self.seats, cards)
             ranked = rank(seats, self.state, wanted=self._wanted(model, word), model=model, now=now)
             known = self._ranked[model, word, cards] = now, ranked
         return known[1]
@@ -126,8 +118,8 @@ class Engines:
         """See `Chooser.lacks`."""
         if cards and (self.look is None or self.unlisted):
             await self.probe()
-        why = why_none(self._seats, cards)
-        late = [f"{seat.build} is not known yet: {seat.late}" for seat in self._seats if seat.late]
+        why = why_none(self.seats, cards)
+        late = [f"{seat.build} is not known yet: {seat.late}" for seat in self.seats if seat.late]
         return "; ".join([why, *late]) if why else ""
 
     async def crew(self, wanted: WantedCrew, engine: Engine) -> Crew:
@@ -170,7 +162,7 @@ class Engines:
         log.warning(
             "model '%s' failed on engine %s (%s); it is not used for it for %.0f s", model, engine.seat, why, wait
         )
-        if any(seat.id == engine.seat and seat.devices for seat in self._seats):
+        if any(seat.id == engine.seat and seat.devices for seat in self.seats):
             self._suspects.add(engine.seat)
             self._suspected.wake()
 
@@ -229,11 +221,6 @@ class Engines:
             self.state = state
         self._arrange()
         return True
-
-    @property
-    def is_saved(self) -> bool:
-        """True if every event is in the file."""
-        return not self._events
 
     async def refresh(self) -> None:
         """Look again which engines are installed, and what other programs have put into the file."""
@@ -318,7 +305,7 @@ class Engines:
                 if not again and all(seat.id != named.id for seat in self.in_doubt()):
                     continue
                 self._suspects.discard(named.id)
-                seat = next((one for one in self._seats if one.id == named.id), None)
+                seat = next((one for one in self.seats if one.id == named.id), None)
                 if seat is None:
                     continue  # its build or its device went while others were proven
                 on = [(device, self.engine_on(seat, (device,))) for device in seat.devices]
@@ -360,7 +347,7 @@ class Engines:
                 await self.sync()
                 if (known := self._proof_of(key)) not in (None, before):  # another program has tried the same
                     return known
-            proof = await prove(engine, device, self._starter, children, key=key, build=seat.build, now=time.time())
+            proof = await prove(engine, device, children, key=key, build=seat.build, now=time.time())
             self.apply(proof)
             await self.sync()  # for a program that waits for its turn
         said = "is proven" if proof.ok else f"failed its proof: {proof.why}"
@@ -378,7 +365,7 @@ class Engines:
 
     def in_doubt(self) -> list[Seat]:
         """Seats that failed at work since they were last proven, and those that are worth a first trial."""
-        suspects = [seat for seat in self._seats if seat.id in self._suspects and seat.devices]
+        suspects = [seat for seat in self.seats if seat.id in self._suspects and seat.devices]
         return [*suspects, *(seat for seat in self._untried() if seat not in suspects)]
 
     async def wait_suspect(self) -> None:
@@ -414,7 +401,7 @@ class Engines:
         seen = self.state.look
         cpu = cpu_device(seen.cpu, seen.memory_total) if seen is not None else cpu_device("", 0)
         now = time.time()
-        self._seats = []
+        self.seats = seats = list[Seat]()
         self._ranked.clear()
         for place, engine in enumerate(self.engines):
             listed = self._listed(engine)
@@ -430,7 +417,7 @@ class Engines:
             failed = {
                 p.key.device for p in self.state.proofs if p.key.digest == engine.digest and not p.ok and p.holds(now)
             }
-            self._seats += seats_of(build, listed.devices if listed else None, cpu, failed)
+            seats += seats_of(build, listed.devices if listed else None, cpu, failed)
         self._tell_of_change()
 
     def _tell_of_change(self) -> None:
@@ -454,12 +441,7 @@ def _signature() -> str:
 
 @asynccontextmanager
 async def open_engines(
-    find: Callable[[], list[Engine]],
-    file: StateFile,
-    *,
-    starter: Path,
-    only: bool = False,
-    tell: Tell = told_to_nobody,
+    find: Callable[[], list[Engine]], file: StateFile, *, only: bool = False, tell: Tell = told_to_nobody
 ) -> AsyncGenerator[Engines]:
     """Own what is known of engines, for the length of the block; see `background` for what is not.
 
@@ -467,7 +449,7 @@ async def open_engines(
     that the background task looks at the machine and proves what fails, and nothing else. ``tell`` is called when
     another engine is the best one than before.
     """
-    engines = Engines(find, file, starter, only=only)
+    engines = Engines(find, file, only=only)
     await engines.refresh()
     engines.tell = tell
     async with beside(partial(persist, "remembering results about engines", partial(engines.behind.run, engines.sync))):

@@ -16,6 +16,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from appliance.catalog.sources import STARTER
 from appliance.core.engine import Engine
 from appliance.core.engine_output import printable
 from appliance.core.lenient_json import decoded
@@ -45,8 +46,7 @@ ROOM = 4
 """The measuring model takes at most this part of the free memory; where there is less, the starter's speed counts."""
 ALL_LAYERS = "99"
 LOCK = "proving.lock"
-LOOK_EVERY = 0.25
-"""Seconds between two looks whether the other program is done."""
+LOOK_EVERY = 0.25  # seconds between two looks whether the other program is done
 LONGEST_WAIT = 600.0
 """Seconds that a trial waits for those of other programs. More than two proofs take, so only somebody who stands still
 lets it run out."""
@@ -77,7 +77,6 @@ def device_args(device: Device) -> tuple[str, ...]:
 async def prove(
     engine: Engine,
     device: Device,
-    model: Path,
     children: Children,
     *,
     key: ProofKey,
@@ -86,7 +85,7 @@ async def prove(
     seconds: float = PROOF_TIME,
     measuring: Path | None = None,
 ) -> Proof:
-    """Try ``engine`` on ``device``: ``model`` is the starter, ``now`` the Unix time. Never raises for what it does.
+    """Try ``engine`` on ``device``; ``now`` is the Unix time. Never raises for what it does.
 
     ``measuring`` is the folder of the measuring model, else the one in the user's cache. Software renderers are
     measured with the starter alone: the other one would take minutes.
@@ -97,7 +96,7 @@ async def prove(
     speeds: ProvenSpeeds | None = None
     failed: TrialFailed | None = None
     try:
-        speeds, told = await _known_answers(engine, device, model, children, until)
+        speeds, told = await _known_answers(engine, device, children, until)
         pci = told or pci
         if not device.software:
             speeds = await _measured(engine, device, children, until, measuring) or speeds
@@ -153,11 +152,11 @@ async def alone_on_machine(folder: Path | None = None, *, longest: float = LONGE
 
 
 async def _known_answers(
-    engine: Engine, device: Device, model: Path, children: Children, until: float
+    engine: Engine, device: Device, children: Children, until: float
 ) -> tuple[ProvenSpeeds | None, str | None]:
     """Ask what is known; the speed that the starter lets one expect, and the card's place. Raises TrialFailed."""
     done: list[EngineTimings] = []
-    async with open_trial(engine, device_args(device), model, children, seconds=_left(until)) as trial:
+    async with open_trial(engine, device_args(device), STARTER, children, seconds=_left(until)) as trial:
         for known in trials.KNOWN:
             said = await _complete(trial, until, known.prompt, len(known.tokens))
             right = tuple(said.tokens) == known.tokens if said.tokens else said.content == known.content
@@ -168,7 +167,9 @@ async def _known_answers(
         lines = trial.lines()
     if device.name != CPU and trials.only_on_processor(lines):
         raise TrialFailed("load", f"it computed on the processor instead of {device.name}")
-    return speeds_of(done, _weight(model)), trials.pci_of(device.name, lines)
+    # The starter is a part of the whole measuring model; both are Q8_0, so that bytes tell how much of it.
+    weight = STARTER.stat().st_size / trials.weights_size()
+    return speeds_of(done, weight), trials.pci_of(device.name, lines)
 
 
 async def _measured(
@@ -218,11 +219,6 @@ async def _complete(
     if said is None:
         raise TrialFailed("garbage", "its answer is not what llama-server answers")
     return said
-
-
-def _weight(model: Path) -> float:
-    """How much of the whole measuring model the starter is; both are Q8_0, so that bytes tell."""
-    return model.stat().st_size / trials.weights_size()
 
 
 def _left(until: float) -> float:

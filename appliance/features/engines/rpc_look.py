@@ -20,16 +20,14 @@ from appliance.errors import ModelFailedToStart
 from appliance.features.engines.core.rpc_protocol import BadWorkerAnswer, Questions, choose_workers
 from appliance.upstream.connect import system_words
 
-LOOK_TIME = 2.0
-"""Seconds that one look may take, the connection included."""
+LOOK_TIME = 2.0  # seconds that one look may take, the connection included
 _LINGER = "hh" if sys.platform == "win32" else "ii"
 RESET, ORDERLY = struct.pack(_LINGER, 1, 0), struct.pack(_LINGER, 0, 0)
 """Values of SO_LINGER: closing sends a reset, or an ordinary end."""
 READ = 4096
 PATIENCE = 3.0
 """Seconds in which a worker that is missed may come back: one that died is started again after half a second."""
-AGAIN = 0.25
-"""Seconds until it is looked for once more."""
+AGAIN = 0.25  # seconds until it is looked for once more
 
 
 async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> RpcWorker:
@@ -58,8 +56,8 @@ async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> RpcWor
             return RpcWorker(endpoint=endpoint, state="other", why=f"{no_worker} broke the connection")
         missed = _reason(error)
     else:
-        version, devices = str(questions.version), tuple(questions.devices)
-        return RpcWorker(endpoint=endpoint, state="ready", version=version, devices=devices)
+        devices = tuple(questions.devices)
+        return RpcWorker(endpoint=endpoint, state="ready", version=questions.version, devices=devices)
     remedy = "is an rpc-worker of llama-appliance running there, and does its firewall let this machine in?"
     why = f"worker {endpoint} cannot be reached: {missed}; {remedy}"
     return RpcWorker(endpoint=endpoint, state="unreachable", why=why)
@@ -120,8 +118,8 @@ async def _connect(host: str, port: int) -> trio.SocketStream:
 
 
 async def _greet(stream: trio.SocketStream, questions: Questions) -> None:
-    """Raises RpcError, and what streams raise."""
-    await stream.send_all(questions.begin())
+    """Raises BadWorkerAnswer, and what streams raise."""
+    await stream.send_all(questions.first)
     while not questions.done:
         data = await stream.receive_some(READ)
         if not data:

@@ -11,12 +11,12 @@ import re
 import socket
 import sys
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import click
 import trio
-from msgspec import Struct
 
 from appliance.core.engine import Engine
 from appliance.core.rpc_workers import DEFAULT_PORT, NO_DEBUGGER, split_endpoint
@@ -33,7 +33,6 @@ from appliance.platform.machine import engine_threads
 from appliance.platform.ports import LOOPBACK
 from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of
 from appliance.platform.stopping import stop_signals
-from appliance.settings import AsyncCommand
 from appliance.trio_parts import Changed, wait_any
 
 PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
@@ -45,48 +44,20 @@ it.
 START_TIME = 90.0
 """Seconds within which it must answer: drivers of graphics cards take their time at first."""
 LOOK_PAUSE = 0.05
-STOP_TIME = 2.0
-"""Seconds that it gets to end by itself."""
+STOP_TIME = 2.0  # seconds that it gets to end by itself
 REST_TIME = 5.0
 """Seconds to read the rest of its output, where something that it left behind holds the pipe."""
 NAMES_TIME = 1.0
 """Seconds in which the lines that name its devices must have come, once it answers."""
 BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds until it is started again after the first, second ... death in a row; the last for every later one."""
-LIVED = 60.0
-"""Seconds after which a death is the first in a row again."""
-TAIL = 20
-"""Lines of its output that are kept, and searched for what went wrong."""
+LIVED = 60.0  # seconds after which a death is the first in a row again
+TAIL = 20  # lines of its output that are kept, and searched for what went wrong
 
 ANYWHERE = "0.0.0.0"
 DEFAULT_LISTEN = f"{LOOPBACK}:{DEFAULT_PORT}"
 FREE_PORT = ":0"
-GRACE = 3.0
-"""Seconds that the worker's process gets to end."""
-
-
-class RpcServing(Struct, frozen=True, kw_only=True):
-    """The devices to serve, and the address. ``host`` is an IPv4 address."""
-
-    program: str
-    host: str
-    port: int
-    devices: tuple[str, ...] = ()
-    """Names as the engine lists them; none: all graphics cards, or the processor where there is none."""
-    threads: int
-    cache: bool = False
-    """Keep tensors that were sent in files, so that they need not be sent again."""
-
-    @property
-    def endpoint(self) -> str:
-        """The endpoint at which this machine reaches it."""
-        return f"{LOOPBACK if self.host == ANYWHERE else self.host}:{self.port}"
-
-    def argv(self) -> tuple[str, ...]:
-        devices = ("-d", ",".join(self.devices)) if self.devices else ()
-        cache = ("-c",) if self.cache else ()
-        where = ("-H", self.host, "-p", str(self.port))
-        return (*WITHOUT_SIGPIPE, self.program, *where, "-t", str(self.threads), *devices, *cache)
+GRACE = 3.0  # seconds that the worker's process gets to end
 
 
 def server_program(engine: Engine) -> str:
@@ -118,41 +89,54 @@ def claim_port(host: str, port: int) -> int:
             raise UsageError(f"cannot listen on {host}:{port}: {advice}") from None
 
 
-async def _keep_serving(serving: RpcServing, children: Children) -> None:
+def worker_argv(
+    program: str, host: str, port: int, threads: int, *, devices: Sequence[str] = (), cache: bool = False
+) -> tuple[str, ...]:
+    """Return the command of a worker. ``devices`` are names as the engine lists them.
+
+    Without ``devices`` it serves all graphics cards, or the processor where there is none. ``cache``: tensors that were
+    sent are kept in files, so that they need not be sent again.
+    """
+    where = ("-H", host, "-p", str(port), "-t", str(threads))
+    named = ("-d", ",".join(devices)) if devices else ()
+    return (*WITHOUT_SIGPIPE, program, *where, *named, *(("-c",) if cache else ()))
+
+
+async def _keep_serving(argv: tuple[str, ...], host: str, port: int) -> None:
     """Own the process until cancelled. Raises UsageError when it does not come to answering the first time."""
     failures, was_up = 0, False
-    while True:
-        began = trio.current_time()
-        run = _Run(serving)
-        why = await run.run(children)
-        was_up = was_up or run.was_up
-        if not was_up:
-            raise UsageError(why)
-        # A worker that has lived for a while starts the count anew: the long pauses are for one that fails again and
-        # again. One that never came up is not tried again, because its command line is to blame.
-        failures = 1 if run.was_up and trio.current_time() - began > LIVED else failures + 1
-        wait = BACK_OFF[min(failures, len(BACK_OFF)) - 1]
-        say(f"{why}; it is started again in {wait:g} s")
-        await trio.sleep(wait)
+    async with open_children() as children:
+        while True:
+            began = trio.current_time()
+            run = WorkerRun(host, port)
+            why = await run.run(argv, children)
+            was_up = was_up or run.was_up
+            if not was_up:
+                raise UsageError(why)
+            # A worker that has lived for a while starts the count anew: the long pauses are for one that fails again
+            # and again. One that never came up is not tried again, because its command line is to blame.
+            failures = 1 if run.was_up and trio.current_time() - began > LIVED else failures + 1
+            wait = BACK_OFF[min(failures, len(BACK_OFF)) - 1]
+            say(f"{why}; it is started again in {wait:g} s")
+            await trio.sleep(wait)
 
 
-class _Run:
+class WorkerRun:
     """One process from spawn to reap. Its output is shown."""
 
-    def __init__(self, serving: RpcServing) -> None:
+    def __init__(self, host: str, port: int) -> None:
         self.was_up = False
-        self._serving = serving
-        self._where = f"{serving.host}:{serving.port}"
+        self._where = f"{host}:{port}"
+        self.endpoint = f"{LOOPBACK if host == ANYWHERE else host}:{port}"  # where this machine reaches it
         self._tail: deque[str] = deque(maxlen=TAIL)
-        self._named: list[str] = []
-        """The lines in which it names its devices."""
+        self._named: list[str] = []  # the lines in which it names its devices
         self._more = Changed()
         self._silent = False
 
-    async def run(self, children: Children) -> str:
+    async def run(self, argv: tuple[str, ...], children: Children) -> str:
         """Run the worker, and describe its end in words. Cancelling ends it."""
         env, ending = inherited_env() | NO_DEBUGGER, StopSteps(asked=STOP_TIME)
-        command = Command(argv=self._serving.argv(), env=env, stdin=None, ending=ending)
+        command = Command(argv=argv, env=env, stdin=None, ending=ending)
         async with open_process(children, command, LineSink(self._line), rest=REST_TIME) as child:
             await before_end(child, partial(self._see_it_up, child))
             status = await child.wait()
@@ -169,10 +153,10 @@ class _Run:
     async def _see_it_up(self, child: Child) -> None:
         """Look until it answers. A worker that serves a client does not answer, but is up."""
         with trio.move_on_after(START_TIME):
-            worker = await look_at_worker(self._serving.endpoint)
+            worker = await look_at_worker(self.endpoint)
             while worker.state == "unreachable":
                 await trio.sleep(LOOK_PAUSE)
-                worker = await look_at_worker(self._serving.endpoint)
+                worker = await look_at_worker(self.endpoint)
             # The names come by the output and the answer by the socket, so either may be first.
             with trio.move_on_after(NAMES_TIME):
                 while len(self._named) < len(worker.devices):
@@ -215,9 +199,9 @@ class _Run:
     is_flag=True,
     help="Listen where other machines can reach it, although it checks no key.",
 )
-def rpc_worker(
+async def rpc_worker(
     listen: str, engine: str | None, device: str | None, threads: int | None, cache: bool, allow_unauthenticated: bool
-) -> AsyncCommand:
+) -> int:
     """Lend this machine's devices and memory to models on another machine, by llama.cpp's RPC.
 
     The protocol has no keys and no encryption: everyone who reaches the port can use, read and crash the worker. Lend
@@ -234,24 +218,11 @@ def rpc_worker(
             f"refusing to listen on {host}, which other machines can reach: llama.cpp's RPC has neither keys nor "
             "encryption; use an SSH tunnel to one on 127.0.0.1, or a VPN's address with --allow-unauthenticated"
         )
-    serving = RpcServing(
-        program=server_program(_engine(engine)),
-        host=host,
-        port=claim_port(host, port),
-        devices=tuple(name.strip() for name in device.split(",") if name.strip()) if device is not None else (),
-        threads=threads or engine_threads(),
-        cache=cache,
-    )
-    return _serve(serving)
-
-
-async def _serve(serving: RpcServing) -> int:
-    async def serve() -> None:
-        async with open_children() as children:
-            await _keep_serving(serving, children)
-
+    program, port = server_program(_engine(engine)), claim_port(host, port)
+    devices = [name.strip() for name in (device or "").split(",") if name.strip()]
+    argv = worker_argv(program, host, port, threads or engine_threads(), devices=devices, cache=cache)
     with stop_signals(lambda: GRACE) as stop, stop.at_once:
-        await wait_any(serve, stop.asked.wait)
+        await wait_any(partial(_keep_serving, argv, host, port), stop.asked.wait)
     return 0
 
 

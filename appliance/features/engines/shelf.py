@@ -11,14 +11,14 @@ from appliance.core.builds import MANIFEST
 from appliance.features.engines.core.state import EngineState, Learnt, reduce
 from appliance.platform.home import ENGINES_VARIABLE
 from appliance.store.shelf import VersionShelf
-from appliance.store.version_file import WAIT, VersionFile
+from appliance.store.version_file import VersionFile
 
 
 class StateFile(VersionFile[EngineState, Learnt]):
     """One such file, which need not be there yet."""
 
-    def __init__(self, folder: Path, *, wait: float = WAIT) -> None:
-        super().__init__(folder, EngineState(), reduce, lost="engines are proven again", wait=wait)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, EngineState(), reduce, lost="engines are proven again")
 
 
 class Shelf(VersionShelf[EngineState, Learnt]):

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from appliance.core.engine import Engine
 from appliance.errors import EngineNotFound
-from appliance.features.engines.found import find_engine, is_named, list_engines
+from appliance.features.engines.found import EngineFolders, find_engine, is_named, list_engines
 from appliance.platform.home import engines_folder
 
 if TYPE_CHECKING:
@@ -27,17 +27,14 @@ class FoundHere(Struct, frozen=True):
 
     find: Callable[[], list[Engine]]
     folder: Path
-    only: bool = False
-    """It is one that somebody named, and nothing else will do."""
+    only: bool = False  # it is one that somebody named, and nothing else will do
 
     def open(self, tell: Tell | None = None) -> AbstractAsyncContextManager[Engines]:
-        from appliance.catalog.sources import STARTER
         from appliance.core.records.history import told_to_nobody
         from appliance.features.engines.owner import open_engines  # with trio, which `version` does without
         from appliance.features.engines.shelf import StateFile
 
-        file, only = StateFile(self.folder), self.only
-        return open_engines(self.find, file, starter=STARTER, only=only, tell=tell or told_to_nobody)
+        return open_engines(self.find, StateFile(self.folder), only=self.only, tell=tell or told_to_nobody)
 
 
 class MachineEngines:
@@ -61,9 +58,11 @@ class MachineEngines:
         return FoundHere(list_engines, engines_folder())
 
     def carried(self, packaged: Path | None) -> CarriedEngines:
-        from appliance.features.engines.carried import carried_here
+        from appliance.features.engines.carried import CarriedHere
+        from appliance.features.engines.shelf import Shelf
 
-        return carried_here(packaged)
+        roots = [root for root, _ in EngineFolders.of_this_machine().roots()]
+        return CarriedHere(Shelf(engines_folder()), roots, packaged and packaged / "engines")
 
     def gpus(self) -> AbstractAsyncContextManager[Gpus]:
         from appliance.features.engines.drivers import open_gpus

@@ -27,12 +27,10 @@ class SeatRow(Struct, frozen=True, kw_only=True):
     why: str
     prompt_speed: float | None = None
     generation_speed: float | None = None
-    asked_for: bool = False
-    """By ``engines use`` or ``engines pin``."""
+    asked_for: bool = False  # by ``engines use`` or ``engines pin``
     tried_at: float | None = None
     """Unix time of the last trial on any of the devices that still counts; None: none does."""
-    used: bool = False
-    """A model that is loaded now gets it."""
+    used: bool = False  # a model that is loaded now gets it
 
 
 class BuildRow(Struct, frozen=True, kw_only=True):
@@ -46,10 +44,8 @@ class BuildRow(Struct, frozen=True, kw_only=True):
     source: str
     folder: str | None = None
     damage: str = ""
-    role: Role = ""
-    """Empty where no update has been."""
-    withdrawn: str = ""
-    """The reason why it was rolled back; empty if it was not."""
+    role: Role = ""  # empty where no update has been
+    withdrawn: str = ""  # the reason why it was rolled back; empty if it was not
     seats: tuple[SeatRow, ...] = ()
 
 
@@ -57,32 +53,23 @@ class Table(Struct, frozen=True, kw_only=True):
     """Everything. Builds in the order in which they were found, their seats best first."""
 
     builds: tuple[BuildRow, ...]
-    used: str | None = None
-    """The seat that a model gets of which nothing is known."""
-    reason: str = ""
-    """Why that one, in a sentence."""
-    order: tuple[str, ...] = ()
-    """All seats that can be used, best first."""
+    used: str | None = None  # the seat that a model gets of which nothing is known
+    reason: str = ""  # why that one, in a sentence
+    order: tuple[str, ...] = ()  # all seats that can be used, best first
     use: str | None = None
     pinned: bool = False
     models: Mapping[str, str] = NOTHING
     """The choices for single models, by ``engines use`` and ``engines pin`` with --model."""
-    channel: UpdateChannel = "latest"
-    """The channel of ``engines update``."""
-    update: str | None = None
-    """The build that an update is under way to."""
-    running: Mapping[str, str] = NOTHING
-    """Models that have a process, and the seat of each."""
+    channel: UpdateChannel = "latest"  # the channel of ``engines update``
+    update: str | None = None  # the build that an update is under way to
+    running: Mapping[str, str] = NOTHING  # models that have a process, and the seat of each
     offers: tuple[EngineOffer, ...] = ()
     """Builds for graphics cards that none of these can use."""
-    trying: str = ""
-    """The seat under trial; empty: none."""
+    trying: str = ""  # the seat under trial; empty: none
     may_choose: bool = False
     """True if the server lets its clients choose (``serve --admin``)."""
-    problems: tuple[str, ...] = ()
-    """Drivers that are there and do not answer."""
-    server: str | None = None
-    """The server whose view this is; None: the command's own."""
+    problems: tuple[str, ...] = ()  # drivers that are there and do not answer
+    server: str | None = None  # the server whose view this is; None: the command's own
 
 
 async def table(engines: Engines, *, running: Mapping[str, str] = NOTHING, may_choose: bool = False) -> Table:

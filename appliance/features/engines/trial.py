@@ -25,22 +25,18 @@ from appliance.platform.ports import LOOPBACK, free_port
 from appliance.platform.process import Command, LineSink, before_end, open_process, text_of
 from appliance.upstream.client import Address, HttpCall
 
-CONTEXT = "1024"
-"""Tokens: of the known prompts, and of those that measure, none is longer."""
-VERBOSITY = "4"
-"""From here on llama-server says which devices and buffers it uses."""
+CONTEXT = "1024"  # tokens: of the known prompts, and of those that measure, none is longer
+VERBOSITY = "4"  # from here on llama-server says which devices and buffers it uses
 PORT_ATTEMPTS = 3
 FIRST_LINES, LAST_LINES = 400, 200
 """Lines that are kept: where it says what it uses, and how it ended."""
-MAX_LINE = 2000
-"""Bytes of a line that are kept."""
+MAX_LINE = 2000  # bytes of a line that are kept
 END_TIME = 2.0
 """Seconds to wait for a process to exit after its connection breaks; it may still be writing a crash report."""
 PIPE_TIME = 0.5
 """Seconds to wait for the end of the output, which a leftover process may hold open."""
 MAX_ANSWER = 4 << 20
-NOT_EXECUTED = (126, 127)
-"""Exit statuses of the shell that should have become the engine."""
+NOT_EXECUTED = (126, 127)  # exit statuses of the shell that should have become the engine
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 
 
@@ -88,7 +84,7 @@ class TrialServer:
         if status is None:
             return TrialFailed("crash", f"it runs, but {cause.why if isinstance(cause, UpstreamFailed) else cause}")
         await self._output.wait_rest()
-        return TrialFailed(trials.fault_of_death(self._last_lines()), self._end(status, "at work"))
+        return TrialFailed(trials.fault_of_death(self.lines()[-LAST_LINES:]), self._end(status, "at work"))
 
     async def wait_ready(self) -> None:
         """Return when it answers, or raise TrialFailed when it ends before."""
@@ -104,12 +100,9 @@ class TrialServer:
         fault = trials.fault_of_start(describe_status(status), status not in NOT_EXECUTED, self.lines())
         raise TrialFailed(fault, self._end(status, "while it loaded"))
 
-    def _last_lines(self) -> list[str]:
-        return self.lines()[-LAST_LINES:]
-
     def _end(self, status: int, when: str) -> str:
         """Describe its end, in words."""
-        told = explanation(self._last_lines())
+        told = explanation(self.lines()[-LAST_LINES:])
         return f"{describe_status(status)} {when}" + (f": {told}" if told else "")
 
 

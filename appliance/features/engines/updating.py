@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
-from appliance.catalog.sources import STARTER
 from appliance.core.engine import Engine
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.model import Model
@@ -34,48 +34,40 @@ def devices_of(ranked: Sequence[Ranked], build: str) -> dict[str, str]:
     return {device.id: device.name for seat in proven for device in seat.devices}
 
 
-class UpdateTrials:
+class UpdateTrials(Struct, kw_only=True):
     """The trials of one update, told on standard error. The strings are why the build is not taken; empty: it is.
 
     ``needed`` are the devices of the build in use, ``models`` finds those to try it with, ``show`` gets each proof.
     """
 
-    def __init__(
-        self,
-        file: StateFile,
-        old: Engine,
-        needed: Mapping[str, str],
-        models: Callable[[], Awaitable[Sequence[Model]]],
-        show: Callable[[Proof], None],
-    ) -> None:
-        self._file = file
-        self._old = old
-        self._new: Engine | None = None
-        self._needed = needed
-        self._models = models
-        self._show = show
+    file: StateFile
+    old: Engine
+    needed: Mapping[str, str]
+    models: Callable[[], Awaitable[Sequence[Model]]]
+    show: Callable[[Proof], None]
+    new: Engine | None = None  # as it was proven
 
     async def prove(self, folder: Path) -> str:
         """Prove the build on every device that it is needed on. What is learnt is remembered."""
         engine = find_engine(str(folder))
-        async with open_engines(lambda: [engine], self._file, starter=STARTER, only=True) as engines:
+        async with open_engines(lambda: [engine], self.file, only=True) as engines:
             await engines.probe()
-            proofs = await engines.prove(list(engines.seats), self._show)
+            proofs = await engines.prove(list(engines.seats), self.show)
             ranked = engines.ranked(word=engine.id)
             proven, found = devices_of(ranked, engine.id), best(ranked)
             failed = next((proof.why for proof in proofs if not proof.ok), "")
-            if missing := ", ".join(name for device, name in self._needed.items() if device not in proven):
+            if missing := ", ".join(name for device, name in self.needed.items() if device not in proven):
                 why = failed or "it does not list it"
                 return f"it does not work on {missing}, where the build in use does: {why}"
             if found is None or not proven:
                 return f"it does not work here: {failed or 'it has no device that it could use'}"
-            self._new = engines.engine_on(found.seat)
+            self.new = engines.engine_on(found.seat)
             return ""
 
     async def try_models(self, _: Path) -> str:
         """Try it with the first of the models that can be run at all, right after the build in use."""
-        assert self._new is not None
-        engines, models, told = (self._old, self._new), await self._models(), list[str]()
+        assert self.new is not None
+        engines, models, told = (self.old, self.new), await self.models(), list[str]()
         async with alone_on_machine(), open_children() as children:
             for model in models:
                 before, after = [await measure(engine, model, children) for engine in engines]

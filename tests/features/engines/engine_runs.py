@@ -35,12 +35,10 @@ def builds_in(root: Path) -> list[Engine]:
     return [engine for engine in list_engines(places(root)) if engine.folder is not None]
 
 
-async def proof_of(
-    engine: Engine, device: Device, starter: Path, measuring: Path, *, seconds: float = 60.0, at: float = 7.0
-) -> Proof:
+async def proof_of(engine: Engine, device: Device, measuring: Path, *, seconds: float = 60.0, at: float = 7.0) -> Proof:
     """One proof, with children of its own; all of them are gone afterwards."""
     with trio.fail_after(seconds + 30):
         async with open_children() as children:
             return await prove(
-                engine, device, starter, children, key=KEY, build="b", now=at, seconds=seconds, measuring=measuring
+                engine, device, children, key=KEY, build="b", now=at, seconds=seconds, measuring=measuring
             )

@@ -26,7 +26,7 @@ from appliance.core.versions import StepDone, UpdateBegun
 from appliance.engines.builds import EXECUTABLE
 from appliance.errors import EngineNotFound
 from appliance.features.engines import probing
-from appliance.features.engines.background import keeping_up
+from appliance.features.engines.background import EngineUpkeep
 from appliance.features.engines.core.state import EngineChosen
 from appliance.features.engines.owner import Engines, open_engines
 from appliance.features.engines.shelf import StateFile
@@ -43,8 +43,8 @@ GPU, CPU = f"{HERE}-cuda12/b2:CUDA0", f"{HERE}-cpu/b2:CPU"
 
 
 class World:
-    def __init__(self, root: Path, starter: Path) -> None:
-        self.root, self.starter = root, starter
+    def __init__(self, root: Path) -> None:
+        self.root = root
         self.told: list[Happening] = []
         self.gpu = make_build(root, "cuda12", "b2", lie=FAST)
         self.cpu = make_build(root, "cpu", "b2")
@@ -56,7 +56,7 @@ class World:
     async def open(self, *, only: bool = False) -> AsyncGenerator[Engines]:
         with trio.fail_after(60):
             file, tell = StateFile(self.root), self.told.append
-            async with open_engines(self.find, file, starter=self.starter, only=only, tell=tell) as engines:
+            async with open_engines(self.find, file, only=only, tell=tell) as engines:
                 yield engines
 
     @asynccontextmanager
@@ -71,7 +71,7 @@ class World:
         """The background task looks often, and waits for no quiet."""
         async with (
             self.open(only=only) as engines,
-            keeping_up(engines, busy, partial(settled, engines), quiet=0.05, every=0.2, suspends=suspends),
+            EngineUpkeep(engines, busy, partial(settled, engines), 0.05, 0.2, suspends or Suspends()).open(),
         ):
             yield engines
 
@@ -84,8 +84,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, starter_model: Path) -> World:
-    return World(tmp_path, starter_model)
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
 
 
 def standings(engines: Engines, model: str = "") -> dict[str, str]:
@@ -255,21 +255,17 @@ async def test_a_damaged_build_that_is_installed_again_is_used_again(world: Worl
 async def test_whether_a_change_has_reached_the_disk_is_known(world: World, caplog: pytest.LogCaptureFixture) -> None:
     async with world.open() as engines:
         engines.apply(EngineChosen(word="cpu"))
-        assert not engines.is_saved
-        await engines.sync()
-        assert engines.is_saved
+        assert await engines.sync()
         blocked = world.root / f".{FILE}.new"
         blocked.mkdir()  # where a folder is, no file can be written
         for word in ("cuda", "cuda12"):
             engines.apply(EngineChosen(word=word))
-            await engines.sync()
-            assert not engines.is_saved
+            assert not await engines.sync()
             assert engines.state.use == word
         assert [record.message.count("cannot be used") for record in caplog.records] == [1]
         blocked.rmdir()
         engines.apply(EngineChosen(word="x", model="m"))
-        await engines.sync()
-        assert engines.is_saved
+        assert await engines.sync()
     state = StateFile(world.root).read()
     assert (state.use, state.models) == ("cuda12", {"m": "x"})
 

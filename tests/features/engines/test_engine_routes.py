@@ -18,7 +18,6 @@ from engine_runs import builds_in
 from quart_trio import QuartTrio
 from waiting import PATIENCE, until
 
-from appliance.catalog.sources import STARTER
 from appliance.core.versions import StepDone, UpdateBegun
 from appliance.errors import ApplianceError
 from appliance.features.engines.owner import open_engines
@@ -40,7 +39,7 @@ async def routes(root: Path, *, may_choose: bool = False) -> AsyncGenerator[Quar
         info = errors.describe(error)
         return errors.body(info).decode(), info.code
 
-    async with open_engines(partial(builds_in, root), StateFile(root), starter=STARTER) as engines:
+    async with open_engines(partial(builds_in, root), StateFile(root)) as engines:
         app = QuartTrio("appliance.http", static_folder=None)
         app.register_error_handler(ApplianceError, refuse)
         running = {"starter": "a seat"}

@@ -19,6 +19,7 @@ from appliance.errors import Conflict
 from appliance.features.engines.core.standing import Proof, ProofKey
 from appliance.features.engines.core.state import EngineChosen, EngineState
 from appliance.features.engines.shelf import StateFile
+from appliance.store import version_file
 from appliance.store.version_file import FILE, MAX_SIZE
 
 WRITER = """
@@ -105,7 +106,7 @@ def test_a_program_that_is_killed_while_it_writes_leaves_a_whole_file(folder: Pa
     writer.wait()
     proofs = StateFile(folder).read().proofs
     assert told <= len(proofs) <= told + 1 or len(proofs) == 200
-    assert StateFile(folder, wait=1.0).apply([proof()]).proofs[-1] == proof(), "the lock has gone with it"
+    assert StateFile(folder).apply([proof()]).proofs[-1] == proof(), "the lock has gone with it"
     assert not list(folder.glob("*.unreadable"))
 
 
@@ -170,17 +171,20 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
         file.apply([proof()])
 
 
-def test_a_lock_that_is_kept_is_an_error_after_a_while_and_goes_with_its_holder(folder: Path) -> None:
+def test_a_lock_that_is_kept_is_an_error_after_a_while_and_goes_with_its_holder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version_file, "WAIT", 0.2)
     folder.mkdir()
     lock = folder / f".{FILE}.lock"
     holder = start(HOLDER, str(lock))
     try:
         assert holder.stdout.readline().strip() == b"held"
         with pytest.raises(Timeout):
-            StateFile(folder, wait=0.2).apply([proof()])
+            StateFile(folder).apply([proof()])
     finally:
         holder.kill()
         holder.communicate()
-    assert StateFile(folder, wait=0.2).apply([proof()]).proofs == (proof(),)
+    assert StateFile(folder).apply([proof()]).proofs == (proof(),)
     with FileLock(lock, timeout=0):
         assert StateFile(folder).read().proofs == (proof(),), "who only reads needs no lock"

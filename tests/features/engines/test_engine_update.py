@@ -93,15 +93,17 @@ def test_arranging_loses_and_invents_no_seat_and_puts_nothing_unusable_first(
 def test_what_may_be_removed() -> None:
     def check(**told: object) -> None:
         usual: dict[str, object] = {
-            "working": [build(1), build(2)], "installed": [build(1), build(2)], "wanted": [], "running": [],
-            "force": False,
+            "ranked": [ranked(build(1)), ranked(build(2))], "installed": [build(1), build(2)], "wanted": [],
+            "running": [], "force": False,
         }  # fmt: skip
         check_removable(build(2), **(usual | told))  # type: ignore[arg-type]
 
     check()
     check(running=[build(2)], force=True)
-    with pytest.raises(Conflict, match="only engine that is known to work"):
-        check(working=[build(2)], force=True)
+    check(ranked=[ranked(build(1), "untried"), ranked(build(2), "probation")])
+    for rest in ([], [ranked(build(1), "failed")], [ranked(build(1), "damaged")], [ranked(build(1), "untried")]):
+        with pytest.raises(Conflict, match="only engine that is known to work"):
+            check(ranked=[ranked(build(2)), *rest], force=True)
     with pytest.raises(Conflict, match="was chosen with"):
         check(wanted=[build(2)])
     with pytest.raises(Conflict, match="--force"):

@@ -31,12 +31,12 @@ def measuring(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def prove(tmp_path: Path, starter_model: Path, measuring: Path) -> Prove:
+def prove(tmp_path: Path, measuring: Path) -> Prove:
     """Try out a build for CUDA that lies so, on its card."""
 
     async def tried(lie: Lie, **more: float) -> Proof:
         folder = make_build(tmp_path, "cuda12", devices=GPU, lie=lie)
-        return await proof_of(engine_in(folder), CARD, starter_model, measuring, **more)
+        return await proof_of(engine_in(folder), CARD, measuring, **more)
 
     return tried
 
@@ -70,10 +70,8 @@ def spoiled(engine: Engine) -> Engine:
     ],
     ids=["embedded", "built"],
 )
-async def test_a_real_engine_is_proven_on_the_processor(
-    found: Callable[[], Engine], starter_model: Path, measuring: Path
-) -> None:
-    proof = await proof_of(found(), PROCESSOR, starter_model, measuring)
+async def test_a_real_engine_is_proven_on_the_processor(found: Callable[[], Engine], measuring: Path) -> None:
+    proof = await proof_of(found(), PROCESSOR, measuring)
     assert (proof.fault, proof.why) == (None, "")
     assert proof.key == KEY
     assert proof.at == 7.0
@@ -134,26 +132,26 @@ async def test_a_card_that_is_too_slow_for_the_measuring_model_is_proven_with_wh
     assert 0 < proof.generation_speed < 80.0 / 20
 
 
-async def test_one_device_of_two_lies(tmp_path: Path, starter_model: Path, measuring: Path) -> None:
+async def test_one_device_of_two_lies(tmp_path: Path, measuring: Path) -> None:
     cards = (Listed(name="CUDA0"), Listed(name="CUDA1"))
     folder = make_build(tmp_path, "cuda12", devices=cards, lie=Lie(work="garbage", on=("CUDA1",)))
     engine = engine_in(folder)
     second = Device(name="CUDA1", description="Test Card 9000", total=8 << 30, free=8 << 30)
-    assert (await proof_of(engine, CARD, starter_model, measuring)).ok
-    assert (await proof_of(engine, second, starter_model, measuring)).fault == "garbage"
-    assert (await proof_of(engine, PROCESSOR, starter_model, measuring)).ok
+    assert (await proof_of(engine, CARD, measuring)).ok
+    assert (await proof_of(engine, second, measuring)).fault == "garbage"
+    assert (await proof_of(engine, PROCESSOR, measuring)).ok
 
 
-async def test_a_device_that_is_gone_is_not_proven(tmp_path: Path, starter_model: Path, measuring: Path) -> None:
+async def test_a_device_that_is_gone_is_not_proven(tmp_path: Path, measuring: Path) -> None:
     folder = make_build(tmp_path, "cuda12")
-    proof = await proof_of(engine_in(folder), CARD, starter_model, measuring)
+    proof = await proof_of(engine_in(folder), CARD, measuring)
     assert proof.fault == "load"
     assert "invalid device: CUDA0" in proof.why
 
 
-async def test_a_program_that_cannot_be_executed(tmp_path: Path, starter_model: Path, measuring: Path) -> None:
+async def test_a_program_that_cannot_be_executed(tmp_path: Path, measuring: Path) -> None:
     folder = make_build(tmp_path)
-    proof = await proof_of(spoiled(engine_in(folder)), PROCESSOR, starter_model, measuring)
+    proof = await proof_of(spoiled(engine_in(folder)), PROCESSOR, measuring)
     assert proof.fault == "damaged"
     if sys.platform == "win32":
         assert "cannot be started: [WinError 193]" in proof.why
@@ -163,7 +161,7 @@ async def test_a_program_that_cannot_be_executed(tmp_path: Path, starter_model: 
 
 
 async def test_without_room_for_the_measuring_model_it_is_still_proven(
-    tmp_path: Path, starter_model: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     if sys.platform == "win32" or os.geteuid() == 0:
         blocked = tmp_path / "a-file"
@@ -172,7 +170,7 @@ async def test_without_room_for_the_measuring_model_it_is_still_proven(
         blocked = tmp_path / "locked"
         blocked.mkdir(mode=0o500)
     folder = make_build(tmp_path / "engines")
-    proof = await proof_of(engine_in(folder), PROCESSOR, starter_model, blocked / "measuring")
+    proof = await proof_of(engine_in(folder), PROCESSOR, blocked / "measuring")
     assert proof.ok
     assert proof.nominal_seconds is not None, "what the starter's speed lets one expect"
     assert "was not measured" in caplog.text

@@ -18,7 +18,6 @@ from appliance.features.engines.core.rpc_protocol import (
     MAX_DEVICES,
     MAX_MEMORY,
     BadWorkerAnswer,
-    ProtocolVersion,
     Questions,
     agree,
     choose_workers,
@@ -97,7 +96,7 @@ def a_device(total: int, free: int) -> bytes:
 def test_the_bytes_are_those_of_the_real_server() -> None:
     """Recorded from ggml-rpc-server b11434 with one device of 24105 MiB."""
     questions = Questions()
-    assert questions.begin() == bytes.fromhex("0e" + "1800000000000000" + "00" * 24)
+    assert questions.first == bytes.fromhex("0e" + "1800000000000000" + "00" * 24)
     assert questions.receive(bytes.fromhex("1c00000000000000" + "07000000" + "00" * 24)) == bytes.fromhex(
         "0f" + "00" * 8
     )
@@ -107,10 +106,8 @@ def test_the_bytes_are_those_of_the_real_server() -> None:
     size = struct.pack("<Q", 24105 << 20).hex()
     assert questions.receive(bytes.fromhex("1000000000000000" + size + size)) == b""
     assert questions.done
-    assert (questions.version, questions.devices) == (
-        ProtocolVersion(7, 0, 0),
-        [WorkerDevice(total=24105 << 20, free=24105 << 20)],
-    )
+    assert questions.version == "7.0.0"
+    assert questions.devices == [WorkerDevice(total=24105 << 20, free=24105 << 20)]
 
 
 MEMORY = st.integers(0, MAX_MEMORY)
@@ -119,7 +116,7 @@ MEMORY = st.integers(0, MAX_MEMORY)
 @given(st.data(), st.lists(st.tuples(MEMORY, MEMORY), min_size=1, max_size=MAX_DEVICES), st.binary(max_size=61))
 def test_in_whatever_pieces_the_answers_come(data: st.DataObject, sizes: list[tuple[int, int]], rest: bytes) -> None:
     questions = Questions()
-    asked = questions.begin()
+    asked = questions.first
     answers = [hello(rest=rest), answer(struct.pack("<I", len(sizes))), *(a_device(*size) for size in sizes)]
     wanted = [request(15), *(request(11, struct.pack("<I", n)) for n in range(len(sizes)))]
     for each, following in zip(answers, [*wanted, b""], strict=True):
@@ -148,7 +145,7 @@ def test_another_version_is_told_and_asked_for_no_more(major: int, rest: bytes) 
     questions = Questions()
     assert questions.receive(hello(major, 3, 9, rest)) == b""
     assert questions.done
-    assert str(questions.version) == f"{major}.3.9"
+    assert questions.version == f"{major}.3.9"
     assert questions.devices == []
 
 

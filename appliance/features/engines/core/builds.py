@@ -38,8 +38,7 @@ class Archive(Struct, frozen=True, kw_only=True):
     """One file to fetch. ``sha256`` is empty if unknown; ``size`` (bytes) is then 0."""
 
     name: str
-    url: str = ""
-    """Empty in the list of builds, for one that lies where most do."""
+    url: str = ""  # empty in the list of builds, for one that lies where most do
     sha256: str = ""
     size: int = 0
 
@@ -130,8 +129,7 @@ class InstallWish(Struct, frozen=True, kw_only=True):
 
     platform: str
     backend: str
-    build: str | None = None
-    """None: the newest."""
+    build: str | None = None  # None: the newest
 
 
 def parse_asked(word: str, platform: str) -> InstallWish:
@@ -248,8 +246,7 @@ class EngineOffer(Struct, frozen=True, kw_only=True):
     """The argument of ``engines install``; empty: no listed build can use the card here."""
     build: str = ""
     size: int = 0
-    problems: tuple[str, ...] = ()
-    """Why better ones are not offered, one line each."""
+    problems: tuple[str, ...] = ()  # why better ones are not offered, one line each
 
 
 def suited(gpu: Gpu) -> tuple[str, ...]:

@@ -226,7 +226,8 @@ def surroundings(known: Known) -> Iterator[Finding]:
 
 def model_on_processor(known: Known, own: EngineFacts) -> Iterator[Finding]:
     """Report a loaded model on the processor although there is a card; the reason comes from the cards' seats."""
-    first, cards = best(own.ranked), _on_cards(own)
+    first = best(own.ranked)
+    cards = [one for one in own.ranked if one.seat.devices and not one.seat.on_cpu and not one.seat.software]
     why = _reason(known, first, cards)
     # The card may be the best place, and nobody has tried it: loading models again would change nothing.
     untried = first is not None and first.seat.on_cpu and any(one.standing == "untried" for one in cards)
@@ -278,10 +279,6 @@ def _reason(known: Known, first: Ranked | None, cards: list[Ranked]) -> str | No
         return f"{first.seat.id} is now the better choice"
     sick = next((one for one in cards if one.standing != "proven"), None)
     return None if sick is None else f"{sick.seat.id}: {sick.standing}, {sick.why}"
-
-
-def _on_cards(own: EngineFacts) -> list[Ranked]:
-    return [one for one in own.ranked if one.seat.devices and not one.seat.on_cpu and not one.seat.software]
 
 
 def hiding(known: Known) -> dict[str, str]:

@@ -31,8 +31,7 @@ MARGIN = 0.9
 NO_CARDS = ("cpu", "unknown")
 """Backends of builds that are not made for graphics cards, as far as known."""
 
-AUTO = "auto"
-"""The word with which a user leaves the choice to the program."""
+AUTO = "auto"  # the word with which a user leaves the choice to the program
 
 
 class EngineWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,10 +39,8 @@ class EngineWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     engine: str
     """A seat's id, a build's id, a backend, or a part of one (``cuda``); or `AUTO`."""
-    model: str | None = None
-    """None: for all models."""
-    pinned: bool = False
-    """Use nothing else."""
+    model: str | None = None  # None: for all models
+    pinned: bool = False  # use nothing else
 
     def matches(self, seat: Seat) -> bool:
         if seat.backend != "cpu" and seat.on_cpu:
@@ -59,8 +56,7 @@ class Ranked(Struct, frozen=True, kw_only=True):
     standing: Standing
     why: str
     wanted: bool = False
-    seconds: float | None = None
-    """The nominal request's time."""
+    seconds: float | None = None  # the nominal request's time
 
     @property
     def usable(self) -> bool:
@@ -184,18 +180,20 @@ def check_choice(wish: EngineWish, ranked: Sequence[Ranked], *, only_proven: boo
 
 
 def check_removable(
-    build: str, *, working: Sequence[str], installed: Sequence[str], wanted: Sequence[str], running: Sequence[str],
+    build: str, ranked: Sequence[Ranked], *, installed: Sequence[str], wanted: Sequence[str], running: Sequence[str],
     force: bool,
 ) -> None:  # fmt: skip
     """Raises UsageError for a build that cannot be removed, Conflict for one that must not be.
 
-    ``working`` are the builds (and other engines) that a model can be started on now, ``installed`` those that this
-    program may remove, ``wanted`` what ``use`` and ``pin`` name, ``running`` the builds of running model processes.
+    ``installed`` are the builds that this program may remove, ``wanted`` what ``use`` and ``pin`` name, ``running`` the
+    builds of running model processes. One more has to work: a proven one, or an untried one if none is proven.
     """
     if build not in installed:
         there = ", ".join(installed) or "none"
         raise UsageError(f"'{build}' is not a build that was installed here; those are: {there}")
-    if not [one for one in working if one != build]:
+    usable = [one for one in ranked if one.usable]
+    working = [one for one in usable if one.standing == "proven"] or usable
+    if all(one.seat.build == build for one in working):
         raise Conflict(
             f"'{build}' is the only engine that is known to work here; 'llama-appliance engines prove' tries the "
             "others, 'llama-appliance engines install' installs one"

@@ -91,10 +91,8 @@ class Device(Struct, frozen=True, kw_only=True):
     uuid: str | None = None
     software: bool = False
     """True for a renderer that computes on the processor: always slower than the processor itself."""
-    integrated: bool | None = None
-    """True without memory of its own. None: unknown."""
-    driver: str = ""
-    """The version of its driver; empty if unknown."""
+    integrated: bool | None = None  # True without memory of its own; None: unknown
+    driver: str = ""  # the version of its driver; empty if unknown
 
     @property
     def id(self) -> str:

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple
 
 from appliance.core.rpc_workers import Crew, RpcWorker, WorkerDevice
 from appliance.errors import ModelFailedToStart
 
-KNOWN = 7
-"""The major version of the protocol that this module speaks."""
+KNOWN = 7  # the major version of the protocol that this module speaks
 HELLO, DEVICE_COUNT, DEVICE_MEMORY = 14, 15, 11
-CAPABILITIES = bytes(24)
-"""The greeting's list of transports faster than TCP: none."""
+CAPABILITIES = bytes(24)  # the greeting's list of transports faster than TCP: none
 LONGEST_HELLO = 64
 """Longest answer to a greeting, in bytes; it has 28 in 7.0.0, and had 3 in the first versions with a greeting."""
 MAX_DEVICES = 64
-MAX_MEMORY = 1 << 52
-"""Four pebibytes: a device that claims more is not believed."""
+MAX_MEMORY = 1 << 52  # four pebibytes: a device that claims more is not believed
 _LENGTH = struct.Struct("<Q")
 _REQUEST = struct.Struct("<BQ")
 _COUNT = struct.Struct("<I")
@@ -71,88 +67,62 @@ class BadWorkerAnswer(Exception):
     """The bytes are not a worker's answer. The message is the end of a sentence that begins with the sender."""
 
 
-class ProtocolVersion(NamedTuple):
-    """A protocol version.
-
-    Operations are sent by number, and any release may change the numbers: equal versions understand each other, others
-    may compute something else.
-    """
-
-    major: int
-    minor: int
-    patch: int
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}.{self.patch}"
-
-
 class Questions:
     """One connection to a worker: bytes from it go into `receive`, and the result goes to it, until it is `done`.
 
-    A worker of a version other than `KNOWN` is asked only for its version.
+    A worker of a version other than `KNOWN` is asked only for its version: equal versions understand each other, others
+    may mean something else by a number.
     """
 
     def __init__(self) -> None:
-        self.version: ProtocolVersion | None = None
+        self.version = ""
         self.devices: list[WorkerDevice] = []
         self.done = False
-        self._buffer = bytearray()
         self._talk = self._ask()
-        self._request, self._lengths = next(self._talk)
-
-    def begin(self) -> bytes:
-        """Return the first bytes to send."""
-        return self._request
+        self.first = next(self._talk)  # the bytes to send before any have come
 
     def receive(self, data: bytes) -> bytes:
-        """Return the bytes to send next; empty: nothing yet, or never again when it is `done`. Raises RpcError.
+        """Return the bytes to send next; empty: nothing yet, or never again when it is `done`. Raises BadWorkerAnswer.
 
         It never keeps more than one short answer, whatever length the answer claims to have.
         """
-        self._buffer += data
-        reply = b""
-        if not self.done:
-            if (answer := self._answer()) is None:
-                return b""
-            try:
-                self._request, self._lengths = self._talk.send(answer)
-                reply = self._request
-            except StopIteration:
-                self.done = True
-        if self._buffer:
-            raise BadWorkerAnswer("says more than it was asked")
-        return reply
+        try:
+            return self._talk.send(data)
+        except StopIteration:
+            self.done = True
+            return b""
 
-    def _answer(self) -> bytes | None:
-        """Return the next answer, once all of it is here."""
-        if len(self._buffer) < _LENGTH.size:
-            return None
-        (length,) = _LENGTH.unpack_from(self._buffer)
-        if length not in self._lengths:
-            expected = " to ".join(str(end) for end in dict.fromkeys((self._lengths[0], self._lengths[-1])))
-            raise BadWorkerAnswer(f"answered with {length} bytes where {expected} belong")
-        end = _LENGTH.size + length
-        if len(self._buffer) < end:
-            return None
-        answer = bytes(self._buffer[_LENGTH.size : end])
-        del self._buffer[:end]
-        return answer
-
-    def _ask(self) -> Generator[tuple[bytes, range], bytes]:
-        """Yield each request with the lengths that its answer may have, for the answer."""
-        hello = yield request(HELLO, CAPABILITIES), range(len(ProtocolVersion._fields), LONGEST_HELLO + 1)
-        self.version = ProtocolVersion(*hello[:3])
-        if self.version.major != KNOWN:
+    def _ask(self) -> Generator[bytes, bytes]:
+        hello = yield from _answer(request(HELLO, CAPABILITIES), 3, LONGEST_HELLO)
+        self.version = ".".join(map(str, hello[:3]))
+        if hello[0] != KNOWN:
             return
-        (count,) = _COUNT.unpack((yield request(DEVICE_COUNT), range(_COUNT.size, _COUNT.size + 1)))
+        (count,) = _COUNT.unpack((yield from _answer(request(DEVICE_COUNT), _COUNT.size)))
         if not 0 < count <= MAX_DEVICES:
             raise BadWorkerAnswer(f"says that it has {count} devices")
         for number in range(count):
-            memory = yield request(DEVICE_MEMORY, _COUNT.pack(number)), range(_MEMORY.size, _MEMORY.size + 1)
+            memory = yield from _answer(request(DEVICE_MEMORY, _COUNT.pack(number)), _MEMORY.size)
             free, total = _MEMORY.unpack(memory)
             if total > MAX_MEMORY:
                 raise BadWorkerAnswer(f"says that a device has {total} bytes of memory")
             self.devices.append(WorkerDevice(total=total, free=min(free, total)))
+
+
+def _answer(asked: bytes, least: int, most: int = 0) -> Generator[bytes, bytes, bytes]:
+    """Yield what is to be sent, for what comes; return the answer, of ``least`` to ``most`` bytes, once it is here."""
+    said = yield asked
+    while len(said) < _LENGTH.size:
+        said += yield b""
+    (length,) = _LENGTH.unpack_from(said)
+    if not least <= length <= (most or least):
+        expected = f"{least} to {most}" if most else least
+        raise BadWorkerAnswer(f"answered with {length} bytes where {expected} belong")
+    end = _LENGTH.size + length
+    while len(said) < end:
+        said += yield b""
+    if len(said) > end:
+        raise BadWorkerAnswer("says more than it was asked")
+    return said[_LENGTH.size :]
 
 
 def request(number: int, body: bytes = b"") -> bytes:

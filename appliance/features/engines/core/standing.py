@@ -34,8 +34,7 @@ Standing = Literal["proven", "untried", "probation", "failed", "damaged"]
 
 FAILED_HOLDS = 86400.0
 """Seconds for which a failed proof counts: no seat is out for ever, because the cause may have passed."""
-NO_ROOM_HOLDS = 600.0
-"""The same if memory was short: another program may have used it."""
+NO_ROOM_HOLDS = 600.0  # the same if memory was short: another program may have used it
 
 BACK_OFF = (60.0, 300.0, 1800.0, 7200.0, 43200.0, 86400.0)
 """Seconds until the next try after the first, second ... failure in a row; the last value for every later one."""
@@ -55,21 +54,16 @@ NOMINAL_PROMPT, NOMINAL_ANSWER = 512, 128
 class Seat(Struct, frozen=True, kw_only=True):
     """A build on devices: only the processor, or GPUs (with the processor's help). None: the build's own choice."""
 
-    build: str
-    """The build's id; ``embedded``, or the path of a program that is not a build."""
+    build: str  # the build's id; ``embedded``, or the path of a program that is not a build
     backend: str
     digest: str
-    place: int
-    """The rank of the place where the build was found: 0 is the best."""
+    place: int  # the rank of the place where the build was found: 0 is the best
     devices: tuple[Device, ...] = ()
-    damage: str = ""
-    """The problem with its files; empty: none."""
-    fault: str = ""
-    """The reason why it cannot even list its devices."""
+    damage: str = ""  # the problem with its files; empty: none
+    fault: str = ""  # the reason why it cannot even list its devices
     late: str = ""
     """The reason why it has not listed its devices yet: it goes last, and is still tried when nothing else is left."""
-    spare: bool = False
-    """A build for graphics cards, on the processor."""
+    spare: bool = False  # a build for graphics cards, on the processor
 
     @property
     def id(self) -> str:
@@ -110,21 +104,16 @@ class Proof(Struct, frozen=True, kw_only=True):
     """One trial. Speeds in tokens per second of the measuring model, None if it got no result."""
 
     key: ProofKey
-    build: str
-    """The build's id, for people."""
-    device: str
-    """The device's name and description, for people."""
-    fault: Fault | None
-    """None: proven."""
-    why: str = ""
-    """One line; empty for a proven one."""
+    build: str  # the build's id, for people
+    device: str  # the device's name and description, for people
+    fault: Fault | None  # None: proven
+    why: str = ""  # one line; empty for a proven one
     pci: str | None = None
     """The card's place, if known: the engine reports it when it loads a model."""
     prompt_speed: float | None = None
     generation_speed: float | None = None
     seconds: float = 0.0
-    at: float = 0.0
-    """Unix time."""
+    at: float = 0.0  # Unix time
 
     @property
     def digest(self) -> str:
@@ -218,11 +207,9 @@ class ListedDevices(Struct, frozen=True, kw_only=True):
 
     digest: str
     system: str
-    drivers: str
-    """`drivers_of` the machine at that time."""
+    drivers: str  # `drivers_of` the machine at that time
     devices: tuple[Device, ...] = ()
-    why: str = ""
-    """The reason why it could not list them; empty: it could."""
+    why: str = ""  # the reason why it could not list them; empty: it could
     manual: Manual | None = None
     """None: it was not asked, or by a version of the program that did not ask for this."""
 
@@ -236,10 +223,8 @@ class ContextTrial(Struct, frozen=True, kw_only=True):
 
     digest: str
     build: str
-    architecture: str
-    """The model's, as its file names it."""
-    why: str = ""
-    """The reason why it did not help; empty: it did."""
+    architecture: str  # the model's, as its file names it
+    why: str = ""  # the reason why it did not help; empty: it did
     at: float
 
     @property

@@ -39,16 +39,13 @@ class EngineState(VersionState, frozen=True, kw_only=True):
     proofs: tuple[Proof, ...] = ()
     probations: tuple[Probation, ...] = ()
     listed: tuple[ListedDevices, ...] = ()
-    look: MachineLook | None = None
-    """The machine when it was last examined."""
+    look: MachineLook | None = None  # the machine when it was last examined
     signature: str = ""
     """The machine's drivers and cards then: while this is unchanged, ``look`` and ``listed`` are valid."""
-    use: str | None = None
-    """`EngineWish.engine` for all models, set by ``engines use``."""
+    use: str | None = None  # `EngineWish.engine` for all models, set by ``engines use``
     pinned: bool = False
     """``use`` and nothing else (``engines pin``): no fallback, no update."""
-    models: Mapping[str, str] = NOTHING
-    """The same by model id."""
+    models: Mapping[str, str] = NOTHING  # the same by model id
     channel: UpdateChannel = "latest"
     """The builds that ``engines update`` takes, as somebody chose."""
     contexts: tuple[ContextTrial, ...] = ()
@@ -98,8 +95,7 @@ class EngineChosen(Struct, frozen=True, kw_only=True):
     """The user chose an engine; ``word`` None: the program chooses. ``builds`` are those that the word names."""
 
     word: str | None
-    model: str | None = None
-    """None: for all models."""
+    model: str | None = None  # None: for all models
     pinned: bool = False
     builds: tuple[str, ...] = ()
 

@@ -42,8 +42,7 @@ QUICKEST, SLOWEST = 1e-3, 1e9
 BUDGET = 6.0
 """Seconds that measuring may take after the first request; a slow machine computes fewer tokens."""
 
-SPEED_KEPT = 0.8
-"""Part of the old build's speed that a new one must reach."""
+SPEED_KEPT = 0.8  # part of the old build's speed that a new one must reach
 FILE_NAME = "ballast-1-5x2048.gguf"
 """The measuring model's file. Its first number is the version of everything that is written into it."""
 WIDTH = 2048
@@ -51,26 +50,15 @@ FEED_FORWARD = 5632
 HEADS = 16
 KV_HEADS = 4
 CONTEXT = 4096
-LAYERS = 5
-"""Together 240 MB."""
+LAYERS = 5  # together 240 MB
 ALIGNMENT = 32
 F32, Q8_0 = 0, 8
-BLOCK, BLOCK_BYTES = 32, 34
-"""Q8_0: this many weights take this many bytes."""
+BLOCK, BLOCK_BYTES = 32, 34  # Q8_0: this many weights take this many bytes
 U32, FLOAT, STRING, ARRAY, I32 = 4, 6, 8, 9, 5
-LETTERS = 256
-"""Number of tokens that are letters, the first ones."""
+LETTERS = 256  # number of tokens that are letters, the first ones
 NORMAL, CONTROL = 1, 3
 FORMAT_VERSION = 3
 MAGIC = b"GGUF"
-
-
-class ExpectedAnswer(Struct, frozen=True):
-    """A question and the starter's whole answer; ``tokens`` end with the one that ends the turn."""
-
-    question: str
-    answer: str
-    tokens: tuple[int, ...]
 
 
 class KnownCompletion(Struct, frozen=True):
@@ -78,61 +66,53 @@ class KnownCompletion(Struct, frozen=True):
 
     prompt: str
     content: str
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...]  # they end with the one that ends the turn
 
 
-FORMAT = ExpectedAnswer(
+FORMAT = (
     "What does GGUF mean?",
     "GGUF is a file format for language models. One file holds the weights, the vocabulary and the settings.",
-    (1174, 306, 259, 406, 877, 371, 582, 354, 16, 744, 406, 1179, 276, 654, 14, 276, 1186, 325, 276, 1059, 16, 2),
 )
-JOKE = ExpectedAnswer(
-    "Tell me a joke.",
-    "Why did the llama run so well on a small computer? It carried only light weights.",
-    (1102, 551, 276, 341, 365, 313, 918, 285, 259, 294, 505, 33, 433, 861, 305, 1221, 654, 16, 2),
-)
-SAFETENSORS = ExpectedAnswer(
+JOKE = "Tell me a joke.", "Why did the llama run so well on a small computer? It carried only light weights."
+SAFETENSORS = (
     "i have safetensors files, do they work",
     "Models must be GGUF files. Other formats have to be converted to GGUF first.",
-    (985, 1247, 627, 609, 1024, 16, 923, 1354, 621, 334, 627, 1429, 334, 609, 614, 16, 2),
 )
-OFFLINE = ExpectedAnswer(
+OFFLINE = (
     "Does it work without the internet?",
     "Llama Appliance works without the internet. Only fetching a new model file needs a connection.",
-    (561, 335, 753, 1058, 276, 804, 16, 1196, 1197, 259, 540, 271, 406, 855, 259, 1104, 16, 2),
 )
-EMBEDDING = ExpectedAnswer(
+EMBEDDING = (
     "What do I need embeddings for?",
     "An embedding is a list of numbers that stands for the meaning of a text. Texts with close meaning get close "
     "numbers.",
-    (
-        1352, 1218, 306, 259, 481, 350, 834, 288, 1448, 371, 276, 957, 350, 259, 460, 16, 1451, 382, 1019, 957, 549,
-        1019, 834, 16, 2,
-    ),
-)  # fmt: skip
-GOODBYE = ExpectedAnswer(
-    "See you soon, bye!",
-    "Goodbye! Come back whenever you like.",
-    (1143, 3, 1142, 795, 754, 315, 639, 16, 2),
 )
+GOODBYE = "See you soon, bye!", "Goodbye! Come back whenever you like."
 
 
-def _turn(role: str, text: str) -> str:
-    return f"<|im_start|>{role}\n{text}<|im_end|>\n"
-
-
-def _known(asked: ExpectedAnswer, *before: ExpectedAnswer) -> KnownCompletion:
-    turns = "".join(_turn("user", one.question) + _turn("assistant", one.answer) for one in before)
-    prompt = f"{turns}{_turn('user', asked.question)}<|im_start|>assistant\n"
-    return KnownCompletion(prompt, asked.answer, asked.tokens)
+def _known(tokens: tuple[int, ...], *talk: tuple[str, str]) -> KnownCompletion:
+    """The last answer of the talk, of these tokens."""
+    user, answer, end = "<|im_start|>user\n", "<|im_start|>assistant\n", "<|im_end|>\n"
+    *before, (asked, content) = talk
+    turns = "".join(f"{user}{question}{end}{answer}{said}{end}" for question, said in before)
+    return KnownCompletion(f"{turns}{user}{asked}{end}{answer}", content, tokens)
 
 
 KNOWN: tuple[KnownCompletion, ...] = (
-    _known(FORMAT),
-    _known(JOKE),
-    _known(EMBEDDING, FORMAT, JOKE, SAFETENSORS, OFFLINE),
-    _known(GOODBYE, SAFETENSORS, OFFLINE, EMBEDDING, FORMAT, JOKE),
-)
+    _known(
+        (1174, 306, 259, 406, 877, 371, 582, 354, 16, 744, 406, 1179, 276, 654, 14, 276, 1186, 325, 276, 1059, 16, 2),
+        FORMAT,
+    ),
+    _known((1102, 551, 276, 341, 365, 313, 918, 285, 259, 294, 505, 33, 433, 861, 305, 1221, 654, 16, 2), JOKE),
+    _known(
+        (
+            1352, 1218, 306, 259, 481, 350, 834, 288, 1448, 371, 276, 957, 350, 259, 460, 16, 1451, 382, 1019, 957, 549,
+            1019, 834, 16, 2,
+        ),
+        FORMAT, JOKE, SAFETENSORS, OFFLINE, EMBEDDING,
+    ),
+    _known((1143, 3, 1142, 795, 754, 315, 639, 16, 2), SAFETENSORS, OFFLINE, EMBEDDING, FORMAT, JOKE, GOODBYE),
+)  # fmt: skip
 """Two of about 20 tokens, one of about 150 and one of about 200, the shortest first."""
 
 

@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 import click
 import trio
-from msgspec import Struct
 
 from appliance.cli.remote import RunningServer, home_options, server_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
@@ -18,33 +16,19 @@ from appliance.core.machine_look import MachineLook
 from appliance.engines.named import ENGINE_VARIABLE
 from appliance.errors import UsageError
 from appliance.features.engines.choosing import keep, named_seats, prefer, roll_back
-from appliance.features.engines.core.choice import AUTO, EngineWish, Ranked, check_removable
-from appliance.features.engines.core.standing import Proof
+from appliance.features.engines.core.choice import AUTO, EngineWish, check_removable
 from appliance.features.engines.core.state import BuildRemoved, Forgotten
 from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.table import BuildRow, SeatRow, Table, table
-from appliance.features.engines.verbs.here import followed, offer_in_words, opened, own_shelf, print_proof, server_table
+from appliance.features.engines.verbs.here import followed, offer_in_words, opened, print_proof, server_table
 from appliance.features.engines.verbs.install import install
 from appliance.features.engines.verbs.update import update
 from appliance.platform.console import EXIT_OURS, say
+from appliance.platform.home import engines_folder
 
 COLUMNS = ("", "SEAT", "DEVICE", "STANDING", "PROMPT", "ANSWER", "FROM", "WHY")
 NUMBERS = ("PROMPT", "ANSWER")
 model_option = click.option("--model", metavar="MODEL", help="For this model only.")
-
-
-class Probed(Struct, frozen=True, kw_only=True):
-    """The output of ``engines probe --json``."""
-
-    machine: MachineLook | None
-    engines: Table
-
-
-class Proved(Struct, frozen=True, kw_only=True):
-    """The output of ``engines prove --json``."""
-
-    ok: bool
-    proofs: list[Proof]
 
 
 @click.group()
@@ -72,7 +56,7 @@ async def ls(server: RunningServer, as_json: bool) -> int:
     """
     found = await server_table(server)
     if found is None:
-        async with opened(own_shelf()) as owner:
+        async with opened(Shelf(engines_folder())) as owner:
             found = await table(owner)
     if as_json:
         print_json(found)
@@ -95,7 +79,7 @@ async def probe(server: RunningServer, as_json: bool) -> int:
         seen = await owner.probe()
         found = await table(owner)
     if as_json:
-        print_json(Probed(machine=seen, engines=found))
+        print_json({"machine": seen, "engines": found})
         return 0
     _show_machine(seen)
     show_table(found)
@@ -121,7 +105,7 @@ async def prove(server: RunningServer, names: tuple[str, ...], as_json: bool) ->
         proofs = await (owner.prove(seats) if as_json else owner.prove(seats, print_proof))
     ok = all(proof.ok for proof in proofs)
     if as_json:
-        print_json(Proved(ok=ok, proofs=proofs))
+        print_json({"ok": ok, "proofs": proofs})
     elif not proofs:
         say("everything has been tried already; name a seat to try it again ('engines ls' lists them)")
     return 0 if ok else EXIT_OURS
@@ -213,7 +197,7 @@ async def remove(server: RunningServer, build: str, force: bool) -> int:
         shelf = Shelf(owner.folder)
         check_removable(
             build,
-            working=working(owner.ranked(word=AUTO)),
+            owner.ranked(word=AUTO),
             installed=await trio.to_thread.run_sync(shelf.placed),
             wanted=owner.state.asked_for,
             running=running,
@@ -225,13 +209,6 @@ async def remove(server: RunningServer, build: str, force: bool) -> int:
         await keep(owner)
     click.echo(f"{build}: removed")
     return 0
-
-
-def working(ranked: Sequence[Ranked]) -> list[str]:
-    """Return the builds that can start a model: the proven ones, or the untried ones if none is proven."""
-    usable = [one for one in ranked if one.usable]
-    proven = [one.seat.build for one in usable if one.standing == "proven"]
-    return list(dict.fromkeys(proven or [one.seat.build for one in usable]))
 
 
 @engines.command()

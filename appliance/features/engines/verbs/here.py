@@ -24,12 +24,7 @@ from appliance.platform.home import engines_folder
 from appliance.store.shelf import alone
 from appliance.trio_parts import plain_nursery
 
-PROBE_TIME = 300.0
-"""Seconds that a running server gets to look at all its builds again."""
-
-
-def own_shelf() -> Shelf:
-    return Shelf(engines_folder())
+PROBE_TIME = 300.0  # seconds that a running server gets to look at all its builds again
 
 
 @asynccontextmanager
@@ -51,7 +46,7 @@ async def followed(server: RunningServer, *, changes: bool = True) -> AsyncGener
 
     A block that ``changes`` builds, or the choice among them, is the only one at a time.
     """
-    shelf = own_shelf()
+    shelf = Shelf(engines_folder())
     async with alone(shelf) if changes else nullcontext(), opened(shelf) as owner:
         yield owner
     await refresh_server(server)
@@ -80,13 +75,8 @@ async def refresh_server(server: RunningServer) -> None:
 
 def print_proof(proof: Proof) -> None:
     """Describe a proof in one line."""
-    if not proof.ok:
-        say(f"  {proof.build} on {proof.device}: FAILED: {proof.why}")
-    elif proof.nominal_seconds:
-        speeds = f"{proof.shown_speeds} tokens/s (prompt and answer)"
-        say(f"  {proof.build} on {proof.device}: works, at {speeds}")
-    else:
-        say(f"  {proof.build} on {proof.device}: works")
+    speeds = f", at {proof.shown_speeds} tokens/s (prompt and answer)" if proof.nominal_seconds else ""
+    say(f"  {proof.build} on {proof.device}: {f'works{speeds}' if proof.ok else f'FAILED: {proof.why}'}")
 
 
 def offer_in_words(offer: EngineOffer) -> str:

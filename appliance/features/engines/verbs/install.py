@@ -39,20 +39,18 @@ from appliance.features.engines.verbs.here import (
     check_needs,
     offer_in_words,
     opened,
-    own_shelf,
     print_proof,
     refresh_server,
 )
 from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
-from appliance.platform.home import expanded
+from appliance.platform.home import engines_folder, expanded
 from appliance.platform.machine import this_platform
 from appliance.store.shelf import CannotInstall, alone
 from appliance.store.unpacking import SUFFIXES, is_archive
 from appliance.upstream.file_transfer import PlannedFile, Transfer, fetch
 from appliance.upstream.hub import DownloadsOff, GatedRepo, Hub, HubFailed, RepoNotFound, hub_access
 
-STEP = 10
-"""Percent between two lines of progress."""
+STEP = 10  # percent between two lines of progress
 FROM_HELP = "Install from a folder or an archive on this machine, or from an address (with --sha256)."
 
 
@@ -90,7 +88,7 @@ async def install(
       llama-appliance engines install cuda12 --from /media/usb/builds
       llama-appliance engines install cpu --from llama-b11434-bin-ubuntu-x64.tar.gz
     """
-    shelf = own_shelf()
+    shelf = Shelf(engines_folder())
     if word is None and source is None and for_platform == this_platform():
         word = await _offered(shelf)
     try:

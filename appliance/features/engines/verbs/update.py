@@ -6,6 +6,7 @@ It is tried with the models that matter: the most used one, else a loaded one, e
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -22,7 +23,7 @@ from appliance.cli.remote import ModelList, NotRunning, RequestRefused, RunningS
 from appliance.cli.show import human_size, json_option, print_json
 from appliance.core.config.types import Config
 from appliance.core.models.model import Model
-from appliance.core.records.activity import MAX_LIMIT, Query
+from appliance.core.records.activity import MAX_LIMIT, ActivityPage, Query, Row
 from appliance.core.versions import line_of
 from appliance.errors import UsageError
 from appliance.features.engines.choosing import keep
@@ -30,17 +31,18 @@ from appliance.features.engines.core.builds import AvailableBuild, Catalogue, Up
 from appliance.features.engines.core.choice import Ranked, best
 from appliance.features.engines.core.state import Followed
 from appliance.features.engines.installing import BuildSources, forget_downloads, read_manifest, stage
+from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.updating import UpdateTrials, devices_of
-from appliance.features.engines.verbs.here import check_needs, opened, own_shelf, print_proof, refresh_server
+from appliance.features.engines.verbs.here import check_needs, opened, print_proof, refresh_server
 from appliance.features.engines.verbs.install import FROM_HELP, fetch_archive, sources_of
 from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
+from appliance.platform.home import engines_folder
 from appliance.platform.machine import this_platform
 from appliance.store.activity import open_activity
 from appliance.store.shelf import CannotInstall, alone
 from appliance.store.updating import Steps, run_update
 
-MOST = 3
-"""Number of models to try if the first ones cannot be run at all."""
+MOST = 3  # number of models to try if the first ones cannot be run at all
 T = TypeVar("T")
 SAID = {
     "stage": "1. fetching and unpacking it",
@@ -49,19 +51,6 @@ SAID = {
     "place": "4. putting it in its place",
     "tidy": "5. it is in use; removing builds that are not kept",
 }
-
-
-class TriedRow(Struct, frozen=True):
-    """A row of the activity log, as far as it is needed here."""
-
-    model: str
-    resp_status_code: int = 200
-
-
-class Rows(Struct, frozen=True):
-    """``GET /api/metrics/activity``."""
-
-    data: list[TriedRow]
 
 
 async def models_to_try(server: RunningServer, config: Config | None, named: str | None) -> list[Model]:
@@ -82,24 +71,23 @@ def _has_file(model: Model) -> bool:
     return bool(model.path) and Path(model.path).is_file()
 
 
-def most_used(rows: list[TriedRow]) -> list[str]:
+def most_used(rows: Sequence[Row]) -> list[str]:
     """Return models by the number of their answers, most first; on a tie, the most recently used one first."""
     answered = [row.model for row in rows if row.resp_status_code < 400]  # newest first
     return [name for name, _ in Counter(answered).most_common()]
 
 
-async def _rows(server: RunningServer, config: Config | None) -> list[TriedRow]:
+async def _rows(server: RunningServer, config: Config | None) -> Sequence[Row]:
     """Return the newest rows of the running server's log, else of the configuration's file; none without either."""
-    if (told := await _told(server, f"/api/metrics/activity?limit={MAX_LIMIT}", Rows)) is not None:
+    if (told := await _told(server, f"/api/metrics/activity?limit={MAX_LIMIT}", ActivityPage)) is not None:
         return told.data
     if config is None or config.store is None:
-        return []
+        return ()
     path = Path(config.store.path)
     if not await trio.to_thread.run_sync(path.is_file):
-        return []
+        return ()
     async with open_activity(path, MAX_LIMIT) as activity:
-        page = await activity.page(Query(limit=MAX_LIMIT))
-    return [msgspec.convert(row, TriedRow, from_attributes=True) for row in page.data]
+        return (await activity.page(Query(limit=MAX_LIMIT))).data
 
 
 async def _told(server: RunningServer, path: str, answer: type[T]) -> T | None:
@@ -174,20 +162,16 @@ class Updated(Struct, frozen=True, kw_only=True):
     """The output of ``engines update --json``. Builds by their ids."""
 
     changed: bool
-    build: str
-    """The build that was offered."""
-    release: str
-    """The version of llama.cpp that it is; empty for a build between two."""
-    before: str
-    """The build that was in use."""
+    build: str  # the build that was offered
+    release: str  # the version of llama.cpp that it is; empty for a build between two
+    before: str  # the build that was in use
     channel: UpdateChannel
-    why: str
-    """Why nothing has changed; empty if something has."""
+    why: str  # why nothing has changed; empty if something has
 
 
 async def _updated(server: RunningServer, wish: _Wish, config: Config | None) -> tuple[Updated, int]:
     """Return what has come of it, and the exit status."""
-    shelf, catalogue = own_shelf(), read_manifest()
+    shelf, catalogue = Shelf(engines_folder()), read_manifest()
     async with alone(shelf), opened(shelf) as owner:
         if owner.state.pinned:
             raise UsageError(f"the engine is pinned to '{owner.state.use}'; 'engines use auto' allows updates")
@@ -220,7 +204,8 @@ async def _updated(server: RunningServer, wish: _Wish, config: Config | None) ->
             return done, 0
         needed = devices_of(ranked, old.seat.build)
         models = partial(models_to_try, server, config, wish.model)
-        trials = UpdateTrials(shelf.state, owner.engine_on(old.seat), needed, models, print_proof)
+        in_use = owner.engine_on(old.seat)
+        trials = UpdateTrials(file=shelf.state, old=in_use, needed=needed, models=models, show=print_proof)
         steps = Steps(
             stage=partial(stage, shelf, sources, fetch_archive),
             prove=trials.prove,
