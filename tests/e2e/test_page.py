@@ -134,6 +134,7 @@ SCENARIOS = [
     Scenario("output.tables", env=says({"text": TABLE}), main_flow=True),
     Scenario("output.folds", env=says({"text": FOLDED, "pace": 0.05})),
     Scenario("starting.phases", env={"FAKE_LOAD_DELAY": "3", "FAKE_SLOW_PROMPT": "1", "FAKE_STALL_AFTER_TOKENS": "5"}),
+    Scenario("starting.queued", ONE_AT_A_TIME, {**COUNTING, "FAKE_LOAD_DELAY": "1"}),
     Scenario("starting.carets", env=says(*({"text": text, "stall": True} for text in ENDS))),
 ]
 
@@ -448,12 +449,6 @@ def test_files_and_parameters_reach_the_model(play: Play, serve_fake: StartServe
         file.writestr("word/document.xml", f'<w:document xmlns:w="{WORD_NAMES}">{body}</w:document>')
     server = serve_fake("--models-dir", "models", FAKE_SCRIPT='[{"echo": true}]')
     play("questions.files", server, str(tmp_path / "paper.docx"))
-
-
-def test_an_answer_in_the_queue_says_its_place(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
-    write_model(tmp_path / "models" / "other.gguf")
-    slow = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.05", "FAKE_LOAD_DELAY": "1"}
-    play("starting.queued", serve_fake("--models-dir", "models", "--models-max", "1", **slow))
 
 
 def test_a_long_name_of_a_model_covers_no_button(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
