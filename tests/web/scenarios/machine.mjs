@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { api, ask, asked, countTasks, post, until } from "../browser.mjs";
 import { accessible, appears, button, conversations, press, saved, say } from "../steps.mjs";
-import { like, line, narrow, size, t } from "../words.mjs";
+import { like, line, narrow, t } from "../words.mjs";
 
 /** A damaged file is marked beside "Machine", named with what to do, and gone once it is away. */
 export async function attention({ page, url, told, allow }) {
@@ -157,7 +157,7 @@ export async function activity({ page, url }) {
     ["other", "second"],
     ["nobody", "third"],
   ].entries()) {
-    await asked(url, model, content, { stream: content === "second" });
+    await asked(url, model, content, { stream: content === "first" });
     await rows.nth(at).waitFor(); // they have their numbers in this order
   }
   await page.getByRole("checkbox", { name: t("Only failures") }).check();
@@ -205,15 +205,18 @@ export async function activity({ page, url }) {
   await appears(page.getByRole("region", { name: `${t("Open request")} 48` }).getByText("model 'nobody' not found"));
   await page.keyboard.press("Escape");
   await page.getByRole("checkbox", { name: t("Only failures") }).uncheck();
-  await open(2).click();
-  const opened = page.getByRole("region", { name: `${t("Open request")} 2` });
+  await open(1).click(); // for which the model was loaded
+  const opened = page.getByRole("region", { name: `${t("Open request")} 1` });
   await opened.getByText(/node, 127/).waitFor();
-  await opened.getByText("second", { exact: true }).waitFor();
+  await opened.getByText("first", { exact: true }).waitFor();
   const said = await opened
     .locator("div", { hasText: /^assistant/ })
     .last()
     .innerText();
   assert.ok(said.length > "assistant".length, "the pieces of a stream are put together");
+  for (const part of ["Loaded the model", "Answered"]) {
+    await appears(opened.getByRole("listitem").filter({ hasText: t(part) }));
+  }
   await press(opened, "Raw");
   await opened.getByText("[DONE]").waitFor();
   await opened.getByLabel(t("Ask another model")).selectOption({ index: 1 });
@@ -417,34 +420,4 @@ export async function typed({ page, url }) {
       if ((await kinds.inputValue()) !== kind) await kinds.selectOption(kind);
     });
   }
-}
-
-/** One answer of a real engine, in every view that tells of it. */
-export async function real({ page, url, allow }) {
-  allow(/ 403 .*\/api\/config/);
-  assert.equal((await ask(url, "starter", "What is a GGUF file?")).status, 200);
-  const shows = async (view, fact) => {
-    await page.goto(`${url}/#/machine/${view}`);
-    await fact.first().waitFor();
-    await accessible(page, view);
-  };
-  const named = (role, name) => page.getByRole(role, { name });
-  const says = (text) => page.getByText(text, { exact: false });
-  await shows("attention", says(like("lookedAt", { when: /.+/ })));
-  await shows("now", says(t("Nothing is under way.")));
-  await shows("why", named("listitem").filter({ hasText: "starter" }));
-  await shows("memory", named("region", "ram").getByRole("link", { name: "starter", exact: true }));
-  await shows("speed", named("rowheader", /starter/));
-  await shows("activity", named("button", like("openRequest")));
-  await page
-    .getByRole("button", { name: like("openRequest") })
-    .first()
-    .click();
-  await appears(page.getByRole("listitem").filter({ hasText: t("Loaded the model") }));
-  await appears(page.getByRole("listitem").filter({ hasText: t("Answered") }));
-  await shows("cache", named("row", /starter/));
-  await shows("logs?of=proxy", says("POST /v1/chat/completions"));
-  await shows("engines", says(t("In use")));
-  await shows("disk", says(size()));
-  await shows("config", says("--admin"));
 }

@@ -96,7 +96,7 @@ export async function failing({ page, url, allow }) {
       await appears(trouble.getByText(like("lookOld")).first());
       await appears(trouble.getByText(WHY).first());
       assert.ok(await shown.isVisible(), `${where}: the last answer is kept`);
-      if (!turn) await accessible(page, `${where}: old`); // the same words above what machine.real has
+      if (!turn) await accessible(page, `${where}: old`); // the same words above what each view has of its own
       await recover();
     }
     let answer;
