@@ -470,18 +470,17 @@ def test_a_tool_that_writes_is_asked_for(play: Play, serve_fake: StartServer, no
     play("questions.tools", serve_fake(*tools, **script), asked=asked, written=written)
 
 
-@pytest.mark.parametrize("scenario", ["questions.permission", "keeping.passing"])
 def test_a_tools_question_is_noticed_and_not_answered_by_chance(
-    play: Play, serve_fake: StartServer, notes: Path, scenario: str
+    play: Play, serve_fake: StartServer, notes: Path
 ) -> None:
-    """A call that is passed over is named."""
     first, second = (call(n, "write_file", path="note.txt", content="hi") for n in (1, 2))
 
     def asked() -> None:
         assert not notes.exists()
 
     tools = ("--tools", "write_file", "--tools-root", str(notes.parent))
-    play(scenario, serve_fake(*tools, **says(first, {"text": "Fine."}, second)), asked=asked)
+    turns = (first, {"text": "Fine."}, second, {"text": "Never mind."})
+    play("questions.permission", serve_fake(*tools, **says(*turns)), asked=asked)
 
 
 @pytest.mark.main_flow

@@ -21,7 +21,6 @@ import {
   showsOnly,
   textFile,
   uncovered,
-  useTools,
 } from "../steps.mjs";
 import { like, number, t } from "../words.mjs";
 
@@ -467,23 +466,4 @@ export async function full({ page, url, allow }) {
   await press(page.getByRole("main"), "More");
   const file = await saved(page, button(page, "Export as Markdown"));
   assert.equal(file.suggestedFilename(), "imported.md");
-}
-
-/** A call that the person passes over by writing on is named as not run; a file may be dropped anywhere. */
-export async function passing({ page }) {
-  await useTools(page, "Write file");
-  await say(page, "Write it down");
-  await page.getByRole("group", { name: like("mayRun", { name: "write_file" }) }).waitFor();
-  await say(page, "Never mind");
-  await page.getByText(t("Not run, because the conversation went on: write_file")).waitFor();
-  await page.evaluate(() => {
-    const data = new DataTransfer();
-    data.items.add(new File(["zebra"], "dropped.txt", { type: "text/plain" }));
-    for (const kind of ["dragover", "drop"]) {
-      document
-        .querySelector("h1")
-        .dispatchEvent(new DragEvent(kind, { bubbles: true, cancelable: true, dataTransfer: data }));
-    }
-  });
-  await button(page, "Remove dropped.txt").waitFor();
 }

@@ -266,7 +266,10 @@ export async function dialogs({ page, url, told }) {
   await card.waitFor({ state: "detached" });
 }
 
-/** The question has the focus and is read out, no key on its way answers it, and "Always" stands apart from "Once". */
+/**
+ * The question has the focus and is read out, no key on its way answers it, and "Always" stands apart from "Once". A call
+ * that is passed over by writing on is named as not run. A file may be dropped anywhere.
+ */
 export async function permission({ page, told }) {
   await useTools(page, "Write file");
   await field(page).fill("Write it down");
@@ -300,4 +303,14 @@ export async function permission({ page, told }) {
   await field(page).fill("And then"); // the focus stays with somebody who writes
   await question.waitFor();
   assert.equal(await page.evaluate(() => document.activeElement.tagName), "TEXTAREA");
+  await page.keyboard.press("Enter");
+  await page.getByText(t("Not run, because the conversation went on: write_file")).waitFor();
+  await told("asked");
+  await page.evaluate(() => {
+    const data = new DataTransfer();
+    data.items.add(new File(["zebra"], "dropped.txt", { type: "text/plain" }));
+    const given = { bubbles: true, cancelable: true, dataTransfer: data };
+    for (const kind of ["dragover", "drop"]) document.querySelector("h1").dispatchEvent(new DragEvent(kind, given));
+  });
+  await button(page, "Remove dropped.txt").waitFor();
 }
