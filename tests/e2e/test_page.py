@@ -134,6 +134,7 @@ SCENARIOS = [
     Scenario("output.tables", env=says({"text": TABLE}), main_flow=True),
     Scenario("output.folds", env=says({"text": FOLDED, "pace": 0.05})),
     Scenario("starting.phases", env={"FAKE_LOAD_DELAY": "3", "FAKE_SLOW_PROMPT": "1", "FAKE_STALL_AFTER_TOKENS": "5"}),
+    Scenario("starting.queued", ONE_AT_A_TIME, {**COUNTING, "FAKE_LOAD_DELAY": "1"}),
     Scenario("starting.carets", env=says(*({"text": text, "stall": True} for text in ENDS))),
 ]
 
@@ -169,11 +170,10 @@ def test_a_scenario(play: Play, serve_fake: StartServer, scenario: Scenario) -> 
     play(scenario.name, serve_fake(*scenario.words, **scenario.env))
 
 
-@pytest.mark.parametrize("scenario", ["talking.chat", "machine.real"])
-def test_with_the_starter_model(play: Play, serve: StartServer, scenario: str) -> None:
+def test_with_the_starter_model(play: Play, serve: StartServer) -> None:
     if not available():
         pytest.skip("the embedded engine is not on this machine")
-    play(scenario, serve("--no-stores", engine=EMBEDDED))
+    play("talking.chat", serve("--no-stores", engine=EMBEDDED))
 
 
 # ---- servers and engines that die ------------------------------------------------------------------------------------
@@ -450,12 +450,6 @@ def test_files_and_parameters_reach_the_model(play: Play, serve_fake: StartServe
     play("questions.files", server, str(tmp_path / "paper.docx"))
 
 
-def test_an_answer_in_the_queue_says_its_place(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
-    write_model(tmp_path / "models" / "other.gguf")
-    slow = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.05", "FAKE_LOAD_DELAY": "1"}
-    play("starting.queued", serve_fake("--models-dir", "models", "--models-max", "1", **slow))
-
-
 def test_a_long_name_of_a_model_covers_no_button(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
     write_model(tmp_path / "models" / f"{'a-very-long-model-name-' * 4}Q4_K_M.gguf")
     play("reading.toolbar", serve_fake("--models-dir", "models"))
@@ -476,18 +470,17 @@ def test_a_tool_that_writes_is_asked_for(play: Play, serve_fake: StartServer, no
     play("questions.tools", serve_fake(*tools, **script), asked=asked, written=written)
 
 
-@pytest.mark.parametrize("scenario", ["questions.permission", "keeping.passing"])
 def test_a_tools_question_is_noticed_and_not_answered_by_chance(
-    play: Play, serve_fake: StartServer, notes: Path, scenario: str
+    play: Play, serve_fake: StartServer, notes: Path
 ) -> None:
-    """A call that is passed over is named."""
     first, second = (call(n, "write_file", path="note.txt", content="hi") for n in (1, 2))
 
     def asked() -> None:
         assert not notes.exists()
 
     tools = ("--tools", "write_file", "--tools-root", str(notes.parent))
-    play(scenario, serve_fake(*tools, **says(first, {"text": "Fine."}, second)), asked=asked)
+    turns = (first, {"text": "Fine."}, second, {"text": "Never mind."})
+    play("questions.permission", serve_fake(*tools, **says(*turns)), asked=asked)
 
 
 @pytest.mark.main_flow

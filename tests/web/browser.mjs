@@ -2,6 +2,7 @@
 // request to another host noted.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
+import { isDeepStrictEqual } from "node:util";
 import { look } from "./words.mjs";
 
 const require = createRequire(new URL("../../appliance/web/package.json", import.meta.url));
@@ -58,6 +59,9 @@ export async function another(browser, url, options = {}) {
 
 /** In ms, for anything that a scenario waits for, on a machine that is far too busy. It only bounds a failure. */
 export const PATIENCE = 90_000;
+
+/** For `until`. */
+export const is = (wanted) => (found) => isDeepStrictEqual(found, wanted);
 
 /** Looks again and again until what is found is so, and returns it. It fails with the last thing that was found. */
 export async function until(look, isSo, what) {

@@ -36,16 +36,13 @@ const slots = async (page, query = "") =>
 
 const soon = (look, what) => until(look, Boolean, what);
 
-const pick = async (page, model) => {
-  await page
-    .getByRole("button", { name: /Select model|alpha|beta/ })
-    .last()
-    .click();
-  await page
-    .getByRole("menuitem", { name: /No model|alpha|beta/ })
-    .first()
-    .hover();
-  await page.getByRole("option", { name: new RegExp(model) }).click();
+/** The place of a model in the list, which is opened. */
+const offered = async (page, model) => {
+  const chooser = page.getByRole("button", { name: /Select model|alpha|beta/ });
+  await chooser.last().click();
+  const group = page.getByRole("menuitem", { name: /No model|alpha|beta/ });
+  await group.first().hover();
+  return page.getByRole("option", { name: new RegExp(model) });
 };
 
 const states = async (page) =>
@@ -71,10 +68,8 @@ export const scenarios = {
     await say(page, "Tell me a long story.");
     await soon(async () => (await lastText(page)).split(" ").length > 8, "some words of the answer are there");
     await page.reload();
-    await soon(
-      async () => asked.some(([method, path]) => method === "GET" && path.includes("/v1/stream")),
-      "the page resumes",
-    );
+    const resumes = async () => asked.some(([method, path]) => method === "GET" && path.includes("/v1/stream"));
+    await soon(resumes, "the page resumes");
     await answered(page);
     const posts = asked.filter(([method, path]) => method === "POST" && path.endsWith("/v1/chat/completions"));
     assert.equal(posts.length, 1, JSON.stringify(asked));
@@ -97,22 +92,15 @@ export const scenarios = {
   async router({ page }) {
     assert.deepEqual(Object.keys(await states(page)).sort(), ["alpha", "beta"]);
     for (const model of ["alpha", "beta"]) {
-      await pick(page, model);
+      await (await offered(page, model)).click();
       await say(page, `Hello, ${model}!`);
       await answered(page);
       assert.equal((await states(page))[model], "loaded");
     }
     assert.equal(await answers(page).count(), 2);
-    await page
-      .getByRole("button", { name: /alpha|beta/ })
-      .last()
-      .click();
-    await page
-      .getByRole("menuitem", { name: /alpha|beta/ })
-      .first()
-      .hover();
-    await page.getByRole("option", { name: /alpha/ }).hover();
-    await page.getByRole("option", { name: /alpha/ }).getByRole("button").last().click();
+    const alpha = await offered(page, "alpha");
+    await alpha.hover();
+    await alpha.getByRole("button").last().click();
     await soon(async () => (await states(page)).alpha === "unloaded", "alpha is unloaded");
     assert.equal((await states(page)).beta, "loaded");
   },

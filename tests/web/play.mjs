@@ -19,13 +19,21 @@ async function play(browser, { scenario, url, more, picture }) {
   const { [name]: run } = await import(`./scenarios/${file}.mjs`);
   const { page, wrong, allow } = await another(browser, url);
   page.setDefaultTimeout(PATIENCE);
+  const all = [wrong];
+  /** Another device, at this address. What goes wrong there counts as well. */
+  const device = async (address = url, options = {}) => {
+    const { page, wrong } = await another(browser, address, options);
+    all.push(wrong);
+    await page.goto(address);
+    return page;
+  };
   try {
     do {
       wrong.length = 0;
       await page.goto(url);
     } while (wrong.some((told) => told.includes("ERR_NETWORK_CHANGED"))); // another test on this machine made an interface
-    await run({ page, browser, url, told, wrong, allow, more, seed: Number(process.env.SEED ?? 7) });
-    assert.deepEqual(wrong, []);
+    await run({ page, browser, device, url, told, wrong, allow, more, seed: Number(process.env.SEED ?? 7) });
+    assert.deepEqual(all.flat(), []);
   } catch (error) {
     await page.screenshot({ path: picture }).catch(() => undefined);
     throw error;

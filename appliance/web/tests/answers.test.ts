@@ -28,52 +28,37 @@ const LINK = '<a href="https://example.org/">x</a>';
 const END = "\n[x]: https://example.org\n";
 
 /** Long lists and tables: their parts are alike, the numbers go on, and what is defined at the end holds in all. */
-const LONG: Answer[] = [
-  {
-    name: "a long list",
-    text: times(100, (at) => `- item ${at} [x]\n`) + END,
-    shown: inParts("ul", 100, (at) => `<li>item ${at} ${LINK}</li>`),
-  },
-  {
-    name: "long numbers",
-    text: times(97, (at) => `${at + 5}. item ${at}\n`),
-    shown: inParts("ol", 97, (at) => `<li>item ${at}</li>`, 5),
-  },
-  {
-    name: "a number again and again",
-    text: times(70, (at) => `1. item ${at}\n`),
-    shown: inParts("ol", 70, (at) => `<li>item ${at}</li>`, 1),
-  },
-  {
-    name: "a long loose list",
-    text: times(65, (at) => `- item ${at}\n\n`),
-    shown: inParts("ul", 65, (at) => `<li>\n<p>item ${at}</p></li>`),
-  },
-  {
-    name: "many tasks",
-    text: times(65, (at) => `- [${at % 2 ? "x" : " "}] item ${at}\n`),
-    shown: inParts("ul", 65, (at) => `<li>${at % 2 ? "☑" : "☐"} item ${at}</li>`),
-  },
-  {
-    name: "a long table",
-    text: `| a | b |\n|---|:-:|\n${times(100, (at) => `| ${at} | [x] |\n`)}${END}`,
-    shown: `<table><thead><tr><th>a</th><th text-center>b</th></tr></thead>${rows(100)}</table>`,
-  },
-];
+const LONG = [
+  ["a long list", times(100, (at) => `- item ${at} [x]\n`) + END, inParts("ul", 100, (at) => `item ${at} ${LINK}`)],
+  ["long numbers", times(97, (at) => `${at + 5}. item ${at}\n`), inParts("ol", 97, (at) => `item ${at}`, 5)],
+  ["a number again and again", times(70, (at) => `1. item ${at}\n`), inParts("ol", 70, (at) => `item ${at}`, 1)],
+  ["a long loose list", times(65, (at) => `- item ${at}\n\n`), inParts("ul", 65, (at) => `\n<p>item ${at}</p>`)],
+  [
+    "many tasks",
+    times(65, (at) => `- [${at % 2 ? "x" : " "}] item ${at}\n`),
+    inParts("ul", 65, (at) => `${at % 2 ? "☑" : "☐"} item ${at}`),
+  ],
+  [
+    "a long table",
+    `| a | b |\n|---|:-:|\n${times(100, (at) => `| ${at} | [x] |\n`)}${END}`,
+    `<table><thead><tr><th>a</th><th text-center>b</th></tr></thead>${rows(100)}</table>`,
+  ],
+].map(([name, text, shown]): Answer => ({ name: name!, text: text!, shown: shown! }));
 
 function times(count: number, line: (at: number) => string, from = 0): string {
   return Array.from({ length: count }, (_, at) => line(at + from)).join("");
 }
 
-function inParts(tag: string, count: number, item: (at: number) => string, first = 1): string {
+function inParts(list: string, count: number, item: (at: number) => string, first = 1): string {
   const begins = Array.from({ length: Math.ceil(count / PART) }, (_, at) => at * PART);
-  const start = (at: number) => (tag === "ol" && at + first > 1 ? ` start="${at + first}"` : "");
-  const parts = begins.map((at) => `<${tag}${start(at)}>${times(Math.min(PART, count - at), item, at)}</${tag}>`);
+  const start = (at: number) => (list === "ol" && at + first > 1 ? ` start="${at + first}"` : "");
+  const line = (at: number) => (list === "tbody" ? `<tr>${item(at)}</tr>` : `<li>${item(at)}</li>`);
+  const parts = begins.map((at) => `<${list}${start(at)}>${times(Math.min(PART, count - at), line, at)}</${list}>`);
   return parts.join("\n");
 }
 
 function rows(count: number): string {
-  return inParts("tbody", count, (at) => `<tr><td>${at}</td><td text-center>${LINK}</td></tr>`).replaceAll("\n", "");
+  return inParts("tbody", count, (at) => `<td>${at}</td><td text-center>${LINK}</td>`).replaceAll("\n", "");
 }
 
 /** The elements that a person sees, one block a line. */

@@ -1,7 +1,7 @@
 // Agent runs and plugins, as the operator of the machine sees them.
 import assert from "node:assert/strict";
-import { accessible, appears, button, press } from "../steps.mjs";
-import { like, t } from "../words.mjs";
+import { accessible, appears, button, press, shows } from "../steps.mjs";
+import { like, line, t } from "../words.mjs";
 
 async function begin(page, url, task, { tools = [], asks = false } = {}) {
   await page.goto(`${url}/#/machine/agents`);
@@ -20,28 +20,26 @@ export async function run({ page, url, allow }) {
   await page.getByText(t("No runs yet.")).waitFor();
   await page.getByText(t("New run"), { exact: true }).click();
   await press(page, "Start");
-  const task = page.locator("label").filter({ has: page.getByLabel(t("Task")) });
-  await appears(task.getByRole("alert").getByText("there is nothing to answer"));
-  await page.getByLabel(t("Task")).fill("What does the note say?");
-  await page.getByLabel(t("Turns with tools, at most")).fill("-1");
+  const wrong = (field) => page.locator("label").filter({ has: field }).getByRole("alert");
+  const [task, turns] = ["Task", "Turns with tools, at most"].map((label) => page.getByLabel(t(label)));
+  await shows(wrong(task), "there is nothing to answer");
+  await task.fill("What does the note say?");
+  await turns.fill("-1");
   await press(page, "Start");
-  const turns = page.locator("label").filter({ has: page.getByLabel(t("Turns with tools, at most")) });
-  await appears(turns.getByRole("alert").getByText("max_tool_iterations"));
+  await shows(wrong(turns), "max_tool_iterations");
   await accessible(page, "the form");
-  await page.getByLabel(t("Turns with tools, at most")).press("Control+A"); // Firefox would add to what is there
-  await page.getByLabel(t("Turns with tools, at most")).pressSequentially("4");
+  await turns.press("Control+A"); // Firefox would add to what is there
+  await turns.pressSequentially("4");
   await page.getByRole("checkbox", { name: "read_file" }).check();
   await page.getByRole("checkbox", { name: t("The model may ask me") }).check();
   await press(page, "Start");
 
   const run = page.getByRole("article", { name: "What does the note say?", exact: true });
-  await run.getByText(t("Waits for you")).waitFor();
-  await run.getByText("Which note?").waitFor();
+  await shows(run, t("Waits for you"), "Which note?");
   await accessible(page, "a question");
   await run.getByLabel(like("runReply", { name: "ask_user" })).fill("note.txt");
   await press(run, "Send");
-  await run.getByText("It says: hi.").waitFor();
-  await run.getByText(t("Done"), { exact: true }).waitFor();
+  await shows(run, "It says: hi.", line(t("Done")));
   for (const number of [1, 2, 3]) await run.getByText(like("runTurn", { number })).waitFor();
   await run.getByText(like("runUsed", { used: 2, all: 4 })).waitFor();
   const calls = run.locator("details").filter({ hasText: "read_file" });
@@ -65,8 +63,7 @@ export async function cancel({ page, url }) {
   await run.getByText(t("Answering"), { exact: true }).waitFor();
   await press(run, "Cancel the run");
   await press(question, "Cancel the run");
-  await run.getByText(t("Cancelled"), { exact: true }).waitFor();
-  await run.getByText("so far").waitFor();
+  await shows(run, line(t("Cancelled")), "so far");
   await button(run, "Cancel the run").waitFor({ state: "detached" });
 }
 
@@ -74,13 +71,10 @@ export async function cancel({ page, url }) {
 export async function long({ page, url, allow }) {
   allow(/ 400 .*\/events/, / 409 .*\/result/);
   const run = await begin(page, url, "Say much", { asks: true });
-  await run.getByText("Enough?").waitFor();
-  await run.getByText("word word word").waitFor();
+  await shows(run, "Enough?", "word word word");
   await run.getByLabel(like("runReply", { name: "ask_user" })).fill("no network");
   await press(run, "It cannot be done");
-  await run.getByText(t("Failed"), { exact: true }).waitFor();
-  await run.getByText("tool_execution_error: ").waitFor();
-  await run.getByText("word word word").waitFor();
+  await shows(run, line(t("Failed")), "tool_execution_error: ", "word word word");
 }
 
 /** A model that no run can use is named, and takes runs again. */
@@ -97,13 +91,10 @@ export async function locked({ page, url, allow }) {
 export async function plugins({ page, url, told }) {
   await page.goto(`${url}/#/machine/agents`);
   const broken = page.getByRole("article", { name: "/bad", exact: true });
-  await broken.getByText(t("Error"), { exact: true }).waitFor();
-  await broken.getByText("ModuleNotFoundError: No module named 'nothing_of_the_kind'").waitFor();
+  await shows(broken, line(t("Error")), "ModuleNotFoundError: No module named 'nothing_of_the_kind'");
   await appears(page.getByRole("article", { name: "/off", exact: true }).getByText(t("Switched off")));
   const good = page.getByRole("article", { name: "/good", exact: true });
-  await good.getByText(t("Ready"), { exact: true }).waitFor();
-  await good.getByText('settings.api_key: "[REDACTED]"').waitFor();
-  await good.getByText("settings.size: 3").waitFor();
+  await shows(good, line(t("Ready")), 'settings.api_key: "[REDACTED]"', "settings.size: 3");
   await accessible(page, "plugins");
   await told("mended");
   await press(page, "Look again");

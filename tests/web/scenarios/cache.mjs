@@ -1,8 +1,9 @@
 // The view of the prompts' cache.
 import assert from "node:assert/strict";
 import { api, asked } from "../browser.mjs";
-import { accessible, answered, appears, say } from "../steps.mjs";
-import { like, hundredth, number, size, t } from "../words.mjs";
+import { exchange } from "../chat.mjs";
+import { accessible, appears, shows } from "../steps.mjs";
+import { hundredth, like, number, size, t } from "../words.mjs";
 
 /**
  * A context in a file. Real requests: the shares of each client, who sits where, and each miss with its reason, which
@@ -14,11 +15,9 @@ export async function reasons({ page, url }) {
   await page.goto(`${url}/#/machine/cache`);
   await page.getByText(t("No request has ended in this time.")).waitFor();
   const files = page.getByRole("region", { name: t("Contexts in files") });
-  await files.getByText(new RegExp(`: 1, ${size(/[kK]B/).source}`)).waitFor();
-  await files.getByText(t(`Tokens that came back: ${number(1234)}`)).waitFor();
-  await files.getByText(like("cacheAbout", { time: /2[.,]1\smin/ })).waitFor();
-  await ask("first", "one/1.0", 0);
-  await ask("first", "one/1.0", 9999);
+  await shows(files, new RegExp(`: 1, ${size(/[kK]B/).source}`), t(`Tokens that came back: ${number(1234)}`));
+  await shows(files, like("cacheAbout", { time: /2[.,]1\smin/ }));
+  for (const cached of [0, 9999]) await ask("first", "one/1.0", cached);
   await ask("second", "two/1.0", 0, "Hi ".repeat(40));
   await ask("first", "one/1.0", 0);
   await page.getByLabel(t("How far back")).selectOption("1h");
@@ -45,8 +44,7 @@ export async function reasons({ page, url }) {
   await page.goto(`${url}/#/machine/disk`);
   await page.getByText(t("Contexts in files")).waitFor();
   await page.goto(`${url}/#/chat`);
-  await say(page, "Hi");
-  await answered(page);
+  await exchange(page, "Hi");
   const { sessions: latest } = await api(page, "api/cache");
   assert.equal(`#/chat/${latest[0].conversation}`, await page.evaluate(() => location.hash), "the page names its own");
 }

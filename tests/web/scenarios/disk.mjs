@@ -1,7 +1,7 @@
 // Downloads and disk: what comes, what is taken, and what a removal frees.
 import assert from "node:assert/strict";
 import { api, post } from "../browser.mjs";
-import { accessible, appears, confirm, press } from "../steps.mjs";
+import { accessible, appears, confirm, press, shows } from "../steps.mjs";
 import { like, line, seconds, size, t } from "../words.mjs";
 
 const BIG = "acme/big-GGUF:Q8_0";
@@ -18,8 +18,7 @@ export async function disk({ page, url, told }) {
 
   await page.goto(`${url}/#/machine/disk`);
   await list.getByText(EIGHT, { exact: true }).waitFor();
-  await page.getByText(t("Hugging Face cache")).waitFor();
-  await page.getByText(like("freeOf", { free: any, total: any })).waitFor();
+  await shows(page, t("Hugging Face cache"), like("freeOf", { free: any, total: any }));
   await list.getByLabel(t("Sort by")).selectOption({ label: t("Last use") });
   await appears(list.getByText(t("no use is known")).first());
   await accessible(page, "disk");

@@ -1,20 +1,9 @@
 // Finding and moving: search, keys, focus, and what lies where.
 import assert from "node:assert/strict";
-import { another, put, store } from "../browser.mjs";
-import {
-  accessible,
-  begun,
-  button,
-  chooser,
-  conversations,
-  field,
-  messages,
-  press,
-  say,
-  stopAnswer,
-  textFile,
-  uncovered,
-} from "../steps.mjs";
+import { is, put, store, until } from "../browser.mjs";
+import { attach, begun, field, messages, say, stopAnswer } from "../chat.mjs";
+import { conversations, searchChats, uncovered } from "../sides.mjs";
+import { accessible, appears, button, escapes, gone, press, textFile } from "../steps.mjs";
 import { like, narrow, t } from "../words.mjs";
 
 /** The name of what has the focus; nothing, where only the page as a whole has it. */
@@ -22,8 +11,11 @@ const focused = (page) =>
   page.evaluate(({ activeElement: it } = document) =>
     it === document.body ? "" : it.getAttribute("aria-label") || it.innerText,
   );
-const search = async (page, text) =>
-  (await conversations(page)).getByRole("searchbox", { name: t("Search conversations") }).fill(text);
+/** These keys, one after the other, lead to what has this name. */
+async function keysTo(page, name, ...typed) {
+  for (const key of typed) await page.keyboard.press(key);
+  await until(() => focused(page), is(name), typed.join());
+}
 
 /** A part of a word finds a message far above and one on another branch, and a title; each opens where it was found. */
 export async function hits({ page, url }) {
@@ -37,13 +29,10 @@ export async function hits({ page, url }) {
     ["mpe", "Eine Wärmepumpe", "line 21"],
     ["other alnut", "the other walnut", "after the walnut"],
   ]) {
-    await search(page, query);
-    await page
-      .locator("nav a", { has: page.locator("mark") })
-      .filter({ hasText: text })
-      .click();
-    const hit = messages(page).filter({ hasText: text });
-    await hit.waitFor();
+    await searchChats(page, query);
+    const found = page.locator("nav a", { has: page.locator("mark") });
+    await found.filter({ hasText: text }).click();
+    await appears(messages(page).filter({ hasText: text }));
     await page.waitForFunction(
       (text) => document.activeElement.innerText.includes(text) && document.activeElement.hasAttribute("data-found"),
       text,
@@ -60,14 +49,14 @@ export async function hits({ page, url }) {
   await page.evaluate(() => dispatchEvent(new Event("afterprint")));
   await page.waitForFunction(() => document.querySelectorAll("article").length <= 60);
   await accessible(page, "a hit");
-  await search(page, "TAX");
+  await searchChats(page, "TAX");
   await page.locator("nav a", { has: page.locator("mark", { hasText: "Tax" }) }).click();
   await messages(page).last().waitFor();
   await page.goto(`${url}/#/chat`);
 }
 
 /** A thousand conversations are there soon, and are one stop of Tab; arrows, menus and dialogs need no mouse. */
-export async function keys({ page, browser, url }) {
+export async function keys({ page, device, url }) {
   const made = Array.from({ length: 1000 }, (_, at) => ({ id: `k${at}`, name: `Chat ${at}`, said: ["Hi"] }));
   const imported = await store(url, ...made);
   const some = (await (await fetch(`${url}/api/conversations/${imported[429]}`)).json()).conversation;
@@ -89,67 +78,53 @@ export async function keys({ page, browser, url }) {
   assert.deepEqual([seen[0], seen.at(-1)], [t("Skip to the content"), last]);
   assert.equal(seen.filter((each) => /Chat \d/.test(each)).length, 2, seen.join(", ")); // a conversation and its menu
   await page.getByRole("link", { name: "Chat 999" }).focus();
-  await page.keyboard.press("ArrowDown");
-  assert.equal(await focused(page), "Chat 998");
-  await page.keyboard.press("End"); // far from the view: its row is built for it
-  assert.equal(await focused(page), "Chat 0");
+  await keysTo(page, "Chat 998", "ArrowDown");
+  await keysTo(page, "Chat 0", "End"); // far from the view: its row is built for it
   const row = page.getByRole("listitem").filter({ has: page.getByRole("link", { name: "Chat 0", exact: true }) });
   assert.deepEqual([await row.getAttribute("aria-posinset"), await row.getAttribute("aria-setsize")], ["1000", "1000"]);
-  await page.keyboard.press("Home");
-  for (let at = 0; at < 70; at++) await page.keyboard.press("ArrowDown"); // beyond what was built at first
-  assert.equal(await focused(page), "Chat 929");
-  await page.keyboard.press("Home");
-  await page.keyboard.press("ArrowRight");
-  assert.equal(await focused(page), t("Actions for Chat 999"));
-  await page.keyboard.press("ArrowLeft");
-  await page.keyboard.press("Shift+F10");
-  await page.waitForFunction((pin) => document.activeElement.innerText === pin, t("Pin"));
-  await page.keyboard.press("Escape");
-  assert.equal(await focused(page), t("Actions for Chat 999"));
-  await page.keyboard.press("Enter");
-  await page.waitForFunction((pin) => document.activeElement.innerText === pin, t("Pin"));
-  await page.keyboard.press("ArrowDown");
-  await page.keyboard.press("Enter");
+  await keysTo(page, "Chat 929", "Home", ...Array(70).fill("ArrowDown")); // beyond what was built at first
+  await keysTo(page, t("Actions for Chat 999"), "Home", "ArrowRight");
+  await keysTo(page, t("Pin"), "ArrowLeft", "Shift+F10");
+  await keysTo(page, t("Actions for Chat 999"), "Escape");
+  await keysTo(page, t("Pin"), "Enter");
+  for (const key of ["ArrowDown", "Enter"]) await page.keyboard.press(key);
   const dialog = page.getByRole("dialog", { name: t("Rename") });
   await dialog.waitFor();
   await accessible(page, "rename");
   await page.keyboard.type("Another name");
   await page.keyboard.press("Enter");
-  await dialog.waitFor({ state: "detached" });
+  await gone(dialog);
   await page.getByRole("link", { name: "Another name" }).waitFor();
-  assert.equal(await focused(page), t("Actions for Another name"));
+  await keysTo(page, t("Actions for Another name"));
   await uncovered(page);
   await press(page, "Parameters");
-  await page.waitForFunction((close) => document.activeElement.getAttribute("aria-label") === close, t("Close"));
-  await page.keyboard.press("Escape");
-  await page.getByRole("complementary", { name: t("Parameters") }).waitFor({ state: "detached" });
-  assert.equal(await focused(page), t("Parameters"));
+  await keysTo(page, t("Close"));
+  await escapes(page, page.getByRole("complementary", { name: t("Parameters") }));
+  await keysTo(page, t("Parameters"));
   await page.keyboard.press("Control+k");
   const palette = page.getByRole("dialog");
   await palette.getByRole("option", { name: t("Settings") }).waitFor();
   await accessible(page, "palette");
-  await page.keyboard.press("Escape");
-  await palette.waitFor({ state: "detached" });
+  await escapes(page, palette);
   assert.equal(await focused(page), t("Parameters"));
-  for (const [typed, place] of [
-    ["chat 429", `#/chat/${some.id}`],
-    [t("Settings").slice(0, -1).toLowerCase(), "#/settings"],
-  ]) {
+  const typed = { "chat 429": `#/chat/${some.id}`, [t("Settings").slice(0, -1).toLowerCase()]: "#/settings" };
+  for (const [words, place] of Object.entries(typed)) {
     await page.keyboard.press("Control+k");
-    await palette.getByRole("combobox").fill(typed);
+    await palette.getByRole("combobox").fill(words);
     await page.keyboard.press("Enter");
     await page.waitForFunction((place) => location.hash === place, place);
   }
   await put(page, `/api/conversations/${some.id}`, { folder: "Tax" });
   const side = await conversations(page);
+  const folded = side.getByRole("link", { name: "Chat 429", exact: true });
   const fold = side.getByRole("button", { name: "Tax" });
   await fold.waitFor();
-  assert.ok(await side.getByRole("link", { name: "Chat 429", exact: true }).isVisible());
+  assert.ok(await folded.isVisible());
   await fold.click();
-  await side.getByRole("link", { name: "Chat 429", exact: true }).waitFor({ state: "detached" });
+  await gone(folded);
   await page.reload();
   await (await conversations(page)).getByRole("button", { name: "Tax", expanded: false }).click();
-  await side.getByRole("link", { name: "Chat 429", exact: true }).click();
+  await folded.click();
   await uncovered(page);
   await press(page.getByRole("main"), "More");
   await press(page.locator("main header"), "Delete");
@@ -160,30 +135,25 @@ export async function keys({ page, browser, url }) {
   await side.getByRole("button", { name: "Chat 429" }).click();
   await page.waitForFunction((place) => location.hash === place, `#/chat/${some.id}`);
   await uncovered(page);
-  const phone = await another(browser, url, { viewport: { width: 320, height: 640 } });
-  await phone.page.goto(url);
-  await press(phone.page, "Show the conversations");
-  await phone.page.waitForFunction(() => document.activeElement.closest("nav"));
-  await phone.page.keyboard.press("Escape");
-  await phone.page.getByRole("navigation").waitFor({ state: "detached" });
-  assert.equal(await focused(phone.page), t("Show the conversations"));
-  await phone.page.keyboard.press("Enter");
-  await phone.page.waitForFunction(() => document.activeElement.closest("nav"));
+  const phone = await device(url, { viewport: { width: 320, height: 640 } });
+  const isIn = (part) => phone.evaluate((part) => !!document.activeElement.closest(part), part);
+  await press(phone, "Show the conversations");
+  await until(() => isIn("nav"), is(true), "the focus is in the drawer");
+  await escapes(phone, phone.getByRole("navigation"));
+  await keysTo(phone, t("Show the conversations"));
+  await phone.keyboard.press("Enter");
+  await until(() => isIn("nav"), is(true), "the focus is in it again");
   for (let stop = 0; stop < 15; stop++) {
-    const below = await phone.page.evaluate(() => !!document.activeElement.closest("main"));
-    assert.ok(!below, "the focus is below the drawer");
-    await phone.page.keyboard.press("Tab");
+    assert.ok(!(await isIn("main")), "the focus is below the drawer");
+    await phone.keyboard.press("Tab");
   }
-  assert.deepEqual(phone.wrong, []);
 }
 
 /** Nothing lies on the composer, files are of one height, and an edit is sent by Ctrl-Enter. */
 export async function looks({ page }) {
-  const svg = Buffer.from(
-    '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="90"><rect width="40" height="90"/></svg>',
-  );
-  const files = [textFile("note.txt", "a".repeat(540)), { name: "tall.svg", mimeType: "image/svg+xml", buffer: svg }];
-  await chooser(page).setInputFiles(files);
+  const svg = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="90"><rect width="40" height="90"/></svg>';
+  const files = [textFile("note.txt", "a".repeat(540)), { ...textFile("tall.svg", svg), mimeType: "image/svg+xml" }];
+  await attach(page, ...files);
   await page.getByText(/^540\s(bytes|Byte)$/).waitFor();
   const picture = page.getByRole("img", { name: "tall.svg" });
   await picture.waitFor();

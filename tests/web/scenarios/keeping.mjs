@@ -1,28 +1,9 @@
 // Nothing written is lost, whatever happens to the server; Stop, scrolling, and errors that say what to do.
 import assert from "node:assert/strict";
-import { api, put, shown, stored, until } from "../browser.mjs";
-import {
-  accessible,
-  answered,
-  appears,
-  begun,
-  button,
-  chooser,
-  connected,
-  field,
-  idle,
-  lastText,
-  messages,
-  newChat,
-  parameters,
-  press,
-  saved,
-  say,
-  showsOnly,
-  textFile,
-  uncovered,
-  useTools,
-} from "../steps.mjs";
+import { api, is, put, shown, stored, until } from "../browser.mjs";
+import { attach, begun, enter, exchange, field, lastText, messages, say, showsOnly } from "../chat.mjs";
+import { connected, emptyChat, newChat, parameters, uncovered } from "../sides.mjs";
+import { accessible, appears, button, gone, press, saved, textFile } from "../steps.mjs";
 import { like, number, t } from "../words.mjs";
 
 const send = (page) => button(page, "Send");
@@ -42,6 +23,7 @@ const places = (page, words) =>
     },
     [words, t("You")],
   );
+const contents = (all) => all.map((each) => each.content);
 const total = (found) => found.field + found.queued + found.asked;
 
 /** The server is killed before or after each request of a question: the words are in one place, and then answered once. */
@@ -58,12 +40,8 @@ export async function between({ page, url, told, allow, more: [after, existing] 
     return after ? route.abort("connectionreset") : route.continue();
   });
   for (let number = 0; number < (existing ? 4 : 5); number++) {
-    if (!existing || !number) {
-      await page
-        .goto(`${url}/#/chat`)
-        .then(() => page.getByRole("heading", { name: t("What can I do for you?") }).waitFor());
-    }
-    if (existing && !number) await say(page, "Before").then(() => answered(page));
+    if (!existing || !number) await emptyChat(page, url);
+    if (existing && !number) await exchange(page, "Before");
     const words = `Question ${existing} ${number}`;
     killed = undefined;
     await field(page).fill(words);
@@ -81,44 +59,39 @@ export async function between({ page, url, told, allow, more: [after, existing] 
     await told("start");
     await connected(page);
     // They are asked when the page has found out whether they arrived, and never in two places.
-    const found = await until(
-      () => places(page, words),
-      (each) => each.asked || total(each) > 1,
-      "asked",
-    );
+    const isAsked = (each) => each.asked || total(each) > 1;
+    const found = await until(() => places(page, words), isAsked, "asked");
     assert.deepEqual(found, { field: 0, queued: 0, asked: 1 }, `after ${number}`);
-    await page.waitForFunction(
-      (stop) => !document.querySelector("p[role=alert]") && !document.querySelector(`[aria-label="${stop}"]`),
-      t("Stop"),
-    );
+    await gone(page.locator("p[role=alert]").first());
+    await gone(stop(page));
     const again = page.getByRole("button", { name: new RegExp(`^(${t("Again")}|${t("Ask now")})$`) });
     await again.click({ timeout: 500 }).catch(() => undefined); // where nobody waited any more
     await page.waitForFunction(() => document.querySelector("article:last-of-type .prose-chat")?.innerText.length > 20);
     await stop(page).waitFor({ state: "detached" });
-    const all = await stored(page);
-    assert.equal(all.filter((each) => each.content === words).length, 1, `stored after ${number}`);
+    const times = contents(await stored(page)).filter((each) => each === words).length;
+    assert.equal(times, 1, `stored after ${number}`);
   }
 }
 
 /** Words, files and the queue outlive a look elsewhere, a reload and a dead server. */
 export async function drafts({ page, url, told, allow }) {
   allow(/net::ERR_/, / 404 .*\?since=0$/);
-  await chooser(page).setInputFiles(textFile("note.txt", "zebra"));
-  await button(page, "Remove note.txt").waitFor();
-  await chooser(page).setInputFiles(textFile("note.txt", "zebra"));
-  await page.getByText(t("note.txt is attached already.")).waitFor();
+  const remove = button(page, "Remove note.txt");
+  for (const sign of [remove, page.getByText(t("note.txt is attached already."))]) {
+    await attach(page, textFile("note.txt", "zebra"));
+    await sign.waitFor();
+  }
   await field(page).fill("Not sent");
   const system = page.getByLabel(t("System prompt"));
-  const parameters = button(page, "Parameters");
-  await parameters.click();
+  await parameters(page);
   await system.fill("Be brief.");
   const kept = async () => {
-    await button(page, "Remove note.txt").waitFor();
+    await remove.waitFor();
     assert.equal(await field(page).inputValue(), "Not sent");
-    if (!(await system.isVisible())) await parameters.click();
+    await parameters(page);
     assert.equal(await system.inputValue(), "Be brief.");
     await system.press("Escape");
-    await system.waitFor({ state: "detached" });
+    await gone(system);
   };
   await page.goto(`${url}/#/settings`);
   await page.goto(`${url}/#/chat`);
@@ -127,15 +100,13 @@ export async function drafts({ page, url, told, allow }) {
   await kept();
   await send(page).click();
   await begun(page);
-  await field(page).fill("And then");
-  await page.keyboard.press("Enter");
+  await enter(page, "And then");
   await page.getByText(t("Next:")).waitFor();
   await field(page).fill("Later");
   await page.reload();
   await page.getByText("And then").waitFor();
   assert.equal(await field(page).inputValue(), "Later");
-  await page.goto(`${url}/#/chat`);
-  await page.getByRole("heading", { name: t("What can I do for you?") }).waitFor();
+  await emptyChat(page, url);
   assert.equal(await field(page).inputValue(), "");
   await page.goBack();
   await page.getByText("And then").waitFor();
@@ -143,18 +114,15 @@ export async function drafts({ page, url, told, allow }) {
   await stop(page).click();
   await press(page, "Send now");
   await messages(page).nth(3).waitFor();
-  assert.deepEqual(
-    (await stored(page)).filter((each) => each.role === "user").map((each) => each.content),
-    ["Not sent", "And then"],
-  );
+  const asked = (await stored(page)).filter((each) => each.role === "user");
+  assert.deepEqual(contents(asked), ["Not sent", "And then"]);
   await begun(page); // a request that is stopped before its answer begins is refused, which the browser notes
   await stop(page).click();
   await stop(page).waitFor({ state: "detached" });
   await told("kill");
   await page.getByRole("alert").waitFor();
-  await chooser(page).setInputFiles([]);
-  await field(page).fill("While it was away");
-  await page.keyboard.press("Enter");
+  await attach(page);
+  await enter(page, "While it was away");
   await page.getByText(like("waitsForServer", { seconds: /\d+/ })).waitFor();
   await accessible(page, "away");
   assert.equal(await field(page).inputValue(), "While it was away");
@@ -173,8 +141,7 @@ export async function overtaken({ page }) {
     await page.waitForTimeout(1000);
     await route.fulfill({ response });
   });
-  await say(page, "Hi");
-  await answered(page);
+  await exchange(page, "Hi");
   const [, answer] = await stored(page);
   assert.deepEqual([answer.state ?? "done", answer.error ?? ""], ["done", ""]);
 }
@@ -193,10 +160,8 @@ export async function refused({ page }) {
     await panel.getByText(said).waitFor({ state: "detached" });
   }
   await panel.getByLabel(t("Temperature")).fill("99");
-  for (const [bad, said] of [
-    ["[1]", t("The schema has to be a JSON object.")],
-    ["{", like("schemaWrong")],
-  ]) {
+  const schemas = { "[1]": t("The schema has to be a JSON object."), "{": like("schemaWrong") };
+  for (const [bad, said] of Object.entries(schemas)) {
     await panel.getByLabel(t("JSON schema of answers")).fill(bad); // at once, without leaving the field
     await panel.getByText(said).waitFor();
   }
@@ -219,9 +184,7 @@ export async function refused({ page }) {
 export async function rescued({ page, told, allow }) {
   allow(/net::ERR_/);
   await say(page, "Count");
-  await page.waitForFunction(
-    () => (document.querySelector("article:last-of-type .prose-chat")?.innerText.length ?? 0) > 300,
-  );
+  await page.waitForFunction(() => document.querySelector("article:last-of-type .prose-chat")?.innerText.length > 300);
   await told("kill");
   await appears(page.getByRole("alert").first());
   const seen = (await lastText(page)).trim();
@@ -229,11 +192,8 @@ export async function rescued({ page, told, allow }) {
   await page.getByText(t("The answer was cut short. You can continue it.")).waitFor();
   const squeezed = (words) => words.replace(/\s+/g, " ").trim();
   assert.ok(squeezed(await lastText(page)).startsWith(squeezed(seen)), "it shrank");
-  const [, answer, ...more] = await until(
-    () => stored(page),
-    ([, answer]) => squeezed(answer?.content ?? "").startsWith(squeezed(seen)),
-    "it is written down",
-  );
+  const goesOn = ([, answer]) => squeezed(answer?.content ?? "").startsWith(squeezed(seen));
+  const [, answer, ...more] = await until(() => stored(page), goesOn, "it is written down");
   assert.deepEqual([answer.state, more], ["interrupted", []]);
   await press(messages(page).last(), "Continue the answer");
   const longer = (words) => squeezed(words).length > squeezed(answer.content).length;
@@ -249,61 +209,31 @@ export async function odd({ page, url, seed, allow }) {
   const { hash } = await page.evaluate(async () =>
     (await fetch("/api/conversations/attachments", { method: "POST", body: "x" })).json(),
   );
-  const file = (name, type = "text/plain") => ({ hash, name, type, size: pick([0, -5, 1e15]) });
+  const types = { png: "image/png", svg: "image/svg+xml", wav: "audio/wav", "?": "" };
+  const typeOf = (name) => types[name.split(".").at(-1)] ?? "text/plain";
+  const file = (name) => ({ hash, name, type: typeOf(name), size: pick([0, -5, 1e15]) });
   const call = { id: "c", type: "function", function: { name: "f", arguments: "{}" } };
-  const texts = [
-    "",
-    " ",
-    "x".repeat(200_000),
-    "\u202e\u0007\ud83d",
-    "```",
-    "| a\n|-",
-    "$$",
-    "[".repeat(500),
-    "<b>",
-    "# ",
-    "\u0000",
-    "null",
-    "- ".repeat(300),
+  const odd = ["x", true, 3].map((predicted_n) => ({ predicted_n, predicted_per_second: null }));
+  const oddCalls = [
+    { id: 5, function: { name: "f" } },
+    { function: { name: {}, arguments: [] } },
+    { ...call, function: { name: "f", arguments: { a: 1 } } },
   ];
+  const texts = ["x".repeat(200_000), "[".repeat(500), "- ".repeat(300), "| a\n|-", "\u202e\u0007\ud83d"];
+  texts.push(...",, ,```,$$,<b>,# ,\u0000,null".split(","));
   const values = {
     role: ["user", "assistant", "system", "tool"],
     content: texts,
     reasoning: texts,
-    tool_calls: [
-      [],
-      [null],
-      ["x"],
-      [{}],
-      [call, call],
-      [{ function: null }],
-      [{ id: 5, function: { name: "f" } }],
-      [{ function: { name: {}, arguments: [] } }],
-      [[call]],
-      [{ ...call, function: { name: "f", arguments: { a: 1 } } }],
-    ],
+    tool_calls: [[], [call, call], ...[null, "x", {}, [call], { function: null }, ...oddCalls].map((each) => [each])],
     tool_call_id: ["", "c", "no such"],
     model: ["", "m", "\u202e", "x".repeat(5000)],
-    attachments: [
-      [],
-      [file("a"), file("a")],
-      [file("")],
-      [file("p.png", "image/png")],
-      [file("s.svg", "image/svg+xml"), file("s.svg", "image/svg+xml")],
-      [file("w", "audio/wav")],
-      [file("?", "")],
-    ],
+    attachments: [[], ["a", "a"], [""], ["p.png"], ["s.svg", "s.svg"], ["w.wav"], ["?"]].map((names) =>
+      names.map(file),
+    ),
     state: ["done", "stopped", "failed", "interrupted", "unknown", ""],
     error: ["", "x", "request (9 tokens) exceeds the available context size (4 tokens)"],
-    timings: [
-      null,
-      {},
-      { predicted_n: "x" },
-      { predicted_n: {}, prompt_n: [] },
-      { predicted_n: 1e308, predicted_ms: -1 },
-      { predicted_n: 3, predicted_per_second: null },
-      { predicted_n: true },
-    ],
+    timings: [null, {}, { predicted_n: {}, prompt_n: [] }, { predicted_n: 1e308, predicted_ms: -1 }, ...odd],
     created: [0, -1, 1e15, 5],
   };
   await page.evaluate(() => dispatchEvent(new Event("beforeprint"))); // else those far from the view are not built
@@ -334,40 +264,31 @@ export async function stops({ page, url }) {
   await say(page, "Count");
   await begun(page);
   await field(page).press("Escape");
-  await page.getByText(t("You stopped this answer.")).waitFor();
+  const stopped = t("You stopped this answer.");
+  await page.getByText(stopped).waitFor();
+  const beside = page.locator("[role=group] article");
+  const words = page.locator(".prose-chat p");
   await newChat(page);
   await press(page, "Models that answer too, side by side");
   await appears(page.getByRole("checkbox").first());
   for (const each of await page.getByRole("checkbox").all()) await each.check();
   await page.keyboard.press("Escape");
   for (const way of ["button", "Escape"]) {
-    await field(page).fill("Count");
-    await page.keyboard.press("Enter");
-    await page.waitForFunction(
-      (stopped) =>
-        [...document.querySelectorAll("[role=group] article")].filter(
-          (each) => each.querySelector(".prose-chat p") && !each.textContent.includes(stopped),
-        ).length === 3,
-      t("You stopped this answer."),
-    );
-    await field(page).fill("Then this");
-    await page.keyboard.press("Enter");
+    await enter(page, "Count");
+    await until(() => beside.filter({ hasNotText: stopped, has: words }).count(), is(3), "three answer");
+    await enter(page, "Then this");
     await page.getByText(t("Next:")).waitFor();
     await field(page).fill("In the field");
     await stop(page).waitFor();
     await send(page).waitFor();
     if (way === "button") await stop(page).click();
     else await page.keyboard.press("Escape");
-    await page.waitForFunction(
-      (stopped) =>
-        [...document.querySelectorAll("[role=group] article")].every((each) => each.textContent.includes(stopped)),
-      t("You stopped this answer."),
-    );
+    await until(() => beside.filter({ hasNotText: stopped }).count(), is(0), "all are stopped");
     const states = (await stored(page)).filter((each) => each.role === "assistant").map((each) => each.state);
     assert.deepEqual(new Set(states), new Set(["stopped"]));
     await button(page, "Send now").waitFor();
     await page.waitForTimeout(300); // nothing is sent by itself
-    assert.equal((await stored(page)).filter((each) => each.content === "Then this").length, 0);
+    assert.ok(!contents(await stored(page)).includes("Then this"));
     await press(page, "Do not send it");
     assert.equal(await field(page).inputValue(), "In the field");
   }
@@ -379,19 +300,15 @@ export async function scrolling({ page }) {
   const below = () => view.evaluate((each) => each.scrollHeight - each.scrollTop - each.clientHeight);
   await page.setViewportSize({ width: 900, height: 500 });
   for (let number = 0; number < 5; number++) {
-    await field(page).fill(`Fast ${number}`);
-    await page.keyboard.press("Enter");
+    await enter(page, `Fast ${number}`);
     const over = (all) => all.length === 2 * number + 2 && all.every((each) => !each.state);
     await page.waitForFunction(() => location.hash.startsWith("#/chat/"));
     await until(() => stored(page), over, `answer ${number} is over`);
     await until(below, (distance) => distance < 5, `answer ${number} ends so many px below`);
     // The next question comes into view all the same. What grows at the very moment of a movement follows on.
     const away = button(page, "To the end");
-    await until(
-      () => view.evaluate((each) => each.scrollTo({ top: 0 })).then(() => away.isVisible()),
-      (visible) => visible,
-      "the end is out of view",
-    );
+    const leave = () => view.evaluate((each) => each.scrollTo({ top: 0 })).then(() => away.isVisible());
+    await until(leave, is(true), "the end is out of view");
   }
 }
 
@@ -431,14 +348,11 @@ export async function full({ page, url, allow }) {
   allow(/ 404 .*api\/fit/); // the file is a stub
   await page.route(/chat\/completions/, (route) => {
     const body = route.request().postDataJSON();
-    const fake = body.messages.at(-1).content.startsWith("Summarise")
-      ? { fake: { script: '[{"text": "In short."}]' } }
-      : {};
-    return route.continue({ postData: JSON.stringify({ ...body, ...fake }) });
+    const isSummary = body.messages.at(-1).content.startsWith("Summarise");
+    const fake = isSummary ? { script: '[{"text": "In short."}]' } : {};
+    return route.continue({ postData: JSON.stringify({ ...body, fake }) });
   });
-  await say(page, "First");
-  await answered(page);
-  await idle(page);
+  await exchange(page, "First");
   await say(page, "Too long");
   await button(page, "Again").waitFor();
   await page.getByText(t("or ask another model:")).waitFor();
@@ -446,12 +360,10 @@ export async function full({ page, url, allow }) {
   await press(page, "Summarise what was said");
   await page.getByRole("heading", { name: t("Summary of what was said before") }).waitFor();
   await page.waitForFunction(() => document.querySelectorAll("article").length === 5);
-  assert.deepEqual(
-    await messages(page).evaluateAll((all) => all.map((each) => each.getAttribute("aria-label"))),
-    ["You", "Assistant", "Summary of what was said before", "You", "Assistant"].map(t),
-  );
-  const error =
-    "model 'small' failed to start: no room; its last log lines:\n  1 device\n  cudaMalloc failed: out of memory";
+  const labels = await messages(page).evaluateAll((all) => all.map((each) => each.getAttribute("aria-label")));
+  assert.deepEqual(labels, ["You", "Assistant", "Summary of what was said before", "You", "Assistant"].map(t));
+  const log = "  1 device\n  cudaMalloc failed: out of memory";
+  const error = `model 'small' failed to start: no room; its last log lines:\n${log}`;
   await shown(page, url, "imported", [
     { role: "system", content: "Be brief." },
     { model: "small", state: "failed", error },
@@ -465,25 +377,5 @@ export async function full({ page, url, allow }) {
   await page.getByText("cudaMalloc failed").waitFor();
   await accessible(page, "a load that failed");
   await press(page.getByRole("main"), "More");
-  const file = await saved(page, button(page, "Export as Markdown"));
-  assert.equal(file.suggestedFilename(), "imported.md");
-}
-
-/** A call that the person passes over by writing on is named as not run; a file may be dropped anywhere. */
-export async function passing({ page }) {
-  await useTools(page, "Write file");
-  await say(page, "Write it down");
-  await page.getByRole("group", { name: like("mayRun", { name: "write_file" }) }).waitFor();
-  await say(page, "Never mind");
-  await page.getByText(t("Not run, because the conversation went on: write_file")).waitFor();
-  await page.evaluate(() => {
-    const data = new DataTransfer();
-    data.items.add(new File(["zebra"], "dropped.txt", { type: "text/plain" }));
-    for (const kind of ["dragover", "drop"]) {
-      document
-        .querySelector("h1")
-        .dispatchEvent(new DragEvent(kind, { bubbles: true, cancelable: true, dataTransfer: data }));
-    }
-  });
-  await button(page, "Remove dropped.txt").waitFor();
+  await saved(page, button(page, "Export as Markdown"), /^imported\.md$/);
 }

@@ -1,27 +1,31 @@
 // The views for the operator of the machine.
 import assert from "node:assert/strict";
-import { api, ask, asked, countTasks, post, until } from "../browser.mjs";
-import { accessible, appears, button, conversations, press, saved, say } from "../steps.mjs";
-import { like, line, narrow, size, t } from "../words.mjs";
+import { api, ask, asked, countTasks, is, post, until } from "../browser.mjs";
+import { say } from "../chat.mjs";
+import { conversations } from "../sides.mjs";
+import { accessible, appears, button, confirm, escapes, press, saved, shows } from "../steps.mjs";
+import { like, line, narrow, t } from "../words.mjs";
+
+/** The server waits for what is under way when it ends, and so do models that wait for their turn. */
+async function endAll(page, url) {
+  for (const { id } of (await api(page, "api/inflight")).requests) await post(url, `/api/inflight/${id}/cancel`);
+}
 
 /** A damaged file is marked beside "Machine", named with what to do, and gone once it is away. */
 export async function attention({ page, url, told, allow }) {
   allow(/ 503 /);
-  await page.route("**/api/doctor?line=1", (route) =>
-    route.fulfill({ status: 503, body: '{"error": {"message": "it is busy"}}' }),
-  );
-  await page.reload();
-  await conversations(page);
-  await page.getByRole("img", { name: like("attentionUnknown", { why: "it is busy" }) }).waitFor();
-  await page.unroute("**/api/doctor?line=1");
-  await page.reload();
-  await conversations(page);
-  await page.getByRole("img", { name: like("attentionCount", { count: /\d+/ }) }).waitFor();
+  let isBusy = true;
+  const busy = { status: 503, body: '{"error": {"message": "it is busy"}}' };
+  await page.route("**/api/doctor?line=1", (route) => (isBusy ? route.fulfill(busy) : route.continue()));
+  for (const name of [like("attentionUnknown", { why: "it is busy" }), like("attentionCount", { count: /\d+/ })]) {
+    await page.reload();
+    await conversations(page);
+    await page.getByRole("img", { name }).waitFor();
+    isBusy = false;
+  }
   await page.goto(`${url}/#/machine`);
   const finding = page.getByRole("article").filter({ hasText: "torn.gguf" });
-  await finding.getByText(t("Warning"), { exact: true }).waitFor();
-  await finding.getByText(like("sinceWhen", { when: /.+/ })).waitFor();
-  await finding.getByText("llama-appliance ls", { exact: true }).waitFor();
+  await shows(finding, line(t("Warning")), like("sinceWhen", { when: /.+/ }), line("llama-appliance ls"));
   await press(finding, "Copy");
   await page.getByText(like("attentionCount", { count: /\d+/ })).waitFor();
   await accessible(page, "attention");
@@ -41,15 +45,13 @@ export async function memory({ page, url }) {
   await page.goto(`${url}/#/machine/memory`);
   const choice = page.getByLabel(t("What would a load stop?"));
   await choice.selectOption("other");
-  await page.getByText(t("No model has to go.")).waitFor();
-  await page.getByText(t("Its time to load is not known yet.")).waitFor();
+  await shows(page, t("No model has to go."), t("Its time to load is not known yet."));
   await press(page, "Load");
   await page.getByText(t("It is in memory already.")).waitFor();
   const ram = page.getByRole("region", { name: "ram" });
   await ram.getByRole("link", { name: "other", exact: true }).waitFor();
-  const [next] = await choice
-    .locator("option")
-    .evaluateAll((all) => all.map((each) => each.value).filter((value) => value && value !== "other"));
+  const values = await choice.locator("option").evaluateAll((all) => all.map((each) => each.value));
+  const next = values.find((value) => value && value !== "other");
   await choice.selectOption(next);
   await page.getByText(t("It would stop other.")).waitFor();
   const sizes = await ram.locator("span[style]").evaluateAll((all) => all.map((each) => each.offsetWidth));
@@ -58,8 +60,7 @@ export async function memory({ page, url }) {
   // The queue lasts for as long as this answer, which has no end. It is held here: what nobody holds is given up.
   const held = await ask(url, "other", "hi", { stream: true, fake: { script: '[{"text": "so far", "stall": true}]' } });
   await post(url, "/models/load", { model: next });
-  await page.getByText(t("It waits in the queue.")).waitFor();
-  await page.getByText(t("other is stopped for it.")).waitFor();
+  await shows(page, t("It waits in the queue."), t("other is stopped for it."));
   await page.getByText(t("It waits until other may go: in use, or loaded just now.")).waitFor();
   assert.equal(await page.getByText(t("It is in memory already.")).count(), 0);
   await page.reload();
@@ -70,7 +71,7 @@ export async function memory({ page, url }) {
   await page.goto(`${url}/#/models`);
   await appears(page.getByRole("article").filter({ hasText: next }).getByText(t("In the queue")));
   await page.goBack();
-  for (const { id } of (await api(page, "api/inflight")).requests) await post(url, `/api/inflight/${id}/cancel`);
+  await endAll(page, url);
   assert.match(await held.text(), /so far/);
   await page.getByText(t("It is in memory already.")).waitFor();
 }
@@ -91,28 +92,21 @@ export async function now({ page, url, allow }) {
   if (!narrow) await strip.getByText(t("In the queue")).waitFor();
   await accessible(page, "the strip");
   await strip.click();
-  await entry("small").getByText(t("Answering")).waitFor();
-  await entry("small")
-    .getByText(like("speed", { count: /\d+/, rate: /[\d.,]+/ }))
-    .waitFor();
-  await entry("other")
-    .getByText(line(t("In the queue"), like("queuePlace", { place: 1 })))
-    .waitFor();
+  await shows(entry("small"), t("Answering"), like("speed", { count: /\d+/, rate: /[\d.,]+/ }));
+  await appears(entry("other").getByText(line(t("In the queue"), like("queuePlace", { place: 1 }))));
   assert.equal(await strip.count(), 0, "the view itself has no strip");
   await accessible(page, "now");
-  await entry("small")
-    .getByRole("button", { name: like("nowEndOf") })
-    .click();
-  const question = page.getByRole("dialog");
-  await question.getByText(like("nowEndAsk", { model: "small" })).waitFor();
-  await press(question, "End");
+  const end = async (model) => {
+    const ends = entry(model).getByRole("button", { name: like("nowEndOf") });
+    await ends.click();
+    await shows(page.getByRole("dialog"), like("nowEndAsk", { model }));
+    await confirm(page, "End");
+  };
+  await end("small");
   await entry("small").waitFor({ state: "detached" });
   assert.match(await first.text(), /"cancelled"/);
   await entry("other").getByText(t("Answering")).waitFor();
-  await entry("other")
-    .getByRole("button", { name: like("nowEndOf") })
-    .click();
-  await press(question, "End");
+  await end("other");
   await page.getByText(t("Nothing is under way.")).waitFor();
   await (await second).text();
   await page.goto(`${url}/#/chat`);
@@ -122,8 +116,7 @@ export async function now({ page, url, allow }) {
   assert.equal(await strip.count(), 0, "a chat shows its own answer itself");
   await page.goto(`${url}/#/models`);
   await strip.getByText(like("nowUnderWay", { count: 1 })).waitFor();
-  const { requests } = await api(page, "api/inflight"); // the server waits for what is under way when it ends
-  for (const { id } of requests) await post(url, `/api/inflight/${id}/cancel`);
+  await endAll(page, url);
 }
 
 /** The timeline says why a model went, follows what happens, and shows one kind or one model alone. */
@@ -152,27 +145,23 @@ export async function activity({ page, url }) {
   await page.goto(`${url}/#/machine/activity`);
   await page.getByText(t("No requests yet.")).waitFor();
   const rows = page.locator("tbody tr");
-  for (const [at, [model, content]] of [
-    ["other", "first"],
-    ["other", "second"],
-    ["nobody", "third"],
-  ].entries()) {
-    await asked(url, model, content, { stream: content === "second" });
+  for (const [at, content] of ["first", "second", "third"].entries()) {
+    await asked(url, content === "third" ? "nobody" : "other", content, { stream: content === "first" });
     await rows.nth(at).waitFor(); // they have their numbers in this order
   }
-  await page.getByRole("checkbox", { name: t("Only failures") }).check();
+  const failures = page.getByRole("checkbox", { name: t("Only failures") });
+  await failures.check();
   await rows.filter({ hasText: "404" }).waitFor();
   await rows.nth(1).waitFor({ state: "detached" });
-  await page.getByRole("checkbox", { name: t("Only failures") }).uncheck();
+  await failures.uncheck();
   await rows.nth(2).waitFor();
-  await page.getByRole("searchbox", { name: t("Search model, path, error") }).fill("OTHER");
+  const search = page.getByRole("searchbox", { name: t("Search model, path, error") });
+  await search.fill("OTHER");
   await rows.nth(2).waitFor({ state: "detached" });
   await press(page, "Model");
   await appears(page.locator("th[aria-sort=descending]").filter({ hasText: t("Model") }));
-  const download = await saved(page, page.getByRole("button", { name: "CSV" }));
-  assert.equal(download.suggestedFilename(), "activity.csv");
+  await saved(page, page.getByRole("button", { name: "CSV" }), /^activity\.csv$/);
   await accessible(page, "activity");
-  const search = page.getByRole("searchbox", { name: t("Search model, path, error") });
   assert.ok((await search.boundingBox()).width > 180, "the search shows what is typed");
   const place = page.getByText(like("pageOf", { page: 1, pages: 1, total: /.+/ }));
   assert.ok((await place.boundingBox()).height < 50, "the number of the page is not one letter wide");
@@ -183,18 +172,15 @@ export async function activity({ page, url }) {
   for (let turn = 0; turn < 45; turn++) await asked(url, "nobody", "many");
   const open = (id) => page.getByRole("button", { name: `${t("Open request")} ${id}`, exact: true });
   await open(5).waitFor();
-  const low = await rows.nth(39).getByRole("button").getAttribute("id");
-  await rows.nth(39).getByRole("button").click();
+  const fortieth = rows.nth(39).getByRole("button");
+  const low = await fortieth.getAttribute("id");
+  await fortieth.click();
   const row = page.getByRole("region", { name: like("openRequest") });
   await row.getByText("model 'nobody' not found", { exact: false }).waitFor();
-  const { top, bottom } = await row.evaluate((node) => {
-    const { top, bottom } = node.getBoundingClientRect();
-    return { top, bottom };
-  });
-  assert.ok(top > 0 && bottom < 720, `the opened request is in sight: ${top} to ${bottom}`);
+  const { y, height } = await row.boundingBox();
+  assert.ok(y > 0 && y + height < 720, `the opened request is in sight: ${y}, ${height} px high`);
   assert.ok(await row.evaluate((node) => node.contains(document.activeElement)), "it has the focus");
-  await page.keyboard.press("Escape");
-  await row.waitFor({ state: "detached" });
+  await escapes(page, row);
   assert.equal(await page.evaluate(() => document.activeElement.id), low, "the row has the focus again");
   await page.goBack(); // it was open before
   await row.waitFor();
@@ -204,16 +190,15 @@ export async function activity({ page, url }) {
   await page.goto(`${url}/#/machine/activity?failed=1&id=newest`); // as links to what failed have it
   await appears(page.getByRole("region", { name: `${t("Open request")} 48` }).getByText("model 'nobody' not found"));
   await page.keyboard.press("Escape");
-  await page.getByRole("checkbox", { name: t("Only failures") }).uncheck();
-  await open(2).click();
-  const opened = page.getByRole("region", { name: `${t("Open request")} 2` });
-  await opened.getByText(/node, 127/).waitFor();
-  await opened.getByText("second", { exact: true }).waitFor();
-  const said = await opened
-    .locator("div", { hasText: /^assistant/ })
-    .last()
-    .innerText();
-  assert.ok(said.length > "assistant".length, "the pieces of a stream are put together");
+  await failures.uncheck();
+  await open(1).click(); // for which the model was loaded
+  const opened = page.getByRole("region", { name: `${t("Open request")} 1` });
+  await shows(opened, /node, 127/, line("first"));
+  const said = await opened.locator("div", { hasText: /^assistant/ }).allInnerTexts();
+  assert.ok(said.at(-1).length > "assistant".length, "the pieces of a stream are put together");
+  for (const part of ["Loaded the model", "Answered"]) {
+    await appears(opened.getByRole("listitem").filter({ hasText: t(part) }));
+  }
   await press(opened, "Raw");
   await opened.getByText("[DONE]").waitFor();
   await opened.getByLabel(t("Ask another model")).selectOption({ index: 1 });
@@ -228,22 +213,15 @@ export async function logs({ page, url }) {
   const lines = log.locator("> div");
   await page.goto(`${url}/#/machine/logs`);
   const source = page.getByLabel(t("Log of"));
-  await until(
-    () => source.inputValue(),
-    (value) => value === "proxy",
-    "nothing runs, so it opens on the program",
-  );
+  await until(() => source.inputValue(), is("proxy"), "nothing runs, so it opens on the program");
   await asked(url, "other");
   await log.getByText("POST /v1/chat/completions", { exact: false }).waitFor();
   assert.ok(await lines.last().locator("time").isVisible(), "each line has its time");
   await fetch(`${url}/api/inflight`);
   await log.getByText("GET /api/inflight", { exact: false }).waitFor();
   assert.ok(!(await log.innerText()).includes("Mozilla"), "the page's own reading is left out");
-  if (process.env.BROWSER !== "firefox") {
-    // its driver tells of no download
-    const download = await saved(page, button(page, "Download"));
-    assert.equal(download.suggestedFilename(), "proxy.log");
-  }
+  // Firefox's driver tells of no download.
+  if (process.env.BROWSER !== "firefox") await saved(page, button(page, "Download"), /^proxy\.log$/);
   await page.getByLabel(t("Level"), { exact: true }).selectOption("error");
   await log.getByText(t("Nothing yet.")).waitFor();
   await page.getByLabel(t("Level"), { exact: true }).selectOption("");
@@ -366,16 +344,14 @@ export async function config({ page, url, told, allow }) {
 
 /** Every field of every view that words are typed into, but for searches: they outlive another view and a reload. */
 export async function typed({ page, url }) {
-  const fields = () =>
-    page.locator(
-      ["textarea", "input:is([type=text], [type=number], :not([type]))"].map((each) => `main ${each}:visible`).join(),
-    );
+  const kinds = ["textarea", "input:is([type=text], [type=number], :not([type]))"];
+  const fields = () => page.locator(kinds.map((each) => `main ${each}:visible`).join());
   const leave = async () => {
     await page.goto(`${url}/#/settings`);
-    const question = page.getByRole("dialog");
-    await appears(page.getByRole("heading", { level: 1, name: t("Settings") }).or(question));
+    const [question, there] = [page.getByRole("dialog"), page.getByRole("heading", { level: 1, name: t("Settings") })];
+    await appears(there.or(question));
     if (await question.isVisible()) await press(question, "Leave");
-    await page.getByRole("heading", { level: 1, name: t("Settings") }).waitFor();
+    await there.waitFor();
   };
   let met = 0;
   const all = async (path, ready, choose = async () => undefined) => {
@@ -393,58 +369,23 @@ export async function typed({ page, url }) {
       met += 1;
     }
     assert.ok(words.length, `${path} has fields`);
-    const same = () =>
-      until(
-        async () => Promise.all((await fields().all()).map((box) => box.inputValue())),
-        (found) => JSON.stringify(found) === JSON.stringify(words),
-        `${path} has ${JSON.stringify(words)}`,
-      );
+    const found = async () => Promise.all((await fields().all()).map((box) => box.inputValue()));
     await leave();
     await open();
-    await same();
+    await until(found, is(words), `${path} has what was typed`);
     await page.reload();
     await ready.first().waitFor();
     await choose();
-    await same();
+    await until(found, is(words), `${path} has it after a reload`);
   };
   const form = page.getByText(t("New run"), { exact: true });
   await all("machine/agents", form, async () => {
     if (!(await page.getByLabel(t("Task")).first().isVisible())) await form.click();
   });
-  const kinds = page.getByRole("combobox", { name: t("What to try") });
+  const trial = page.getByRole("combobox", { name: t("What to try") });
   for (const kind of ["complete", "infill", "load"]) {
-    await all("machine/playground", kinds, async () => {
-      if ((await kinds.inputValue()) !== kind) await kinds.selectOption(kind);
+    await all("machine/playground", trial, async () => {
+      if ((await trial.inputValue()) !== kind) await trial.selectOption(kind);
     });
   }
-}
-
-/** One answer of a real engine, in every view that tells of it. */
-export async function real({ page, url, allow }) {
-  allow(/ 403 .*\/api\/config/);
-  assert.equal((await ask(url, "starter", "What is a GGUF file?")).status, 200);
-  const shows = async (view, fact) => {
-    await page.goto(`${url}/#/machine/${view}`);
-    await fact.first().waitFor();
-    await accessible(page, view);
-  };
-  const named = (role, name) => page.getByRole(role, { name });
-  const says = (text) => page.getByText(text, { exact: false });
-  await shows("attention", says(like("lookedAt", { when: /.+/ })));
-  await shows("now", says(t("Nothing is under way.")));
-  await shows("why", named("listitem").filter({ hasText: "starter" }));
-  await shows("memory", named("region", "ram").getByRole("link", { name: "starter", exact: true }));
-  await shows("speed", named("rowheader", /starter/));
-  await shows("activity", named("button", like("openRequest")));
-  await page
-    .getByRole("button", { name: like("openRequest") })
-    .first()
-    .click();
-  await appears(page.getByRole("listitem").filter({ hasText: t("Loaded the model") }));
-  await appears(page.getByRole("listitem").filter({ hasText: t("Answered") }));
-  await shows("cache", named("row", /starter/));
-  await shows("logs?of=proxy", says("POST /v1/chat/completions"));
-  await shows("engines", says(t("In use")));
-  await shows("disk", says(size()));
-  await shows("config", says("--admin"));
 }

@@ -1,18 +1,8 @@
 // Models: the first one, the list, downloads and the hub.
 import assert from "node:assert/strict";
 import { ask, stored } from "../browser.mjs";
-import {
-  accessible,
-  answered,
-  appears,
-  button,
-  confirm,
-  fetchModel,
-  messages,
-  press,
-  say,
-  searchHub,
-} from "../steps.mjs";
+import { answered, exchange, messages } from "../chat.mjs";
+import { accessible, appears, button, confirm, fetchModel, press, searchHub, shows } from "../steps.mjs";
 import { like, line, seconds, size, t } from "../words.mjs";
 
 /** A model is fetched from the hub, paused, fetched on, and talked to. */
@@ -30,8 +20,7 @@ export async function pull({ page, url, told }) {
   await press(card, "Resume");
   await told("fast");
   await press(card, "Chat");
-  await say(page, "Hi");
-  await answered(page);
+  await exchange(page, "Hi");
   const [, answer] = await stored(page);
   assert.match(answer.model, /acme\/big/);
   await page.goto(`${url}/#/models`);
@@ -63,8 +52,7 @@ export async function first({ page, told, allow }) {
   allow(/ 409 .*\/models$/, / 503 .*\/v1\/stream/); // the other file; the answer while its model loads
   await page.getByRole("heading", { name: t("Welcome. First you need a model.") }).waitFor();
   const card = page.getByRole("article", { name: t("Fast") });
-  await card.getByText(like("licence", { name: "Apache-2.0" })).waitFor();
-  await card.getByText(like("needs")).waitFor();
+  await shows(card, like("licence", { name: "Apache-2.0" }), like("needs"));
   assert.ok((await page.getByRole("article").count()) <= 3);
   await accessible(page, "first run");
   await card.getByRole("button", { name: like("getIt", { size: size() }) }).click();

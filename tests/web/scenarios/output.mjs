@@ -1,18 +1,17 @@
 // What a model writes, as the page shows it.
 import assert from "node:assert/strict";
 import { countTasks } from "../browser.mjs";
-import { accessible, answered, appears, axe, fits, messages, press, say } from "../steps.mjs";
+import { answered, exchange, messages, say } from "../chat.mjs";
+import { accessible, appears, axe, fits, press, shows } from "../steps.mjs";
+import { line } from "../words.mjs";
 
 /** In so many pieces a long answer comes. */
 const FRAMES = 200;
 
 /** Model output that wants to be more than text. */
 export async function hostile({ page, browser }) {
-  await page.evaluate(() => {
-    window.hit = 0;
-  });
-  await say(page, "Attack");
-  await answered(page);
+  await page.evaluate(() => void (window.hit = 0));
+  await exchange(page, "Attack");
   await page.evaluate(() => dispatchEvent(new Event("beforeprint"))); // all of it is built
   const answer = messages(page).last().locator(".prose-chat");
   assert.equal(await answer.locator("script, iframe, object, embed, form, svg:not(button svg), style, img").count(), 0);
@@ -20,15 +19,11 @@ export async function hostile({ page, browser }) {
   assert.ok(links.length >= 1);
   const others = links.filter((href) => !/^(https?|mailto):/.test(href));
   assert.deepEqual(others, []);
-  assert.equal(
-    await answer
-      .locator(":not(math, math *)") // whose styles are the library's
-      .evaluateAll((all) => all.filter((e) => [...e.attributes].some((a) => /^on|^style$/.test(a.name))).length),
-    0,
-  );
+  const own = answer.locator(":not(math, math *)"); // whose styles are the library's
+  const named = await own.evaluateAll((all) => all.flatMap((each) => each.getAttributeNames()));
+  assert.ok(!named.some((name) => /^on|^style$/.test(name)), named.join());
   assert.equal(await page.evaluate(() => window.hit), 0);
-  assert.match(await answer.textContent(), /<script>/);
-  assert.match(await answer.textContent(), /⟨U\+202E⟩/);
+  for (const said of [/<script>/, /⟨U\+202E⟩/]) assert.match(await answer.textContent(), said);
   assert.equal(await answer.locator("math").count(), 1);
   assert.ok((await answer.locator(".hljs-keyword").count()) > 0);
   await accessible(page, "hostile");
@@ -37,8 +32,7 @@ export async function hostile({ page, browser }) {
 
 /** HTML of a model is shown as it looks. Whatever a person does in it, nothing is asked of anybody. */
 export async function preview({ page, url, told, wrong }) {
-  await say(page, "Draw");
-  await answered(page);
+  await exchange(page, "Draw");
   const block = messages(page).last().locator(".code").first();
   const source = await block.locator("pre").innerText();
   await press(block, "Preview");
@@ -80,33 +74,29 @@ export async function preview({ page, url, told, wrong }) {
   await told("everything");
 }
 
+/** The words of these cells that stand in more than one line. */
+function broken(cells) {
+  const found = [];
+  for (const cell of cells) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+      for (const word of text.data.matchAll(/[\p{L}\p{N}.,]+/gu)) {
+        const range = document.createRange();
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        if (new Set([...range.getClientRects()].map((part) => Math.round(part.top))).size > 1) found.push(word[0]);
+      }
+    }
+  }
+  return found;
+}
+
 /** No word and no number of a table is broken, however narrow it is; headings follow one another, and names differ. */
 export async function tables({ page }) {
-  await say(page, "Prices");
-  await answered(page);
+  await exchange(page, "Prices");
   for (const width of [320, 768, 1280]) {
     await page.setViewportSize({ width, height: 800 });
-    const broken = await messages(page)
-      .last()
-      .locator("td, th")
-      .evaluateAll((cells) => {
-        const found = [];
-        for (const cell of cells) {
-          const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
-          for (let text = texts.nextNode(); text; text = texts.nextNode()) {
-            for (const word of text.data.matchAll(/[\p{L}\p{N}.,]+/gu)) {
-              const range = document.createRange();
-              range.setStart(text, word.index);
-              range.setEnd(text, word.index + word[0].length);
-              if (new Set([...range.getClientRects()].map((part) => Math.round(part.top))).size > 1) {
-                found.push(word[0]);
-              }
-            }
-          }
-        }
-        return found;
-      });
-    assert.deepEqual(broken, [], `at ${width} px`);
+    assert.deepEqual(await messages(page).last().locator("td, th").evaluateAll(broken), [], `at ${width} px`);
     await fits(page, `${width} px`);
   }
   assert.equal(await messages(page).last().locator("td br").count(), 1);
@@ -121,19 +111,19 @@ export async function tables({ page }) {
 export async function folds({ page }) {
   await say(page, "Explain");
   const fold = messages(page).last().locator("details");
+  const step = fold.getByText("Step 3", { exact: true });
   await fold.locator("summary").click();
-  await fold.getByText("Step 3", { exact: true }).waitFor();
-  await fold.getByText("Step 9", { exact: true }).waitFor();
+  await shows(fold, line("Step 3"), line("Step 9"));
   await answered(page);
   assert.equal(await fold.evaluate((each) => each.open), true);
   await appears(messages(page).last().getByText("After it."));
   await accessible(page, "details");
   await fits(page);
   await page.reload();
-  await fold.getByText("Step 3", { exact: true }).waitFor({ state: "hidden" });
+  await step.waitFor({ state: "hidden" });
   await fold.locator("summary").focus();
   await page.keyboard.press("Enter");
-  await fold.getByText("Step 3", { exact: true }).waitFor();
+  await step.waitFor();
 }
 
 /**
@@ -168,11 +158,9 @@ export async function growing({ page, more: [steepest] }) {
   await say(page, "Write");
   const samples = [];
   for (let given = 0; given <= FRAMES;) {
-    let metrics;
-    [{ metrics }, given] = await Promise.all([
-      devtools.send("Performance.getMetrics"),
-      page.evaluate(() => window.given),
-    ]);
+    const [asked, frames] = [devtools.send("Performance.getMetrics"), page.evaluate(() => window.given)];
+    const { metrics } = await asked;
+    given = await frames;
     samples.push({ time: metrics.find((each) => each.name === "TaskDuration").value * 1000, given });
     await page.waitForTimeout(50);
   }

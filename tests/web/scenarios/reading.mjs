@@ -2,7 +2,8 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { another, shown } from "../browser.mjs";
-import { accessible, appears, button, fits, messages, pasted, press } from "../steps.mjs";
+import { messages } from "../chat.mjs";
+import { accessible, appears, button, escapes, fits, pasted, press } from "../steps.mjs";
 import { like, look, number, t } from "../words.mjs";
 
 const library = (name) =>
@@ -53,7 +54,6 @@ function measured() {
         name: part.nodeName,
         place: [left - origin.left, top - origin.top, width, height].map((each) => Math.round(each * 10) / 10),
         lines: sides.filter((width) => width > 0).length + (struck ? 1 : 0),
-        row: part.closest("mtr") ? [...math.querySelectorAll("mtr")].indexOf(part.closest("mtr")) : -1,
       };
     });
   });
@@ -80,11 +80,9 @@ export async function formulas({ page, url }) {
   const font = `data:font/woff2;base64,${library("Temml.woff2").toString("base64")}`;
   const styles = library("Temml-Local.css").toString().replace("'Temml.woff2'", `'${font}'`);
   const own = 'math { font-family: "Cambria Math", "DejaVu Math TeX Gyre", math } .tml-eqn { display: none }';
-  await bare.setContent(
-    `<!doctype html><style>${styles} ${own}</style><div style="font: 16px/1.6 system-ui">${all
-      .map(([html, width]) => `<div style="width: ${width}px; text-align: center">${html}</div>`)
-      .join("")}</div>`,
-  );
+  const each = ([html, width]) => `<div style="width: ${width}px; text-align: center">${html}</div>`;
+  const head = `<!doctype html><style>${styles} ${own}</style><div style="font: 16px/1.6 system-ui">`;
+  await bare.setContent(`${head}${all.map(each).join("")}</div>`);
   await bare.evaluate(() => document.fonts.ready);
   const wanted = await bare.evaluate(measured);
   await bare.close();
@@ -122,14 +120,8 @@ const LONG = `${"a very long name of a report ".repeat(5)}final-version-7.txt`;
 /** Files and pictures stay in the page, whatever their names, and say what they are; each opens, and does nothing else. */
 export async function files({ page, url }) {
   const hostile = '<script>parent.hit = 1</script><img src="https://evil.example/x.png">';
-  const names = [
-    LONG,
-    "報告".repeat(60) + ".md",
-    `${"x".repeat(240)}.csv`,
-    "تقرير طويل جدا ".repeat(9) + ".txt",
-    "short.txt",
-  ];
-  const texts = await Promise.all(names.map((name) => stored(page, name, "text/plain", hostile)));
+  const long = [LONG, "報告".repeat(60) + ".md", "x".repeat(240) + ".csv", "تقرير طويل جدا ".repeat(9) + ".txt"];
+  const texts = await Promise.all([...long, "short.txt"].map((name) => stored(page, name, "text/plain", hostile)));
   const pictures = await Promise.all([
     stored(page, `${"p".repeat(200)}.svg`, "image/svg+xml", picture(1600, 300)),
     stored(page, "tall.svg", "image/svg+xml", picture(200, 1800)),
@@ -166,16 +158,13 @@ export async function files({ page, url }) {
     }
   }
   await page.evaluate(() => document.documentElement.removeAttribute("dir"));
-  await chip(/paper\.pdf/)
-    .filter({ hasText: like("ofText", { size: /44\s[Bb]ytes?/ }) })
-    .waitFor();
+  await appears(chip(/paper\.pdf/).filter({ hasText: like("ofText", { size: /44\s[Bb]ytes?/ }) }));
   await chip("short.txt").focus();
   await page.keyboard.press("Enter");
   const dialog = page.getByRole("dialog", { name: "short.txt" });
   await dialog.getByText(hostile).waitFor();
   await accessible(page, "an open file");
-  await page.keyboard.press("Escape");
-  await dialog.waitFor({ state: "detached" });
+  await escapes(page, dialog);
   assert.match(await page.evaluate(() => document.activeElement.innerText), /short\.txt/);
   await page.setViewportSize({ width: 320, height: 640 });
   await sent.locator("img").nth(1).click();
@@ -223,19 +212,15 @@ export async function code({ page, url }) {
 }
 
 /** On paper is the whole chat as one reads it: every message, light, code wrapped, pictures whole, and nothing to press. */
-export async function printed({ browser, url }) {
-  const { page, wrong } = await another(browser, url, { colorScheme: "dark" });
-  await page.goto(url);
+export async function printed({ browser, device, url }) {
+  const page = await device(url, { colorScheme: "dark" });
   const wide = await stored(page, "wide.svg", "image/svg+xml", picture(3000, 4000));
   const lines = Array.from({ length: 200 }, (_, at) => `value_${at} = "${"word ".repeat(at % 60)}"  # line ${at}`);
   const said = Array.from({ length: 90 }, (_, at) =>
-    at % 2
-      ? {
-          content:
-            at === 5 ? `Answer 5\n\n\`\`\`python\n${lines.join("\n")}\n\`\`\`\n` : `Answer ${at}, with $x^{${at}}$.`,
-        }
-      : { role: "user", content: `Question ${at}`, ...(at === 4 ? { attachments: [wide] } : {}) },
+    at % 2 ? { content: `Answer ${at}, with $x^{${at}}$.` } : { role: "user", content: `Question ${at}` },
   );
+  said[4].attachments = [wide];
+  said[5].content = `Answer 5\n\n\`\`\`python\n${lines.join("\n")}\n\`\`\`\n`;
   await shown(page, url, "printed", said);
   assert.ok((await messages(page).count()) < said.length);
   await page.evaluate(() => dispatchEvent(new Event("beforeprint")));
@@ -271,24 +256,14 @@ export async function printed({ browser, url }) {
     const pages = (await page.pdf({ format: "A4" })).toString("latin1").match(/\/Type \/Page\b/g).length;
     assert.ok(pages > 8, `${pages} pages`);
   }
-  assert.deepEqual(wrong, []);
 }
 
 /** The theme is there before the page's own script: the system's, or the one that was chosen. */
 export async function painted({ browser, url }) {
-  for (const [colorScheme, theme] of [
-    ["dark", undefined],
-    ["light", undefined],
-    ["light", "dark"],
-    ["dark", "light"],
-  ]) {
+  for (const [colorScheme, theme] of ["dark", "light", "light dark", "dark light"].map((each) => each.split(" "))) {
     const { page, context } = await another(browser, url, { colorScheme });
-    if (theme) {
-      await page.addInitScript(
-        (theme) => localStorage.setItem("llama-appliance.prefs", JSON.stringify({ theme })),
-        theme,
-      );
-    }
+    const keep = (theme) => localStorage.setItem("llama-appliance.prefs", JSON.stringify({ theme }));
+    if (theme) await page.addInitScript(keep, theme);
     await page.route(/assets\/index-.*\.js/, (route) => route.abort());
     await page.goto(url);
     const ground = await page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).map(Number));
@@ -296,12 +271,10 @@ export async function painted({ browser, url }) {
     await page.unroute(/assets\/index-.*\.js/);
     await page.reload();
     await page.getByRole("heading", { level: 1 }).waitFor();
-    const bar = await page.evaluate(
-      () =>
-        [...document.querySelectorAll("meta[name=theme-color]")].find((each) => matchMedia(each.media || "all").matches)
-          .content,
-    );
-    const rgb = bar.match(/\w\w/g).map((part) => parseInt(part, 16));
+    const bars = await page
+      .locator("meta[name=theme-color]")
+      .evaluateAll((all) => all.filter((each) => matchMedia(each.media || "all").matches).map((each) => each.content));
+    const rgb = bars[0].match(/\w\w/g).map((part) => parseInt(part, 16));
     assert.deepEqual(rgb, ground.slice(0, 3), `${colorScheme} ${theme}: the browser's bar`);
     await context.close();
   }
@@ -326,23 +299,16 @@ export async function toolbar({ page }) {
   for (const width of [320, 360, 390, 768, 1280]) {
     await page.setViewportSize({ width, height: 640 });
     await still(page, "[data-tools]");
-    const { box, buttons } = await page.evaluate(() => {
-      const tools = document.querySelector("[data-tools]");
-      const rect = ({ left, right, top, bottom }) => ({ left, right, top, bottom });
-      const places = [...tools.querySelectorAll("button")].map((each) => rect(each.getBoundingClientRect()));
-      return { box: rect(tools.getBoundingClientRect()), buttons: places };
-    });
+    const [box, ...buttons] = await page
+      .locator("[data-tools], [data-tools] button")
+      .evaluateAll((all) => all.map((each) => each.getBoundingClientRect().toJSON()));
     assert.ok(buttons.length >= 4);
+    const within = (one) => one.left >= box.left - 1 && one.right <= box.right + 1 && one.bottom <= box.bottom + 1;
+    const before = (one, other) => one.right <= other.left || one.bottom <= other.top;
     for (const [at, one] of buttons.entries()) {
-      assert.ok(
-        one.left >= box.left - 1 && one.right <= box.right + 1 && one.bottom <= box.bottom + 1,
-        `${width}: ${at}`,
-      );
-      for (const other of buttons.slice(at + 1)) {
-        const apart =
-          one.right <= other.left || other.right <= one.left || one.bottom <= other.top || other.bottom <= one.top;
-        assert.ok(apart, `${width}: button ${at} lies on another`);
-      }
+      assert.ok(within(one), `${width}: ${at}`);
+      const apart = buttons.slice(at + 1).every((other) => before(one, other) || before(other, one));
+      assert.ok(apart, `${width}: button ${at} lies on another`);
     }
     assert.ok(box.right - buttons.at(-1).right < 2, `${width}: Send is at the end`);
     await fits(page);

@@ -42,11 +42,8 @@ async function drawn(page, title, name) {
 export async function curves({ page, url, allow }) {
   await page.goto(`${url}/#/machine/speed`);
   await page.getByText(t("No request has ended in this time.")).waitFor();
-  for (const [model, client] of [
-    ["small", "one/1.0"],
-    ["small", "two/1.0"],
-    ["other", "two/1.0"],
-  ]) {
+  for (const each of ["small one/1.0", "small two/1.0", "other two/1.0"]) {
+    const [model, client] = each.split(" ");
     await asked(url, model, "Hi", { stream: true }, { "User-Agent": client });
   }
   await page.getByLabel(t("How far back")).selectOption("1h");
@@ -58,19 +55,14 @@ export async function curves({ page, url, allow }) {
   }
   for (const [title, names] of Object.entries(CHARTS)) {
     for (const name of names) {
-      await until(
-        () => drawn(page, t(title), name),
-        (dots) => dots > 4,
-        `${title} of ${name} is drawn`,
-      );
+      const dots = () => drawn(page, t(title), name);
+      await until(dots, (count) => count > 4, `${title} of ${name} is drawn`);
     }
   }
   await accessible(page, "speed");
   const caption = table(page).locator("caption");
-  await page
-    .getByRole("figure", { name: t("Answer, tokens/s") })
-    .locator(".u-over")
-    .hover();
+  const figure = page.getByRole("figure", { name: t("Answer, tokens/s") });
+  await figure.locator(".u-over").hover();
   await caption.filter({ hasText: /\d/ }).waitFor();
   await page.getByRole("heading", { level: 1 }).hover();
   await caption.getByText(t("Last hour")).waitFor();

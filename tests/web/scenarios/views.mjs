@@ -1,7 +1,8 @@
 // Views whose routes fail: each in turn, in every way, at each view.
 import assert from "node:assert/strict";
 import { store } from "../browser.mjs";
-import { accessible, appears, button, field, fits, idle, messages, press, searchHub } from "../steps.mjs";
+import { field, idle, messages } from "../chat.mjs";
+import { accessible, appears, button, escapes, fits, gone, press, searchHub } from "../steps.mjs";
 import { like, size, t } from "../words.mjs";
 
 /** Every view with its routes, and what stands there when they answer. */
@@ -72,18 +73,14 @@ export async function failing({ page, url, allow }) {
     };
     const recover = async () => {
       fault = undefined;
-      await trouble
-        .getByRole("button")
-        .first()
-        .click({ timeout: 2000 })
-        .catch(() => undefined); // the next look was first
+      const again = trouble.getByRole("button").first();
+      await again.click({ timeout: 2000 }).catch(() => undefined); // the next look was first
       await trouble.first().waitFor({ state: "detached" });
       await shown.waitFor();
     };
     const isText = path === "logs/stream"; // whatever it answers is lines
-    const others = isText
-      ? FAULTS.slice(0, 2)
-      : Array.from({ length: AT_ONCE }, (_, at) => FAULTS[(turn * AT_ONCE + at) % FAULTS.length]);
+    const place = (turn * AT_ONCE) % FAULTS.length;
+    const others = isText ? FAULTS.slice(0, 2) : [...FAULTS, ...FAULTS].slice(place, place + AT_ONCE);
     for (const [fails, why] of [refused, ...others]) {
       await enter(fails);
       await appears(trouble.getByText(like("lookFailed")).first());
@@ -97,7 +94,7 @@ export async function failing({ page, url, allow }) {
       await appears(trouble.getByText(like("lookOld")).first());
       await appears(trouble.getByText(WHY).first());
       assert.ok(await shown.isVisible(), `${where}: the last answer is kept`);
-      if (!turn) await accessible(page, `${where}: old`); // the same words above what machine.real has
+      if (!turn) await accessible(page, `${where}: old`); // the same words above what each view has of its own
       await recover();
     }
     let answer;
@@ -122,9 +119,8 @@ export async function late({ page, url }) {
     page.route(pattern, (route) => new Promise((go) => held.push(go)).then(() => route.fulfill(answer(route))));
   const release = () => held.splice(0).forEach((go) => go());
   const fit = { verdict: "fits", needed: 1e9, free: 2e9, speed: "fast" };
-  await page.route("**/api/hub/search?*", (route) =>
-    route.fulfill(body({ data: ["a/one", "a/two"].map((id) => ({ id, downloads: 1, gated: false })) })),
-  );
+  const hits = body({ data: ["a/one", "a/two"].map((id) => ({ id, downloads: 1, gated: false })) });
+  await page.route("**/api/hub/search?*", (route) => route.fulfill(hits));
   await page.goto(`${url}/#/models`);
   await searchHub(page, "a");
   await holds("**/api/hub/choices?*", (route) => {
@@ -136,24 +132,20 @@ export async function late({ page, url }) {
   const first = held.shift();
   await page.waitForFunction(() => true);
   release();
-  await page.getByRole("button", { name: like("getSized", { name: "a/two:Q8_0", size: /.+/ }) }).waitFor();
+  const gets = (name) => page.getByRole("button", { name: like("getSized", { name, size: /.+/ }) });
+  await gets("a/two:Q8_0").waitFor();
   first();
   await page.waitForTimeout(300);
-  assert.equal(
-    await page.getByRole("button", { name: like("getSized", { name: "a/one:Q8_0", size: /.+/ }) }).count(),
-    0,
-  );
+  assert.equal(await gets("a/one:Q8_0").count(), 0);
   await page.goto(`${url}/#/machine/speed`);
   await page.getByText(t("No request has ended in this time.")).waitFor();
-  await holds("**/api/speed?by=client*", () =>
-    body({ curves: [], marks: [], start: "2026-01-01T00:00:00Z", seconds: 1, points: 0 }),
-  );
+  const speed = body({ curves: [], marks: [], start: "2026-01-01T00:00:00Z", seconds: 1, points: 0 });
+  await holds("**/api/speed?by=client*", () => speed);
   await page.getByLabel(t("A curve for each")).selectOption("client");
-  await page.getByText(t("What stands here is of your choice before."), { exact: false }).waitFor();
+  const older = page.getByText(t("What stands here is of your choice before."));
+  await older.waitFor();
   release();
-  await page
-    .getByText(t("What stands here is of your choice before."), { exact: false })
-    .waitFor({ state: "detached" });
+  await gone(older);
 }
 
 /**
@@ -243,8 +235,7 @@ export async function found({ page, url, allow }) {
   await page.locator("body").press("?");
   await keys.getByText(t("Show or hide the conversations")).waitFor();
   await accessible(page, "the list of keys");
-  await page.keyboard.press("Escape");
-  await keys.waitFor({ state: "detached" });
+  await escapes(page, keys);
   await press(page, "Keys");
   await keys.waitFor();
   await page.keyboard.press("Escape");

@@ -1,10 +1,19 @@
 // Speech: what is said stands in the field, and answers are read aloud.
 import assert from "node:assert/strict";
-import { accessible, answered, button, field, fits, messages, press, say } from "../steps.mjs";
+import { is, until } from "../browser.mjs";
+import { exchange, field, messages } from "../chat.mjs";
+import { accessible, button, fits, press } from "../steps.mjs";
 import { t } from "../words.mjs";
 
 const microphone = (page) => button(page, "Speak");
 const records = (page) => page.waitForFunction(() => window.tracks?.some((track) => track.readyState === "live"));
+const released = (page) => page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
+const heard = (page) => page.waitForFunction(() => document.querySelector("textarea").value.includes("file="));
+
+async function begins(page) {
+  await microphone(page).press("Enter");
+  await records(page);
+}
 
 /** Notes every microphone that the page is given. */
 async function watch(page) {
@@ -24,8 +33,7 @@ export async function spoken({ page, url }) {
   await page.setViewportSize({ width: 320, height: 700 });
   await watch(page);
   const live = () => page.evaluate(() => window.tracks.filter((track) => track.readyState === "live").length);
-  const bytes = async () =>
-    [...(await field(page).inputValue()).matchAll(/file=(\d+)/g)].map((match) => Number(match[1]));
+  const bytes = async () => (await field(page).inputValue()).match(/(?<=file=)\d+/g).map(Number);
   await field(page).fill("Before, after.");
   await field(page).evaluate((box) => box.setSelectionRange(7, 7));
   await microphone(page).hover();
@@ -35,7 +43,7 @@ export async function spoken({ page, url }) {
   await accessible(page, "recording");
   await fits(page);
   await page.mouse.up();
-  await page.waitForFunction(() => document.querySelector("textarea").value.includes("file="));
+  await heard(page);
   assert.match(await field(page).inputValue(), /^Before, model=4 response_format=4 file=\d+ after\.$/);
   const [held] = await bytes();
   assert.ok(held > 30_000 && held < 200_000, `${held} bytes of 16,000 samples a second`);
@@ -46,31 +54,24 @@ export async function spoken({ page, url }) {
     assert.equal(await microphone(page).getAttribute("aria-pressed"), "true");
     await page.waitForTimeout(600);
     await begin();
-    await page.waitForFunction(
-      (before) => document.querySelector("textarea").value.split("file=").length === before + 2,
-      before,
-    );
+    await until(async () => (await bytes()).length, is(before + 1), "it is written");
     assert.equal(await live(), 0);
   }
   const written = await field(page).inputValue();
-  await microphone(page).press("Enter");
-  await records(page);
+  await begins(page);
   await page.keyboard.press("Escape");
-  await page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
+  await released(page);
   assert.equal(await microphone(page).getAttribute("aria-pressed"), "false");
   assert.equal(await field(page).inputValue(), written);
-  await microphone(page).press("Enter");
-  await records(page);
+  await begins(page);
   await page.goto(`${url}/#/settings`);
-  await page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
+  await released(page);
 }
 
 /** Each way to begin and end that is easily got wrong: what of it is left, and that nothing is sent by itself. */
 export async function gestures({ page }) {
   await watch(page);
   const pressed = () => microphone(page).getAttribute("aria-pressed");
-  const heard = () => page.waitForFunction(() => document.querySelector("textarea").value.includes("file="));
-  const ended = () => page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
   const cases = {
     "released beside the button": async () => {
       await microphone(page).hover();
@@ -79,7 +80,7 @@ export async function gestures({ page }) {
       await page.waitForTimeout(500);
       await page.mouse.move(5, 5);
       await page.mouse.up();
-      await heard();
+      await heard(page);
     },
     "pressed with the right button": async () => {
       await microphone(page).click({ button: "right" });
@@ -88,32 +89,26 @@ export async function gestures({ page }) {
     },
     "Enter held down": async () => {
       await microphone(page).focus();
-      for (let at = 0; at < 12; at++) {
-        await page.keyboard.down("Enter");
-        await page.waitForTimeout(100);
+      for (const then of [async () => assert.equal(await pressed(), "true"), () => heard(page)]) {
+        for (let at = 0; at < 12; at++) {
+          await page.keyboard.down("Enter");
+          await page.waitForTimeout(100);
+        }
+        await page.keyboard.up("Enter");
+        await then();
       }
-      await page.keyboard.up("Enter");
-      assert.equal(await pressed(), "true");
-      for (let at = 0; at < 12; at++) {
-        await page.keyboard.down("Enter");
-        await page.waitForTimeout(100);
-      }
-      await page.keyboard.up("Enter");
-      await heard();
     },
     "the microphone is unplugged": async () => {
-      await microphone(page).press("Enter");
-      await records(page);
+      await begins(page);
       await page.waitForTimeout(600);
       await page.evaluate(() => window.tracks.forEach((track) => track.stop()));
-      await heard();
+      await heard(page);
     },
     "Escape while it becomes text": async () => {
       let asked;
       const asks = new Promise((resolve) => (asked = resolve));
       await page.route("**/v1/audio/transcriptions", asked);
-      await microphone(page).press("Enter");
-      await records(page);
+      await begins(page);
       await page.waitForTimeout(300);
       await microphone(page).press("Enter");
       await asks;
@@ -129,7 +124,7 @@ export async function gestures({ page }) {
     await run().catch((error) => wrong.push(`${name}: ${error.message.split("\n")[0]}`));
     for (let at = 0; at < 2; at++) await page.keyboard.press("Escape");
     if ((await pressed()) === "true") await microphone(page).click();
-    await ended();
+    await released(page);
     if ((await messages(page).count()) !== sent) wrong.push(`${name}: it was sent`);
     await page.goto("about:blank");
     await page.goBack();
@@ -152,13 +147,9 @@ export async function aloud({ page }) {
   const asked = [];
   page.on("request", (request) => request.url().endsWith("/v1/audio/speech") && asked.push(request.postDataJSON()));
   for (const text of ["One", "Two"]) {
-    await say(page, text);
-    await answered(page);
+    await exchange(page, text);
   }
-  await page.waitForFunction(
-    (name) => document.querySelectorAll(`[aria-label="${name}"]`).length === 2,
-    t("Read aloud"),
-  );
+  await until(() => button(page, "Read aloud").count(), is(2), "both can be read aloud");
   const [first, second] = [messages(page).nth(1), messages(page).nth(3)];
   const stop = (answer) => button(answer, "Stop reading");
   await press(first, "Read aloud");

@@ -1,8 +1,10 @@
 // Years of use: 5,000 chats, 1,000 models, 20,000 requests, 100 long answers, 10,000 messages. `-s` shows the figures of
 // docs/page.md. Sizes and counts are bounded, and tasks by what a fixed task takes in this page at that time.
 import assert from "node:assert/strict";
-import { another, api, countTasks, fixedTask, store, until } from "../browser.mjs";
-import { accessible, answered, appears, conversations, messages, press, say, stopAnswer } from "../steps.mjs";
+import { api, countTasks, fixedTask, store, until } from "../browser.mjs";
+import { exchange, messages, say, stopAnswer } from "../chat.mjs";
+import { conversations } from "../sides.mjs";
+import { accessible, appears, press, shows } from "../steps.mjs";
 import { like, t } from "../words.mjs";
 
 const LONGEST = 3; // fixed tasks; a quiet machine shows one
@@ -11,11 +13,8 @@ const size = (page, within = "*") => page.evaluate((within) => document.querySel
 /** The page has come to rest: nothing is built any more. */
 async function still(page) {
   let before;
-  await until(
-    () => page.evaluate(() => document.body.innerHTML.length),
-    (now) => now === before || (before = now) === undefined,
-    "nothing is built any more",
-  );
+  const isAsBefore = (now) => now === before || (before = now) === undefined;
+  await until(() => page.evaluate(() => document.body.innerHTML.length), isAsBefore, "nothing is built any more");
 }
 
 /** Open an address three times: the shortest time until it is seen, and the longest task of the best time. */
@@ -36,7 +35,7 @@ async function opened(page, address, seen) {
 }
 
 /** 5,000 chats: the list is read once, an answer elsewhere costs little, and rows are there where somebody looks. */
-export async function chats({ page, browser, url }) {
+export async function chats({ page, device, url }) {
   await store(url, ...Array.from({ length: 5000 }, (_, at) => ({ id: `c${at}`, name: `Chat ${at}`, said: ["Hi"] })));
   const first = page.getByRole("link", { name: "Chat 4999" });
   const open = await opened(page, `${url}/#/chat`, async () => {
@@ -49,16 +48,13 @@ export async function chats({ page, browser, url }) {
     if (!/\/api\/conversations(\?|$)/.test(request.url())) return;
     read.push(request.sizes().then(({ responseBodySize }) => responseBodySize));
   });
-  const other = await another(browser, url);
-  await other.page.goto(`${url}/#/chat`);
-  await other.page.waitForTimeout(500); // what a new tab makes the others read, which is nothing
+  const other = await device(`${url}/#/chat`);
+  await other.waitForTimeout(500); // what a new tab makes the others read, which is nothing
   read = [];
-  await say(other.page, "Elsewhere");
-  await answered(other.page);
+  await exchange(other, "Elsewhere");
   await page.getByRole("link", { name: "Elsewhere" }).waitFor();
   await page.waitForTimeout(500); // what comes late counts as well
   const bytes = (await Promise.all(read)).reduce((sum, each) => sum + each, 0);
-  assert.deepEqual(other.wrong, []);
   await first.focus();
   await page.keyboard.press("End");
   await page.getByRole("link", { name: "Chat 0", exact: true }).waitFor();
@@ -100,27 +96,19 @@ export async function models({ page, url }) {
 /** 20,000 requests of eleven models are drawn, with a new configuration, and listed. */
 export async function requests({ page, url, told }) {
   await told("changed");
-  const speed = await opened(page, `${url}/#/machine/speed`, () =>
-    page.getByRole("figure").nth(6).locator("canvas").waitFor(),
-  );
+  const chart = page.getByRole("figure").nth(6).locator("canvas");
+  const speed = await opened(page, `${url}/#/machine/speed`, () => chart.waitFor());
   const table = page.getByRole("region", { name: t("Speed"), exact: true });
-  const counts = await table
-    .locator("tbody tr td:nth-of-type(1)")
-    .evaluateAll((cells) => cells.map((cell) => Number(cell.innerText.replace(/\D/g, ""))));
+  const counts = await table.locator("tbody tr td:nth-of-type(1)").allInnerTexts();
   assert.equal(counts.length, 9);
-  const all = counts.reduce((sum, count) => sum + count);
+  const all = counts.reduce((sum, count) => sum + Number(count.replace(/\D/g, "")), 0);
   assert.equal(all, 20_000);
   await appears(table.getByRole("row").filter({ hasText: t("All others") }));
-  await appears(
-    page
-      .getByRole("region", { name: t("What changed") })
-      .getByText("the configuration was read again", { exact: false }),
-  );
+  await shows(page.getByRole("region", { name: t("What changed") }), "the configuration was read again");
   await accessible(page, "many curves");
   const drawn = await size(page);
-  const list = await opened(page, `${url}/#/machine/activity`, () =>
-    page.getByText(like("pageOf", { page: 1, pages: 400, total: /20.000/ })).waitFor(),
-  );
+  const pages = like("pageOf", { page: 1, pages: 400, total: /20.000/ });
+  const list = await opened(page, `${url}/#/machine/activity`, () => shows(page, pages));
   const listed = await size(page);
   console.log(`20,000 requests: Speed ${speed}; ${drawn} elements`);
   console.log(`20,000 requests: Activity ${list}; ${listed} elements`);
@@ -139,9 +127,8 @@ export async function answers({ page, url }) {
   const [id] = await store(url, { id: "y", said });
   const view = page.getByRole("region", { name: t("Messages") });
   const end = () => view.evaluate((each) => each.scrollHeight - each.scrollTop - each.clientHeight);
-  const open = await opened(page, `${url}/#/chat/${id}`, () =>
-    messages(page).last().locator(".hljs-keyword").last().waitFor(),
-  );
+  const last = messages(page).last().locator(".hljs-keyword").last();
+  const open = await opened(page, `${url}/#/chat/${id}`, () => last.waitFor());
   await still(page);
   assert.ok((await end()) < 5);
   const elements = await size(page);
@@ -164,9 +151,8 @@ export async function answers({ page, url }) {
   await still(page);
   await page.waitForFunction((far) => document.activeElement.dataset.message === far, far); // however much is built around it
   await page.keyboard.press("Home");
-  await page
-    .getByRole("button", { name: t("Show {count} earlier messages").replace("{count}", "71") })
-    .waitFor({ state: "attached" });
+  const earlier = page.getByRole("button", { name: t("Show {count} earlier messages").replace("{count}", "71") });
+  await earlier.waitFor({ state: "attached" });
 }
 
 /** 10,000 messages open at once and few of them are in the page; an answer at 200 tokens a second blocks nothing. */
@@ -175,9 +161,7 @@ export async function long({ page, url }) {
     `Answer ${at} with **words**, \`code\` and a list:\n\n- one\n- two\n\n${"more text ".repeat(20)}`;
   const said = Array.from({ length: 10_000 }, (_, at) => (at % 2 ? answer(at) : `Question ${at}?`));
   const [id] = await store(url, { id: "m", said });
-  const open = await opened(page, `${url}/#/chat/${id}`, () =>
-    messages(page).last().getByText("Answer 9999").waitFor(),
-  );
+  const open = await opened(page, `${url}/#/chat/${id}`, () => shows(messages(page).last(), "Answer 9999"));
   const elements = await size(page);
   const shown = await messages(page).count();
   assert.ok(shown <= 60 && shown >= 5, `${shown} messages`);
