@@ -1,7 +1,7 @@
 // Views whose routes fail: each in turn, in every way, at each view.
 import assert from "node:assert/strict";
 import { store } from "../browser.mjs";
-import { field, idle, messages } from "../chat.mjs";
+import { field, messages } from "../chat.mjs";
 import { accessible, appears, button, escapes, fits, gone, press, searchHub } from "../steps.mjs";
 import { like, size, t } from "../words.mjs";
 
@@ -183,7 +183,7 @@ export async function early({ page, url }) {
     answer();
     await press(page, "Send");
     await appears(messages(page).filter({ hasText: "Written early" }).first());
-    await idle(page);
+    await gone(button(page, "Stop"));
     await page.unroute(conversation);
   }
 }
