@@ -24,8 +24,8 @@ function knowing<Own extends string, W>(own: Record<Own, Phrase>, others: Speake
 
 export const t = knowing(words, first);
 
-/** The `t` of a screen with words of its own. */
-export const speaker = <Own extends string>(own: Record<Own, Phrase>) => knowing(own, t);
+/** The `t` of a screen with words of its own, which are its `words`. */
+export const speaker = <Own extends string>(own: Record<Own, Phrase>) => Object.assign(knowing(own, t), { words: own });
 
 /** By the server's names: each with its word, as a choice has them. */
 export function named<W extends string>(words: Record<string, W>, say: Speaker<W>): [string, string][] {
