@@ -65,6 +65,12 @@ class Chats {
     if (kept?.tried) void this.open.outbox.back();
   }
 
+  /** Begin one, and show it. */
+  beginShown() {
+    location.hash = "#/chat";
+    this.begin();
+  }
+
   /** The settings of a new conversation: those that somebody chose for it, and else the model used last. */
   private get fresh(): Settings {
     const { model = this.list[0]?.settings.model, ...rest } = this.presets[FRESH] ?? {};
@@ -180,8 +186,7 @@ class Chats {
   async empty() {
     await keeping.ask("DELETE", `${ROOT}?all=1`);
     drafts.dropAll();
-    location.hash = "#/chat";
-    this.begin();
+    this.beginShown();
   }
 
   private hear({ event, conversation }: ServerEvent & { conversation?: string }) {
