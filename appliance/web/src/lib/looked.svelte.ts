@@ -35,6 +35,7 @@ interface Ways<Answer> {
   holds?: () => boolean;
 }
 
+export const OFTEN = 3000; // ms between two looks of a view that people watch
 const SOON = 150; // ms; an address that is being typed is not asked for with every letter
 const LATE = 5000; // ms without an answer, from when what is shown counts as old
 
