@@ -28,8 +28,8 @@ export const first = {
   cancel: { en: "Cancel", de: "Abbrechen" },
   chooseModel: { en: "Choose a model", de: "Modell wählen" },
   chosenDeleted: {
-    en: "{count} conversation was deleted.|{count} conversations were deleted.",
-    de: "{count} Unterhaltung wurde gelöscht.|{count} Unterhaltungen wurden gelöscht.",
+    en: "The conversation was deleted.|{count} conversations were deleted.",
+    de: "Die Unterhaltung wurde gelöscht.|{count} Unterhaltungen wurden gelöscht.",
   },
   close: { en: "Close", de: "Schließen" },
   closeSide: { en: "Hide the conversations", de: "Unterhaltungen ausblenden" },
@@ -48,7 +48,6 @@ export const first = {
     en: "After a summary the model is sent the summary only; everything stays readable here. The server's --ctx-size gives a model a larger context, if its memory allows it.",
     de: "Nach einer Zusammenfassung bekommt das Modell nur noch diese; hier bleibt alles lesbar. Mit --ctx-size gibt der Server einem Modell einen größeren Kontext, wenn der Speicher reicht.",
   },
-  conversationDeleted: { en: "The conversation was deleted.", de: "Die Unterhaltung wurde gelöscht." },
   conversations: { en: "Conversations", de: "Unterhaltungen" },
   copied: { en: "Copied", de: "Kopiert" },
   copy: { en: "Copy", de: "Kopieren" },

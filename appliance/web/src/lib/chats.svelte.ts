@@ -108,8 +108,8 @@ class Chats {
       if (location.hash.startsWith("#/chat/")) location.hash = "#/chat";
       else this.begin();
     }
-    const told = ids.length === 1 ? t("conversationDeleted") : t("chosenDeleted", { count: ids.length });
     const shown = ids.includes(open) ? open : undefined;
+    const told = t("chosenDeleted", { count: ids.length });
     toasts.tell(told, "told", { label: t("undo"), run: () => this.restore(ids, shown).catch(toasts.failed) });
     await this.read();
   }
