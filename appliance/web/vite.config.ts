@@ -3,6 +3,7 @@ import { svelte } from "@sveltejs/vite-plugin-svelte";
 import tailwindcss from "@tailwindcss/vite";
 import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
+import { first } from "./src/i18n/first.ts";
 
 /** Where `npm run dev` finds a running server. */
 const server = process.env.LLAMA_APPLIANCE_URL ?? "http://127.0.0.1:8080";
@@ -19,6 +20,17 @@ const lexer: Plugin = {
       throw new Error("marked is built in another way: see lexer in vite.config.ts");
     }
     return { code: `${code.slice(0, code.indexOf(`;var ${instance}=new `))};export{${named.join()}};`, map: null };
+  },
+};
+
+/** The words of the first load in one language, as `words:en` and `words:de`: a browser fetches no other. */
+const words: Plugin = {
+  name: "words-of-one-language",
+  resolveId: (id) => (id.startsWith("words:") ? `\0words/${id.slice("words:".length)}` : undefined),
+  load(id) {
+    const [, language] = /^\0words\/(en|de)$/.exec(id) ?? [];
+    const said = Object.entries(first).map(([name, phrase]) => [name, phrase[language as "en" | "de"]]);
+    return language && `export default ${JSON.stringify(Object.fromEntries(said))}`;
   },
 };
 
@@ -40,7 +52,7 @@ const theme: Plugin = {
 
 export default defineConfig({
   base: "./", // relative, so that one build works under every prefix
-  plugins: [lexer, theme, svelte(), tailwindcss()],
+  plugins: [lexer, words, theme, svelte(), tailwindcss()],
   build: {
     target: "es2022",
     assetsInlineLimit: 0,

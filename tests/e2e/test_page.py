@@ -379,9 +379,9 @@ def test_the_demo_answers_the_questions_that_the_page_offers(serve: StartServer)
     if not available():
         pytest.skip("the embedded engine is not on this machine")
     server = serve("--no-stores", engine=EMBEDDED)
+    text = (ROOT / "appliance" / "web" / "src" / "i18n" / "first.ts").read_text("utf-8")
     for language in ("en", "de"):
-        text = (ROOT / "appliance" / "web" / "src" / "i18n" / f"{language}.ts").read_text("utf-8")
-        asked = re.findall(r'^  demo\d: "(.*)",$', text, re.MULTILINE)
+        asked = re.findall(rf'^  demo\d: .*{language}: "(.*?)"', text, re.MULTILINE)
         for question, begin in zip(asked, DEMO_ANSWERS, strict=True):
             messages = [{"role": "user", "content": question}]
             said = answer(server, "/v1/chat/completions", model="starter", messages=messages)

@@ -18,18 +18,18 @@ const pattern = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 /** What a file of the page exports, without what it imports. A screen's `words.ts` wants `speaker` alone. */
 async function exportsOf(path) {
   const source = readFileSync(new URL(`src/${path}`, folder), "utf8").replace(/^import .*$/gm, "");
-  const { outputText } = typescript.transpileModule(`const speaker = () => undefined; ${source}`, {
+  const { outputText } = typescript.transpileModule(`const speaker = (words) => ({ words }); ${source}`, {
     compilerOptions: { module: "esnext", target: "esnext" },
   });
   return await import(`data:text/javascript,${encodeURIComponent(outputText)}`);
 }
 
 async function dictionary(language) {
-  const found = [(await exportsOf(`i18n/${language}.ts`))[language]];
+  const found = [];
   for (const name of readdirSync(new URL("src", folder), { recursive: true })) {
-    if (!/\b(later|screen|words)\.ts$/.test(name)) continue;
-    const { words, screen } = await exportsOf(name);
-    const phrases = words ?? { [`title of ${name}`]: screen.title };
+    if (!/\b(first|later|screen|words)\.ts$/.test(name)) continue;
+    const { first, words, t, screen } = await exportsOf(name);
+    const phrases = first ?? words ?? t?.words ?? { [`title of ${name}`]: screen.title };
     found.push(Object.fromEntries(Object.entries(phrases).map(([word, phrase]) => [word, phrase[language]])));
   }
   return Object.assign({}, ...found);

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { en } from "../src/i18n/en";
+import en from "words:en";
 import { markdownOf } from "../src/lib/exported";
 import type { Conversation, Message } from "../src/lib/messages";
 

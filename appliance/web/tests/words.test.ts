@@ -1,23 +1,25 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { de as firstDe } from "../src/i18n/de";
-import { en as firstEn } from "../src/i18n/en";
+import { first } from "../src/i18n/first";
 import { words as later } from "../src/i18n/later";
 import type { Phrase } from "../src/lib/later.svelte";
 import { duration, filled, type Language } from "../src/lib/prefs.svelte";
 import { SCREENS } from "../src/screens/list";
 
-const folders = import.meta.glob<{ words: Record<string, Phrase> }>("../src/screens/*/words.ts", { eager: true });
-const phrases = [
+const folders = import.meta.glob<{ t: { words: Record<string, Phrase> } }>("../src/screens/*/words.ts", {
+  eager: true,
+});
+const phrases: Record<string, Phrase>[] = [
+  first,
   later,
   ...SCREENS.map(({ path, title }) => ({ [`title of ${path}`]: title })),
-  ...Object.values(folders).map(({ words }) => words),
+  ...Object.values(folders).map(({ t }) => t.words),
 ];
 const spoken = (language: Language) =>
   phrases.map((words) => Object.fromEntries(Object.entries(words).map(([name, phrase]) => [name, phrase[language]])));
-const dictionaries = [firstEn, ...spoken("en")];
+const dictionaries = spoken("en");
 const en = Object.assign({}, ...dictionaries) as Record<string, string>;
-const de = Object.assign({}, firstDe, ...spoken("de")) as Record<string, string>;
+const de = Object.assign({}, ...spoken("de")) as Record<string, string>;
 
 /** Their names are made of the state of a message. */
 const MADE = ["stopped", "interrupted"];
@@ -80,8 +82,8 @@ test("each word is said somewhere, and one of a screen by that screen", () => {
     const text = code.map((name) => readFileSync(new URL(name, place), "utf8")).join("");
     return Object.keys(words).filter((name) => !text.includes(`"${name}"`) && !MADE.includes(name));
   };
-  expect(unsaid({ ...firstEn, ...later }, "../src")).toEqual([]);
-  for (const [path, { words }] of Object.entries(folders)) {
-    expect(unsaid(words, path.replace("/words.ts", ""))).toEqual([]);
+  expect(unsaid({ ...first, ...later }, "../src")).toEqual([]);
+  for (const [path, { t }] of Object.entries(folders)) {
+    expect(unsaid(t.words, path.replace("/words.ts", ""))).toEqual([]);
   }
 });

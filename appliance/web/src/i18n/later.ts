@@ -216,6 +216,7 @@ export const words = {
   profile: { en: "Profile", de: "Profil" },
   profileNone: { en: "no profile", de: "kein Profil" },
   progress: { en: "{done} of {total}", de: "{done} von {total}" },
+  readAgain: { en: "Read again", de: "Neu gelesen" },
   readAloud: { en: "Read aloud", de: "Vorlesen" },
   readStop: { en: "Stop reading", de: "Vorlesen beenden" },
   repeatPenalty: { en: "Repeat penalty", de: "Wiederholungsstrafe" },

@@ -1,6 +1,6 @@
 /** What a model is asked with: the shown branch, with attachments where the model can take them. */
 import { ask } from "./api";
-import { isSummary, type Attachment, type Message, type Settings } from "./messages";
+import { isSummary, withoutResult, type Attachment, type Message, type Settings } from "./messages";
 import { base64 } from "./ids";
 import { keeping } from "./keeping.svelte";
 import { t } from "./prefs.svelte";
@@ -66,12 +66,10 @@ async function toldAll(path: Message[]): Promise<object[]> {
       continue;
     }
     all.push(await told(message));
-    if (message.role !== "tool" && message.role !== "assistant") continue;
-    const from = path.slice(0, at + 1).findLastIndex((each) => each.role !== "tool");
     if (path[at + 1]?.role === "tool") continue;
-    const results = new Set(path.slice(from + 1, at + 1).map((each) => each.tool_call_id));
-    for (const call of path[from]?.tool_calls ?? []) {
-      if (!results.has(call.id)) all.push({ role: "tool", tool_call_id: call.id, content: "This tool was not run." });
+    const caller = path.slice(0, at + 1).findLastIndex((each) => each.role !== "tool");
+    for (const { id } of withoutResult(path, caller)) {
+      all.push({ role: "tool", tool_call_id: id, content: "This tool was not run." });
     }
   }
   return all;

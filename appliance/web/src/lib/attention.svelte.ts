@@ -1,5 +1,6 @@
 /** How many things the server needs somebody for: asked once a minute while the tab is visible. */
 import { get, type ApiError } from "./api";
+import { every } from "./every";
 
 const EVERY = 60_000; // ms
 
@@ -11,15 +12,12 @@ class Attention {
 
   /** Ask from now on, until the result is called. */
   watch(): () => void {
-    const look = () => {
+    return every(EVERY, () => {
       if (document.hidden) return;
       get<{ errors: number; warnings: number }>("api/doctor?line=1")
         .then(({ errors, warnings }) => ([this.wrong, this.failure] = [errors + warnings, ""]))
         .catch((error: ApiError) => (this.failure = error.status ? error.message : "")); // else the page says it already
-    };
-    look();
-    const timer = setInterval(look, EVERY);
-    return () => clearInterval(timer);
+    });
   }
 }
 

@@ -1,4 +1,5 @@
 /** What a captured request and its answer say, whichever of the APIs they are written for. Nothing here is trusted: a client wrote it. */
+import { parsed } from "./ids";
 
 export interface Turn {
   role: string;
@@ -12,14 +13,6 @@ export interface TimePart {
 }
 
 const isObject = (value: unknown): value is Record<string, unknown> => typeof value === "object" && value !== null;
-const parsed = (text: string): unknown => {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
-};
-
 const nameOf = (value: unknown): string => (typeof value === "string" ? value : "?");
 
 /** The text of a content: a string, or parts of which some have text. */

@@ -167,13 +167,12 @@ export class Chat {
     await this.askFor({ ...message, state: "answering", error: "" }, request);
   }
 
-  async show(leaf: string) {
-    this.info = { ...this.info, leaf };
-    await this.change({ leaf });
+  show(leaf: string): Promise<void> {
+    return this.change({ leaf });
   }
 
-  async choose(sibling: string) {
-    await this.show(newestBelow(this.children, sibling));
+  choose(sibling: string): Promise<void> {
+    return this.show(newestBelow(this.children, sibling));
   }
 
   /** Delete a message alone, so that what answers it answers its parent, or with everything below. */

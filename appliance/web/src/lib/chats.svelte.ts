@@ -65,6 +65,12 @@ class Chats {
     if (kept?.tried) void this.open.outbox.back();
   }
 
+  /** Begin one, and show it. */
+  beginShown() {
+    location.hash = "#/chat";
+    this.begin();
+  }
+
   /** The settings of a new conversation: those that somebody chose for it, and else the model used last. */
   private get fresh(): Settings {
     const { model = this.list[0]?.settings.model, ...rest } = this.presets[FRESH] ?? {};
@@ -102,8 +108,8 @@ class Chats {
       if (location.hash.startsWith("#/chat/")) location.hash = "#/chat";
       else this.begin();
     }
-    const told = ids.length === 1 ? t("conversationDeleted") : t("chosenDeleted", { count: ids.length });
     const shown = ids.includes(open) ? open : undefined;
+    const told = t("chosenDeleted", { count: ids.length });
     toasts.tell(told, "told", { label: t("undo"), run: () => this.restore(ids, shown).catch(toasts.failed) });
     await this.read();
   }
@@ -180,8 +186,7 @@ class Chats {
   async empty() {
     await keeping.ask("DELETE", `${ROOT}?all=1`);
     drafts.dropAll();
-    location.hash = "#/chat";
-    this.begin();
+    this.beginShown();
   }
 
   private hear({ event, conversation }: ServerEvent & { conversation?: string }) {

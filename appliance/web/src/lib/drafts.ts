@@ -32,9 +32,9 @@ export const NEW = "new";
 export const drafts = new Records("llama-appliance.draft.");
 
 export function readDraft(name: string): Draft | undefined {
-  const { text, files, tried, queue, synced, chat, settings } = drafts.read(name) as unknown as Draft;
-  const whole = typeof text === "string" && Array.isArray(files) && Array.isArray(queue);
-  return whole ? { text, files, tried, queue, synced, chat, settings } : undefined;
+  const draft = drafts.read(name) as unknown as Draft;
+  const whole = typeof draft.text === "string" && Array.isArray(draft.files) && Array.isArray(draft.queue);
+  return whole ? draft : undefined;
 }
 
 /** Keep it, and forget one that says nothing. */

@@ -13,10 +13,6 @@ export interface View {
 
 const NEAR = 4; // px; zoom makes fractions
 
-function atEnd({ top, height, room, lately }: View): boolean {
-  return Math.min(height, lately) - top - room < NEAR;
-}
-
 /**
  * `wish` is what a wheel, finger or key asks for before anything has moved: -1 up, 1 down. Without it, the view moved
  * from `was` to `now`. Text that goes away and a view that grows push it up as well; nobody wanted that.
@@ -25,5 +21,6 @@ export function follows(before: boolean, was: View, now: View, wish = 0): boolea
   if (wish < 0) return before && now.top <= 0;
   const pushed = now.height < was.height || now.room > was.room;
   if (now.top < was.top && !pushed) return false;
-  return before || ((wish > 0 || now.top > was.top) && atEnd(now));
+  const atEnd = Math.min(now.height, now.lately) - now.top - now.room < NEAR;
+  return before || ((wish > 0 || now.top > was.top) && atEnd);
 }

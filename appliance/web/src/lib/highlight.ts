@@ -39,15 +39,12 @@ export interface Span {
   children: (Span | string)[];
 }
 
-async function load(name: string): Promise<void> {
-  if (!hljs.getLanguage(name)) hljs.registerLanguage(name, await grammar(name));
-}
-
 /** What reads code of a language as a tree of spans; undefined for a language that is not known here. */
 export async function reader(language: string): Promise<((code: string) => Span) | undefined> {
   const name = found(language);
   if (name === undefined) return undefined;
-  await Promise.all([name, ...(WITHIN[name] ?? [])].map(load));
+  const missing = [name, ...(WITHIN[name] ?? [])].filter((each) => !hljs.getLanguage(each));
+  await Promise.all(missing.map(async (each) => hljs.registerLanguage(each, await grammar(each))));
   return (code) => {
     const result = hljs.highlight(code, { language: name, ignoreIllegals: true });
     return (result._emitter as unknown as { rootNode: Span }).rootNode;

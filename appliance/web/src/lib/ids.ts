@@ -47,6 +47,15 @@ export async function copy(text: string): Promise<boolean> {
   return done;
 }
 
+/** What a text says as JSON; undefined where it is none. */
+export function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
 /** The text without case and accents, letter by letter as the server's `folded`: what a search compares. */
 export function folded(text: string): string {
   return text

@@ -1,10 +1,12 @@
 /**
- * The words of parts that have a chunk of their own. Such a part imports `t` from here, or from the `words.ts` of its
- * folder, so its words come with it in both languages, and take nothing of the first load. A part of the first load
+ * The words of parts that have a chunk of their own. Such a part imports what says them from here, and figures too, or
+ * `t` from the `words.ts` of its folder, so its words come with it in both languages, and take nothing of the first load. A part of the first load
  * cannot say them: its `t` does not know them.
  */
 import { words } from "../i18n/later";
 import { filled, prefs, t as first, type Language, type Word as FirstWord } from "./prefs.svelte";
+
+export * from "./prefs.svelte";
 
 /** One text in each language. */
 export type Phrase = Record<Language, string>;
@@ -24,8 +26,8 @@ function knowing<Own extends string, W>(own: Record<Own, Phrase>, others: Speake
 
 export const t = knowing(words, first);
 
-/** The `t` of a screen with words of its own. */
-export const speaker = <Own extends string>(own: Record<Own, Phrase>) => knowing(own, t);
+/** The `t` of a screen with words of its own, which are its `words`. */
+export const speaker = <Own extends string>(own: Record<Own, Phrase>) => Object.assign(knowing(own, t), { words: own });
 
 /** By the server's names: each with its word, as a choice has them. */
 export function named<W extends string>(words: Record<string, W>, say: Speaker<W>): [string, string][] {

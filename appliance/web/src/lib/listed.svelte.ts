@@ -16,6 +16,5 @@ export const listed: Look<Model[]> = {
   get at() {
     return models.at;
   },
-  before: false,
   again: models.read,
 };

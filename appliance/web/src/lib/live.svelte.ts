@@ -3,6 +3,7 @@
  * at the byte where it broke off, and leaving ends nothing. State changes at most once per frame.
  */
 import { ApiError, ask, askWith, send } from "./api";
+import { parsed } from "./ids";
 import type { Timings, ToolCall } from "./messages";
 
 interface Chunk {
@@ -146,16 +147,9 @@ export class Live {
   }
 
   private hear(data: string) {
-    if (data === "[DONE]") {
-      this.finished = true;
-      return;
-    }
-    let chunk: Chunk;
-    try {
-      chunk = JSON.parse(data) as Chunk;
-    } catch {
-      return;
-    }
+    if (data === "[DONE]") return void (this.finished = true);
+    const chunk = parsed(data) as Chunk | undefined;
+    if (!chunk) return;
     if (chunk.error && !this.stopped) {
       this.error = chunk.error.message;
       this.finished = true;

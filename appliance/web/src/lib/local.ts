@@ -47,18 +47,16 @@ function done<T>(request: IDBRequest<T>): Promise<T> {
 }
 
 function opened(): Promise<IDBDatabase> {
-  return (opening ??= new Promise((resolve, reject) => {
-    const request = indexedDB.open(NAME, 2);
-    request.onupgradeneeded = ({ oldVersion }) => {
-      request.result.createObjectStore("presets", { keyPath: "name" });
-      if (oldVersion) return;
-      request.result.createObjectStore("conversations", { keyPath: "id" });
-      request.result.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
-      request.result.createObjectStore("files", { keyPath: "hash" });
-    };
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error ?? new Error("IndexedDB"));
-  }));
+  if (opening) return opening;
+  const request = indexedDB.open(NAME, 2);
+  request.onupgradeneeded = ({ oldVersion }) => {
+    request.result.createObjectStore("presets", { keyPath: "name" });
+    if (oldVersion) return;
+    request.result.createObjectStore("conversations", { keyPath: "id" });
+    request.result.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
+    request.result.createObjectStore("files", { keyPath: "hash" });
+  };
+  return (opening = done(request));
 }
 
 type Table = "conversations" | "messages" | "files" | "presets";

@@ -10,11 +10,10 @@ import { Newest } from "./newest";
 /** `old`: the last look failed, or takes too long, and what there is comes from an earlier one. */
 export type LookState = "waiting" | "failed" | "old" | "good";
 
-/** What `Shown` draws. `before` is an answer for another address than the present one, which is still awaited. */
+/** What `Shown` draws. */
 export interface Look<Answer> {
   readonly state: LookState;
   readonly answer: Answer | undefined;
-  readonly before: boolean;
   /** In the server's words. */
   readonly failure: string;
   /** When the answer came, in ms since 1970. */
@@ -35,6 +34,7 @@ interface Ways<Answer> {
   holds?: () => boolean;
 }
 
+export const OFTEN = 3000; // ms between two looks of a view that people watch
 const SOON = 150; // ms; an address that is being typed is not asked for with every letter
 const LATE = 5000; // ms without an answer, from when what is shown counts as old
 
@@ -88,6 +88,7 @@ export class Looked<Answer extends object> implements Look<Answer> {
     return this.#current ? "good" : "waiting";
   }
 
+  /** What is shown is the answer of another address than the present one, which is still awaited. */
   get before(): boolean {
     return !this.#current;
   }

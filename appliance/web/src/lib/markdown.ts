@@ -4,33 +4,30 @@
  */
 import { getDefaults, Lexer, Tokenizer, type Links, type MarkedOptions, type Token, type Tokens } from "marked";
 
-export interface MathToken {
-  type: "math";
+interface Own<Type> {
+  type: Type;
   raw: string;
+}
+
+export interface MathToken extends Own<"math"> {
   text: string;
   block: boolean;
 }
 
 /** A mark or a note at the foot, if there is a definition. */
-export interface FootnoteToken {
-  type: "footnote" | "footref";
-  raw: string;
+export interface FootnoteToken extends Own<"footnote" | "footref"> {
   text: string;
   tokens: Token[];
 }
 
 /** A known element that stands in the text as HTML. */
-export interface ElementToken {
-  type: "element";
-  raw: string;
+export interface ElementToken extends Own<"element"> {
   name: string;
   tokens: Token[];
 }
 
 /** What is folded away below its summary. */
-export interface DetailsToken {
-  type: "details";
-  raw: string;
+export interface DetailsToken extends Own<"details"> {
   open: boolean;
   summary: Token[];
   tokens: Token[];

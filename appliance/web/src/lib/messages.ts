@@ -152,18 +152,20 @@ export function unanswered(path: Message[]): { caller?: Message; calls: ToolCall
   const at = path.findLastIndex((message) => message.role !== "tool");
   const caller = path[at];
   if (!caller?.tool_calls?.length || caller.state === "answering") return { calls: [] };
-  const results = new Set(path.slice(at + 1).map((message) => message.tool_call_id));
-  return { caller, calls: caller.tool_calls.filter((call) => !results.has(call.id)) };
+  return { caller, calls: withoutResult(path, at) };
 }
 
 /** The calls of an answer that the conversation went on without. */
 export function skipped(path: Message[], message: Message): ToolCall[] {
   const at = path.indexOf(message);
-  const results = path.slice(at + 1);
-  const next = results.findIndex((each) => each.role !== "tool");
-  if (at < 0 || next < 0) return [];
-  const done = new Set(results.slice(0, next).map((each) => each.tool_call_id));
-  return message.tool_calls?.filter((call) => !done.has(call.id)) ?? [];
+  return path.findLastIndex((each) => each.role !== "tool") > at && at >= 0 ? withoutResult(path, at) : [];
+}
+
+/** The calls of a message that none of the results right behind it is of. */
+export function withoutResult(path: Message[], at: number): ToolCall[] {
+  const next = path.findIndex((each, place) => place > at && each.role !== "tool");
+  const results = new Set(path.slice(at + 1, next < 0 ? undefined : next).map((each) => each.tool_call_id));
+  return path[at]?.tool_calls?.filter((call) => !results.has(call.id)) ?? [];
 }
 
 /**

@@ -18,6 +18,9 @@ export interface Load {
   value?: number;
 }
 
+/** Of a download each file, and else that of the load. */
+type Coming = Record<string, Progress> | Load;
+
 export interface Model {
   id: string;
   name?: string;
@@ -32,7 +35,7 @@ export interface Model {
     paused?: boolean;
     queued?: boolean;
     engine?: string;
-    progress?: Record<string, Progress> | Load;
+    progress?: Coming;
   };
   architecture?: { input_modalities?: string[]; output_modalities?: string[] };
   capabilities?: { reranker?: boolean };
@@ -45,7 +48,6 @@ export interface Use {
   size: number;
   size_vram: number;
   expires_at: string;
-  state: string;
   queue: number;
 }
 
@@ -168,14 +170,8 @@ class Models {
   }
 
   private hear(event: ServerEvent) {
-    if (event.event === "answers_waiting") {
-      this.waits = event.data as Record<string, Wait>;
-      return;
-    }
-    const { status = "", progress } = (event.data ?? {}) as {
-      status?: string;
-      progress?: Record<string, Progress> | Load;
-    };
+    if (event.event === "answers_waiting") return void (this.waits = event.data as Record<string, Wait>);
+    const { status = "", progress } = (event.data ?? {}) as { status?: string; progress?: Coming };
     const model = this.find(event.model);
     if (model?.status && progress && (event.event === "download_progress" || status === "loading")) {
       model.status = { ...model.status, progress, ...(status ? { value: status } : {}) };

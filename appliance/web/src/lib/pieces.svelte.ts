@@ -45,6 +45,18 @@ class Work {
     }
     return () => waiting.delete(piece);
   }
+
+  /** The same with what is awaited. */
+  after<T>(awaited: Promise<T>, piece: (found: T) => void): () => void {
+    let drop: (() => void) | undefined = () => undefined;
+    void awaited.then((found) => {
+      if (drop) drop = this.later(() => piece(found));
+    });
+    return () => {
+      drop?.();
+      drop = undefined;
+    };
+  }
 }
 
 export const work = new Work();

@@ -1,10 +1,10 @@
 /** What one browser prefers: theme, language, how Enter behaves, whether the side is open. Nothing secret. */
-import type { en } from "../i18n/en";
+import type { first } from "../i18n/first";
 import { keep, recalled } from "./storage";
 
 export type Theme = "system" | "light" | "dark";
 export type Language = "en" | "de";
-export type Word = keyof typeof en;
+export type Word = keyof typeof first;
 
 interface Prefs {
   theme: Theme;
@@ -20,9 +20,9 @@ interface Prefs {
 }
 
 const NAME = "llama-appliance.prefs";
-const dictionaries: Record<Language, () => Promise<Record<Word, string>>> = {
-  en: async () => (await import("../i18n/en")).en,
-  de: async () => (await import("../i18n/de")).de,
+const dictionaries: Record<Language, () => Promise<{ default: Record<Word, string> }>> = {
+  en: () => import("words:en"),
+  de: () => import("words:de"),
 };
 
 export const prefs = $state<Prefs>({
@@ -36,7 +36,7 @@ export const prefs = $state<Prefs>({
   ...(recalled("localStorage", NAME) as Partial<Prefs> | null),
 });
 /** The words of one language come with the page, those of another when it is chosen. */
-let words = $state.raw(await dictionaries[prefs.language]());
+let words = $state.raw((await dictionaries[prefs.language]()).default);
 
 /** Keep what changed, and show it. */
 export function follow() {
@@ -44,7 +44,7 @@ export function follow() {
     const { language } = prefs;
     document.documentElement.lang = language;
     void dictionaries[language]().then((found) => {
-      if (language === prefs.language) words = found;
+      if (language === prefs.language) words = found.default;
     });
   });
   $effect(() => {

@@ -4,4 +4,6 @@ export const shell = $state({
   title: "",
   /** The list of keys is open. */
   keys: false,
+  /** A view with words that are not saved may hold the page: whether it did; it asks by itself. */
+  holds: undefined as ((event: HashChangeEvent) => boolean) | undefined,
 });

@@ -1,4 +1,6 @@
 /** A browser's storage, which may be forbidden or full: then nothing is found, and what is kept holds for this page. */
+import { parsed } from "./ids";
+
 type Kind = "localStorage" | "sessionStorage";
 
 export function recall(kind: Kind, name: string): string | null {
@@ -21,9 +23,5 @@ export function keep(kind: Kind, name: string, value: string | null) {
 
 /** What was kept as JSON, of whatever shape. */
 export function recalled(kind: Kind, name: string): unknown {
-  try {
-    return JSON.parse(recall(kind, name) ?? "null");
-  } catch {
-    return null;
-  }
+  return parsed(recall(kind, name) ?? "") ?? null;
 }

@@ -1,7 +1,6 @@
 import type { SignIn } from "../list";
 
 export const screen: SignIn = {
-  group: "groupTraffic",
   title: { en: "Activity", de: "Verlauf" },
   also: "requests log clients csv captures anfragen protokoll",
   helps: { findings: /^requests-/, query: "failed=1&id=newest", model: "model" },

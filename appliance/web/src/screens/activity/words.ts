@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   searchActivity: { en: "Search model, path, error", de: "Modell, Pfad, Fehler suchen" },
   onlyFailed: { en: "Only failures", de: "Nur Fehler" },
   columnPath: { en: "Path", de: "Pfad" },
@@ -36,6 +36,5 @@ export const words = {
   replay: { en: "Ask this model", de: "Dieses Modell fragen" },
   newerRows: { en: "Newer ones", de: "Neuere Anfragen" },
   olderRows: { en: "Older ones", de: "Ältere Anfragen" },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

@@ -1,7 +1,6 @@
 import type { SignIn } from "../list";
 
 export const screen: SignIn = {
-  group: "groupSetUp",
   title: { en: "Agents and plugins", de: "Agenten und Plugins" },
   also: "runs tools läufe",
   load: () => import("./Agents.svelte"),

@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   runNew: { en: "New run", de: "Neuer Lauf" },
   runTask: { en: "Task", de: "Aufgabe" },
   runTurns: { en: "Turns with tools, at most", de: "Runden mit Werkzeugen, höchstens" },
@@ -23,6 +23,5 @@ export const words = {
   pluginsNone: { en: "There are no plugins.", de: "Es gibt keine Plugins." },
   pluginReady: { en: "Ready", de: "Bereit" },
   runs: { en: "Runs", de: "Läufe" },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

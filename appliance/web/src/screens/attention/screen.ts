@@ -1,7 +1,6 @@
 import type { SignIn } from "../list";
 
 export const screen: SignIn = {
-  group: "groupHealth",
   title: { en: "Needs attention", de: "Zu erledigen" },
   also: "doctor health status problems errors probleme fehler gesundheit",
   load: () => import("./Attention.svelte"),

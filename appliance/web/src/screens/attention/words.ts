@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   nothingToDo: { en: "All is well. Nothing needs your attention.", de: "Alles in Ordnung. Du musst nichts tun." },
   lookedAt: { en: "Looked at {when}", de: "Geprüft: {when}" },
   sinceWhen: { en: "since {when}", de: "seit {when}" },
@@ -8,6 +8,5 @@ export const words = {
   severityNote: { en: "Note", de: "Hinweis" },
   openView: { en: "Open: {view}", de: "Öffnen: {view}" },
   why: { en: "Why", de: "Warum" },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   boxesNone: {
     en: "This machine serves alone. This command makes a pool, and says how others join it.",
     de: "Dieser Rechner arbeitet allein. Dieser Befehl legt einen Verbund an und sagt, wie andere beitreten.",
@@ -22,6 +22,5 @@ export const words = {
   boxLinked: { en: "linked", de: "verbunden" },
   boxDrain: { en: "Drain", de: "Nichts mehr annehmen" },
   boxUndrain: { en: "Take requests again", de: "Wieder Anfragen annehmen" },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

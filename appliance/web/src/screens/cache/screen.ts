@@ -1,7 +1,6 @@
 import type { SignIn } from "../list";
 
 export const screen: SignIn = {
-  group: "groupTraffic",
   title: { en: "Prompt cache", de: "Prompt-Cache" },
   also: "prompts slots hits misses",
   load: () => import("./Cache.svelte"),

@@ -1,9 +1,8 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   cacheBy: { en: "A bar for each", de: "Ein Balken je" },
   cacheAll: { en: "All requests", de: "Alle Anfragen" },
-  cacheAgain: { en: "Read again", de: "Neu gelesen" },
   cacheAbout: { en: "(about {time})", de: "(etwa {time})" },
   cacheHow: {
     en: "Read again: the conversation had these tokens in its prompt before. Seconds are estimates, from the speed at which the model reads.",
@@ -11,6 +10,5 @@ export const words = {
   },
   cacheSessions: { en: "Conversations and their slots", de: "Unterhaltungen und ihre Plätze" },
   cacheBack: { en: "Tokens that came back: {tokens}", de: "Wiederverwendete Token: {tokens}" },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

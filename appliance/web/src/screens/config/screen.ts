@@ -1,7 +1,6 @@
 import type { SignIn } from "../list";
 
 export const screen: SignIn = {
-  group: "groupSetUp",
   title: { en: "Configuration", de: "Konfiguration" },
   also: "settings yaml options einstellungen",
   helps: { findings: /^config-/ },

@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   configDifference: { en: "Difference", de: "Unterschied" },
   configDiscard: { en: "Discard", de: "Verwerfen" },
   configDiscardAsk: {
@@ -32,6 +32,5 @@ export const words = {
     de: "Hier änderst du, wie Modelle verwendet werden. Neue Modelle, Befehle, Pfade und Schlüssel trägst du in der Datei auf dem Rechner ein.",
   },
   configWhose: { en: "Settings of", de: "Einstellungen von" },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

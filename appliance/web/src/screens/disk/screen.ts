@@ -1,7 +1,6 @@
 import type { SignIn } from "../list";
 
 export const screen: SignIn = {
-  group: "groupSetUp",
   title: { en: "Downloads and disk", de: "Downloads und Festplatte" },
   also: "storage space files speicherplatz platte",
   helps: { findings: /^(download-|disk-)/ },

@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   diskCache: { en: "Hugging Face cache", de: "Hugging-Face-Cache" },
   diskPrograms: { en: "Versions of the program", de: "Versionen des Programms" },
   diskStreams: { en: "Kept answers", de: "Gespeicherte Antworten" },
@@ -20,6 +20,5 @@ export const words = {
   diskFrees: { en: "frees {size}", de: "gibt {size} frei" },
   diskActivity: { en: "Activity", de: "Verlauf" },
   diskLog: { en: "Logs", de: "Logs" },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

@@ -1,7 +1,6 @@
 import type { SignIn } from "../list";
 
 export const screen: SignIn = {
-  group: "groupSetUp",
   title: { en: "Engines", de: "Engines" },
   also: "builds llama.cpp backends support report",
   helps: { findings: /engine|build|proof|probation|untried|pin|card|driver|gpu|vulkan|update/ },

@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   engineUsed: { en: "In use", de: "In Benutzung" },
   engineUpdates: { en: "An update to {build} is under way.", de: "Der Wechsel zu {build} läuft." },
   engineTrying: { en: "Under trial: {seat}", de: "Wird getestet: {seat}" },
@@ -26,6 +26,5 @@ export const words = {
     de: "Mit Logs, in denen Fragen, Pfade und Namen stehen können",
   },
   bundleShow: { en: "Show what it holds", de: "Inhalt zeigen" },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

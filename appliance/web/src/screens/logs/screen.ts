@@ -1,7 +1,6 @@
 import type { SignIn } from "../list";
 
 export const screen: SignIn = {
-  group: "groupTraffic",
   title: { en: "Logs", de: "Logs" },
   also: "log logs output console protokoll ausgabe konsole",
   helps: { findings: /^(crash-loop|model-failed|option-)/, model: "of" },

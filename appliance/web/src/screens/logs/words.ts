@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   levelAll: { en: "All levels", de: "Alle Stufen" },
   levelError: { en: "Errors only", de: "Nur Fehler" },
   levelInfo: { en: "Without debugging", de: "Ohne Fehlersuche" },
@@ -15,6 +15,5 @@ export const words = {
     de: "{count} frühere Zeile wird nicht gezeigt.|{count} frühere Zeilen werden nicht gezeigt.",
   },
   noLines: { en: "Nothing yet.", de: "Noch nichts." },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

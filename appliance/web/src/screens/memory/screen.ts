@@ -1,7 +1,6 @@
 import type { SignIn } from "../list";
 
 export const screen: SignIn = {
-  group: "groupHealth",
   title: { en: "Memory", de: "Speicher" },
   also: "ram vram gpu cards karten",
   // Why a model failed stands in its log.

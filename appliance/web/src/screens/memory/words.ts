@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   partWeights: { en: "Weights", de: "Gewichte" },
   partContext: { en: "Context", de: "Kontext" },
   partCompute: { en: "Computation", de: "Berechnung" },
@@ -36,6 +36,5 @@ export const words = {
   stateStopping: { en: "Stopping", de: "Wird beendet" },
   timeUnknown: { en: "Its time to load is not known yet.", de: "Seine Ladezeit ist noch nicht bekannt." },
   wouldLoadIn: { en: "Loading would take about {time}.", de: "Das Laden würde etwa {time} dauern." },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

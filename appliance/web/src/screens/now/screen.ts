@@ -1,7 +1,6 @@
 import type { SignIn } from "../list";
 
 export const screen: SignIn = {
-  group: "groupHealth",
   title: { en: "Now", de: "Jetzt" },
   also: "top inflight queue running laufend warteschlange",
   helps: { findings: /^queue-/ },

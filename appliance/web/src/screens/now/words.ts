@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   nowAbout: {
     en: "about {count} token, {rate} per second|about {count} tokens, {rate} per second",
     de: "etwa {count} Token, {rate} pro Sekunde|etwa {count} Token, {rate} pro Sekunde",
@@ -14,5 +14,4 @@ export const words = {
   nowNothing: { en: "Nothing is under way.", de: "Zurzeit läuft nichts." },
   nowPhase: { en: "Phase", de: "Phase" },
   nowRead: { en: "{count} token read|{count} tokens read", de: "{count} Token gelesen|{count} Token gelesen" },
-};
-export const t = speaker(words);
+});

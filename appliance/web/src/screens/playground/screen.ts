@@ -1,7 +1,6 @@
 import type { SignIn } from "../list";
 
 export const screen: SignIn = {
-  group: "groupSetUp",
   title: { en: "Playground", de: "Werkbank" },
   also: "completion embeddings rerank tokenize load test versuch lasttest",
   load: () => import("./Playground.svelte"),

@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   playWhat: { en: "What to try", de: "Was ausprobiert wird" },
   playComplete: { en: "Completion", de: "Fortsetzung" },
   playInfill: { en: "Fill a gap", de: "Lücke füllen" },
@@ -28,6 +28,5 @@ export const words = {
     de: "Ein Browser schickt höchstens vier Anfragen gleichzeitig. Der Befehl llama-appliance load-test hat diese Grenze nicht.",
   },
   playRate: { en: "Requests/s", de: "Anfragen/s" },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

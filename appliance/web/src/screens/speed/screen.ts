@@ -1,7 +1,6 @@
 import type { SignIn } from "../list";
 
 export const screen: SignIn = {
-  group: "groupTraffic",
   title: { en: "Speed", de: "Geschwindigkeit" },
   also: "performance tokens latency metrics cpu leistung dauer",
   load: () => import("./Speed.svelte"),

@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   speedBy: { en: "A curve for each", de: "Eine Kurve je" },
   speedAnswer: { en: "Answer, tokens/s", de: "Antwort, Token/s" },
   speedPrompt: { en: "Prompt, tokens/s", de: "Prompt, Token/s" },
@@ -15,6 +15,5 @@ export const words = {
   machineCpu: { en: "Processor", de: "Prozessor" },
   machineGpu: { en: "Graphics cards", de: "Grafikkarten" },
   machineVram: { en: "Memory of graphics cards", de: "Speicher der Grafikkarten" },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

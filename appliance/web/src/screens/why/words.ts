@@ -1,6 +1,6 @@
 import { speaker } from "../../lib/later.svelte";
 
-export const words = {
+export const t = speaker({
   whichKind: { en: "Which kind", de: "Welche Art" },
   allKinds: { en: "Everything", de: "Alles" },
   nothingHappened: { en: "Nothing of this kind has happened.", de: "Davon ist nichts vorgekommen." },
@@ -13,7 +13,5 @@ export const words = {
   kindCrashed: { en: "Crashed", de: "Abgestürzt" },
   kindHung: { en: "Hung", de: "Hängengeblieben" },
   kindEngine: { en: "Engine choice", de: "Engine-Wahl" },
-  kindReload: { en: "Read again", de: "Neu gelesen" },
-};
-export const t = speaker(words);
+});
 export type Word = Parameters<typeof t>[0];

@@ -1,0 +1,1 @@
+export{t as default}from"./Missing-y2nt-Lm7.js";

@@ -1,0 +1,1 @@
+import"./prefs.svelte-DkCbITxT.js";

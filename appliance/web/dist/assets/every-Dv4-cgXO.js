@@ -1,0 +1,1 @@
+function e(e,t){t();let n=setInterval(t,e);return()=>clearInterval(n)}export{e as t};

@@ -1,0 +1,4 @@
+import{a as e,c as t,i as n,r}from"./messages-7XGerlZH.js";function i(e){let t=(e.match(/`+/g)??[]).reduce((e,t)=>Math.max(e,t.length),2),n="`".repeat(t+1);return`${n}\n${e}\n${n}`}function a(t,n){return t.role===`user`?n(`you`):t.role===`tool`?`${n(`toolResult`)} ${t.model??``}`.trim():t.role===`system`?n(e(t)?`summary`:`system`):t.model||n(`assistant`)}function o({conversation:e,messages:o},s){let c=new Map(o.map(e=>[e.id,e])),l=e.leaf&&t(n(c),e.leaf),{system:u}=e.settings,d=[`# ${e.title.replace(/\s+/g,` `).trim()||s(`newChat`)}`];u&&d.push(`## ${s(`system`)}`,u);for(let e of r(c,l)){let t=e.content??``,n=(e.tool_calls??[]).map(e=>i(`${e.function.name}(${e.function.arguments})`)),r=(e.attachments??[]).map(e=>`- ${e.name}`).join(`
+`);d.push(`## ${a(e,s)}`,r,e.role===`tool`?i(t):t,...n)}return`${d.filter(Boolean).join(`
+
+`)}\n`}export{o as markdownOf};

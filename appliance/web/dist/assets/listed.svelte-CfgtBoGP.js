@@ -1,1 +1,0 @@
-import"./prefs.svelte-BAo08Tra.js";import{o as e}from"./models.svelte-D5xdLWOm.js";var t={get state(){return e.failure?e.known?`old`:`failed`:e.known?`good`:`waiting`},get answer(){return e.known?e.all:void 0},get failure(){return e.failure},get at(){return e.at},before:!1,again:e.read};export{t};

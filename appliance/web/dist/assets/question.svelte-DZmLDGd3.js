@@ -1,1 +1,0 @@
-import{_t as e,d as t,tt as n,yt as r}from"./prefs.svelte-BAo08Tra.js";var i=new class{#e=r();get open(){return n(this.#e)}set open(t){e(this.#e,t)}ask(e,n){return new Promise(r=>this.open={label:e,text:n,yes:t(`save`),answer:r})}async allows(e,t){return await new Promise(n=>this.open={label:e,yes:t,answer:n})!==void 0}};export{i as t};

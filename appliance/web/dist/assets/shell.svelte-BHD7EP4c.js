@@ -1,1 +1,0 @@
-import{ht as e}from"./prefs.svelte-BAo08Tra.js";var t=e({title:``,keys:!1});export{t};
