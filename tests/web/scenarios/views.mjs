@@ -1,6 +1,6 @@
 // Views whose routes fail: each in turn, in every way, at each view.
 import assert from "node:assert/strict";
-import { store } from "../browser.mjs";
+import { put, sentBy, store } from "../browser.mjs";
 import { field, messages } from "../chat.mjs";
 import { accessible, appears, button, escapes, fits, gone, press, searchHub } from "../steps.mjs";
 import { like, size, t } from "../words.mjs";
@@ -149,11 +149,25 @@ export async function late({ page, url }) {
 }
 
 /**
- * A question that is sent before the page knows the models waits for them, and goes. One that is written before its
- * conversation has come can be sent when it comes, however it is opened.
+ * A question that is sent before the page knows the models, or what new chats begin with, waits for that, and goes. One
+ * that is written before its conversation has come can be sent when it comes, however it is opened.
  */
 export async function early({ page, url }) {
   let answer;
+  await put(page, "/api/conversations/presets", { name: "*", settings: { system: "Be brief." } });
+  const sent = sentBy(page);
+  for (const late of ["**/v1/models", "**/api/conversations"]) {
+    const come = new Promise((resolve) => (answer = resolve));
+    await page.route(late, (route) => come.then(() => route.continue()));
+    await page.goto("about:blank");
+    await page.goto(`${url}/#/chat?q=Ho`);
+    await field(page).press("Enter");
+    await page.getByText(t("Next:"), { exact: true }).waitFor();
+    answer();
+    await messages(page).nth(1).waitFor();
+    assert.deepEqual(sent.pop().messages[0], { role: "system", content: "Be brief." });
+    await page.unroute(late);
+  }
   const awaited = new Promise((resolve) => (answer = resolve));
   await page.route("**/v1/models", (route) => awaited.then(() => route.continue()));
   await page.goto("about:blank");

@@ -41,6 +41,8 @@ class Chats {
   bin = $state.raw<Deleted[]>([]);
   presets = $state.raw<Record<string, Settings>>({});
   known = $state(false);
+  /** The list has been asked for, and has come or failed. */
+  asked = $state(false);
   bytes = $state(0);
   limit = $state(0);
   open = $state.raw<Chat>();
@@ -217,6 +219,8 @@ class Chats {
       else void this.read(); // it builds on what counts no more
     } catch {
       // the event connection shows that the server is away, and this is read again when it is back
+    } finally {
+      this.asked = true;
     }
   });
 
