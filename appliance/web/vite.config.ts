@@ -66,5 +66,6 @@ export default defineConfig({
     setupFiles: ["tests/browser.ts"],
     isolate: false,
     slowTestThreshold: 5000,
+    testTimeout: 120_000, // it only bounds a failure on a busy machine
   },
 });
