@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fixed_work import multiples_of_fixed_work
 from gguf_files import write_model
-from pace import multiples_of_fixed_work
 from program import ANY_PORT, COMMAND, Server, StartServer, fresh_environment, http, run_command
 from slow import one_of
 from waiting import wait
@@ -67,7 +67,7 @@ def test_a_message_names_the_program_so_that_a_shell_finds_it(tmp_path: Path, pa
 
 
 def test_help_is_quick(tmp_path: Path) -> None:
-    """150 ms are the goal on a quiet machine, where the fixed work takes 80."""
+    """The goal is 150 ms on a quiet machine. Either costs 1.3 to 1.7 times the fixed work, busy or not."""
     for verb in ("--help", "version"):
         assert multiples_of_fixed_work(lambda verb=verb: run_command(verb, cwd=tmp_path)) < 2.2
 

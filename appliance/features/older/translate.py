@@ -53,7 +53,7 @@ class OlderBodies:
     ) -> bool:
         """Pass an engine's metrics on, and behind them how full its cache is. Raises UpstreamFailed.
 
-        An engine that sleeps is not asked, because that would wake it: its cache is empty.
+        An engine that sleeps is not asked for its slots, because that would wake it: its cache is empty.
         """
         if request.method != "GET" or request.path != METRICS:
             return False
@@ -62,7 +62,7 @@ class OlderBodies:
         async with HttpCall(there, "GET", outgoing.target, outgoing.headers, b"", pool=pool) as response:
             metrics = await response.read(MAX_TOLD)
             if rules.lacks_cache(metrics) and status is not None:
-                props = decoded(_Props, await _ask(there, pool, "/props"))  # its log would tell of its sleep later
+                props = decoded(_Props, await _ask(there, pool, "/props"))  # its log tells of its sleep a moment later
                 is_asleep = props is not None and props.is_sleeping
                 slots = b'[{"n_ctx":0}]' if is_asleep else await _ask(there, pool, "/slots")
                 metrics += rules.cache_lines(slots, status.argv)
