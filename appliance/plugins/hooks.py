@@ -8,19 +8,18 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
 import msgspec
 import trio
-from msgspec import Struct
 
-from appliance.core.bodies.json_text import JSON, JsonObject
+from appliance.core.bodies.json_text import JsonObject
 from appliance.errors import ApplianceError, BadRequest, PluginFailed
 from appliance.plugins import Appliance, AskFailed, Context, Event, Pending, Refused, Request, Response
-from appliance.plugins.loading import PluginHooks
+from appliance.plugins.loading import Plugin, PluginHooks
 
 T = TypeVar("T")
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
@@ -31,17 +30,6 @@ FAREWELL = 1.0
 """Seconds that a stream hook gets to leave its ``finally`` blocks when nobody wants its events any more."""
 LONGEST = 500
 """Characters of a plugin's exception that its client sees."""
-
-
-class Plugin(Struct, frozen=True, kw_only=True):
-    """The facts about a plugin without running it. ``data``: the folder for its own data, made on first use."""
-
-    name: str
-    folder: Path
-    data: Path
-    settings: Mapping[str, JSON]
-    timeout: float
-    """Seconds that a hook may take; for a stream, between two events."""
 
 
 class PluginHost:

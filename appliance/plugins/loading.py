@@ -6,12 +6,14 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
 from msgspec import Struct
+
+from appliance.core.bodies.json_text import JSON
 
 PREFIX = "appliance_plugin_"
 """Prefix of the package that a plugin's folder becomes; no two loads share a name, so old and new never mix."""
@@ -22,6 +24,17 @@ SETTINGS = "Settings"
 
 class BadPlugin(Exception):
     """One line: the problem with agent.py."""
+
+
+class Plugin(Struct, frozen=True, kw_only=True):
+    """The facts about a plugin without running it. ``data``: the folder for its own data, made on first use."""
+
+    name: str
+    folder: Path
+    data: Path
+    settings: Mapping[str, JSON]
+    timeout: float
+    """Seconds that a hook may take; for a stream, between two events."""
 
 
 class PluginHooks(Struct, frozen=True, kw_only=True):

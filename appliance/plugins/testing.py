@@ -25,8 +25,8 @@ from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.chat import Streamed, answer_text
 from appliance.plugins.folders import CONFIG
-from appliance.plugins.hooks import Plugin, PluginHost, PluginStep, Replayed
-from appliance.plugins.loading import PREFIX, forget, load_hooks
+from appliance.plugins.hooks import PluginHost, PluginStep, Replayed
+from appliance.plugins.loading import PREFIX, Plugin, forget, load_hooks
 from appliance.plugins.manifest import read_manifest
 from appliance.trio_parts import beside
 

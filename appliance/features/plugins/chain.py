@@ -23,8 +23,7 @@ from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import ChatCompletion, Embeddings, error_text
 from appliance.core.runs.inward import Asker, InwardReply
 from appliance.errors import ApplianceError, PluginFailed, UpstreamFailed
-from appliance.features.plugins.core.slash import SlashPlan
-from appliance.features.plugins.registry import Plugins
+from appliance.features.plugins.registry import PluginEntry
 from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.hooks import HookedStream, PluginHost, PluginStep, Replayed
 from appliance.trio_parts import beside
@@ -167,37 +166,29 @@ def _decoded(content: bytes, shape: type[_T]) -> _T:
 Answer = Response | AsyncIterator[Event]
 
 
-class Chains:
-    """Knows which requests go through plugins. ``models`` returns the names that plugins may ask."""
+@asynccontextmanager
+async def open_chain(
+    entries: Sequence[PluginEntry], path: str, model: str, asker: Asker, models: Callable[[], list[str]]
+) -> AsyncGenerator[Chain]:
+    """Open the chain of one request; leaving the block ends the plugins' work. Raises PluginFailed.
 
-    def __init__(self, plugins: Plugins, asker: Asker, models: Callable[[], list[str]]) -> None:
-        self._plugins = plugins
-        self._host = PluginHost(lambda plugin: ChainClient(asker, models, plugin))
-
-    def plan(self, path: str, body: bytes) -> SlashPlan | None:
-        """Return None for a request that names no plugin: nearly all. Raises BadRequest."""
-        family = family_of(path)
-        commands = self._plugins.commands.get(family) if family is not None else None
-        return commands.plan(body) if commands is not None else None
-
-    @asynccontextmanager
-    async def open(self, path: str, commands: Sequence[str], model: str) -> AsyncGenerator[Chain]:
-        """Open the chain of one request; leaving the block ends the plugins' work. Raises PluginFailed."""
-        entries = [self._plugins.entries[name] for name in commands]
-        loaded = [(await entry.hooks(), entry.plugin) for entry in entries]  # loading may change what is known
-        async with beside() as nursery:
-            steps = [PluginStep(plugin, hooks, model, self._host, nursery.start_soon) for hooks, plugin in loaded]
-            chain = Chain(path, steps)
-            log.info("plugins of a request for '%s': %s", model, " ".join(commands))
-            try:
-                yield chain
-            finally:
-                for stream in reversed(chain.streams):  # stream hooks clean up, the last one first
-                    await stream.aclose()
+    ``models`` returns the names that plugins may ask.
+    """
+    host = PluginHost(lambda plugin: ChainClient(asker, models, plugin))
+    loaded = [(await entry.hooks(), entry.plugin) for entry in entries]
+    async with beside() as nursery:
+        steps = [PluginStep(plugin, hooks, model, host, nursery.start_soon) for hooks, plugin in loaded]
+        chain = Chain(path, steps)
+        log.info("plugins of a request for '%s': %s", model, " ".join(plugin.name for _, plugin in loaded))
+        try:
+            yield chain
+        finally:
+            for stream in reversed(chain.streams):  # stream hooks clean up, the last one first
+                await stream.aclose()
 
 
 class Chain:
-    """Made by `Chains.open`. Its methods raise PluginFailed, and BadRequest if a plugin refuses the request."""
+    """Made by `open_chain`. Its methods raise PluginFailed, and BadRequest if a plugin refuses the request."""
 
     def __init__(self, path: str, steps: Sequence[PluginStep]) -> None:
         self._path = path

@@ -14,16 +14,15 @@ from typing import Literal, cast
 import trio
 from msgspec import Struct, structs
 
-from appliance.core.answers.families import Family
+from appliance.core.answers.families import Family, family_of
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.config.nodes import Problem
 from appliance.errors import PluginFailed
 from appliance.features.plugins.core.settings import CheckedSettings, Source, check_settings
-from appliance.features.plugins.core.slash import Commands
+from appliance.features.plugins.core.slash import Commands, SlashPlan
 from appliance.features.plugins.found import Files, FoundPlugin, Scan, scan
 from appliance.plugins.folders import PluginSelection, bundled_folder
-from appliance.plugins.hooks import Plugin
-from appliance.plugins.loading import HOOKS, PREFIX, BadPlugin, PluginHooks, forget, load_hooks
+from appliance.plugins.loading import HOOKS, PREFIX, BadPlugin, Plugin, PluginHooks, forget, load_hooks
 from appliance.trio_parts import beside, persist, watch
 
 FIRST_LOOK = 1.0
@@ -191,6 +190,12 @@ class Plugins:
             problems=self.problems,
             off=self.choice.off,
         )
+
+    def plan(self, path: str, body: bytes) -> SlashPlan | None:
+        """Return None for a request that names no plugin: nearly all. Raises BadRequest."""
+        family = family_of(path)
+        commands = self.commands.get(family) if family is not None else None
+        return commands.plan(body) if commands is not None else None
 
     @property
     def unknown(self) -> tuple[Problem, ...]:

@@ -17,7 +17,7 @@ from plugin_folders import write_plugin
 from appliance.core.answers.families import Family, family_of
 from appliance.core.runs.inward import ProgressWatch
 from appliance.errors import BadRequest, ModelNotFound, PluginFailed
-from appliance.features.plugins.chain import Chain, Chains
+from appliance.features.plugins.chain import Chain, open_chain
 from appliance.features.plugins.core.slash import MAX_COMMANDS, Commands, split
 from appliance.features.plugins.registry import open_plugins
 from appliance.plugins import Event, Response
@@ -70,7 +70,8 @@ async def chain_of(folder: Path, *commands: str, path: str = CHAT) -> AsyncGener
     failure: Exception | None = None
     async with open_plugins(PluginSelection(folders=(folder,)), folder / "data") as plugins:
         try:
-            async with Chains(plugins, NoModels(), lambda: ["m"]).open(path, commands, "m") as chain:
+            entries = [plugins.entries[name] for name in commands]
+            async with open_chain(entries, path, "m", NoModels(), lambda: ["m"]) as chain:
                 yield chain
         except Exception as error:  # noqa: BLE001  raised below, as itself and not as a group
             failure = error
