@@ -35,7 +35,7 @@ from appliance.http.owners import Owners
 from appliance.parent import check_parent, open_parent, open_service_manager
 from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, keep_log, say, say_only_errors
 from appliance.platform.home import users_data, users_home
-from appliance.platform.machine import files_for, raise_open_files
+from appliance.platform.machine import files_for, raise_open_files, share_heap
 from appliance.platform.stopping import StopSignals, stop_signals
 from appliance.settings import AppSettings
 from appliance.trio_parts import Changed, beside, lacking, persist
@@ -64,6 +64,7 @@ LIVED = 5.0
 
 async def run_server(settings: AppSettings, features: Sequence[Feature]) -> int:
     """Serve until told to stop; the result is the exit status. Raises ApplianceError for what the user can mend."""
+    share_heap()
     if settings.config is None:
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
         for handler in logging.getLogger().handlers:
