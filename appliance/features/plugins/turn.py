@@ -1,4 +1,4 @@
-"""The turn of plugins: which requests name some. Nearly all name none, so the rest is imported for the first that does."""
+"""The turn of plugins: which requests name some. The first that does has the rest imported; nearly all name none."""
 
 from __future__ import annotations
 
