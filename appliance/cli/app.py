@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,9 @@ from appliance import __version__
 from appliance.cli.verb import GROUPS, ReadPresets, VerbGround
 from appliance.errors import ApplianceError, CallerError, OpenDoor, UsageError
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
-from appliance.settings import Program, Start
+
+if TYPE_CHECKING:
+    from appliance.settings import Program, Start
 
 
 class CommandLine(click.Group):
