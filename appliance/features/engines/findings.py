@@ -17,8 +17,8 @@ from appliance.core.examination import Examiner, Known, OwnFacts
 from appliance.engines.builds import read_build
 from appliance.engines.named import ENGINE_VARIABLE
 from appliance.errors import ApplianceError
+from appliance.features.engines.core.builds import Installed
 from appliance.features.engines.core.choice import best
-from appliance.features.engines.core.examined import Installed
 from appliance.features.engines.core.findings import EnginesExamined
 from appliance.features.engines.found import find_engine, list_engines
 from appliance.features.engines.installing import offers_here

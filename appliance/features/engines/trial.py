@@ -28,13 +28,10 @@ from appliance.upstream.client import Address, HttpCall
 CONTEXT = "1024"  # tokens: of the known prompts, and of those that measure, none is longer
 VERBOSITY = "4"  # from here on llama-server says which devices and buffers it uses
 PORT_ATTEMPTS = 3
-FIRST_LINES, LAST_LINES = 400, 200
-"""Lines that are kept: where it says what it uses, and how it ended."""
+FIRST_LINES, LAST_LINES = 400, 200  # lines that are kept: where it says what it uses, and how it ended
 MAX_LINE = 2000  # bytes of a line that are kept
-END_TIME = 2.0
-"""Seconds to wait for a process to exit after its connection breaks; it may still be writing a crash report."""
-PIPE_TIME = 0.5
-"""Seconds to wait for the end of the output, which a leftover process may hold open."""
+END_TIME = 2.0  # seconds for a process to exit after its connection breaks; it may be writing a crash report
+PIPE_TIME = 0.5  # seconds to wait for the end of the output, which a leftover process may hold open
 MAX_ANSWER = 4 << 20
 NOT_EXECUTED = (126, 127)  # exit statuses of the shell that should have become the engine
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
@@ -73,7 +70,8 @@ class TrialServer:
         except (UpstreamFailed, Busy) as cause:
             raise await self._broken(cause) from None
         if response.status != 200:
-            raise TrialFailed("garbage", f"it answered with status {response.status}: {_shown(answer)}")
+            shown = printable(re.sub(r"\s+", " ", answer[:400].decode("utf-8", "replace")), 200)
+            raise TrialFailed("garbage", f"it answered with status {response.status}: {shown}")
         return answer
 
     async def _broken(self, cause: UpstreamFailed | Busy) -> TrialFailed:
@@ -188,7 +186,3 @@ def _command(engine: Engine, args: Sequence[str], model: Path, port: int, key: s
     # A crash is not looked at with a debugger, which ggml starts where there is one.
     env = inherited_env() | NO_DEBUGGER | {"LLAMA_API_KEY": key}
     return Command(argv=argv, env=env, stdin=None)
-
-
-def _shown(answer: bytes) -> str:
-    return printable(re.sub(r"\s+", " ", answer[:400].decode("utf-8", "replace")), 200)
