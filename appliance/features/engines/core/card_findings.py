@@ -31,24 +31,18 @@ def no_build_for_the_card(
     for gpu in {gpu.name: gpu for gpu in known.gpus}.values():
         if (offer := offered.get(gpu.name)) is None:
             continue
+        size = f", {offer.size / 1e6:.0f} MB" if offer.size else ""
         yield found(
             "note" if gpu.integrated else "warning",
             "gpu-without-build",
             f"There is a {gpu.name}, and no engine build that can use it",
             (_card(gpu), f"installed engines: {', '.join(installed) or 'none'}", *some(offer.problems)),
-            _advice(offer, suited(gpu)),
+            f"{offer.build} can use it{size}; --from installs it from a folder, without a network."
+            if offer.word
+            else f"No listed build for {' or '.join(suited(gpu))} runs here; 'python llama-builds/build.py' makes one, "
+            f"and '{INSTALL} --from FOLDER' takes it.",
             *((f"{INSTALL} {offer.word}", "llama-appliance engines prove") if offer.word else ()),
         )
-
-
-def _advice(offer: EngineOffer, backends: tuple[str, ...]) -> str:
-    if offer.word:
-        size = f", {offer.size / 1e6:.0f} MB" if offer.size else ""
-        return f"{offer.build} can use it{size}; --from installs it from a folder, without a network."
-    return (
-        f"No listed build for {' or '.join(backends)} runs here; 'python llama-builds/build.py' makes one, and "
-        f"'{INSTALL} --from FOLDER' takes it."
-    )
 
 
 def too_old(known: Known, engines: Sequence[Installed]) -> Iterator[Finding]:
