@@ -87,6 +87,10 @@ class ProvenSpeeds(Struct, frozen=True):
         return NOMINAL_PROMPT / self.prompt + NOMINAL_ANSWER / self.generation
 
 
+def shown_speed(speed: float) -> str:
+    return f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
+
+
 class ProofKey(Struct, frozen=True, kw_only=True):
     """The key of a proof."""
 
@@ -126,8 +130,8 @@ class Proof(Struct, frozen=True, kw_only=True):
     @property
     def shown_speeds(self) -> str:
         """For people; empty if they were not measured."""
-        speeds = [speed for speed in (self.prompt_speed, self.generation_speed) if speed is not None]
-        return " and ".join(f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}" for speed in speeds)
+        speeds = (self.prompt_speed, self.generation_speed)
+        return " and ".join(shown_speed(speed) for speed in speeds if speed is not None)
 
     @property
     def nominal_seconds(self) -> float | None:
