@@ -44,7 +44,7 @@ from appliance.features.bundles.core.manifest import FORMAT, Blob, BundleItem, B
 from appliance.features.continuation.core.beginning import SoFar
 from appliance.features.conversations.core.files import each_arrived, for_page, for_store
 from appliance.features.conversations.shapes import Carton
-from appliance.features.engines.core.rpc_protocol import KNOWN, BadWorkerAnswer, Questions
+from appliance.features.engines.core.rpc_protocol import KNOWN, BadWorkerAnswer, talk
 from appliance.features.tools.core.mcp_messages import LineCutter, RpcAnswer, outcome, read_message, read_tools
 from appliance.features.tools.core.mcp_serving import ToolsCall, ToolsListing, read_request
 from appliance.store.unpacking import unpack
@@ -421,16 +421,19 @@ RPC = [
 
 
 def _rpc(data: bytes) -> bool:
-    questions = Questions()
+    asking = talk()
+    next(asking)
     try:
-        while data and not questions.done:
+        while data:
             end = 8 + min(int.from_bytes(data[:8], "little"), len(data))
-            questions.receive(data[:5])
-            questions.receive(data[5:end])
+            asking.send(data[:5])
+            asking.send(data[5:end])
             data = data[end:]
     except BadWorkerAnswer:
         return False
-    return questions.done
+    except StopIteration:
+        return True
+    return False
 
 
 YAML_PACE = 25e-6

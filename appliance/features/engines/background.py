@@ -20,12 +20,9 @@ from appliance.features.engines.owner import Engines
 from appliance.platform.machine import Suspends
 from appliance.trio_parts import beside, persist
 
-QUIET = 3.0
-"""Seconds without a request before something is tried: a proof measures speed, and takes a core."""
-PATIENCE = 900.0
-"""Seconds for which requests may keep a seat from being tried; then it is tried beside them."""
-EVERY = 30.0
-"""Seconds between two looks whether drivers, cards or the time have changed something."""
+QUIET = 3.0  # seconds without a request before something is tried: a proof measures speed, and takes a core
+PATIENCE = 900.0  # seconds for which requests may keep a seat from being tried; then it is tried beside them
+EVERY = 30.0  # seconds between two looks whether drivers, cards or the time have changed something
 SELDOM = 3600.0  # most seconds until a build that did not answer is asked again
 LOOK = 0.1  # seconds between two looks whether a request is under way
 

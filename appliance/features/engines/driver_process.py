@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from appliance.features.engines.nvml import Nvml
 
-LOOK, SAMPLES, PROCESSES = "look", "samples", "processes"
-"""The questions; `PROCESSES` comes with the number of the GPU behind it."""
+LOOK, SAMPLES, PROCESSES = "look", "samples", "processes"  # questions; behind the last is a GPU's number
 NO_DRIVER = 3  # exit status if the driver cannot be asked
 NVML_STAGE = "nvml"
 STAGES = ("system", NVML_STAGE, "nvidia", "amd", "intel", "apple", "loaders", "problems")

@@ -48,8 +48,7 @@ AGAIN = (5.0, 30.0, 120.0, 600.0)
 MAX_ERRORS = 2000
 
 T = TypeVar("T")
-Ask = tuple[str, Awaited[bytes | None]]
-"""A question, and the place for its answer; None: there is none."""
+Ask = tuple[str, Awaited[bytes | None]]  # a question, and the place for its answer; None: there is none
 
 _TOLD: msgspec.json.Decoder[str | MachineLook] = msgspec.json.Decoder(str | MachineLook)
 _SAMPLES = msgspec.json.Decoder(list[GpuSample])

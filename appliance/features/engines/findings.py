@@ -17,8 +17,8 @@ from appliance.core.examination import Examiner, Known, OwnFacts
 from appliance.engines.builds import read_build
 from appliance.engines.named import ENGINE_VARIABLE
 from appliance.errors import ApplianceError
+from appliance.features.engines.core.builds import Installed
 from appliance.features.engines.core.choice import best
-from appliance.features.engines.core.examined import Installed
 from appliance.features.engines.core.findings import EnginesExamined
 from appliance.features.engines.found import find_engine, list_engines
 from appliance.features.engines.installing import offers_here
@@ -74,13 +74,12 @@ async def _look(
         async with opened() as engines:
             damage = {engine.id: await engines.check(engine) for engine in engines.engines}
             seen, free = engines.state.look, await trio.to_thread.run_sync(free_memory)
-            whole = {one.backend for one in engines.engines if not (one.damage or damage[one.id])}
             facts = structs.replace(
                 facts,
                 state=engines.state,
                 ranked=tuple(engines.ranked(model)),
                 engines=tuple(_installed(engine, damage[engine.id]) for engine in engines.engines),
-                offers=offers_here(seen, whole),
+                offers=offers_here(seen, [one for one in engines.engines if not damage[one.id]]),
             )
     except (ApplianceError, OSError, ValueError) as cause:
         return known.without("the engines", cause), facts

@@ -43,8 +43,7 @@ class EngineFolders(Struct, frozen=True, kw_only=True):
 
     named: str | None  # the value of `ENGINE_VARIABLE`
     beside: Path | None  # ``engines/`` beside a frozen program
-    installed: Path | None = None
-    """The folder in which ``engines install`` puts builds, and their state."""
+    installed: Path | None = None  # the folder in which ``engines install`` puts builds, and their state
     cache: Path
     search_path: str
     inside: EngineInside | None = None  # the engine inside the program

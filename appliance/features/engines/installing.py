@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import sys
 import tomllib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 
 from appliance.core.archives import BadArchive
 from appliance.core.builds import MANIFEST, Build, FileSum
+from appliance.core.engine import Engine
 from appliance.core.machine_look import MachineLook
 from appliance.engines.builds import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
 from appliance.errors import UsageError
@@ -224,9 +225,10 @@ def versions() -> Catalogue:
         return Catalogue()
 
 
-def offers_here(look: MachineLook | None, present: Collection[str]) -> tuple[EngineOffer, ...]:
-    """Return what `offers` has for this machine; nothing before anybody has looked at it."""
-    return () if look is None else offers(look, versions(), present, **system_versions())
+def offers_here(look: MachineLook | None, engines: Iterable[Engine]) -> tuple[EngineOffer, ...]:
+    """Return what `offers` has for this machine with these engines; nothing before anybody has looked at it."""
+    whole = {engine.backend for engine in engines if not engine.damage}
+    return () if look is None else offers(look, versions(), whole, **system_versions())
 
 
 def system_versions() -> dict[str, str]:

@@ -44,8 +44,7 @@ from appliance.platform.children import Children, open_children
 from appliance.platform.machine import here
 from appliance.trio_parts import Changed, WriteBehind, beside, persist
 
-RANKED_FOR = 1.0
-"""Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""
+RANKED_FOR = 1.0  # seconds for which an order is taken as it was: time ends probations and failures alone
 LAST_WRITE = 2.0  # seconds for what is not in the file yet when the program ends
 log = logging.getLogger(__name__)
 
@@ -59,16 +58,12 @@ class Engines:
         self._find = find
         self._file = file
         self._only = only
-        self.trying = ""
-        """The id of the seat under trial; empty: none, as far as this program knows."""
-        self.tell: Tell = told_to_nobody
-        """Called when another seat is the best one than before, once what is remembered was read."""
-        self._best: Ranked | None = None
-        """The best seat for a model of which nothing is known, as of the last arrangement."""
+        self.trying = ""  # the id of the seat under trial; empty: none, as far as this program knows
+        self.tell: Tell = told_to_nobody  # told where another seat is the best one than before, once the file was read
+        self._best: Ranked | None = None  # the best seat for an unknown model, as last arranged
         self._signature = _signature()
         self._damage: dict[str, str] = {}
-        self._late: dict[str, str] = {}
-        """Reasons of builds that have not told their devices yet, by the digests of the builds."""
+        self._late: dict[str, str] = {}  # reasons of builds that have not told their devices yet, by digest
         self.seats: Sequence[Seat] = ()  # every build on the devices that it can use here
         self._suspects: set[str] = set()
         self._suspected = Changed()

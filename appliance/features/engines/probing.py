@@ -17,8 +17,7 @@ from appliance.trio_parts import lacking
 LIST = "--list-devices"
 MORE_WORDS = ("-lv", "5")
 """Before ``--list-devices``, which acts as soon as it is read: what the log then says of Vulkan and CUDA devices."""
-SIGNALLED = 128
-"""A shell between us and the program says so much more than the signal's number."""
+SIGNALLED = 128  # a shell between us and the program says so much more than the signal's number
 
 
 async def list_devices(engine: Engine, children: Children) -> DeviceListing:

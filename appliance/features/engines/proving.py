@@ -35,23 +35,19 @@ from appliance.trio_parts import lacking
 if TYPE_CHECKING:
     from filelock import FileLock
 
-PROOF_TIME = 240.0
-"""Seconds for everything. The first start on a card may compile its kernels for a minute, or two."""
-MEASURING_TIME = 60.0
-"""Seconds that the measuring model may take from its start; normal are ten at most."""
+PROOF_TIME = 240.0  # seconds for everything; the first start on a card may compile its kernels for a minute or two
+MEASURING_TIME = 60.0  # seconds that the measuring model may take from its start; normal are ten at most
 DEADLY = ("crash", "garbage")
 """Faults with the measuring model that count. That a build cannot load it says more of the file than of the build,
 which has loaded the starter."""
-ROOM = 4
-"""The measuring model takes at most this part of the free memory; where there is less, the starter's speed counts."""
+ROOM = 4  # the measuring model takes at most this part of the free memory, else the starter's speed counts
 ALL_LAYERS = "99"
 LOCK = "proving.lock"
 LOOK_EVERY = 0.25  # seconds between two looks whether the other program is done
 LONGEST_WAIT = 600.0
 """Seconds that a trial waits for those of other programs. More than two proofs take, so only somebody who stands still
 lets it run out."""
-STRIDE = 37
-"""Tokens of the measuring prompt are this far apart, so that it does not repeat itself."""
+STRIDE = 37  # tokens of the measuring prompt are this far apart, so that it does not repeat itself
 
 log = logging.getLogger(__name__)
 
@@ -92,23 +88,21 @@ async def prove(
     """
     began = trio.current_time()
     until = began + seconds
-    pci = device.pci
+    pci, fault, why = device.pci, None, ""
     speeds: ProvenSpeeds | None = None
-    failed: TrialFailed | None = None
     try:
         speeds, told = await _known_answers(engine, device, children, until)
         pci = told or pci
         if not device.software:
             speeds = await _measured(engine, device, children, until, measuring) or speeds
-    except TrialFailed as failure:
-        failed, speeds = failure, None
-    place = f" ({pci})" if pci else ""
+    except TrialFailed as failed:
+        fault, why, speeds = failed.fault, failed.why, None
     return Proof(
         key=key,
         build=build,
-        device=f"{device.name}: {device.description}{place}",
-        fault=failed.fault if failed else None,
-        why=failed.why if failed else "",
+        device=f"{device.name}: {device.description}" + (f" ({pci})" if pci else ""),
+        fault=fault,
+        why=why,
         pci=pci,
         prompt_speed=speeds.prompt if speeds else None,
         generation_speed=speeds.generation if speeds else None,

@@ -24,8 +24,7 @@ from appliance.http.control.routes import Routes
 from appliance.http.route_facts import AdminDoor, RouteFacts
 from appliance.store.shelf import alone
 
-MAX_WAITING = 4
-"""Requests to prove that are under way or wait for their turn; each takes a core for a while."""
+MAX_WAITING = 4  # requests to prove that are under way or wait for their turn; each takes a core for a while
 
 
 class ProveRequest(Struct, frozen=True, forbid_unknown_fields=True):

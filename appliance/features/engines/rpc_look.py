@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from appliance.core.rpc_workers import Crew, RpcWorker, WantedCrew, split_endpoint
+from appliance.core.rpc_workers import Crew, RpcWorker, WantedCrew, WorkerDevice, split_endpoint
 from appliance.errors import ModelFailedToStart
-from appliance.features.engines.core.rpc_protocol import BadWorkerAnswer, Questions, choose_workers
+from appliance.features.engines.core.rpc_protocol import BadWorkerAnswer, choose_workers, talk
 from appliance.upstream.connect import system_words
 
 LOOK_TIME = 2.0  # seconds that one look may take, the connection included
@@ -25,15 +25,14 @@ _LINGER = "hh" if sys.platform == "win32" else "ii"
 RESET, ORDERLY = struct.pack(_LINGER, 1, 0), struct.pack(_LINGER, 0, 0)
 """Values of SO_LINGER: closing sends a reset, or an ordinary end."""
 READ = 4096
-PATIENCE = 3.0
-"""Seconds in which a worker that is missed may come back: one that died is started again after half a second."""
+PATIENCE = 3.0  # seconds in which a missed worker may come back: a dead one is started again after half a second
 AGAIN = 0.25  # seconds until it is looked for once more
 
 
 async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> RpcWorker:
     """Ask an idle worker for version, devices, memory. Raises UsageError for an invalid endpoint."""
     host, port = split_endpoint(endpoint)
-    endpoint, questions = f"{host}:{port}", Questions()
+    endpoint = f"{host}:{port}"
     no_worker = f"what listens at {endpoint} is no worker: it"
     connected = False
     try:
@@ -42,7 +41,7 @@ async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> RpcWor
             connected = True
             async with stream:
                 stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                await _greet(stream, questions)
+                version, devices = await _answers(stream)
                 stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ORDERLY)
     except trio.TooSlowError:
         if connected:
@@ -56,8 +55,7 @@ async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> RpcWor
             return RpcWorker(endpoint=endpoint, state="other", why=f"{no_worker} broke the connection")
         missed = _reason(error)
     else:
-        devices = tuple(questions.devices)
-        return RpcWorker(endpoint=endpoint, state="ready", version=questions.version, devices=devices)
+        return RpcWorker(endpoint=endpoint, state="ready", version=version, devices=devices)
     remedy = "is an rpc-worker of llama-appliance running there, and does its firewall let this machine in?"
     why = f"worker {endpoint} cannot be reached: {missed}; {remedy}"
     return RpcWorker(endpoint=endpoint, state="unreachable", why=why)
@@ -117,17 +115,21 @@ async def _connect(host: str, port: int) -> trio.SocketStream:
     return trio.SocketStream(sock)
 
 
-async def _greet(stream: trio.SocketStream, questions: Questions) -> None:
-    """Raises BadWorkerAnswer, and what streams raise."""
-    await stream.send_all(questions.first)
-    while not questions.done:
+async def _answers(stream: trio.SocketStream) -> tuple[str, tuple[WorkerDevice, ...]]:
+    """Return the worker's version and devices. Raises BadWorkerAnswer, and what streams raise."""
+    asking = talk()
+    asked = next(asking)
+    while True:
+        await stream.send_all(asked)
         data = await stream.receive_some(READ)
         if not data:
             raise BadWorkerAnswer(
                 "ended the connection at the greeting, as other programs and llama.cpp before RPC 4 do"
             )
-        if reply := questions.receive(data):
-            await stream.send_all(reply)
+        try:
+            asked = asking.send(data)
+        except StopIteration as end:
+            return end.value
 
 
 def _reason(error: OSError | trio.BrokenResourceError) -> str:

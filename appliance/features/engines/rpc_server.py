@@ -41,14 +41,11 @@ WITHOUT_SIGPIPE = () if sys.platform == "win32" else ("/bin/sh", "-c", "trap '' 
 it.
 """
 
-START_TIME = 90.0
-"""Seconds within which it must answer: drivers of graphics cards take their time at first."""
+START_TIME = 90.0  # seconds within which it must answer: drivers of graphics cards take their time at first
 LOOK_PAUSE = 0.05
 STOP_TIME = 2.0  # seconds that it gets to end by itself
-REST_TIME = 5.0
-"""Seconds to read the rest of its output, where something that it left behind holds the pipe."""
-NAMES_TIME = 1.0
-"""Seconds in which the lines that name its devices must have come, once it answers."""
+REST_TIME = 5.0  # seconds to read the rest of its output, where something that it left behind holds the pipe
+NAMES_TIME = 1.0  # seconds in which the lines that name its devices must have come, once it answers
 BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds until it is started again after the first, second ... death in a row; the last for every later one."""
 LIVED = 60.0  # seconds after which a death is the first in a row again

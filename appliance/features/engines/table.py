@@ -28,8 +28,7 @@ class SeatRow(Struct, frozen=True, kw_only=True):
     prompt_speed: float | None = None
     generation_speed: float | None = None
     asked_for: bool = False  # by ``engines use`` or ``engines pin``
-    tried_at: float | None = None
-    """Unix time of the last trial on any of the devices that still counts; None: none does."""
+    tried_at: float | None = None  # Unix time of its devices' last trial that still counts; None: none does
     used: bool = False  # a model that is loaded now gets it
 
 
@@ -39,8 +38,7 @@ class BuildRow(Struct, frozen=True, kw_only=True):
     id: str
     backend: str
     version: str | None
-    release: str = ""
-    """The version of llama.cpp that it is, ``0.6.0``; empty for a build between two."""
+    release: str = ""  # the version of llama.cpp that it is, ``0.6.0``; empty for a build between two
     source: str
     folder: str | None = None
     damage: str = ""
@@ -58,16 +56,13 @@ class Table(Struct, frozen=True, kw_only=True):
     order: tuple[str, ...] = ()  # all seats that can be used, best first
     use: str | None = None
     pinned: bool = False
-    models: Mapping[str, str] = NOTHING
-    """The choices for single models, by ``engines use`` and ``engines pin`` with --model."""
+    models: Mapping[str, str] = NOTHING  # choices for single models, by ``use`` and ``pin`` with --model
     channel: UpdateChannel = "latest"  # the channel of ``engines update``
     update: str | None = None  # the build that an update is under way to
     running: Mapping[str, str] = NOTHING  # models that have a process, and the seat of each
-    offers: tuple[EngineOffer, ...] = ()
-    """Builds for graphics cards that none of these can use."""
+    offers: tuple[EngineOffer, ...] = ()  # builds for graphics cards that none of these can use
     trying: str = ""  # the seat under trial; empty: none
-    may_choose: bool = False
-    """True if the server lets its clients choose (``serve --admin``)."""
+    may_choose: bool = False  # true if the server lets its clients choose (``serve --admin``)
     problems: tuple[str, ...] = ()  # drivers that are there and do not answer
     server: str | None = None  # the server whose view this is; None: the command's own
 
@@ -120,7 +115,7 @@ async def table(engines: Engines, *, running: Mapping[str, str] = NOTHING, may_c
         channel=state.channel,
         update=state.journal.build if state.journal is not None else None,
         running=running,
-        offers=offers_here(state.look, {engine.backend for engine in engines.engines if not engine.damage}),
+        offers=offers_here(state.look, engines.engines),
         trying=engines.trying,
         may_choose=may_choose,
         problems=state.look.problems if state.look is not None else (),

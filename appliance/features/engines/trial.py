@@ -28,13 +28,10 @@ from appliance.upstream.client import Address, HttpCall
 CONTEXT = "1024"  # tokens: of the known prompts, and of those that measure, none is longer
 VERBOSITY = "4"  # from here on llama-server says which devices and buffers it uses
 PORT_ATTEMPTS = 3
-FIRST_LINES, LAST_LINES = 400, 200
-"""Lines that are kept: where it says what it uses, and how it ended."""
+FIRST_LINES, LAST_LINES = 400, 200  # lines that are kept: where it says what it uses, and how it ended
 MAX_LINE = 2000  # bytes of a line that are kept
-END_TIME = 2.0
-"""Seconds to wait for a process to exit after its connection breaks; it may still be writing a crash report."""
-PIPE_TIME = 0.5
-"""Seconds to wait for the end of the output, which a leftover process may hold open."""
+END_TIME = 2.0  # seconds for a process to exit after its connection breaks; it may be writing a crash report
+PIPE_TIME = 0.5  # seconds to wait for the end of the output, which a leftover process may hold open
 MAX_ANSWER = 4 << 20
 NOT_EXECUTED = (126, 127)  # exit statuses of the shell that should have become the engine
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
@@ -50,16 +47,31 @@ class TrialFailed(Exception):
 
 
 class TrialServer:
-    """A server that is ready. Owned by `open_trial`."""
+    """A server, and what it prints. Owned by `open_trial`, which gives it its process."""
 
-    def __init__(self, address: Address, child: Child, output: _Output) -> None:
+    child: Child
+
+    def __init__(self, address: Address) -> None:
         self.address = address
-        self._child = child
-        self._output = output
+        self._first: list[str] = []
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._cut = LineSink(self._take)
+        self._over = trio.Event()
 
     def lines(self) -> list[str]:
         """The lines that it has printed so far; of a long log the beginning and the end."""
-        return self._output.lines()
+        return [*self._first, *self._last]
+
+    async def read(self, piece: bytes) -> bool:
+        """Take a piece of its output. A `Sink`."""
+        await self._cut(piece)
+        if not piece:
+            self._over.set()
+        return True
+
+    def _take(self, line: bytes) -> None:
+        kept = self._first if len(self._first) < FIRST_LINES else self._last
+        kept.append(text_of(line[:MAX_LINE]))
 
     async def ask(self, path: str, body: object, *, seconds: float) -> bytes:
         """The answer to a POST of ``body`` as JSON. Raises TrialFailed for anything but 200 within ``seconds``."""
@@ -73,18 +85,19 @@ class TrialServer:
         except (UpstreamFailed, Busy) as cause:
             raise await self._broken(cause) from None
         if response.status != 200:
-            raise TrialFailed("garbage", f"it answered with status {response.status}: {_shown(answer)}")
+            shown = printable(re.sub(r"\s+", " ", answer[:400].decode("utf-8", "replace")), 200)
+            raise TrialFailed("garbage", f"it answered with status {response.status}: {shown}")
         return answer
 
     async def _broken(self, cause: UpstreamFailed | Busy) -> TrialFailed:
         """Why a connection broke: mostly because the process ended."""
         status: int | None = None
         with trio.move_on_after(END_TIME):
-            status = await self._child.wait()
+            status = await self.child.wait()
         if status is None:
             return TrialFailed("crash", f"it runs, but {cause.why if isinstance(cause, UpstreamFailed) else cause}")
-        await self._output.wait_rest()
-        return TrialFailed(trials.fault_of_death(self.lines()[-LAST_LINES:]), self._end(status, "at work"))
+        told = await self._end(status, "at work")
+        return TrialFailed(trials.fault_of_death(self.lines()[-LAST_LINES:]), told)
 
     async def wait_ready(self) -> None:
         """Return when it answers, or raise TrialFailed when it ends before."""
@@ -93,46 +106,19 @@ class TrialServer:
             await Readiness(self.address, "/v1/models").wait()
             return True
 
-        if await before_end(self._child, answers):
+        if await before_end(self.child, answers):
             return
-        status = await self._child.wait()
-        await self._output.wait_rest()
+        status = await self.child.wait()
+        told = await self._end(status, "while it loaded")
         fault = trials.fault_of_start(describe_status(status), status not in NOT_EXECUTED, self.lines())
-        raise TrialFailed(fault, self._end(status, "while it loaded"))
+        raise TrialFailed(fault, told)
 
-    def _end(self, status: int, when: str) -> str:
-        """Describe its end, in words."""
-        told = explanation(self.lines()[-LAST_LINES:])
-        return f"{describe_status(status)} {when}" + (f": {told}" if told else "")
-
-
-class _Output:
-    """The output of a server: of a long log the beginning and the end."""
-
-    def __init__(self) -> None:
-        self._first: list[str] = []
-        self._last: deque[str] = deque(maxlen=LAST_LINES)
-        self._cut = LineSink(self._take)
-        self._over = trio.Event()
-
-    def lines(self) -> list[str]:
-        return [*self._first, *self._last]
-
-    async def read(self, piece: bytes) -> bool:
-        """Take a piece. A `Sink`."""
-        await self._cut(piece)
-        if not piece:
-            self._over.set()
-        return True
-
-    async def wait_rest(self) -> None:
-        """Wait for the last line of a server that has ended, but not for long."""
+    async def _end(self, status: int, when: str) -> str:
+        """Describe its end, in words. Waits for its last line, but not for long."""
         with trio.move_on_after(PIPE_TIME):
             await self._over.wait()
-
-    def _take(self, line: bytes) -> None:
-        kept = self._first if len(self._first) < FIRST_LINES else self._last
-        kept.append(text_of(line[:MAX_LINE]))
+        told = explanation(self.lines()[-LAST_LINES:])
+        return f"{describe_status(status)} {when}" + (f": {told}" if told else "")
 
 
 @asynccontextmanager
@@ -150,11 +136,11 @@ async def open_trial(
     a TrialFailed of the block leaves as it is.
     """
     for attempts_left in reversed(range(PORT_ATTEMPTS)):
-        port, key, output, begun = free_port(), secrets.token_urlsafe(24), _Output(), False
+        port, key, begun = free_port(), secrets.token_urlsafe(24), False
+        trial = TrialServer(Address(LOOPBACK, port, key, engine.name))
         command = _command(engine, args, model, port, key)
         try:
-            async with open_process(children, command, output.read, rest=PIPE_TIME) as child:
-                trial = TrialServer(Address(LOOPBACK, port, key, engine.name), child, output)
+            async with open_process(children, command, trial.read, rest=PIPE_TIME) as trial.child:
                 try:
                     with trio.fail_after(seconds):
                         await trial.wait_ready()
@@ -164,7 +150,7 @@ async def open_trial(
                 yield trial
                 return
         except TrialFailed:
-            if begun or not attempts_left or not trials.lost_its_port(output.lines()):
+            if begun or not attempts_left or not trials.lost_its_port(trial.lines()):
                 raise
         except (OSError, ValueError) as cause:
             if begun:
@@ -188,7 +174,3 @@ def _command(engine: Engine, args: Sequence[str], model: Path, port: int, key: s
     # A crash is not looked at with a debugger, which ggml starts where there is one.
     env = inherited_env() | NO_DEBUGGER | {"LLAMA_API_KEY": key}
     return Command(argv=argv, env=env, stdin=None)
-
-
-def _shown(answer: bytes) -> str:
-    return printable(re.sub(r"\s+", " ", answer[:400].decode("utf-8", "replace")), 200)

@@ -14,10 +14,9 @@ from appliance.core.memory import RAM, FitPlan, Sizes
 from appliance.core.models.model import Model, start_flags
 from appliance.core.models.shape import Shape
 from appliance.core.scheduling.policy import NO_MEMORY
-from appliance.features.fit.core.budget import budgets_of, squeezed
+from appliance.features.fit.core.budget import budgets_of, reserve_in, squeezed, why_refused
 from appliance.features.fit.core.options import asked_of
 from appliance.features.fit.core.plan import plan
-from appliance.features.fit.core.refusal import reserve_in, why_refused
 from appliance.fleet.budgets import in_bytes
 from appliance.fleet.estimate import BESIDE_WEIGHTS, by_size
 from appliance.platform.machine import group_memory, own_bytes, total_memory
@@ -66,18 +65,16 @@ class HeaderEstimate:
         group = group_memory()
         if group is None:
             return ""
-        limit, left = group
-        if found is not None:
-            return why_refused(found, left, limit)
-        left = max(0, limit - own_bytes())
-        needed: int | FitPlan = 0
-        if model.config is not None and RAM in (said := in_bytes(model.config.memory)):
-            needed = said[RAM]
-        elif engine is not None:
-            alone = {**room, RAM: left}
-            found = self.plan(model, alone, engine.manual, engine_args) if model.config is None else None
-            needed = found or (0 if len(alone) > 1 else model.size)
-        return why_refused(needed, left, limit)
+        (limit, left), needed = group, 0
+        if found is None:
+            left = max(0, limit - own_bytes())
+            if model.config is not None and RAM in (said := in_bytes(model.config.memory)):
+                needed = said[RAM]
+            elif engine is not None:
+                alone = {**room, RAM: left}
+                found = self.plan(model, alone, engine.manual, engine_args) if model.config is None else None
+                needed = 0 if len(alone) > 1 else model.size
+        return why_refused(found or needed, left, limit)
 
 
 def _planned(

@@ -9,7 +9,7 @@ from appliance.catalog.catalog import find_model
 from appliance.core.memory import DeviceUse
 from appliance.core.models.model import Model
 from appliance.errors import BadRequest, NotFound
-from appliance.features.fit.core.picture import DeviceMemory, LoadForecast, MemoryTable, device_of, share_of
+from appliance.features.fit.core.picture import DeviceMemory, LoadForecast, MemoryTable, share_of
 from appliance.fleet.owner import Fleet
 from appliance.http.control.answers import json_answer
 from appliance.http.control.routes import Routes
@@ -70,5 +70,15 @@ def show_memory(fleet: Fleet) -> tuple[DeviceMemory, ...]:
             for one in fleet.status()
             if (total := fleet.memory(one.model).get(device, 0))
         )
-        shown.append(device_of(device, names.get(device, ""), memory, budgets.get(device), shares))
+        shown.append(
+            DeviceMemory(
+                device=device,
+                name=names.get(device, ""),
+                total=memory.total,
+                free=max(0, memory.total - memory.used),
+                other=max(0, memory.used - sum(share.total for share in shares)),
+                budget=budgets.get(device),
+                models=shares,
+            )
+        )
     return tuple(shown)

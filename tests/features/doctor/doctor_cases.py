@@ -32,9 +32,8 @@ from appliance.core.records.activity import EndedRequests
 from appliance.core.versions import RefusedUpdate
 from appliance.features.doctor.core.facts import Facts
 from appliance.features.downloads.findings import DownloadsExamined
-from appliance.features.engines.core.builds import Archive, AvailableBuild, Catalogue, offers
+from appliance.features.engines.core.builds import Archive, AvailableBuild, Catalogue, Installed, offers
 from appliance.features.engines.core.choice import Ranked
-from appliance.features.engines.core.examined import Installed
 from appliance.features.engines.core.findings import EnginesExamined
 from appliance.features.engines.core.listing import Device, Fault, cpu_device
 from appliance.features.engines.core.standing import (

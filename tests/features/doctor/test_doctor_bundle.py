@@ -33,8 +33,8 @@ from appliance.core.secrets import secret_variables
 from appliance.core.versions import RefusedUpdate
 from appliance.features.doctor.core import bundle
 from appliance.features.doctor.core.facts import Facts
+from appliance.features.engines.core.builds import Installed
 from appliance.features.engines.core.choice import Ranked
-from appliance.features.engines.core.examined import Installed
 from appliance.features.engines.core.listing import Device
 from appliance.features.engines.core.standing import ListedDevices, Probation, Proof, ProofKey, Seat
 from appliance.features.engines.core.state import EngineState

@@ -136,45 +136,34 @@ def test_no_build_can_have_a_name_that_leads_elsewhere(build: str) -> None:
         check_entry(entry("cpu", build))
 
 
+WITH_CARD = structs.replace(LOOK, gpus=(CARD,))
+RADEON = structs.replace(LOOK, gpus=(Gpu(vendor="AMD", name="Radeon", driver="amdgpu", gfx="gfx803"),))
+
+
 @pytest.mark.parametrize(
     ("needs", "backend", "look", "said"),
     [
         (BuildNeeds(), "cpu", LOOK, None),
         (BuildNeeds(driver="525"), "cuda12", LOOK, "needs a graphics card of NVIDIA; this machine's are: none"),
-        (BuildNeeds(driver="525"), "cuda12", structs.replace(LOOK, gpus=(CARD,)), None),
-        (
-            BuildNeeds(driver="580"),
-            "cuda13",
-            structs.replace(LOOK, gpus=(CARD,)),
-            "needs the driver 580 or newer; GTX has 550",
-        ),
-        (BuildNeeds(compute=("8.0",)), "cuda12", structs.replace(LOOK, gpus=(CARD,)), None),
-        (
-            BuildNeeds(compute=("8.9", "9.0")),
-            "cuda12",
-            structs.replace(LOOK, gpus=(CARD,)),
-            "compute capability 8.9, 9.0, not",
-        ),
+        (BuildNeeds(driver="525"), "cuda12", WITH_CARD, None),
+        (BuildNeeds(driver="580"), "cuda13", WITH_CARD, "needs the driver 580 or newer; GTX has 550"),
+        (BuildNeeds(compute=("8.0",)), "cuda12", WITH_CARD, None),
+        (BuildNeeds(compute=("8.9", "9.0")), "cuda12", WITH_CARD, "compute capability 8.9, 9.0, not"),
+        (BuildNeeds(targets=("gfx1100",)), "rocm", RADEON, "it was not made for Radeon (gfx803)"),
+        (BuildNeeds(targets=("gfx803",)), "rocm", RADEON, None),
         (BuildNeeds(), "vulkan", structs.replace(LOOK, loaders={"vulkan": ""}), "no vulkan library"),
         (BuildNeeds(), "vulkan", structs.replace(LOOK, loaders={"vulkan": "/usr/lib/libvulkan.so.1"}), None),
         (BuildNeeds(cpu=("avx2",)), "cpu", structs.replace(LOOK, cpu_features=("sse4_2",)), "a processor with avx2"),
         (BuildNeeds(cpu=("avx2",)), "cpu", LOOK, None),
         (BuildNeeds(libc="2.39"), "cpu", LOOK, "needs glibc 2.39 or newer; this system has 2.36"),
         (BuildNeeds(libc="2.35"), "cpu", LOOK, None),
+        (BuildNeeds(), "cpu", structs.replace(LOOK, platform="macos-x64"), "for linux-x64, and this machine is macos"),
     ],
 )
 def test_what_is_missing_is_told(needs: BuildNeeds, backend: str, look: MachineLook, said: str | None) -> None:
     found = unmet(needs, backend, "linux-x64", look, libc="2.36")
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
-
-
-def test_a_build_for_amd_cards_of_another_kind() -> None:
-    card = Gpu(vendor="AMD", name="Radeon", driver="amdgpu", gfx="gfx803")
-    look = structs.replace(LOOK, gpus=(card,))
-    assert unmet(BuildNeeds(targets=("gfx1100",)), "rocm", "linux-x64", look) == ["it was not made for Radeon (gfx803)"]
-    assert unmet(BuildNeeds(targets=("gfx803",)), "rocm", "linux-x64", look) == []
-    assert unmet(BuildNeeds(), "cpu", "windows-x64", look) == ["it is for windows-x64, and this machine is linux-x64"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from appliance.core.memory import GpuMemory
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.features.fit.estimating import HeaderEstimate
+from appliance.features.fit.routes import show_memory
 from appliance.fleet.owner import Fleet, open_fleet
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -94,6 +95,10 @@ async def test_another_program_on_the_gpu_has_idle_models_unloaded_and_busy_ones
             fleet.see_gpus({"gpu0": GpuMemory(used=2 * GIB, total=2 * GIB)})  # a game has started
             await until(lambda: not fleet.is_ready("a"), changed=fleet.wait_changed)
             assert fleet.is_ready("b")
+            _, card = show_memory(fleet)
+            assert (card.device, card.name, card.total, card.free, card.budget) == ("gpu0", "Card", 2 * GIB, 0, 0)
+            assert "b" in [share.model for share in card.models]
+            assert card.other == 2 * GIB - sum(share.total for share in card.models)
         fleet.see_gpus({"gpu0": GpuMemory(used=2 * GIB, total=2 * GIB)})
         fleet.see_gpus({"gpu0": GpuMemory(used=100 * MIB, total=2 * GIB)})  # and has ended
         for model in models[:2]:

@@ -16,7 +16,7 @@ from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.features.embedded import available, command
 from appliance.features.fit import estimating
-from appliance.features.fit.core.refusal import reserve_in
+from appliance.features.fit.core.budget import reserve_in
 from appliance.features.fit.estimating import HeaderEstimate
 from appliance.fleet.child import ModelProcess
 from appliance.fleet.launch import engine_launch

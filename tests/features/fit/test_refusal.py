@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from appliance.core.memory import RAM
 from appliance.core.models.shape import Shape
+from appliance.features.fit.core.budget import reserve_in, why_refused
 from appliance.features.fit.core.options import asked_of
 from appliance.features.fit.core.plan import plan
-from appliance.features.fit.core.refusal import reserve_in, why_refused
 
 MIB = 1 << 20
 SHAPES = tuple(shape_of(dense(layers=layers, width=64 * layers)) for layers in (1, 8, 24))

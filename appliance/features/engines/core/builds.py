@@ -14,8 +14,7 @@ from appliance.core.versions import numbers_of
 from appliance.errors import UsageError
 
 BACKENDS = ("cpu", "vulkan", "cuda12", "cuda13", "rocm", "metal", "sycl")
-VENDORS = {"cuda12": "nvidia", "cuda13": "nvidia", "rocm": "amd"}
-"""Backends that run only on one vendor's cards."""
+VENDORS = {"cuda12": "nvidia", "cuda13": "nvidia", "rocm": "amd"}  # backends that run only on one vendor's cards
 CARD_BACKENDS = {
     "nvidia": ("cuda13", "cuda12", "vulkan"),
     "amd": ("rocm", "vulkan"),
@@ -63,8 +62,18 @@ class AvailableBuild(Struct, frozen=True, kw_only=True):
         return sum(archive.size for archive in self.archives)
 
 
-UpdateChannel = Literal["latest", "stable"]
-"""Updates take the newest build, or the newest that is a version of llama.cpp."""
+class Installed(Struct, frozen=True, kw_only=True):
+    """One engine that was found, usable or not, as the doctor examines it."""
+
+    id: str
+    backend: str
+    source: str  # its place, in words
+    digest: str = ""
+    damage: str = ""
+    needs: BuildNeeds = BuildNeeds()
+
+
+UpdateChannel = Literal["latest", "stable"]  # the newest build, or the newest that is a version of llama.cpp
 
 
 class Release(Struct, frozen=True, kw_only=True):
@@ -242,8 +251,7 @@ class EngineOffer(Struct, frozen=True, kw_only=True):
     """The best listed build for a card. ``size`` is in bytes, 0 if nobody has told it."""
 
     card: str
-    word: str = ""
-    """The argument of ``engines install``; empty: no listed build can use the card here."""
+    word: str = ""  # the argument of ``engines install``; empty: no listed build can use the card here
     build: str = ""
     size: int = 0
     problems: tuple[str, ...] = ()  # why better ones are not offered, one line each

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from shlex import quote
 
@@ -11,10 +11,10 @@ from appliance.core.examination import Known, ServedModel
 from appliance.core.findings import Finding, found, note, some, warning
 from appliance.core.machine_look import NOTHING, Gpu
 from appliance.core.versions import numbers_of
-from appliance.features.engines.core.builds import CARD_BACKENDS, EngineOffer, runs_on, suited
+from appliance.features.engines.core.builds import CARD_BACKENDS, EngineOffer, Installed, runs_on, suited
 from appliance.features.engines.core.choice import Ranked, best
-from appliance.features.engines.core.examined import EngineFacts
 from appliance.features.engines.core.listing import CPU
+from appliance.features.engines.core.standing import ListedDevices
 
 NONE_AT_ALL = ("", "-1", "none", "void", "nodevfiles")  # values of the variables that hide every card
 SILENT = re.compile(r"does not answer|when asked for")
@@ -23,34 +23,30 @@ NOT_CARDS = ("ZES_ENABLE_SYSMAN",)
 INSTALL = "llama-appliance engines install"
 
 
-def no_build_for_the_card(known: Known, own: EngineFacts) -> Iterator[Finding]:
-    offered = {offer.card: offer for offer in own.offers}
+def no_build_for_the_card(
+    known: Known, engines: Sequence[Installed], offers: Sequence[EngineOffer]
+) -> Iterator[Finding]:
+    offered = {offer.card: offer for offer in offers}
+    installed = sorted({f"{one.backend}{' (damaged)' if one.damage else ''}" for one in engines})
     for gpu in {gpu.name: gpu for gpu in known.gpus}.values():
         if (offer := offered.get(gpu.name)) is None:
             continue
-        installed = sorted({f"{one.backend}{' (damaged)' if one.damage else ''}" for one in own.engines})
+        size = f", {offer.size / 1e6:.0f} MB" if offer.size else ""
         yield found(
             "note" if gpu.integrated else "warning",
             "gpu-without-build",
             f"There is a {gpu.name}, and no engine build that can use it",
             (_card(gpu), f"installed engines: {', '.join(installed) or 'none'}", *some(offer.problems)),
-            _advice(offer, suited(gpu)),
+            f"{offer.build} can use it{size}; --from installs it from a folder, without a network."
+            if offer.word
+            else f"No listed build for {' or '.join(suited(gpu))} runs here; 'python llama-builds/build.py' makes one, "
+            f"and '{INSTALL} --from FOLDER' takes it.",
             *((f"{INSTALL} {offer.word}", "llama-appliance engines prove") if offer.word else ()),
         )
 
 
-def _advice(offer: EngineOffer, backends: tuple[str, ...]) -> str:
-    if offer.word:
-        size = f", {offer.size / 1e6:.0f} MB" if offer.size else ""
-        return f"{offer.build} can use it{size}; --from installs it from a folder, without a network."
-    return (
-        f"No listed build for {' or '.join(backends)} runs here; 'python llama-builds/build.py' makes one, and "
-        f"'{INSTALL} --from FOLDER' takes it."
-    )
-
-
-def too_old(known: Known, own: EngineFacts) -> Iterator[Finding]:
-    for gpu, engine in product(known.gpus, own.engines):
+def too_old(known: Known, engines: Sequence[Installed]) -> Iterator[Finding]:
+    for gpu, engine in product(known.gpus, engines):
         needed, fits = engine.needs.driver, engine.backend in CARD_BACKENDS.get(gpu.vendor.lower(), ())
         if fits and needed and gpu.driver_version and numbers_of(gpu.driver_version) < numbers_of(needed):
             others = [name for name in suited(gpu) if name != engine.backend]
@@ -121,8 +117,8 @@ def card_without_driver(known: Known) -> Iterator[Finding]:
             )
 
 
-def no_vulkan(known: Known, own: EngineFacts) -> Iterator[Finding]:
-    build = next((one for one in own.engines if one.backend == "vulkan" and not one.damage), None)
+def no_vulkan(known: Known, engines: Sequence[Installed], lists: Sequence[ListedDevices]) -> Iterator[Finding]:
+    build = next((one for one in engines if one.backend == "vulkan" and not one.damage), None)
     if build is None or known.look is None:
         return
     if known.look.loaders.get("vulkan") == "":
@@ -134,7 +130,7 @@ def no_vulkan(known: Known, own: EngineFacts) -> Iterator[Finding]:
             "sudo apt-get install libvulkan1 mesa-vulkan-drivers",
         )
         return
-    listed = next((one for one in own.state.listed if one.digest == build.digest), None)
+    listed = next((one for one in lists if one.digest == build.digest), None)
     if listed is not None and not listed.why and not listed.devices and known.gpus and not hiding(known):
         drivers = sorted(name.removeprefix("vulkan/") for name in known.look.loaders if name.startswith("vulkan/"))
         yield warning(
@@ -176,8 +172,8 @@ def hidden_cards(known: Known) -> Iterator[Finding]:
         )
 
 
-def weak_graphics(known: Known, own: EngineFacts) -> Iterator[Finding]:
-    seats = [one.seat for one in own.ranked]
+def weak_graphics(known: Known, ranked: Sequence[Ranked]) -> Iterator[Finding]:
+    seats = [one.seat for one in ranked]
     drawn = [seat for seat in seats if seat.software]
     if drawn and not any(seat.devices and not seat.software and not seat.on_cpu for seat in seats):
         yield note(
@@ -224,15 +220,15 @@ def surroundings(known: Known) -> Iterator[Finding]:
         )
 
 
-def model_on_processor(known: Known, own: EngineFacts) -> Iterator[Finding]:
+def model_on_processor(known: Known, engines: Sequence[Installed], ranked: Sequence[Ranked]) -> Iterator[Finding]:
     """Report a loaded model on the processor although there is a card; the reason comes from the cards' seats."""
-    first = best(own.ranked)
-    cards = [one for one in own.ranked if one.seat.devices and not one.seat.on_cpu and not one.seat.software]
+    first = best(ranked)
+    cards = [one for one in ranked if one.seat.devices and not one.seat.on_cpu and not one.seat.software]
     why = _reason(known, first, cards)
     # The card may be the best place, and nobody has tried it: loading models again would change nothing.
     untried = first is not None and first.seat.on_cpu and any(one.standing == "untried" for one in cards)
     for model in known.running if known.gpus else ():
-        if model.state not in ("loaded", "sleeping") or not _on_processor(own, model):
+        if model.state not in ("loaded", "sleeping") or not _on_processor(engines, model):
             continue
         reload = (f"llama-appliance unload {quote(model.id)}", f"llama-appliance load {quote(model.id)}")
         yield found(
@@ -251,7 +247,7 @@ def model_on_processor(known: Known, own: EngineFacts) -> Iterator[Finding]:
         )
 
 
-def _on_processor(own: EngineFacts, model: ServedModel) -> bool:
+def _on_processor(engines: Sequence[Installed], model: ServedModel) -> bool:
     if model.seat:
         return model.seat.rpartition(":")[2] == CPU
     if devices := _devices(model.command):
@@ -259,7 +255,7 @@ def _on_processor(own: EngineFacts, model: ServedModel) -> bool:
     if model.layers is not None:
         return model.layers[0] == 0
     program = (model.command[0] if model.command else "").replace("\\", "/")
-    return any(engine.id in program for engine in own.engines if engine.backend == "cpu" and "/" in engine.id)
+    return any(engine.id in program for engine in engines if engine.backend == "cpu" and "/" in engine.id)
 
 
 def _devices(command: tuple[str, ...]) -> tuple[str, ...]:

@@ -25,11 +25,9 @@ from appliance.features.engines.core.listing import CPU, Device
 from appliance.features.engines.core.standing import Seat, Standing, standing_of
 from appliance.features.engines.core.state import EngineState
 
-MARGIN = 0.9
-"""A seat goes before a better placed one if it takes less than this part of its time."""
+MARGIN = 0.9  # a seat goes before a better placed one if it takes less than this part of its time
 
-NO_CARDS = ("cpu", "unknown")
-"""Backends of builds that are not made for graphics cards, as far as known."""
+NO_CARDS = ("cpu", "unknown")  # backends of builds that are not made for graphics cards, as far as known
 
 AUTO = "auto"  # the word with which a user leaves the choice to the program
 
@@ -37,8 +35,7 @@ AUTO = "auto"  # the word with which a user leaves the choice to the program
 class EngineWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A user's choice, by ``engines use`` or ``engines pin``."""
 
-    engine: str
-    """A seat's id, a build's id, a backend, or a part of one (``cuda``); or `AUTO`."""
+    engine: str  # a seat's id, a build's id, a backend, or a part of one (``cuda``); or `AUTO`
     model: str | None = None  # None: for all models
     pinned: bool = False  # use nothing else
 

@@ -5,24 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 
-from appliance.core.examination import Known
+from appliance.core.examination import Known, OwnFacts
 from appliance.core.findings import Finding, Told, error, found, note, some, warning
 from appliance.core.quantities import span
 from appliance.core.reported import build_id, kept, seat_id
 from appliance.features.engines.core import card_findings as cards
+from appliance.features.engines.core.builds import EngineOffer, Installed
 from appliance.features.engines.core.choice import Ranked, best
-from appliance.features.engines.core.examined import EngineFacts
+from appliance.features.engines.core.state import EngineState
 
 LS = "llama-appliance engines ls"
 AUTO = "llama-appliance engines use auto"
 SET_BACK = 300.0  # seconds by which clocks of one machine may differ before it is worth a finding
-PROOF = "fault prompt_speed generation_speed seconds at"
-PROBATION = "failures since until"
-"""The fields of `Proof` and `Probation` that a support bundle may have."""
+# The fields of `Proof` and `Probation` that a support bundle may have.
+PROOF, PROBATION = "fault prompt_speed generation_speed seconds at", "failures since until"
 
 
-class EnginesExamined(EngineFacts, frozen=True, kw_only=True):
-    """The facts about engines, with what is made of them."""
+class EnginesExamined(OwnFacts, frozen=True, kw_only=True):
+    """The facts about engines, with what is made of them. Sizes in bytes, times are Unix times."""
+
+    ranked: tuple[Ranked, ...] = ()  # seats for an unknown model, best first; for the model that was asked about
+    state: EngineState = EngineState()
+    engines: tuple[Installed, ...] = ()
+    offers: tuple[EngineOffer, ...] = ()  # builds for cards that none of the engines can use
+    named_engine: str = ""  # the engine that the environment (or an option) names instead of a choice
+    named_fault: str = ""  # the reason why no server starts with that
 
     def findings(self, known: Known) -> Sequence[Told]:
         return (
@@ -35,12 +42,12 @@ class EnginesExamined(EngineFacts, frozen=True, kw_only=True):
             ("engines", cards.sick_driver(known)),
             ("engines", cards.card_without_driver(known)),
             ("engines", cards.no_permission(known)),
-            ("engines", cards.too_old(known, self)),
-            ("engines", cards.no_vulkan(known, self)),
+            ("engines", cards.too_old(known, self.engines)),
+            ("engines", cards.no_vulkan(known, self.engines, self.state.listed)),
             ("engines", cards.hidden_cards(known)),
             ("engines", cards.surroundings(known)),
-            ("engines", cards.no_build_for_the_card(known, self)),
-            ("engines", cards.model_on_processor(known, self)),
+            ("engines", cards.no_build_for_the_card(known, self.engines, self.offers)),
+            ("engines", cards.model_on_processor(known, self.engines, self.ranked)),
             ("updates", went_back(self)),
             ("choice", refused_update(known, self)),
             ("choice", clock(known, self)),
@@ -48,7 +55,7 @@ class EnginesExamined(EngineFacts, frozen=True, kw_only=True):
             ("choice", other_engine(known, self)),
             ("choice", untried(self)),
             ("choice", card_is_slower(self)),
-            ("choice", cards.weak_graphics(known, self)),
+            ("choice", cards.weak_graphics(known, self.ranked)),
         )
 
     def headlines(self, known: Known) -> Sequence[tuple[str, str]]:
@@ -88,7 +95,7 @@ class EnginesExamined(EngineFacts, frozen=True, kw_only=True):
         }
 
 
-def no_engine(own: EngineFacts) -> Iterator[Finding]:
+def no_engine(own: EnginesExamined) -> Iterator[Finding]:
     if not own.engines:
         yield error(
             "no-engine",
@@ -108,7 +115,7 @@ def no_engine(own: EngineFacts) -> Iterator[Finding]:
         )
 
 
-def unusable(own: EngineFacts) -> Iterator[Finding]:
+def unusable(own: EnginesExamined) -> Iterator[Finding]:
     for engine in own.engines:
         if engine.damage:
             yield warning(
@@ -129,7 +136,7 @@ def unusable(own: EngineFacts) -> Iterator[Finding]:
         )
 
 
-def failed_proof(known: Known, own: EngineFacts) -> Iterator[Finding]:
+def failed_proof(known: Known, own: EnginesExamined) -> Iterator[Finding]:
     here = {engine.digest for engine in own.engines}
     system = own.state.system
     for proof in own.state.proofs:
@@ -144,7 +151,7 @@ def failed_proof(known: Known, own: EngineFacts) -> Iterator[Finding]:
         )
 
 
-def on_probation(known: Known, own: EngineFacts) -> Iterator[Finding]:
+def on_probation(known: Known, own: EnginesExamined) -> Iterator[Finding]:
     for one in own.state.probations:
         if one.holds(known.now):
             yield warning(
@@ -157,7 +164,7 @@ def on_probation(known: Known, own: EngineFacts) -> Iterator[Finding]:
             )
 
 
-def helpless_contexts(known: Known, own: EngineFacts) -> Iterator[Finding]:
+def helpless_contexts(known: Known, own: EnginesExamined) -> Iterator[Finding]:
     here = {engine.digest for engine in own.engines}
     for trial in own.state.contexts:
         if not trial.why or trial.digest not in here:
@@ -171,7 +178,7 @@ def helpless_contexts(known: Known, own: EngineFacts) -> Iterator[Finding]:
         )
 
 
-def went_back(own: EngineFacts) -> Iterator[Finding]:
+def went_back(own: EnginesExamined) -> Iterator[Finding]:
     """Report updates that were taken back, of engines that are still here."""
     here = {engine.id for engine in own.engines}
     for build, why in own.state.withdrawn.items():
@@ -186,7 +193,7 @@ def went_back(own: EngineFacts) -> Iterator[Finding]:
             )
 
 
-def refused_update(known: Known, own: EngineFacts) -> Iterator[Finding]:
+def refused_update(known: Known, own: EnginesExamined) -> Iterator[Finding]:
     if refused := own.state.refused:
         yield note(
             "update-refused",
@@ -198,7 +205,7 @@ def refused_update(known: Known, own: EngineFacts) -> Iterator[Finding]:
         )
 
 
-def untried(own: EngineFacts) -> Iterator[Finding]:
+def untried(own: EnginesExamined) -> Iterator[Finding]:
     waiting = [one for one in own.ranked if one.standing == "untried"]
     if waiting:
         yield note(
@@ -210,7 +217,7 @@ def untried(own: EngineFacts) -> Iterator[Finding]:
         )
 
 
-def bad_choice(own: EngineFacts) -> Iterator[Finding]:
+def bad_choice(own: EnginesExamined) -> Iterator[Finding]:
     """Check the user's choice and its effect."""
     word = own.state.use
     if not word or word == "auto" or not own.ranked:
@@ -238,7 +245,7 @@ def bad_choice(own: EngineFacts) -> Iterator[Finding]:
         )
 
 
-def named_engine(own: EngineFacts) -> Iterator[Finding]:
+def named_engine(own: EnginesExamined) -> Iterator[Finding]:
     if own.named_engine and own.named_fault:
         yield error(
             "named-engine",
@@ -258,7 +265,7 @@ def named_engine(own: EngineFacts) -> Iterator[Finding]:
         )
 
 
-def card_is_slower(own: EngineFacts) -> Iterator[Finding]:
+def card_is_slower(own: EnginesExamined) -> Iterator[Finding]:
     """Explain with figures why the processor was chosen over a card that works."""
     first = best(own.ranked)
     if first is None or not first.seat.on_cpu or first.wanted:
@@ -274,7 +281,7 @@ def card_is_slower(own: EngineFacts) -> Iterator[Finding]:
         )
 
 
-def other_engine(known: Known, own: EngineFacts) -> Iterator[Finding]:
+def other_engine(known: Known, own: EnginesExamined) -> Iterator[Finding]:
     """Report that the server's choice at its start is not today's."""
     first = best(own.ranked)
     server = known.server
@@ -295,7 +302,7 @@ def other_engine(known: Known, own: EngineFacts) -> Iterator[Finding]:
             )
 
 
-def clock(known: Known, own: EngineFacts) -> Iterator[Finding]:
+def clock(known: Known, own: EnginesExamined) -> Iterator[Finding]:
     ahead = [proof.at for proof in own.state.proofs] + [one.since for one in own.state.probations]
     latest = max(ahead, default=0.0)
     if latest > known.now + SET_BACK:

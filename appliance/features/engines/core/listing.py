@@ -27,16 +27,14 @@ Fault = Literal["list", "load", "crash", "garbage", "hang", "memory", "damaged",
 answer in time, it reported absurd memory or found none free, its files have changed, a library is missing.
 """
 
-CPU = "CPU"
-"""The name of the device that every build has: the machine's processors and main memory."""
+CPU = "CPU"  # the name of the device that every build has: the machine's processors and main memory
 
 # Patterns are texts here: few starts need them, and `re` compiles each the first time.
 SOFTWARE = r"(?i)llvmpipe|lavapipe|softpipe|swiftshader|basic render|\bwarp\b"
 """Names of graphics drivers that compute on the processor."""
 
 MAX_DEVICES = 64
-MOST_MEMORY = 64 << 40
-"""Largest size of one device in bytes; more is a number that underflowed, or a lie."""
+MOST_MEMORY = 64 << 40  # largest size of one device in bytes; more is a number that underflowed, or a lie
 
 HEAD = "Available devices:"
 LINE = r" +(\S{1,128}): (.*) \((-?[0-9]+) MiB, (-?[0-9]+) MiB free\)\s*"
@@ -68,8 +66,7 @@ WORDS = (
     ("Apple", r"(?i)\bapple\b"),
 )
 NOISE = r"(?i)\((?:r|tm|c)\)|\b(?:nvidia|amd|ati|intel|corporation|graphics|gpu)\b|\s+|\([^()]*\)\s*$"
-NUMBERED = r"(?i)(?:AMD|Intel|NVIDIA) GPU ?([0-9a-f]*)"
-"""The name of a card whose driver does not report one."""
+NUMBERED = r"(?i)(?:AMD|Intel|NVIDIA) GPU ?([0-9a-f]*)"  # the name of a card whose driver does not report one
 ALIKE = 0.88
 """Two sizes are of one memory if the smaller is at least this part of the larger: drivers keep some back."""
 SAME_NAME, LONGER_NAME, SHORTER_NAME, SAME_TARGET, SAME_MEMORY, ONLY_ONE = 12, 8, 7, 4, 2, 1
@@ -81,16 +78,13 @@ HIDING = {"CUDA": ("CUDA_VISIBLE_DEVICES",), "ROCm": ("ROCR_VISIBLE_DEVICES", "H
 class Device(Struct, frozen=True, kw_only=True):
     """One device, under one build's name. Sizes in bytes."""
 
-    name: str
-    """``CUDA0``, ``Vulkan1``, ``ROCm0``, ``Metal``, ``RPC0``: a value of ``--device``; or `CPU`."""
+    name: str  # ``CUDA0``, ``Vulkan1``, ``ROCm0``, ``Metal``, ``RPC0``: a value of ``--device``; or `CPU`
     description: str
     total: int
     free: int
-    pci: str | None = None
-    """``0000:01:00.0``, lower case: the same for one card in all backends."""
+    pci: str | None = None  # ``0000:01:00.0``, lower case: the same for one card in all backends
     uuid: str | None = None
-    software: bool = False
-    """True for a renderer that computes on the processor: always slower than the processor itself."""
+    software: bool = False  # a renderer that computes on the processor: always slower than that
     integrated: bool | None = None  # True without memory of its own; None: unknown
     driver: str = ""  # the version of its driver; empty if unknown
 
@@ -105,10 +99,8 @@ class DeviceListing(Struct, frozen=True, kw_only=True):
 
     devices: tuple[Device, ...] = ()
     fault: Fault | None = None
-    why: str = ""
-    """One line: the fault, or the build's remark about devices that it could not use."""
-    targets: Mapping[str, str] = NO_TARGETS
-    """Compute capabilities of CUDA and HIP devices, ``8.9`` or ``gfx1100``, by name."""
+    why: str = ""  # one line: the fault, or the build's remark about devices that it could not use
+    targets: Mapping[str, str] = NO_TARGETS  # by name, of CUDA and HIP devices: ``8.9``, ``gfx1100``
 
 
 def cpu_device(model: str, memory: int) -> Device:

@@ -17,8 +17,7 @@ from appliance.errors import ModelFailedToStart
 KNOWN = 7  # the major version of the protocol that this module speaks
 HELLO, DEVICE_COUNT, DEVICE_MEMORY = 14, 15, 11
 CAPABILITIES = bytes(24)  # the greeting's list of transports faster than TCP: none
-LONGEST_HELLO = 64
-"""Longest answer to a greeting, in bytes; it has 28 in 7.0.0, and had 3 in the first versions with a greeting."""
+LONGEST_HELLO = 64  # most bytes of an answer to a greeting: 28 in 7.0.0, 3 in the first versions that had one
 MAX_DEVICES = 64
 MAX_MEMORY = 1 << 52  # four pebibytes: a device that claims more is not believed
 _LENGTH = struct.Struct("<Q")
@@ -67,45 +66,29 @@ class BadWorkerAnswer(Exception):
     """The bytes are not a worker's answer. The message is the end of a sentence that begins with the sender."""
 
 
-class Questions:
-    """One connection to a worker: bytes from it go into `receive`, and the result goes to it, until it is `done`.
+Talk = Generator[bytes, bytes, tuple[str, tuple[WorkerDevice, ...]]]
 
-    A worker of a version other than `KNOWN` is asked only for its version: equal versions understand each other, others
-    may mean something else by a number.
+
+def talk() -> Talk:
+    """Ask one worker: yield the bytes to send, empty for none yet, for those that came; return version and devices.
+
+    Raises BadWorkerAnswer. A worker of a version other than `KNOWN` is asked only for its version: equal versions
+    understand each other, others may mean something else by a number. It never keeps more than one short answer,
+    whatever length the answer claims to have.
     """
-
-    def __init__(self) -> None:
-        self.version = ""
-        self.devices: list[WorkerDevice] = []
-        self.done = False
-        self._talk = self._ask()
-        self.first = next(self._talk)  # the bytes to send before any have come
-
-    def receive(self, data: bytes) -> bytes:
-        """Return the bytes to send next; empty: nothing yet, or never again when it is `done`. Raises BadWorkerAnswer.
-
-        It never keeps more than one short answer, whatever length the answer claims to have.
-        """
-        try:
-            return self._talk.send(data)
-        except StopIteration:
-            self.done = True
-            return b""
-
-    def _ask(self) -> Generator[bytes, bytes]:
-        hello = yield from _answer(request(HELLO, CAPABILITIES), 3, LONGEST_HELLO)
-        self.version = ".".join(map(str, hello[:3]))
-        if hello[0] != KNOWN:
-            return
-        (count,) = _COUNT.unpack((yield from _answer(request(DEVICE_COUNT), _COUNT.size)))
-        if not 0 < count <= MAX_DEVICES:
-            raise BadWorkerAnswer(f"says that it has {count} devices")
-        for number in range(count):
-            memory = yield from _answer(request(DEVICE_MEMORY, _COUNT.pack(number)), _MEMORY.size)
-            free, total = _MEMORY.unpack(memory)
-            if total > MAX_MEMORY:
-                raise BadWorkerAnswer(f"says that a device has {total} bytes of memory")
-            self.devices.append(WorkerDevice(total=total, free=min(free, total)))
+    hello = yield from _answer(request(HELLO, CAPABILITIES), 3, LONGEST_HELLO)
+    version, devices = ".".join(map(str, hello[:3])), list[WorkerDevice]()
+    if hello[0] != KNOWN:
+        return version, ()
+    (count,) = _COUNT.unpack((yield from _answer(request(DEVICE_COUNT), _COUNT.size)))
+    if not 0 < count <= MAX_DEVICES:
+        raise BadWorkerAnswer(f"says that it has {count} devices")
+    for number in range(count):
+        free, total = _MEMORY.unpack((yield from _answer(request(DEVICE_MEMORY, _COUNT.pack(number)), _MEMORY.size)))
+        if total > MAX_MEMORY:
+            raise BadWorkerAnswer(f"says that a device has {total} bytes of memory")
+        devices.append(WorkerDevice(total=total, free=min(free, total)))
+    return version, tuple(devices)
 
 
 def _answer(asked: bytes, least: int, most: int = 0) -> Generator[bytes, bytes, bytes]:

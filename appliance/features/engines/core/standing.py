@@ -25,30 +25,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from appliance.core.engine import Manual
+from appliance.core.versions import BuildFailed
 from appliance.features.engines.core.listing import CPU, Device, Fault
 
 Standing = Literal["proven", "untried", "probation", "failed", "damaged"]
 
-FAILED_HOLDS = 86400.0
-"""Seconds for which a failed proof counts: no seat is out for ever, because the cause may have passed."""
+FAILED_HOLDS = 86400.0  # seconds for which a failed proof counts: no seat is out for ever, as causes pass
 NO_ROOM_HOLDS = 600.0  # the same if memory was short: another program may have used it
 
 BACK_OFF = (60.0, 300.0, 1800.0, 7200.0, 43200.0, 86400.0)
 """Seconds until the next try after the first, second ... failure in a row; the last value for every later one."""
-CLOCK_SLACK = 60.0
-"""Seconds by which a clock may be set back without consequence; if it is more, the records are void."""
+CLOCK_SLACK = 60.0  # seconds by which a clock may be set back without consequence; beyond that, records are void
 EASED = 300.0
 """The longest wait in seconds for a seat that has been proven again since: perhaps the request or the model is to
 blame, and one client's poison must not block a good engine for everybody for a day.
 """
-FORGOTTEN = 7 * 86400.0
-"""Seconds after its end during which a probation still counts as the previous one."""
+FORGOTTEN = 7 * 86400.0  # seconds after its end during which a probation still counts as the previous one
 
-NOMINAL_PROMPT, NOMINAL_ANSWER = 512, 128
-"""Tokens of the request by which speeds are compared."""
+NOMINAL_PROMPT, NOMINAL_ANSWER = 512, 128  # tokens of the request by which speeds are compared
 
 
 class Seat(Struct, frozen=True, kw_only=True):
@@ -61,8 +58,7 @@ class Seat(Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
     damage: str = ""  # the problem with its files; empty: none
     fault: str = ""  # the reason why it cannot even list its devices
-    late: str = ""
-    """The reason why it has not listed its devices yet: it goes last, and is still tried when nothing else is left."""
+    late: str = ""  # why it has not listed its devices yet: it goes last, and is tried if nothing else is left
     spare: bool = False  # a build for graphics cards, on the processor
 
     @property
@@ -91,6 +87,10 @@ class ProvenSpeeds(Struct, frozen=True):
         return NOMINAL_PROMPT / self.prompt + NOMINAL_ANSWER / self.generation
 
 
+def shown_speed(speed: float) -> str:
+    return f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
+
+
 class ProofKey(Struct, frozen=True, kw_only=True):
     """The key of a proof."""
 
@@ -108,8 +108,7 @@ class Proof(Struct, frozen=True, kw_only=True):
     device: str  # the device's name and description, for people
     fault: Fault | None  # None: proven
     why: str = ""  # one line; empty for a proven one
-    pci: str | None = None
-    """The card's place, if known: the engine reports it when it loads a model."""
+    pci: str | None = None  # the card's place, if known: the engine reports it when it loads a model
     prompt_speed: float | None = None
     generation_speed: float | None = None
     seconds: float = 0.0
@@ -131,8 +130,8 @@ class Proof(Struct, frozen=True, kw_only=True):
     @property
     def shown_speeds(self) -> str:
         """For people; empty if they were not measured."""
-        speeds = [speed for speed in (self.prompt_speed, self.generation_speed) if speed is not None]
-        return " and ".join(f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}" for speed in speeds)
+        speeds = (self.prompt_speed, self.generation_speed)
+        return " and ".join(shown_speed(speed) for speed in speeds if speed is not None)
 
     @property
     def nominal_seconds(self) -> float | None:
@@ -142,19 +141,13 @@ class Proof(Struct, frozen=True, kw_only=True):
         return ProvenSpeeds(self.prompt_speed, self.generation_speed).nominal_seconds
 
 
-class SeatFailed(Struct, frozen=True, kw_only=True):
-    """A model could not be started on a seat, or its process died at work.
+class SeatFailed(BuildFailed, frozen=True, kw_only=True):
+    """A model could not be started on a seat, or its process died at work."""
 
-    ``others`` is True if the model has another seat to go to; if it has none, this one does not wait.
-    """
-
-    build: str
     seat: str
     digest: str
     model: str
-    why: str
-    at: float
-    others: bool
+    others: bool  # the model has another seat to go to; if it has none, this one does not wait
 
 
 class Probation(Struct, frozen=True, kw_only=True):
@@ -197,11 +190,6 @@ def after_failure(before: Probation | None, failed: SeatFailed) -> Probation:
     )
 
 
-def eased(probation: Probation) -> Probation:
-    """The seat has been proven since."""
-    return structs.replace(probation, until=min(probation.until, probation.since + EASED))
-
-
 class ListedDevices(Struct, frozen=True, kw_only=True):
     """One build's list of its devices when it was last asked, on this system."""
 
@@ -210,8 +198,7 @@ class ListedDevices(Struct, frozen=True, kw_only=True):
     drivers: str  # `drivers_of` the machine at that time
     devices: tuple[Device, ...] = ()
     why: str = ""  # the reason why it could not list them; empty: it could
-    manual: Manual | None = None
-    """None: it was not asked, or by a version of the program that did not ask for this."""
+    manual: Manual | None = None  # None: it was not asked, or by a version of the program that did not ask for this
 
     @property
     def key(self) -> str:

@@ -14,9 +14,10 @@ from msgspec import Struct, structs
 
 from appliance.core import versions
 from appliance.core.machine_look import MachineLook
-from appliance.core.versions import NOTHING, BuildFailed, VersionEvent, VersionState
+from appliance.core.versions import NOTHING, VersionEvent, VersionState
 from appliance.features.engines.core.builds import UpdateChannel
 from appliance.features.engines.core.standing import (
+    EASED,
     ContextTrial,
     ListedDevices,
     Probation,
@@ -24,12 +25,10 @@ from appliance.features.engines.core.standing import (
     Seat,
     SeatFailed,
     after_failure,
-    eased,
     key_of,
 )
 
-MOST_KEPT = 200
-"""Number of facts of one kind that are kept, the newest; a machine has a handful of builds and devices."""
+MOST_KEPT = 200  # facts of one kind that are kept, the newest; a machine has a handful of builds and devices
 F = TypeVar("F", Proof, Probation, ListedDevices, ContextTrial)
 
 
@@ -40,14 +39,11 @@ class EngineState(VersionState, frozen=True, kw_only=True):
     probations: tuple[Probation, ...] = ()
     listed: tuple[ListedDevices, ...] = ()
     look: MachineLook | None = None  # the machine when it was last examined
-    signature: str = ""
-    """The machine's drivers and cards then: while this is unchanged, ``look`` and ``listed`` are valid."""
+    signature: str = ""  # of its drivers and cards then: while it is unchanged, ``look`` and ``listed`` are valid
     use: str | None = None  # `EngineWish.engine` for all models, set by ``engines use``
-    pinned: bool = False
-    """``use`` and nothing else (``engines pin``): no fallback, no update."""
+    pinned: bool = False  # ``use`` and nothing else (``engines pin``): no fallback, no update
     models: Mapping[str, str] = NOTHING  # the same by model id
-    channel: UpdateChannel = "latest"
-    """The builds that ``engines update`` takes, as somebody chose."""
+    channel: UpdateChannel = "latest"  # the builds that ``engines update`` takes, as somebody chose
     contexts: tuple[ContextTrial, ...] = ()
 
     @property
@@ -140,7 +136,10 @@ def reduce(state: EngineState, event: Event) -> EngineState:
         case SeatFailed():
             return _failed(state, event)
         case Trusted(seat):
-            kept = tuple(eased(one) if one.seat == seat else one for one in state.probations)
+            kept = tuple(
+                structs.replace(one, until=min(one.until, one.since + EASED)) if one.seat == seat else one
+                for one in state.probations
+            )
             return structs.replace(state, probations=kept)
         case Pardoned(seat, model):
             kept = tuple(one for one in state.probations if one.key != (seat, model))
@@ -149,10 +148,8 @@ def reduce(state: EngineState, event: Event) -> EngineState:
             return _chosen(state, event)
         case Followed(channel):
             return structs.replace(state, channel=channel)
-        case Forgotten(digests) if digests is not None:
-            return _forgotten(state, digests)
-        case Forgotten():
-            return structs.replace(state, proofs=(), probations=(), listed=(), contexts=(), refused=None)
+        case Forgotten(digests):
+            return _forgotten(state if digests is not None else structs.replace(state, refused=None), digests)
         case BuildRemoved(build, digests):
             return _forgotten(state.without_build(build), digests)
         case _:
@@ -164,7 +161,7 @@ def _failed(state: EngineState, event: SeatFailed) -> EngineState:
 
     Report failures of the engine, not of a model that no engine can load.
     """
-    state = versions.reduce(state, BuildFailed(build=event.build, why=event.why, at=event.at))
+    state = versions.reduce(state, event)
     if not event.others:
         return state
     before = next((one for one in state.probations if one.key == (event.seat, event.model)), None)
@@ -181,20 +178,16 @@ def _chosen(state: EngineState, event: EngineChosen) -> EngineState:
     return structs.replace(state, models=others if event.word is None else others | {event.model: event.word})
 
 
-def _forgotten(state: EngineState, digests: Collection[str]) -> EngineState:
-    return structs.replace(
-        state,
-        proofs=_without(digests, state.proofs),
-        probations=_without(digests, state.probations),
-        listed=_without(digests, state.listed),
-        contexts=_without(digests, state.contexts),
-    )
+def _forgotten(state: EngineState, digests: Collection[str] | None) -> EngineState:
+    """Without what is known of builds with these digests; None: of any."""
+    facts = {name: getattr(state, name) for name in ("proofs", "probations", "listed", "contexts")}
+    kept = {
+        name: tuple(one for one in known if digests is not None and one.digest not in digests)
+        for name, known in facts.items()
+    }
+    return structs.replace(state, **kept)
 
 
 def _with(fact: F, known: tuple[F, ...]) -> tuple[F, ...]:
     """The last word on a key counts."""
     return (*(one for one in known if one.key != fact.key), fact)[-MOST_KEPT:]
-
-
-def _without(digests: Collection[str], known: tuple[F, ...]) -> tuple[F, ...]:
-    return tuple(one for one in known if one.digest not in digests)

@@ -29,18 +29,13 @@ USING = re.compile(
     r"using device (?P<name>\S+) \(.*\) \((?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\)", re.IGNORECASE
 )
 BUFFER = re.compile(r": +(?P<place>\S+) +model buffer size = ")
-WARM_UP = (64, 2)
-"""Tokens of prompt and answer of the first request, which may also build kernels; it is not measured."""
+WARM_UP = (64, 2)  # tokens of prompt and answer of the first request; it may build kernels, and is not measured
 SMALL = (64, 4)
 WHOLE = (512, 32)
-ROUNDS = 3
-"""Largest number of repetitions of the measurement; the fastest counts, because cards need a moment to wake up."""
-MOST_TOKENS = 1e6
-"""Largest number of tokens of one request; no measurement asks for as many."""
-QUICKEST, SLOWEST = 1e-3, 1e9
-"""Shortest and longest plausible time for a part of a request, in milliseconds."""
-BUDGET = 6.0
-"""Seconds that measuring may take after the first request; a slow machine computes fewer tokens."""
+ROUNDS = 3  # most repetitions of the measurement; the fastest counts, as cards need a moment to wake up
+MOST_TOKENS = 1e6  # largest number of tokens of one request; no measurement asks for as many
+QUICKEST, SLOWEST = 1e-3, 1e9  # shortest and longest plausible time for a part of a request, in milliseconds
+BUDGET = 6.0  # seconds that measuring may take after the first request; a slow machine computes fewer tokens
 
 SPEED_KEPT = 0.8  # part of the old build's speed that a new one must reach
 FILE_NAME = "ballast-1-5x2048.gguf"

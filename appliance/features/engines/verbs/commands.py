@@ -17,6 +17,7 @@ from appliance.engines.named import ENGINE_VARIABLE
 from appliance.errors import UsageError
 from appliance.features.engines.choosing import keep, named_seats, prefer, roll_back
 from appliance.features.engines.core.choice import AUTO, EngineWish, check_removable
+from appliance.features.engines.core.standing import shown_speed
 from appliance.features.engines.core.state import BuildRemoved, Forgotten
 from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.table import BuildRow, SeatRow, Table, table
@@ -274,15 +275,10 @@ def _cells(build: BuildRow, seat: SeatRow) -> tuple[str, ...]:
         seat.id,
         ", ".join(seat.devices) or "-",
         seat.standing,
-        _speed(seat.prompt_speed),
-        _speed(seat.generation_speed),
+        *("-" if speed is None else shown_speed(speed) for speed in (seat.prompt_speed, seat.generation_speed)),
         ", ".join(word for word in (build.source, build.role, build.release) if word),
         seat.why,
     )
-
-
-def _speed(speed: float | None) -> str:
-    return "-" if speed is None else f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
 
 
 def _show_machine(seen: MachineLook) -> None:

@@ -124,7 +124,7 @@ async def install(
 async def _offered(shelf: Shelf) -> str | None:
     """Return the build that a card here needs, if somebody at a terminal wants it; None where no card needs one."""
     async with opened(shelf) as owner:
-        found = offers_here(owner.look, {engine.backend for engine in owner.engines if not engine.damage})
+        found = offers_here(owner.look, owner.engines)
     for offer in found:
         say(offer_in_words(offer))
     offer = next((one for one in found if one.word), None)

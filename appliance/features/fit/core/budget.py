@@ -1,13 +1,19 @@
-"""Memory budgets: what all models together may use, what is free now, and the rest when other programs use some."""
+"""Limits of memory: what all models together may use, the rest when other programs use some, and a group's own limit.
+
+Budgets refuse nobody. Where a group (a container, a service) limits memory, a model beyond it is not started, because
+the kernel would end a process. A machine without such a limit has swap, other programs make room, and a model that is
+read from its file as it goes may work, slowly.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from appliance.core.machine_look import MachineLook
-from appliance.core.memory import RAM, GpuMemory, Sizes
+from appliance.core.memory import RAM, FitPlan, GpuMemory, Sizes
 from appliance.core.scheduling.policy import NO_MEMORY
-from appliance.core.sizes import GIB
+from appliance.core.sizes import GIB, MIB
+from appliance.features.fit.core.plan import RESERVE
 
 RAM_RESERVE, GPU_RESERVE = 2 * GIB, GIB  # bytes that are left to others
 
@@ -42,6 +48,30 @@ def squeezed(budgets: Sizes, samples: Mapping[str, GpuMemory], own: Sizes, befor
         last = before.get(device, most)
         now[device] = last if last < left < min(most, last + GPU_RESERVE // 4) else left
     return now
+
+
+def reserve_in(total: int) -> int:
+    """Return the bytes that stay free where ``total`` is all that there is: a small group has more use for them."""
+    return min(RESERVE, total // 8)
+
+
+def why_refused(needed: int | FitPlan, left: int, limit: int) -> str:
+    """Return why it is not started, with the numbers; empty: it may be. Sizes in bytes.
+
+    ``needed`` is the plan of the model, which knows its smallest start, or what it takes of main memory as far as
+    known. ``left`` is what its start can have of the group's ``limit``.
+    """
+    if isinstance(needed, FitPlan):
+        needed = needed.memory[RAM].total if needed.verdict == "no" and RAM in needed.memory else 0
+    kept = reserve_in(limit)
+    if needed <= max(0, left - kept):
+        return ""
+    return (
+        f"it takes {-(-needed // MIB)} MiB of main memory; the group of this program (a container, a service) may have "
+        f"{limit // MIB} MiB, of which {left // MIB} MiB are left, and {kept // MIB} MiB stay free; choose a smaller "
+        "model, fewer bits or less context, unload others, raise the limit (docker run --memory, MemoryMax= of the "
+        "service), or start the server with --allow-overcommit"
+    )
 
 
 def _beside(total: int, reserve: int) -> int:

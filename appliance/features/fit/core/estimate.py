@@ -27,6 +27,7 @@ class LayerCost(Struct, frozen=True):
 class Costs(Struct, frozen=True, kw_only=True):
     """The sizes of a model's parts wherever they are placed, in bytes: the sums of an estimate without the places."""
 
+    options: Options  # of the start that has them
     parts: tuple[LayerCost, ...]  # the layers, and at the end the output
     ram: DeviceUse  # in main memory in any case
     gpu_compute: int  # on each GPU that has a layer
@@ -40,11 +41,12 @@ def estimate(shape: Shape, options: Options) -> Mapping[str, DeviceUse]:
 
     The first layers stay in main memory. Free memory decides about the shares of several GPUs, here they are equal.
     """
-    return placed(costs_of(shape, options), places_of(shape, options), options.gpus)
+    return placed(costs_of(shape, options), places_of(shape, options))
 
 
-def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Mapping[str, DeviceUse]:
+def placed(costs: Costs, places: Sequence[str]) -> Mapping[str, DeviceUse]:
     """Return the estimate for layers, and at the end the output, on these devices."""
+    gpus = costs.options.gpus
     models, caches = dict.fromkeys((RAM, *gpus), 0), dict.fromkeys((RAM, *gpus), 0)
     for place, part in zip(places, costs.parts, strict=True):
         caches[place] += part.kept
@@ -85,6 +87,7 @@ def costs_of(shape: Shape, options: Options) -> Costs:
     parts.append(LayerCost(output + (shape.output_repacked if repack else 0), output + tied, 0))
     rows = shape.vocabulary + (shape.width if options.embedding or shape.encoder else 0)
     return Costs(
+        options=options,
         parts=tuple(parts),
         ram=DeviceUse(
             model=max(0, shape.input - (shape.tail if repack else 0)) + experts,

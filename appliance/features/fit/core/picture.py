@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from appliance.core.memory import DeviceUse, GpuMemory, Sizes
+from appliance.core.memory import DeviceUse, Sizes
 
 
 class MemoryShare(Struct, frozen=True, kw_only=True):
@@ -51,21 +51,6 @@ class MemoryTable(Struct, frozen=True, kw_only=True):
 
     devices: tuple[DeviceMemory, ...]
     load: LoadForecast | None = None
-
-
-def device_of(
-    device: str, name: str, memory: GpuMemory, budget: int | None, shares: tuple[MemoryShare, ...]
-) -> DeviceMemory:
-    """Return a device with what lies on it; ``memory`` says what is used of it by anybody."""
-    return DeviceMemory(
-        device=device,
-        name=name,
-        total=memory.total,
-        free=max(0, memory.total - memory.used),
-        other=max(0, memory.used - sum(share.total for share in shares)),
-        budget=budget,
-        models=shares,
-    )
 
 
 def share_of(model: str, state: str, total: int, planned: DeviceUse) -> MemoryShare:

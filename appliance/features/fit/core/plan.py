@@ -36,14 +36,13 @@ CACHE_STEP = 64 * MIB  # caches of prompts have sizes that are multiples of it; 
 class _Start(Struct, frozen=True, kw_only=True):
     """One way to start it."""
 
-    options: Options
     costs: Costs
     places: tuple[str, ...]  # the device of each layer, and at the end that of the output
     fits: bool
 
     @property
     def uses(self) -> Mapping[str, DeviceUse]:
-        return placed(self.costs, self.places, self.options.gpus)
+        return placed(self.costs, self.places)
 
     @property
     def on_gpus(self) -> int:
@@ -121,33 +120,33 @@ def _halved(most: int, least: int) -> list[int]:
 def _start(shape: Shape, options: Options, left: Sizes) -> _Start:
     """Place the layers: as many on GPUs as somebody said, or as fit; evenly where even that is too much."""
     costs = costs_of(shape, options)
-    places = _places(costs, options, left)
+    places = _places(costs, left)
     if places is None and options.gpus and options.gpu_layers is None:  # not even the room to compute with
         return _start(shape, structs.replace(options, gpus=()), left)
     if places is not None:
-        packed = _Start(options=options, costs=costs, places=places, fits=True)
+        packed = _Start(costs=costs, places=places, fits=True)
         if all(use.total <= left.get(device, use.total) for device, use in packed.uses.items()):
             return packed
-    return _Start(options=options, costs=costs, places=places_of(shape, options), fits=False)
+    return _Start(costs=costs, places=places_of(shape, options), fits=False)
 
 
-def _places(costs: Costs, options: Options, left: Sizes) -> tuple[str, ...] | None:
+def _places(costs: Costs, left: Sizes) -> tuple[str, ...] | None:
     """Put as many layers on GPUs as fit: all of them, or the last ones that fit beside the copies for the others.
 
     Or as many as somebody said. Main memory needs no check: the more layers on GPUs, the less it holds.
     """
-    count, gpus = len(costs.parts), options.gpus
-    if not gpus or options.gpu_layers is not None:
-        return _packed(costs, min(options.gpu_layers or 0, count) if gpus else 0, left, gpus)
-    if (whole := _packed(costs, count, left, gpus)) is not None:
+    count, said = len(costs.parts), costs.options.gpu_layers if costs.options.gpus else 0
+    if said is not None:
+        return _packed(costs, min(said, count), left)
+    if (whole := _packed(costs, count, left)) is not None:
         return whole
-    fitting = bisect_left(range(count), True, key=lambda number: _packed(costs, number, left, gpus) is None)
-    return _packed(costs, fitting - 1, left, gpus) if fitting else None
+    fitting = bisect_left(range(count), True, key=lambda number: _packed(costs, number, left) is None)
+    return _packed(costs, fitting - 1, left) if fitting else None
 
 
-def _packed(costs: Costs, number: int, left: Sizes, gpus: tuple[str, ...]) -> tuple[str, ...] | None:
+def _packed(costs: Costs, number: int, left: Sizes) -> tuple[str, ...] | None:
     """Put the last ``number`` of all layers on the GPUs, each filled in turn; None when they do not fit."""
-    count = len(costs.parts)
+    count, gpus = len(costs.parts), costs.options.gpus
     places = [RAM] * (count - number)
     for gpu in gpus:
         copied = costs.copied_compute if number < count and gpu == gpus[0] else 0
@@ -164,8 +163,7 @@ def _packed(costs: Costs, number: int, left: Sizes, gpus: tuple[str, ...]) -> tu
 
 
 def _flags(one: _Start, shape: Shape, asked: Options, reserve: int) -> tuple[str, ...]:
-    flags: list[str] = []
-    options = one.options
+    flags, options = list[str](), one.costs.options
     context = options.context or shape.trained
     on_gpus = bool(options.gpus) and asked.fit
     is_apart = asked.apart and options.parallel > 1
@@ -223,7 +221,7 @@ def _why(one: _Start, shape: Shape, asked: Options, left: Sizes) -> str:
         words.append(f"{on_gpus} of {layers} layers on GPUs, the others in main memory")
     elif not on_gpus and asked.gpus:
         words.append("no layer on a GPU")
-    if one.options.gpus and asked.fit and (asked.context is None or asked.gpu_layers is None):
+    if one.costs.options.gpus and asked.fit and (asked.context is None or asked.gpu_layers is None):
         words.append("llama-server settles context and layers itself (--fit)")
     return "; ".join(words)
 
