@@ -15,6 +15,7 @@ from command_line import run_here
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
 from program import Server, StartServer, answer, engine_argv, fresh_environment, http
+from slow import one_of
 from waiting import wait
 
 from appliance.engines.named import ENGINE_VARIABLE
@@ -82,30 +83,35 @@ def test_it_is_downloaded_once_and_served_from_the_cache_then(fetching: StartSer
     assert "downloading acme/tiny-GGUF:Q8_0" not in server.told()
 
 
-@pytest.mark.parametrize(
-    ("words", "model", "mmproj"),
-    [
-        (("--hf-repo", f"{REPO}:f16"), "tiny-F16.gguf", True),
-        (("--hf-repo", f"{REPO}:F16", "--no-mmproj"), "tiny-F16.gguf", False),
-        (("--hf-repo", REPO, "--hf-file", "plain.gguf"), "plain.gguf", True),
-        (("-hfr", REPO, "-hff", "split/big-Q2_K-00001-of-00002.gguf"), "big-Q2_K-00001-of-00002.gguf", True),
-        (("-hfr", f"{REPO}:Q2_K"), "big-Q2_K-00001-of-00002.gguf", True),
-    ],
-)
-def test_which_files_are_meant(fetching: StartServer, words: tuple[str, ...], model: str, mmproj: bool) -> None:
-    argv = engine_argv(fetching(*words))
-    path = path_after(argv, "--model")
-    assert (path.name, "--mmproj" in argv) == (model, mmproj)
-    assert all(part.is_file() for part in path.parent.glob("big-*")), "every part is here"
-    assert path.parent.name != "split" or len(list(path.parent.iterdir())) == 2
+def test_which_files_are_meant(fetching: StartServer, tmp_path: Path) -> None:
+    """On the command line, and as each of some models in a file of presets."""
+    split = "split/big-Q2_K-00001-of-00002.gguf"
+    files = (
+        (f"hf-repo = {REPO}:f16", "tiny-F16.gguf", True),
+        (f"hf-repo = {REPO}:F16\nno-mmproj = 1", "tiny-F16.gguf", False),
+        (f"hf-repo = {REPO}\nhf-file = plain.gguf", "plain.gguf", True),
+        (f"hfr = {REPO}:Q2_K", Path(split).name, True),
+    )
+    (tmp_path / "p.ini").write_text("".join(f"[{at}]\n{keys}\n" for at, (keys, _, _) in enumerate(files)))
+    router = fetching("--models-preset", "p.ini", "--models-max", "1")
+
+    def check(server: Server, model: str, mmproj: bool) -> None:
+        argv = engine_argv(server)
+        path = path_after(argv, "--model")
+        assert (path.name, "--mmproj" in argv) == (model, mmproj)
+        assert all(part.is_file() for part in path.parent.glob("big-*")), "every part is here"
+        assert path.parent.name != "split" or len(list(path.parent.iterdir())) == 2
+
+    for at, (_, model, mmproj) in enumerate(files):
+        answer(router, "/v1/chat/completions", **CHAT, model=str(at))
+        check(router, model, mmproj)
+    check(fetching("-hfr", REPO, "-hff", split), Path(split).name, True)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [((), "mtp-tiny-Q8_0.gguf"), (("--spec-type", "draft-simple"), "draft-Q4_K_M.gguf")]
-)
-def test_a_draft_model_comes_from_its_repository(fetching: StartServer, kind: tuple[str, ...], name: str) -> None:
+@pytest.mark.parametrize("kind", one_of([(), ("--spec-type", "draft-simple")]))
+def test_a_draft_model_comes_from_its_repository(fetching: StartServer, kind: tuple[str, ...]) -> None:
     argv = engine_argv(fetching("-hf", REPO, "-hfd", "acme/draft", *kind))
-    assert path_after(argv, "--model-draft").name == name
+    assert path_after(argv, "--model-draft").name == ("draft-Q4_K_M.gguf" if kind else "mtp-tiny-Q8_0.gguf")
     assert not {"-hfd", "--spec-draft-hf"} & set(argv)
 
 
@@ -129,6 +135,7 @@ def test_off_line_it_says_what_is_missing(environment: dict[str, str], tmp_path:
     assert hub.requests() == []
 
 
+@pytest.mark.slow
 def test_off_line_what_is_in_the_cache_is_served(fetching: StartServer, tmp_path: Path, hub: FakeHub) -> None:
     folder = tmp_path / "cache" / "models--acme--tiny-GGUF"
     (folder / "refs").mkdir(parents=True)
@@ -180,6 +187,7 @@ def test_ctrl_c_keeps_what_has_come(fetching: StartServer, hub: FakeHub) -> None
     assert hub.sent() - before < path.stat().st_size - SIZE // 8
 
 
+@pytest.mark.slow
 def test_a_repository_that_holds_presets_makes_it_the_router(fetching: StartServer, hub: FakeHub) -> None:
     folder = hub.root / "acme/presets"
     folder.mkdir()
