@@ -83,34 +83,15 @@ def test_it_is_downloaded_once_and_served_from_the_cache_then(fetching: StartSer
     assert "downloading acme/tiny-GGUF:Q8_0" not in server.told()
 
 
-def test_which_files_are_meant(fetching: StartServer, tmp_path: Path) -> None:
-    """On the command line, and as each of some models in a file of presets."""
-    split = "split/big-Q2_K-00001-of-00002.gguf"
-    files = (
-        (f"hf-repo = {REPO}:f16", "tiny-F16.gguf", True),
-        (f"hf-repo = {REPO}:F16\nno-mmproj = 1", "tiny-F16.gguf", False),
-        (f"hf-repo = {REPO}\nhf-file = plain.gguf", "plain.gguf", True),
-        (f"hfr = {REPO}:Q2_K", Path(split).name, True),
-    )
-    (tmp_path / "p.ini").write_text("".join(f"[{at}]\n{keys}\n" for at, (keys, _, _) in enumerate(files)))
-    router = fetching("--models-preset", "p.ini", "--models-max", "1")
-
-    def check(server: Server, model: str, mmproj: bool) -> None:
-        argv = engine_argv(server)
-        path = path_after(argv, "--model")
-        assert (path.name, "--mmproj" in argv) == (model, mmproj)
-        assert all(part.is_file() for part in path.parent.glob("big-*")), "every part is here"
-        assert path.parent.name != "split" or len(list(path.parent.iterdir())) == 2
-
-    for at, (_, model, mmproj) in enumerate(files):
-        answer(router, "/v1/chat/completions", **CHAT, model=str(at))
-        check(router, model, mmproj)
-    check(fetching("-hfr", REPO, "-hff", split), Path(split).name, True)
-
-
 @pytest.mark.parametrize("kind", one_of([(), ("--spec-type", "draft-simple")]))
-def test_a_draft_model_comes_from_its_repository(fetching: StartServer, kind: tuple[str, ...]) -> None:
-    argv = engine_argv(fetching("-hf", REPO, "-hfd", "acme/draft", *kind))
+def test_a_file_that_is_named_and_a_draft_model_from_its_repository(
+    fetching: StartServer, kind: tuple[str, ...]
+) -> None:
+    split = "split/big-Q2_K-00001-of-00002.gguf"
+    argv = engine_argv(fetching("-hfr", REPO, "-hff", split, "-hfd", "acme/draft", *kind))
+    path = path_after(argv, "--model")
+    assert path.name == Path(split).name
+    assert len(list(path.parent.iterdir())) == 2, "every part is here"
     assert path_after(argv, "--model-draft").name == ("draft-Q4_K_M.gguf" if kind else "mtp-tiny-Q8_0.gguf")
     assert not {"-hfd", "--spec-draft-hf"} & set(argv)
 
@@ -197,19 +178,34 @@ def test_a_repository_that_holds_presets_makes_it_the_router(fetching: StartServ
     assert [model["id"] for model in http(server, "GET", "/models").json()["data"]] == ["one"]
 
 
+MEANT = {
+    "quantization": (f"hf-repo = {REPO}:f16\n", "tiny-F16.gguf", True),
+    "blind": (f"hf-repo = {REPO}:F16\nno-mmproj = 1\n", "tiny-F16.gguf", False),
+    "file": (f"hf-repo = {REPO}\nhf-file = plain.gguf\n", "plain.gguf", True),
+    "parts": (f"hfr = {REPO}:Q2_K\n", "big-Q2_K-00001-of-00002.gguf", True),
+}
+"""Keys of a preset, the file that they mean, and whether the model sees."""
+
+
 def test_a_presets_model_is_downloaded_when_it_is_asked_for(
     fetching: StartServer, hub: FakeHub, tmp_path: Path
 ) -> None:
-    (tmp_path / "p.ini").write_text(
-        f"[one]\nhf-repo = {REPO}:F16\nhf-repo-draft = acme/draft\nctx-size = 77\n[two]\nhf-repo = {REPO}:Q9\n"
-    )
-    server = fetching("--models-preset", "p.ini")
+    presets = "".join(f"[{name}]\n{keys}" for name, (keys, _, _) in MEANT.items())
+    drafting = f"[one]\nhf-repo = {REPO}:F16\nhf-repo-draft = acme/draft\nctx-size = 77\n"
+    (tmp_path / "p.ini").write_text(f"{presets}{drafting}[two]\nhf-repo = {REPO}:Q9\n")
+    server = fetching("--models-preset", "p.ini", "--models-max", "1")
 
     def states() -> dict[str, Any]:
         return {entry["id"]: entry["status"] for entry in http(server, "GET", "/models").json()["data"]}
 
     assert {status["value"] for status in states().values()} == {"unloaded"}
     assert hub.requests() == []
+    for name, (_, file, sees) in MEANT.items():
+        answer(server, "/v1/chat/completions", **CHAT, model=name)
+        argv = engine_argv(server)
+        path = path_after(argv, "--model")
+        assert (path.name, "--mmproj" in argv) == (file, sees), name
+        assert all(part.is_file() for part in path.parent.glob("big-*")), "every part is here"
     answer(server, "/v1/chat/completions", **CHAT, model="one")
     argv = engine_argv(server)
     for flag, name in (

@@ -16,7 +16,8 @@ from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat, raw_
 from reload_harness import RELOAD, File
 from waiting import PATIENCE, until
 
-from appliance.http.way.known_heads import MAX_KNOWN, KnownHeads
+from appliance.http.way import known_heads
+from appliance.http.way.known_heads import KnownHeads
 from appliance.platform.poller import Poller
 from appliance.traffic.record import Record
 
@@ -288,10 +289,12 @@ async def test_what_a_head_means_is_forgotten_with_the_configuration(open_server
         assert (await ask("old")).status == 401, "the model is known again, its old key is not"
 
 
-async def test_heads_are_not_remembered_without_end(server: Appliance, client: Client):
+async def test_heads_are_not_remembered_without_end(server: Appliance, client: Client, monkeypatch: pytest.MonkeyPatch):
+    few = 20
+    monkeypatch.setattr(known_heads, "MAX_KNOWN", few)
     body = json.dumps(chat()).encode()
-    for number in range(MAX_KNOWN + 50):
+    for number in range(few + 5):
         await client.send("POST", CHAT, body, [("X-Number", str(number))])
         assert (await client.answer()).status == 200
         client.next_request()
-    assert max(len(each._known) for each in gc.get_objects() if isinstance(each, KnownHeads)) == MAX_KNOWN
+    assert max(len(each._known) for each in gc.get_objects() if isinstance(each, KnownHeads)) == few
