@@ -59,8 +59,11 @@ main().catch((error) => tell({ error: error instanceof StartError ? error.messag
 """Applications: they tell the address, wait for a line, and stop the program; or they tell the error."""
 
 
+STRICT = ("-X", "dev", "-W", "error")
+
+
 class Host:
-    """A language with its package installed: how it runs a file, and the application above in it."""
+    """A language with its package: how it runs a file, and the application above in it."""
 
     def __init__(self, folder: Path, command: Sequence[str | Path], language: str, application: str) -> None:
         self.folder, self.command, self.language = folder, command, language
@@ -91,8 +94,26 @@ class Host:
                 application.kill()
 
 
-@pytest.fixture(scope="module", params=["python", pytest.param("node", marks=pytest.mark.needs("node", "npm"))])
+languages = pytest.fixture(
+    scope="module", params=["python", pytest.param("node", marks=pytest.mark.needs("node", "npm"))]
+)
+
+
+@languages
 def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Host:
+    """With the package as its sources are."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "python":
+        (folder / "llama_appliance_embed").symlink_to(SDK / "python" / "llama_appliance_embed")
+        return Host(folder, [sys.executable, *STRICT], "python", PYTHON)
+    (folder / "node_modules").mkdir()
+    (folder / "node_modules" / "llama-appliance-embed").symlink_to(SDK / "node")
+    return Host(folder, ["node", "--preserve-symlinks"], "javascript", JAVASCRIPT)
+
+
+@languages
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Host:
+    """With the package as its users install it."""
     folder = tmp_path_factory.mktemp(request.param)
     install = install_python if request.param == "python" else install_node
     return install(folder)
@@ -107,7 +128,7 @@ def install_python(folder: Path) -> Host:
     python = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / Path(sys.executable).name
     run(*pip, "--python", python, "install", "--no-index", wheel)
     assert (SDK / "python" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-    return Host(folder, [python, "-X", "dev", "-W", "error"], "python", PYTHON)
+    return Host(folder, [python, *STRICT], "python", PYTHON)
 
 
 def install_node(folder: Path) -> Host:
@@ -144,13 +165,13 @@ def ask(told: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_examples_of_the_page_work(host: Host, tmp_path: Path) -> None:
-    [code] = re.findall(rf"^```{host.language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+def test_the_examples_of_the_page_work(installed: Host, tmp_path: Path) -> None:
+    [code] = re.findall(rf"^```{installed.language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     payload = tmp_path / "llama-appliance"
     payload.mkdir()
     (payload / COMMAND.name).symlink_to(COMMAND)
     done = subprocess.run(
-        [*host.command, host.write("example", code)],
+        [*installed.command, installed.write("example", code)],
         cwd=tmp_path,
         env=environment(tmp_path),
         capture_output=True,

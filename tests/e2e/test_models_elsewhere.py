@@ -224,6 +224,7 @@ def test_an_address_is_fetched_once_and_goes_on(fetching: StartServer, shelf: Sh
     assert {authorization for _, _, authorization in shelf.asked} == {None}
 
 
+@pytest.mark.slow
 def test_an_address_fills_the_file_that_is_named(fetching: StartServer, shelf: Shelf, tmp_path: Path) -> None:
     write_model(shelf.root / "see-F16.gguf", architecture="clip", clip__has_vision_encoder=True)
     words = ("-mu", f"{shelf.url}/files/big-00001-of-00002.gguf", "-m", "mine/x-00001-of-00002.gguf")
