@@ -14,7 +14,7 @@ import pytest
 from command_line import run_here
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
-from program import Server, StartServer, answer, engine_argv, fresh_environment, http
+from program import Server, StartServer, answer, engine_argv, fresh_environment, http, path_after
 from slow import one_of
 from waiting import wait
 
@@ -59,10 +59,6 @@ def fetching(start_server: StartServer, environment: dict[str, str]) -> StartSer
         return start_server("llama-server", *words, "--port", "0", env={**environment, **env}, listening=listening)
 
     return start
-
-
-def path_after(argv: list[str], flag: str) -> Path:
-    return Path(argv[argv.index(flag) + 1])
 
 
 def test_it_is_downloaded_once_and_served_from_the_cache_then(fetching: StartServer, hub: FakeHub) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import run_here
 from gguf_files import write_model
-from program import Server, StartServer, answer, engine_argv, fresh_environment, http
+from program import Server, StartServer, answer, engine_argv, fresh_environment, http, path_after
 
 from appliance.engines.named import ENGINE_VARIABLE
 from appliance.features.downloads import owner as downloads
@@ -132,10 +132,6 @@ def environment(tmp_path: Path, fake_engine: Path) -> dict[str, str]:
 def fetching(start_server: StartServer, environment: dict[str, str]) -> StartServer:
     """``llama-server`` with these words."""
     return lambda *words: start_server("llama-server", *words, "--port", "0", env=environment)
-
-
-def path_after(argv: list[str], flag: str) -> Path:
-    return Path(argv[argv.index(flag) + 1])
 
 
 def end(server: Server) -> None:
